@@ -1,0 +1,1 @@
+"""What decides: acceptance head, length controllers; their configurations, checkpoints and fingerprints."""

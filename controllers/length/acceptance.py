@@ -1,0 +1,28 @@
+"""SpecDec++ (Huang et al. 2024, Algorithm 2): stop when a rejection so far is too likely, ``1 - Π â_i > h``.
+
+â_i is read off the hidden state at y_i, which exists only once the draft has read y_i, and that same forward already
+proposes y_{i+1}. So at y_{i+1} the product runs to i: the head judges all tokens but the one in hand.
+"""
+
+from __future__ import annotations
+
+from ..acceptance_head import AcceptanceHead
+from ..errors import InputError
+from .base import LengthController, Step
+
+
+class AcceptanceLength(LengthController):
+    def __init__(self, head: AcceptanceHead, threshold: float) -> None:
+        if not 0 <= threshold <= 1:
+            raise InputError(f"threshold={threshold}: the acceptance head's stopping threshold must be in [0, 1]")
+        self.head, self.threshold = head, threshold
+        self.survival = 1.0
+
+    def start_round(self) -> bool:
+        self.survival = 1.0
+        return True
+
+    def observe(self, step: Step) -> bool:
+        if step.index > 1:  # the state before the first token belongs to a token that is no draft
+            self.survival *= float(self.head.probability(step.hidden))
+        return 1.0 - self.survival <= self.threshold

@@ -1,0 +1,52 @@
+"""What a length controller is: it sees each drafted token and answers *draft on* or *stop and verify*."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MAX_DRAFT = 20  # no controller drafts more in one round
+
+
+@dataclass(frozen=True)
+class Step:
+    """One drafted token, as the controller sees it.
+
+    Attributes:
+        index: 1 for the first token of the round.
+        token: the token y_i.
+        q: (V,) the warped draft distribution y_i was drawn from.
+        logits: (V,) the draft's logits behind ``q``.
+        hidden: (d,) the draft's last hidden state at the token *before* y_i (the forward that reads y_i is yet to come).
+    """
+
+    index: int
+    token: int
+    q: Tensor
+    logits: Tensor
+    hidden: Tensor
+
+    def confidence(self) -> float:
+        """q(y_i); at temperature 0, where the warped q is a point mass, the unwarped softmax at y_i."""
+        probability = float(self.q[self.token])
+        if probability == 1.0:
+            probability = float(torch.softmax(self.logits.float(), -1)[self.token])
+        return probability
+
+
+class LengthController(ABC):
+    """Decides how many tokens a round drafts. EOS, the token budget and ``MAX_DRAFT`` stop any controller.
+
+    The token in hand is verified even when the answer is stop: the forward that proposed it is already paid for.
+    """
+
+    @abstractmethod
+    def start_round(self) -> bool:
+        """Reset for a new round; False drafts nothing (a plain step of the target)."""
+
+    @abstractmethod
+    def observe(self, step: Step) -> bool:
+        """Whether to draft another token after this one."""

@@ -1,0 +1,71 @@
+"""The warp: what turns logits into the distribution that is sampled. Temperature, then top-k, then top-p, renormalised.
+
+The same warp acts on target and draft, in data generation, in label making and in decoding; a controller's checkpoint
+names the one it was trained under. Temperature 0 is the point mass on the arg-max.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from .errors import InputError
+
+
+@dataclass(frozen=True)
+class Warp:
+    """Sampling settings.
+
+    Attributes:
+        temperature: divides the logits; 0 is greedy.
+        top_k: keep the k most probable tokens; None keeps all.
+        top_p: keep the smallest set of most probable tokens whose mass reaches ``top_p``; 1 keeps all.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = 50
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
+            raise InputError(f"temperature={self.temperature}: must be a finite number ≥ 0 (0 is greedy)")
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top_k={self.top_k}: must be at least 1; leave it out (null) to keep every token")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p={self.top_p}: must be in (0, 1]; 1 keeps every token")
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        return asdict(self)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Probabilities of ``logits`` (..., V) under this warp, same shape, float32 or better.
+
+        Raises:
+            InputError: a row has no finite maximum (NaN or infinite logits: the model is broken, not the text).
+        """
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self.temperature == 0:
+            best, token = logits.max(-1, keepdim=True)
+            _require_finite(best)
+            return torch.zeros_like(logits).scatter_(-1, token, 1.0)
+        if self.top_k is None and self.top_p == 1:
+            _require_finite(logits.amax(-1))
+            return torch.softmax(logits / self.temperature, -1)
+        k = min(self.top_k or logits.shape[-1], logits.shape[-1])
+        values, tokens = logits.topk(k)  # sorted, most probable first: no softmax over the whole vocabulary
+        _require_finite(values[..., 0])
+        probabilities = torch.softmax(values / self.temperature, -1)
+        if self.top_p < 1:
+            # A token stays if the mass before it is still short of top_p; the first always does.
+            before = probabilities.cumsum(-1) - probabilities
+            probabilities = torch.where(before < self.top_p, probabilities, 0.0)
+            probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+        return torch.zeros_like(logits).scatter_(-1, tokens, probabilities)
+
+
+def _require_finite(best: Tensor) -> None:
+    if not bool(torch.isfinite(best).all()):
+        raise InputError("the model returned NaN or infinite logits; check its weights and precision (try float32)")
