@@ -1,0 +1,1 @@
+"""What decodes: models and their KV caches, drafting, verification, the decoder loop."""

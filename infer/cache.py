@@ -1,0 +1,85 @@
+"""A KV cache that is allocated once and rolled back by setting its length: nothing is concatenated, nothing copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class PreallocatedLayer(CacheLayerMixin):
+    """Keys and values of one layer in buffers of (B, H, capacity, D); attention sees a view of the first ``length``."""
+
+    is_sliding = False  # a model with sliding attention gets its window from the mask
+    is_croppable = True
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.length = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        batch, heads, _, key_size = key_states.shape
+        self.keys = key_states.new_empty(batch, heads, self.capacity, key_size)
+        self.values = value_states.new_empty(batch, heads, self.capacity, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append (B, H, n, D) and return views of everything so far, (B, H, length + n, D)."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None
+        assert self.values is not None
+        end = self.length + key_states.shape[-2]
+        assert end <= self.capacity, f"KV cache of {self.capacity} tokens is full"
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return -1  # the buffer's end is not a limit of the model's: models read a limit here as "static cache"
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep only these rows of the batch, in this order."""
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys = self.keys.index_select(0, rows)
+        self.values = self.values.index_select(0, rows)
+
+
+class PreallocatedCache(Cache):
+    """One :class:`PreallocatedLayer` for each layer of a decoder."""
+
+    layers: list[PreallocatedLayer]
+
+    def __init__(self, layers: int, capacity: int) -> None:
+        super().__init__(layers=[PreallocatedLayer(capacity) for _ in range(layers)])
+
+    @property
+    def length(self) -> int:
+        return self.layers[0].length
+
+    def crop_to(self, length: int) -> None:
+        """Forget all but the first ``length`` tokens; they are overwritten by the next update."""
+        assert 0 <= length <= self.length
+        for layer in self.layers:
+            layer.length = length
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep only these rows of the batch (finished rows leave, and cost nothing more)."""
+        for layer in self.layers:
+            layer.select_rows(rows)
+
+
+def as_row(tokens: list[int], device: torch.device) -> Tensor:
+    """Token ids as a batch of one, (1, n)."""
+    return torch.tensor([tokens], dtype=torch.long, device=device)

@@ -1,0 +1,81 @@
+"""A causal language model with its KV cache: feed tokens, read logits and hidden states, roll back.
+
+The only place, with :mod:`.cache`, that knows how transformers keeps its caches.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..controllers.errors import InputError
+from .cache import PreallocatedCache
+from .hidden import forward_with_hidden
+
+
+class CachedModel:
+    """A decoder-only model and the keys and values of the tokens it has read.
+
+    Raises:
+        InputError: the model is an encoder-decoder, or keeps a recurrent state that cannot be rolled back.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        if model.config.is_encoder_decoder:
+            raise InputError(f"{model.config.model_type}: encoder-decoder models are not supported; use a causal LM")
+        if model._is_stateful:
+            raise InputError(f"{model.config.model_type}: its recurrent state cannot be rolled back after a rejection")
+        self.model = model
+        self.device: torch.device = model.device
+        config = model.config.get_text_config(decoder=True)
+        self.layers: int = config.num_hidden_layers
+        # Absent where positions are not embedded (ALiBi): then there is no limit.
+        self.context: int | None = getattr(config, "max_position_embeddings", None)
+        embedding = model.get_output_embeddings().weight  # (V, d)
+        self.vocab_size, self.hidden_size = int(embedding.shape[0]), int(embedding.shape[1])
+        accepted = inspect.signature(model.forward).parameters
+        self._keeps_logits = "logits_to_keep" in accepted
+        self._takes_positions = "position_ids" in accepted
+        self.cache = PreallocatedCache(self.layers, 0)
+
+    def start(self, capacity: int) -> None:
+        """Forget everything; make room for ``capacity`` tokens a row."""
+        self.cache = PreallocatedCache(self.layers, capacity)
+
+    @property
+    def length(self) -> int:
+        """Tokens read so far."""
+        return self.cache.length
+
+    def crop(self, length: int) -> None:
+        """Roll back to the first ``length`` tokens."""
+        self.cache.crop_to(length)
+
+    def forward(
+        self, tokens: Tensor, *, keep: int | None = None, padding: Tensor | None = None, positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Read ``tokens`` (B, n) after what was read before.
+
+        Args:
+            tokens: (B, n) token ids.
+            keep: give results for the last ``keep`` positions only (all by default).
+            padding: (B, length + n) true where a cached or new token is real; None when all are.
+            positions: (B, n) position of each token in its row; None when no row is padded.
+
+        Returns:
+            logits (B, keep, V) and the hidden states (B, keep, d) they come from.
+        """
+        keep = tokens.shape[1] if keep is None else keep
+        inputs: dict[str, Any] = {"input_ids": tokens, "past_key_values": self.cache, "use_cache": True}
+        if self._keeps_logits:
+            inputs["logits_to_keep"] = keep
+        if padding is not None:
+            inputs["attention_mask"] = padding
+        if positions is not None and self._takes_positions:
+            inputs["position_ids"] = positions
+        logits, hidden = forward_with_hidden(self.model, **inputs)
+        return logits[:, -keep:], hidden[:, -keep:]

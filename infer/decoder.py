@@ -1,0 +1,288 @@
+"""The speculative decoder: draft, verify, keep, roll back.
+
+The loop of Leviathan et al. 2023 with the draft length left to a controller (SpecDec++, Huang et al. 2024, Algorithm 2).
+``p`` is the target, ``q`` the draft, both warped alike; the law of the output is the warped target's, whatever the draft
+and the controller do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..checkpoints import shipped
+from ..controllers.checkpoint import load_controller
+from ..controllers.errors import InputError
+from ..controllers.fingerprint import PairFingerprint
+from ..controllers.length import MAX_DRAFT, AcceptanceLength, Fixed, LengthController, parse_rule
+from ..controllers.warp import Warp
+from .cache import as_row
+from .cached_model import CachedModel
+from .chance import Chance
+from .draft import Draft, draft_chain
+from .generation import Generation, Round
+from .models import check_same_tokenizer, load_causal_lm, load_tokenizer
+from .prompting import Prompt, encode_prompt
+from .text_stream import TextStream
+from .verify import VERIFIERS
+
+NO_DRAFT = Draft([], torch.empty(0))
+
+
+class SpeculativeDecoder:
+    """A target model, a draft model, and the rules that join them.
+
+    Args:
+        target: the model whose text is wanted.
+        draft: the model that proposes; None decodes autoregressively.
+        tokenizer: needed for text prompts and text output.
+        length: when to stop drafting.
+        verifier: the verification rule's name, see ``specpilot.infer.verify``.
+
+    Raises:
+        InputError: the pair or a name does not fit.
+    """
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        draft: PreTrainedModel | None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        length: LengthController | None = None,
+        verifier: str = "token-wise",
+    ) -> None:
+        if verifier not in VERIFIERS:
+            raise InputError(f"verifier={verifier!r}: choose one of {', '.join(VERIFIERS)}")
+        self.target = CachedModel(target)
+        self.draft = None if draft is None else CachedModel(draft)
+        if self.draft is not None and self.draft.device != self.target.device:
+            raise InputError(f"target is on {self.target.device}, draft on {self.draft.device}; put both on one device")
+        self.tokenizer = tokenizer
+        self.length = length or Fixed(4)
+        self.verify = VERIFIERS[verifier]
+        self.stop_tokens = stop_tokens_of(target, tokenizer)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        target: str,
+        draft: str | None = None,
+        *,
+        length: str | int | LengthController = 4,
+        threshold: float | None = None,
+        verifier: str = "token-wise",
+        dtype: str = "float32",
+        device: str = "auto",
+        trust_remote_code: bool = False,
+    ) -> SpeculativeDecoder:
+        """Load a pair by name: shipped tiny models, local folders or hub ids.
+
+        Args:
+            target, draft: model names; ``draft=None`` decodes autoregressively.
+            length: a number (fixed K), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path or hub id
+                of a trained controller, or a controller object.
+            threshold: stopping threshold h of a trained acceptance head, instead of the one its checkpoint names.
+
+        Raises:
+            InputError: a model, tokenizer or controller is missing or does not belong to this pair.
+        """
+        tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
+        target_model = load_causal_lm(target, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        draft_model = None
+        if draft is not None:
+            check_same_tokenizer(tokenizer, load_tokenizer(draft, trust_remote_code=trust_remote_code))
+            draft_model = load_causal_lm(draft, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        if draft_model is None:
+            length = Fixed(0)
+        elif not isinstance(length, LengthController):
+            length = load_length(str(length), target_model, draft_model, tokenizer, threshold)
+        return cls(target_model, draft_model, tokenizer, length=length, verifier=verifier)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 1.0,
+        top_k: int | None = 50,
+        top_p: float = 1.0,
+        seed: int = 0,
+        chat: bool = False,
+        system: str | None = None,
+        on_tokens: Callable[[Sequence[int]], None] | None = None,
+    ) -> Generation:
+        """Generate a continuation of one prompt.
+
+        Args:
+            prompt: text, token ids, or chat messages.
+            max_new_tokens: the budget; never exceeded, and never padded out: EOS ends earlier.
+            temperature, top_k, top_p: the warp of both models; temperature 0 is greedy.
+            seed: same seed, same device, same output; the global random state is neither read nor changed.
+            chat: wrap a text prompt in the chat template; ``system`` adds a system message.
+            on_tokens: called with the new tokens after every round.
+
+        Raises:
+            InputError: empty prompt, prompt longer than the context, a setting out of range, NaN logits.
+        """
+        generation, rounds = self._start(prompt, max_new_tokens, Warp(temperature, top_k, top_p), seed, chat, system)
+        for tokens in rounds:
+            if on_tokens is not None:
+                on_tokens(tokens)
+        if self.tokenizer is not None:
+            generation.text = str(self.tokenizer.decode(generation.tokens, skip_special_tokens=True))
+        return generation
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 1.0,
+        top_k: int | None = 50,
+        top_p: float = 1.0,
+        seed: int = 0,
+        chat: bool = False,
+        system: str | None = None,
+    ) -> Iterator[str]:
+        """Like :meth:`generate`, but yields the text piece by piece as rounds complete."""
+        if self.tokenizer is None:
+            raise InputError("stream: text needs a tokenizer; pass one to SpeculativeDecoder")
+        _, rounds = self._start(prompt, max_new_tokens, Warp(temperature, top_k, top_p), seed, chat, system)
+        text = TextStream(self.tokenizer)
+        for tokens in rounds:
+            yield text.push(tokens)
+        yield text.flush()
+
+    def _start(
+        self, prompt: Prompt, max_new_tokens: int, warp: Warp, seed: int, chat: bool, system: str | None
+    ) -> tuple[Generation, Iterator[list[int]]]:
+        generation = Generation(encode_prompt(self.tokenizer, prompt, chat=chat, system=system))
+        budget = self._budget(len(generation.prompt_tokens), max_new_tokens)
+        if budget < max_new_tokens:
+            generation.finish_reason = "context"
+        return generation, self.rounds(generation, warp, budget, Chance(seed, self.target.device))
+
+    def _budget(self, prompt_length: int, max_new_tokens: int) -> int:
+        if max_new_tokens < 1:
+            raise InputError(f"max_new_tokens={max_new_tokens}: must be at least 1")
+        models = [self.target] if self.draft is None else [self.target, self.draft]
+        context = min((m.context for m in models if m.context is not None), default=prompt_length + max_new_tokens)
+        if prompt_length >= context:
+            raise InputError(f"prompt: {prompt_length} tokens, but the context holds {context}; shorten the prompt")
+        return min(max_new_tokens, context - prompt_length)
+
+    @torch.inference_mode()
+    def rounds(self, generation: Generation, warp: Warp, budget: int, chance: Chance) -> Iterator[list[int]]:
+        """Fill ``generation`` round by round, yielding each round's new tokens. The decoding loop itself.
+
+        Invariant between rounds: both caches hold a prefix of ``text``; the target's lacks exactly the last token.
+        """
+        target, draft, stats = self.target, self.draft, generation.stats
+        text = list(generation.prompt_tokens)
+
+        # The prefill's last distribution already gives a token.
+        started = time.perf_counter()
+        prompt = as_row(text, target.device)
+        target.start(len(text) + budget)
+        logits, _ = target.forward(prompt, keep=1)
+        if draft is not None:
+            draft.start(len(text) + budget)
+            if _can_read(draft, text):
+                draft.forward(prompt, keep=1)
+        first = chance.sample(warp(logits[0, -1]))
+        stats.n_target_forwards += 1
+        stats.prefill_seconds = time.perf_counter() - started
+        text += self._emit(generation, Round([], 0, [first]))
+        yield generation.rounds[-1].emitted
+
+        while generation.tokens[-1] not in self.stop_tokens and len(generation.tokens) < budget:
+            started = time.perf_counter()
+            proposal = NO_DRAFT
+            unread = [] if draft is None else text[draft.length :]
+            if draft is not None and _can_read(draft, unread):
+                proposal = draft_chain(
+                    draft,
+                    unread,
+                    self.length,
+                    warp,
+                    chance,
+                    vocab_size=target.vocab_size,
+                    longest=min(MAX_DRAFT, budget - len(generation.tokens) - 1),  # one more is the target's own
+                    stop_tokens=self.stop_tokens,
+                )
+            logits, _ = target.forward(as_row([text[-1], *proposal.tokens], target.device))
+            p = warp(logits[0])  # (K + 1, V)
+            verdict = self.verify(p, proposal, chance)
+
+            kept = len(text) + verdict.accepted
+            target.crop(kept)
+            if draft is not None:
+                draft.crop(min(kept, draft.length))
+            emitted = [*proposal.tokens[: verdict.accepted], verdict.token]
+            text += self._emit(generation, Round(proposal.tokens, verdict.accepted, emitted))
+            stats.n_draft_forwards += len(proposal.tokens)
+            stats.n_target_forwards += 1
+            stats.n_verified_tokens += len(proposal.tokens) + 1
+            stats.seconds += time.perf_counter() - started
+            yield generation.rounds[-1].emitted
+
+        if generation.tokens[-1] in self.stop_tokens:
+            generation.finish_reason = "eos"
+
+    def _emit(self, generation: Generation, round: Round) -> list[int]:
+        """Record a round, its output trimmed after the first stop token."""
+        for i, token in enumerate(round.emitted):
+            if token in self.stop_tokens:
+                del round.emitted[i + 1 :]
+                break
+        generation.rounds.append(round)
+        generation.tokens += round.emitted
+        stats = generation.stats
+        stats.n_generated += len(round.emitted)
+        stats.n_drafted += len(round.drafted)
+        stats.n_accepted += round.accepted
+        stats.n_discarded += len(round.drafted) - round.accepted
+        return round.emitted
+
+
+def _can_read(draft: CachedModel, tokens: list[int]) -> bool:
+    """Whether the draft has an embedding for every token: its vocabulary may be padded less than the target's.
+
+    Such a token is no text of the tokenizer's; should the target emit one all the same, it goes on alone.
+    """
+    return max(tokens) < draft.vocab_size
+
+
+def load_length(
+    spec: str,
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    threshold: float | None = None,
+) -> LengthController:
+    """The length controller ``spec`` names: a rule, or a trained controller's checkpoint (shipped, local or on the hub).
+
+    Raises:
+        InputError: no such rule or checkpoint, or the checkpoint was trained for another pair.
+    """
+    rule = parse_rule(spec)
+    if rule is not None:
+        return rule
+    local = shipped(spec)
+    controller = load_controller(str(local) if local is not None else spec)
+    controller.check_pair(PairFingerprint.of(target, draft, tokenizer))
+    return AcceptanceLength(
+        controller.head.to(target.device), controller.config.threshold if threshold is None else threshold
+    )
+
+
+def stop_tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+    """The ids that end a text: the model's own, as transformers' ``generate`` takes them, else the tokenizer's."""
+    ids = model.generation_config.eos_token_id
+    if ids is None and tokenizer is not None:
+        ids = tokenizer.eos_token_id
+    return frozenset() if ids is None else frozenset([ids] if isinstance(ids, int) else ids)

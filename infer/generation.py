@@ -1,0 +1,94 @@
+"""What a decoder run gives back: tokens, text, a trace of its rounds, and the counters every report is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+
+@dataclass
+class Round:
+    """One draft and its verification.
+
+    Attributes:
+        drafted: tokens the draft proposed.
+        accepted: how many of them the target kept, from the front.
+        emitted: tokens this round added to the output (accepted ones, then the target's own; trimmed at EOS and budget).
+    """
+
+    drafted: list[int]
+    accepted: int
+    emitted: list[int]
+
+
+@dataclass
+class Stats:
+    """Counters of one run; prefills count as neither kind of forward, but a token taken from one is a target forward.
+
+    Attributes:
+        seconds: wall time of the rounds, prefill excluded.
+        prefill_seconds: wall time of both prefills.
+        n_verified_tokens: positions the target scored over all its forwards.
+    """
+
+    n_generated: int = 0
+    n_draft_forwards: int = 0
+    n_target_forwards: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    n_discarded: int = 0
+    n_verified_tokens: int = 0
+    seconds: float = 0.0
+    prefill_seconds: float = 0.0
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second of wall time, prefill included."""
+        return _ratio(self.n_generated, self.seconds + self.prefill_seconds)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted share of the drafted tokens."""
+        return _ratio(self.n_accepted, self.n_drafted)
+
+    @property
+    def discard_rate(self) -> float:
+        """Discarded draft tokens per generated token (SpecDec++ eq. 2.3)."""
+        return _ratio(self.n_discarded, self.n_generated)
+
+    @property
+    def verification_rate(self) -> float:
+        """Target forwards per generated token (SpecDec++ eq. 2.3)."""
+        return _ratio(self.n_target_forwards, self.n_generated)
+
+    @property
+    def block_efficiency(self) -> float:
+        """Generated tokens per target forward (SpecTr §2)."""
+        return _ratio(self.n_generated, self.n_target_forwards)
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else 0.0
+
+
+@dataclass
+class Generation:
+    """The output of one prompt.
+
+    Attributes:
+        prompt_tokens: token ids the target was given.
+        tokens: generated ids, the end token included where it was reached.
+        text: their text, special tokens left out.
+        finish_reason: ``"eos"``, ``"length"`` (the budget) or ``"context"`` (the model's longest input).
+        rounds: the trace. Round 0 is the token taken from the prefill: nothing drafted, one emitted.
+    """
+
+    prompt_tokens: list[int]
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str = "length"
+    rounds: list[Round] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)

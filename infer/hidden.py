@@ -1,0 +1,28 @@
+"""One forward that gives logits and the hidden state they were computed from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+def forward_with_hidden(model: PreTrainedModel, **inputs: Any) -> tuple[Tensor, Tensor]:
+    """Logits (B, n, V) and last hidden states (B, n, d) of one call ``model(**inputs)``.
+
+    The hidden state is what the model hands to its output embedding: after the final norm and any output projection,
+    in every architecture, and only at the positions ``logits_to_keep`` asks for. (``output_hidden_states=True`` would
+    collect every layer at every position to get it.)
+    """
+    captured: list[Tensor] = []
+
+    def keep(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        captured.append(arguments[0])
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(keep)
+    try:
+        logits = model(**inputs).logits
+    finally:
+        handle.remove()
+    return logits, captured[-1]

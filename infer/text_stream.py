@@ -1,0 +1,52 @@
+"""Tokens in, text out, piece by piece: a character whose bytes are spread over tokens waits until it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# What decoders put in the place of bytes that are not (yet) a character.
+INCOMPLETE = "\ufffd"
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
+    """The text of `tokens` without special tokens."""
+    text = tokenizer.decode(list(tokens), skip_special_tokens=True)
+    assert isinstance(text, str)  # a list only for a batch
+    return text
+
+
+class TextStream:
+    """Incremental detokeniser: the pieces of `push` and `flush` joined are the text of all tokens pushed.
+
+    Only a window of tokens is decoded each time: the last whole piece, as context (many tokenizers drop or add a space
+    at the start of a text), and what came after it.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self.window: list[int] = []
+        self.context = 0  # tokens of the window that are only context
+        self.sent = 0  # characters of the window's text that were handed out
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """The new text that is certain after `tokens`."""
+        self.window.extend(tokens)
+        text = decode(self.tokenizer, self.window)
+        whole = text.rstrip(INCOMPLETE)
+        piece = whole[self.sent :]
+        self.sent += len(piece)
+        if whole == text and piece:
+            self.window = self.window[self.context :]
+            self.context = len(self.window)
+            self.sent = len(decode(self.tokenizer, self.window))
+        return piece
+
+    def flush(self) -> str:
+        """What is still held back: bytes that never became a character."""
+        piece = decode(self.tokenizer, self.window)[self.sent :]
+        self.sent += len(piece)
+        return piece

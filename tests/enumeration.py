@@ -1,0 +1,59 @@
+"""All outcomes of a random procedure, each with its exact probability: losslessness is checked by counting, not sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from specpilot.infer.chance import Chance
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Script(Chance):
+    """A chance that follows a list of choices and takes the first possible outcome after its end."""
+
+    def __init__(self, choices: list[int]) -> None:
+        self.choices = choices
+        self.options: list[int] = []  # how many outcomes each toss had
+        self.probability = 1.0
+
+    def _toss(self, probabilities: list[float]) -> int:
+        possible = [i for i, p in enumerate(probabilities) if p > 0]
+        turn = len(self.options)
+        choice = self.choices[turn] if turn < len(self.choices) else 0
+        if turn >= len(self.choices):
+            self.choices.append(0)
+        self.options.append(len(possible))
+        self.probability *= probabilities[possible[choice]]
+        return possible[choice]
+
+    def sample(self, probabilities: Tensor) -> int:
+        return self._toss(probabilities.tolist())
+
+    def accept(self, probabilities: Tensor) -> list[bool]:
+        return [self._toss([1 - p, p]) == 1 for p in probabilities.tolist()]
+
+
+def outcomes(play: Callable[[Chance], T]) -> Iterator[tuple[float, T]]:
+    """(probability, result) of ``play`` for every sequence of tosses."""
+    choices: list[int] = []
+    while True:
+        script = Script(choices)
+        result = play(script)
+        yield script.probability, result
+        choices = script.choices
+        while choices and choices[-1] + 1 == script.options[len(choices) - 1]:
+            choices.pop()
+        if not choices:
+            return
+        choices[-1] += 1
+
+
+def law(play: Callable[[Chance], T]) -> dict[T, float]:
+    """The distribution of ``play``'s result."""
+    total: dict[T, float] = {}
+    for probability, result in outcomes(play):
+        total[result] = total.get(result, 0.0) + probability
+    return total

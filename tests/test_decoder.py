@@ -1,0 +1,217 @@
+"""The decoder on real (tiny, random) models: greedy parity with transformers, counters, ends, seeds, streaming."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import CumulativeConfidence, Fixed, LengthController, parse_rule
+from specpilot.infer.decoder import SpeculativeDecoder
+from transformers import PreTrainedModel
+
+from .tiny import ARCHITECTURES, byte_tokenizer, make, save_pair
+
+PROMPT = [5, 9, 2, 44, 17, 3, 30]
+
+
+def transformers_greedy(model: PreTrainedModel, prompt: list[int], budget: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    output = model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=budget, do_sample=False, pad_token_id=0
+    )
+    return output[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("length", ["none", "1", "4", "cumulative-confidence:0.05"])
+def test_greedy_equals_transformers(architecture: str, length: str) -> None:
+    target = make(architecture)
+    draft = make(architecture, layers=1)
+    decoder = SpeculativeDecoder(target, draft, length=parse_rule(length))
+    for seed in range(4):
+        prompt = torch.randint(64, (seed + 1,), generator=torch.Generator().manual_seed(seed)).tolist()
+        output = decoder.generate(prompt, max_new_tokens=40, temperature=0)
+        assert output.tokens == transformers_greedy(target, prompt, 40)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_target_as_its_own_draft_is_always_accepted(architecture: str) -> None:
+    target = make(architecture)
+    output = SpeculativeDecoder(target, target, length=Fixed(5)).generate(PROMPT, max_new_tokens=25, top_k=None, seed=3)
+    # Rounding may differ between a forward of one token and one of six, but by far less than a token in a thousand.
+    assert output.stats.acceptance_rate > 0.99
+    assert output.stats.n_target_forwards == 1 + 4
+
+
+@pytest.mark.parametrize("length", [Fixed(3), Fixed(7), CumulativeConfidence(0.2)])
+def test_counters_balance(length: LengthController) -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1), length=length)
+    for seed in range(5):
+        output = decoder.generate(PROMPT, max_new_tokens=40, seed=seed)
+        stats = output.stats
+        assert stats.n_generated == len(output.tokens) == 40
+        assert stats.n_draft_forwards + stats.n_target_forwards == stats.n_generated + stats.n_discarded
+        assert stats.n_drafted == stats.n_accepted + stats.n_discarded == stats.n_draft_forwards
+        assert stats.n_verified_tokens == stats.n_drafted + stats.n_target_forwards - 1
+        assert [t for r in output.rounds for t in r.emitted] == output.tokens
+        assert all(r.emitted[: r.accepted] == r.drafted[: r.accepted] for r in output.rounds)
+
+
+def test_ends_inside_an_accepted_block() -> None:
+    target = make()
+    free = SpeculativeDecoder(target, target, length=Fixed(6)).generate(PROMPT, max_new_tokens=30, temperature=0)
+    for position in (0, 3, 10):
+        stop = free.tokens[position]
+        first = free.tokens.index(stop)
+        target.generation_config.eos_token_id = [stop, 63]
+        output = SpeculativeDecoder(target, target, length=Fixed(6)).generate(PROMPT, max_new_tokens=30, temperature=0)
+        assert output.tokens == free.tokens[: first + 1]
+        assert output.finish_reason == "eos"
+        assert output.stats.n_generated == first + 1
+        assert [t for r in output.rounds for t in r.emitted] == output.tokens
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 7, 20])
+def test_budget_is_exact(budget: int) -> None:
+    output = SpeculativeDecoder(make(), make(layers=1), length=Fixed(8)).generate(PROMPT, max_new_tokens=budget)
+    assert len(output.tokens) == budget
+    assert output.finish_reason == "length"
+
+
+def test_the_context_is_the_last_budget() -> None:
+    decoder = SpeculativeDecoder(make(context=32), make(context=32, layers=1))
+    output = decoder.generate(PROMPT, max_new_tokens=100)
+    assert len(output.tokens) == 32 - len(PROMPT)
+    assert output.finish_reason == "context"
+    with pytest.raises(InputError, match="prompt: 32 tokens, but the context holds 32"):
+        decoder.generate([1] * 32)
+
+
+def test_seeds_decide_and_the_global_state_is_left_alone() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1))
+    before = torch.get_rng_state()
+    first, again, other = (decoder.generate(PROMPT, max_new_tokens=30, seed=s).tokens for s in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_caches_hold_the_accepted_prefix_after_every_round() -> None:
+    """Fed one token, a rolled-back cache must answer as a fresh one that read the same text."""
+    decoder = SpeculativeDecoder(make(), make(layers=1), length=Fixed(4))
+    text: list[int] = list(PROMPT)
+
+    @torch.inference_mode()
+    def check(tokens: object) -> None:
+        text.extend(tokens)  # type: ignore[arg-type]
+        assert decoder.draft is not None
+        for model in (decoder.target, decoder.draft):
+            assert model.length <= len(text) - 1
+            unread = torch.tensor([text[model.length :]])
+            length = model.length
+            logits, _ = model.forward(unread, keep=1)
+            model.crop(length)
+            expected = model.model(input_ids=torch.tensor([text])).logits[:, -1:]
+            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+        assert decoder.target.length == len(text) - 1
+
+    decoder.generate(PROMPT, max_new_tokens=25, seed=4, on_tokens=check)
+
+
+def test_models_by_name_text_chat_and_streaming(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    decoder = SpeculativeDecoder.from_pretrained(target, draft, length=3)
+    pieces: list[int] = []
+    output = decoder.generate("Schöne Grüße", max_new_tokens=30, seed=1, on_tokens=pieces.extend)
+    assert pieces == output.tokens
+    assert "".join(decoder.stream("Schöne Grüße", max_new_tokens=30, seed=1)) == output.text
+    chat = decoder.generate("hello", max_new_tokens=5, chat=True, system="be brief")
+    assert bytes_of(decoder, chat.prompt_tokens) == "[system]be brief[user]hello"
+    messages = decoder.generate([{"role": "user", "content": "hello"}], max_new_tokens=5)
+    assert bytes_of(decoder, messages.prompt_tokens) == "[user]hello"
+
+
+def bytes_of(decoder: SpeculativeDecoder, tokens: list[int]) -> str:
+    assert decoder.tokenizer is not None
+    return str(decoder.tokenizer.decode(tokens))
+
+
+def test_sampling_settings_reach_both_models() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1))
+    greedy = decoder.generate(PROMPT, max_new_tokens=20, temperature=0).tokens
+    assert decoder.generate(PROMPT, max_new_tokens=20, top_k=1, seed=5).tokens == greedy
+    assert decoder.generate(PROMPT, max_new_tokens=20, top_p=1e-6, seed=5).tokens == greedy
+    assert decoder.generate(PROMPT, max_new_tokens=20, seed=5).tokens != greedy
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -1.0}, "temperature=-1.0: must be"),
+        ({"temperature": float("nan")}, "temperature=nan: must be"),
+        ({"top_k": 0}, "top_k=0: must be at least 1"),
+        ({"top_p": 0.0}, r"top_p=0.0: must be in \(0, 1\]"),
+        ({"top_p": 1.5}, r"top_p=1.5: must be in \(0, 1\]"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0: must be at least 1"),
+    ],
+)
+def test_settings_out_of_range(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SpeculativeDecoder(make(), None).generate(PROMPT, **settings)  # type: ignore[arg-type]
+
+
+def test_prompts_that_are_none() -> None:
+    decoder = SpeculativeDecoder(make(), None)
+    with pytest.raises(InputError, match="empty"):
+        decoder.generate([])
+    with pytest.raises(InputError, match="needs a tokenizer"):
+        decoder.generate("text")
+    with pytest.raises(InputError, match="empty"):
+        SpeculativeDecoder(make(vocab=257), None, byte_tokenizer()).generate("  \n")
+
+
+@pytest.mark.parametrize("who", ["target", "draft"])
+def test_nan_is_an_error_not_text(who: str) -> None:
+    models = {"target": make(), "draft": make(layers=1)}
+    models[who].get_output_embeddings().weight[7, 0] = float("nan")
+    with pytest.raises(InputError, match="NaN or infinite logits"):
+        SpeculativeDecoder(models["target"], models["draft"]).generate(PROMPT, max_new_tokens=10)
+
+
+def test_pairs_that_are_none(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    other = byte_tokenizer(extra=3)
+    other.save_pretrained(tmp_path / "draft")
+    with pytest.raises(InputError, match="do not share a tokenizer: 3 tokens differ, the first is '<0>'"):
+        SpeculativeDecoder.from_pretrained(target, draft)
+    with pytest.raises(InputError, match="no such model folder"):
+        SpeculativeDecoder.from_pretrained(str(tmp_path / "nothing"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"no config\.json"):
+        SpeculativeDecoder.from_pretrained(str(tmp_path / "empty"))
+    with pytest.raises(InputError, match="choose one of token-wise"):
+        SpeculativeDecoder(make(), None, verifier="coin")
+
+
+def test_truncated_weights(tmp_path: Path) -> None:
+    target, _ = save_pair(tmp_path)
+    weights = Path(target) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(InputError, match="truncated or damaged"):
+        SpeculativeDecoder.from_pretrained(target)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("cumulative-confidence", "give the rule's threshold"),
+        ("cumulative-confidence:2", r"must be in \[0, 1\]"),
+        ("-1", "must be between 0"),
+        ("21", "must be between 0"),
+    ],
+)
+def test_rules_out_of_range(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_rule(spec)

@@ -1,0 +1,179 @@
+"""The law of the decoder's output is the warped target's, exactly: every outcome of the real loop is enumerated."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot.controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, LengthController
+from specpilot.controllers.warp import Warp
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.chance import Chance
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.draft import Draft
+from specpilot.infer.generation import Generation
+from specpilot.infer.verify import VERIFIERS
+from torch import Tensor
+
+from .enumeration import law
+from .tiny import make
+
+PROMPT = [1, 0, 2]
+DEPTH = 3
+
+
+class Remembering(CachedModel):
+    """A cached model that computes the logits after each prefix once: enumeration meets the same prefixes all the time."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model)
+        self.read: list[int] = []
+        self.known: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    @property
+    def length(self) -> int:
+        return len(self.read)
+
+    def start(self, capacity: int) -> None:
+        self.read = []
+
+    def crop(self, length: int) -> None:
+        del self.read[length:]
+
+    def forward(self, tokens: Tensor, *, keep: int | None = None, **unused: object) -> tuple[Tensor, Tensor]:
+        rows = []
+        for token in tokens[0].tolist():
+            self.read.append(token)
+            prefix = tuple(self.read)
+            if prefix not in self.known:
+                super().start(len(prefix))
+                logits, hidden = super().forward(torch.tensor([prefix]), keep=1)
+                self.known[prefix] = (logits[0, 0], hidden[0, 0])
+            rows.append(self.known[prefix])
+        kept = rows[-(keep or len(rows)) :]
+        return torch.stack([r[0] for r in kept])[None], torch.stack([r[1] for r in kept])[None]
+
+
+def target_law(target: CachedModel, warp: Warp) -> dict[tuple[int, ...], float]:
+    """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens."""
+    result = {}
+    for tokens in itertools.product(range(target.vocab_size), repeat=DEPTH):
+        probability = 1.0
+        for i in range(DEPTH):
+            target.start(len(PROMPT) + i)
+            logits, _ = target.forward(torch.tensor([[*PROMPT, *tokens[:i]]]), keep=1)
+            probability *= float(warp(logits[0, -1])[tokens[i]])
+        if probability > 0:
+            result[tokens] = probability
+    return result
+
+
+def decoder_law(decoder: SpeculativeDecoder, warp: Warp, budget: int) -> dict[tuple[int, ...], float]:
+    """The law of the first DEPTH tokens of the decoder's own loop."""
+
+    def play(chance: Chance) -> tuple[int, ...]:
+        generation = Generation(list(PROMPT))
+        for _ in decoder.rounds(generation, warp, budget, chance):
+            if len(generation.tokens) >= DEPTH:
+                break
+        return tuple(generation.tokens[:DEPTH])
+
+    return law(play)
+
+
+def pair(vocab: int, draft_vocab: int, seed: int, remember: bool) -> SpeculativeDecoder:
+    sizes = {"layers": 1, "hidden": 8, "context": 32}
+    target = make(seed=seed, vocab=vocab, sharpness=6.0, **sizes).double()
+    draft = make(seed=seed + 1000, vocab=draft_vocab, sharpness=6.0, **sizes).double()
+    decoder = SpeculativeDecoder(target, draft)
+    if remember:
+        decoder.target, decoder.draft = Remembering(target), Remembering(draft)
+    return decoder
+
+
+def lengths(name: str, seed: int) -> LengthController:
+    if name == "fixed-2":
+        return Fixed(2)
+    if name == "fixed-3":
+        return Fixed(3)
+    if name == "confidence":
+        return CumulativeConfidence(0.35)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        head = AcceptanceHead(8, depth=1).double()
+    with torch.no_grad():
+        head.out.weight *= 4  # opinions strong enough to stop at some prefixes and go on at others
+    return AcceptanceLength(head, 0.55)
+
+
+def assert_same(found: dict[tuple[int, ...], float], expected: dict[tuple[int, ...], float]) -> None:
+    assert sum(found.values()) == pytest.approx(1, abs=1e-9)
+    for tokens in found.keys() | expected.keys():
+        assert found.get(tokens, 0.0) == pytest.approx(expected.get(tokens, 0.0), abs=1e-9), tokens
+
+
+WARPS = [Warp(1.0, None), Warp(0.7, 2), Warp(1.5, None, 0.8), Warp(0.0, None)]
+
+
+@pytest.mark.parametrize("length", ["fixed-2", "confidence", "head"])
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 500), vocab=st.integers(3, 4), warp=st.sampled_from(WARPS))
+def test_law_of_three_tokens(length: str, seed: int, vocab: int, warp: Warp) -> None:
+    decoder = pair(vocab, vocab, seed, remember=True)
+    decoder.length = lengths(length, seed)
+    assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
+
+
+def test_law_with_long_drafts_and_vocabulary_of_five() -> None:
+    decoder = pair(5, 5, seed=3, remember=True)
+    decoder.length = lengths("fixed-3", 3)
+    warp = Warp(1.0, 3)
+    assert_same(decoder_law(decoder, warp, budget=5), target_law(decoder.target, warp))
+
+
+@pytest.mark.parametrize("draft_vocab", [3, 6])
+def test_law_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
+    decoder = pair(4, draft_vocab, seed=5, remember=True)
+    decoder.length = Fixed(2)
+    warp = Warp(1.0, None)
+    assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
+
+
+@pytest.mark.parametrize("length", ["fixed-2", "head"])
+def test_law_through_the_real_kv_cache(length: str) -> None:
+    decoder = pair(3, 3, seed=7, remember=False)
+    decoder.length = lengths(length, 7)
+    warp = Warp(1.0, 2)
+    assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
+
+
+def distribution(size: int) -> st.SearchStrategy[list[float]]:
+    """Random points of the simplex, zeros and one-hot vectors among them."""
+    weights = st.lists(st.one_of(st.just(0.0), st.floats(0.01, 1.0)), min_size=size, max_size=size)
+    return weights.filter(any).map(lambda w: [x / sum(w) for x in w])
+
+
+@pytest.mark.parametrize("name", list(VERIFIERS))
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(0, 2))
+def test_verifier_emits_the_target_law(name: str, data: st.DataObject, vocab: int, k: int) -> None:
+    """One step of context: row i of p and q holds whatever came before, so tokens are independent under the target."""
+    rows = [torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2 * k + 1)]
+    p, q = torch.stack(rows[: k + 1]), rows[k + 1 :]
+
+    def play(chance: Chance) -> tuple[int, ...]:
+        draft = Draft([chance.sample(row) for row in q], torch.stack(q) if q else torch.empty(0))
+        verdict = VERIFIERS[name](p, draft, chance)
+        tokens = [*draft.tokens[: verdict.accepted], verdict.token]
+        while len(tokens) < k + 1:  # what later rounds would add
+            tokens.append(chance.sample(p[len(tokens)]))
+        return tuple(tokens)
+
+    found = law(play)
+    for tokens in itertools.product(range(vocab), repeat=k + 1):
+        expected = float(torch.stack([p[i, token] for i, token in enumerate(tokens)]).prod())
+        assert found.get(tokens, 0.0) == pytest.approx(expected, abs=1e-9)

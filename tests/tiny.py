@@ -1,0 +1,115 @@
+"""Random models of real architectures, small enough to run thousands of times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+NO_SPECIALS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+
+
+def llama(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocab,
+            hidden_size=hidden,
+            intermediate_size=2 * hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=context,
+            **NO_SPECIALS,
+        )
+    )
+
+
+def gpt2(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
+    config = GPT2Config(
+        vocab_size=vocab, n_embd=hidden, n_layer=layers, n_head=4, n_positions=context, **NO_SPECIALS
+    )
+    return GPT2LMHeadModel(config)
+
+
+def qwen(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=vocab,
+            hidden_size=hidden,
+            intermediate_size=2 * hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            max_position_embeddings=context,
+            **NO_SPECIALS,
+        )
+    )
+
+
+def opt(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
+    return OPTForCausalLM(
+        OPTConfig(
+            vocab_size=vocab,
+            hidden_size=hidden,
+            word_embed_proj_dim=hidden // 2,  # the last hidden state is projected before the head
+            ffn_dim=2 * hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            max_position_embeddings=context,
+            **NO_SPECIALS,
+        )
+    )
+
+
+ARCHITECTURES = {"llama": llama, "gpt2": gpt2, "qwen": qwen, "opt": opt}
+
+
+def make(architecture: str = "llama", *, seed: int = 0, sharpness: float = 3.0, **sizes: int) -> PreTrainedModel:
+    """A model whose next-token distributions are far from uniform: matrices are scaled up by ``sharpness``."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = ARCHITECTURES[architecture](**sizes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter *= sharpness
+    return model.eval().requires_grad_(False)
+
+
+def byte_tokenizer(extra: int = 0) -> PreTrainedTokenizerFast:
+    """256 bytes, an end token and ``extra`` more."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([*alphabet, "<|end|>", *(f"<{i}>" for i in range(extra))])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|end|>",
+        chat_template="{%- for m in messages -%}{{- '[' + m['role'] + ']' + m['content'] -}}{%- endfor -%}",
+    )
+
+
+def save_pair(folder: Path, *, vocab: int = 257, target_seed: int = 0, draft_seed: int = 0) -> tuple[str, str]:
+    """A target (2 layers) and a draft (1 layer) with one tokenizer, saved; the draft's weights start like the target's."""
+    tokenizer = byte_tokenizer()
+    for name, seed, layers in (("target", target_seed, 2), ("draft", draft_seed, 1)):
+        model = make(seed=seed, vocab=vocab, layers=layers)
+        model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return str(folder / "target"), str(folder / "draft")
