@@ -1,0 +1,1 @@
+"""What makes datasets: prompt sources, batched rollouts, labels, shards."""

@@ -1,0 +1,202 @@
+"""Datasets on disk: Parquet shards and a manifest. A shard appears by atomic rename only, the manifest follows it.
+
+The manifest is the truth: it lists the finished shards with their hashes. It holds no clock times, so a run that was
+killed and resumed leaves the same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..controllers.errors import InputError
+
+MANIFEST = "manifest.json"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rollout with its labels (SpecDec++ §3.3); the three lists have one length.
+
+    Attributes:
+        x: tokens sampled from the target, its end token included where it came to one.
+        y: at every position a token sampled from the draft after the same prefix, y_i ~ q(·|prompt, x_<i).
+        p: min(1, p(y_i)/q(y_i)), the probability that the target accepts y_i.
+    """
+
+    prompt_id: str
+    prompt: str
+    prompt_ids: list[int]
+    x: list[int]
+    y: list[int]
+    p: list[float]
+
+
+SCHEMA = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("prompt", pa.string()),
+        ("prompt_ids", pa.list_(pa.int32())),
+        ("x", pa.list_(pa.int32())),
+        ("y", pa.list_(pa.int32())),
+        ("p", pa.list_(pa.float32())),
+    ]
+)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` that takes its place when the block ends well, and vanishes when it doesn't."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class DatasetWriter:
+    """Writes the shards of one dataset, going on where an earlier run of the same settings stopped.
+
+    Args:
+        folder: the dataset; made if it isn't there.
+        identity: everything that determines the rows. A folder begun under another identity is refused.
+
+    Raises:
+        InputError: the folder belongs to another run, holds something else, or another process is writing to it.
+    """
+
+    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise InputError(f"{folder}: another process is writing this dataset; wait for it, or stop it") from None
+        try:
+            self.manifest = self._open(identity)
+        except BaseException:
+            self.close()
+            raise
+        for leftover in folder.glob("*.tmp"):
+            leftover.unlink()
+
+    def _open(self, identity: dict[str, Any]) -> dict[str, Any]:
+        if (self.folder / MANIFEST).exists():
+            manifest = read_manifest(self.folder)
+            differing = sorted(
+                key for key in identity.keys() | manifest.keys() - OUTCOME if manifest.get(key) != identity.get(key)
+            )
+            if differing:
+                raise InputError(
+                    f"{self.folder}: belongs to a run with other settings ({', '.join(differing)} differ); "
+                    "choose another output folder, or the settings in its manifest.json"
+                )
+            return manifest
+        foreign = [path.name for path in self.folder.iterdir() if not path.name.endswith(".tmp")]
+        if foreign:
+            raise InputError(f"{self.folder}: is not empty and holds no {MANIFEST}; choose another output folder")
+        return {**identity, "shards": [], "mean_acceptance": None, "complete": False, "dataset_fingerprint": None}
+
+    @property
+    def finished(self) -> int:
+        """Shards written so far; the next one has this index."""
+        return len(self.manifest["shards"])
+
+    def write(self, rows: list[Row]) -> None:
+        """Add the next shard, and then its line in the manifest."""
+        path = self.folder / f"shard-{self.finished:05d}.parquet"
+        table = pa.Table.from_pylist([vars(row) for row in rows], schema=SCHEMA)
+        with replacing(path) as temporary:
+            pq.write_table(table, temporary, compression="zstd")
+        entry = {
+            "file": path.name,
+            "rows": len(rows),
+            "tokens": sum(len(row.x) for row in rows),
+            "acceptance_sum": float(sum(sum(row.p) for row in rows)),
+            "sha256": sha256(path),
+        }
+        self.manifest["shards"].append(entry)
+        self._save()
+
+    def complete(self) -> None:
+        """Mark the dataset finished."""
+        shards = self.manifest["shards"]
+        tokens = sum(shard["tokens"] for shard in shards)
+        self.manifest["mean_acceptance"] = sum(shard["acceptance_sum"] for shard in shards) / max(1, tokens)
+        digest = hashlib.sha256("".join(shard["sha256"] for shard in shards).encode())
+        self.manifest["dataset_fingerprint"] = digest.hexdigest()
+        self.manifest["complete"] = True
+        self._save()
+
+    def _save(self) -> None:
+        with replacing(self.folder / MANIFEST) as temporary:
+            temporary.write_text(json.dumps(self.manifest, indent=1) + "\n", encoding="utf-8")
+
+    def close(self) -> None:
+        """Let other processes write here."""
+        os.close(self._lock)
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+OUTCOME = {"shards", "mean_acceptance", "complete", "dataset_fingerprint"}
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """The manifest of a dataset folder.
+
+    Raises:
+        InputError: there is none, or it was written by a newer version of the format.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder}: no {MANIFEST} here, so it is no dataset; make one with 'specpilot data acceptance'")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: damaged ({error.msg}); remove the folder and generate the data again") from error
+    if manifest.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(f"{path}: schema_version {manifest.get('schema_version')}, this version reads {SCHEMA_VERSION}")
+    return manifest
+
+
+def read_dataset(folder: str | Path) -> list[Row]:
+    """All rows of a dataset, its shards checked against the manifest's hashes.
+
+    Raises:
+        InputError: a shard is missing or is not the one the manifest names.
+    """
+    folder = Path(folder)
+    rows: list[Row] = []
+    for shard in read_manifest(folder)["shards"]:
+        path = folder / shard["file"]
+        if not path.is_file() or sha256(path) != shard["sha256"]:
+            raise InputError(f"{path}: missing or changed since it was written; remove the folder and generate it again")
+        rows += [Row(**row) for row in pq.read_table(path).to_pylist()]
+    return rows

@@ -1,0 +1,71 @@
+"""Prompts by name: the built-in bank, a local file or folder, or a dataset on the hub."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from ..controllers.errors import InputError
+from .bank import bank
+from .rows import read_rows
+
+BUILTIN_SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """One prompt. ``id`` is unique in its source; ``domain`` groups prompts in reports."""
+
+    id: str
+    domain: str
+    prompt: str
+
+
+def load_prompts(
+    source: str,
+    *,
+    column: str = "prompt",
+    split: str = "train",
+    limit: int | None = None,
+    trust_remote_code: bool = False,
+) -> list[PromptRow]:
+    """Prompts of ``source``, in its order, repeated prompts once.
+
+    Args:
+        source: ``builtin``; a JSON Lines, Parquet or text file; a folder of such; or a hub dataset id.
+        column: the column that holds the prompt. Columns ``id`` and ``domain`` are used where there are any.
+        split: of the built-in bank (train, validation, test) or of a hub dataset; local files have none.
+        limit: take the first so many.
+
+    Raises:
+        InputError: nothing there, no such column or split, or a prompt that is empty or no text.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit={limit}: must be at least 1")
+    if source == "builtin":
+        if split not in BUILTIN_SPLITS:
+            raise InputError(f"split={split!r}: the built-in bank has {', '.join(BUILTIN_SPLITS)}")
+        prompts = [PromptRow(p.id, p.domain, p.prompt) for p in bank() if p.split == split]
+    else:
+        rows = read_rows(source, split=split, trust_remote_code=trust_remote_code)
+        prompts = []
+        for number, row in enumerate(rows, 1):
+            if column not in row:
+                raise InputError(f"{source}: row {number} has no column {column!r}; it has {', '.join(sorted(row))}")
+            text = row[column]
+            if not isinstance(text, str) or not text.strip():
+                raise InputError(f"{source}: row {number} holds an empty prompt or one that is no text: {text!r}")
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            prompts.append(PromptRow(str(row.get("id", digest)), str(row.get("domain", "all")), text))
+    unique = list({p.prompt: p for p in reversed(prompts)}.values())[::-1]
+    if len({p.id for p in unique}) < len(unique):
+        raise InputError(f"{source}: the column 'id' repeats an id; ids name the rollouts and must be unique")
+    return unique[:limit]
+
+
+def fingerprint(prompts: list[PromptRow]) -> str:
+    """SHA-256 over ids and texts, in order."""
+    digest = hashlib.sha256()
+    for p in prompts:
+        digest.update(f"{p.id}\0{p.prompt}\0".encode())
+    return digest.hexdigest()
