@@ -96,11 +96,12 @@ class DatasetWriter:
             raise InputError(f"{folder}: another process is writing this dataset; wait for it, or stop it") from None
         try:
             self.manifest = self._open(identity)
+            for leftover in folder.glob("*.tmp"):
+                leftover.unlink()
+            self._save()  # before the first shard: a folder of shards alone could not say whose they are
         except BaseException:
             self.close()
             raise
-        for leftover in folder.glob("*.tmp"):
-            leftover.unlink()
 
     def _open(self, identity: dict[str, Any]) -> dict[str, Any]:
         if (self.folder / MANIFEST).exists():

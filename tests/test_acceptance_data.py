@@ -1,0 +1,208 @@
+"""Acceptance data: labels against direct computation, laws of the samples, and datasets that survive kill -9."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.warp import Warp
+from specpilot.data_gen.acceptance import AcceptanceGenerator, make_acceptance_data, plan_acceptance_data
+from specpilot.data_gen.dataset import DatasetWriter, Row, read_dataset, read_manifest
+from specpilot.data_gen.rollout import draw, roll_out
+from specpilot.data_gen.settings import AcceptanceData
+from specpilot.infer.cached_model import CachedModel
+
+from .tiny import ARCHITECTURES, make, save_pair
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceData:
+    folder = tmp_path_factory.mktemp("pair")
+    target, draft = save_pair(folder)
+    prompts = folder / "prompts.txt"
+    prompts.write_text("".join(f"prompt {i} {'word ' * (i % 5)}\n" for i in range(24)), encoding="utf-8")
+    return AcceptanceData(
+        target, draft, str(prompts), chat=False, max_new_tokens=12, batch_size=5, shard_size=4, top_k=20, seed=3
+    )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_rows_are_what_they_say(base: AcceptanceData, tmp_path: Path) -> None:
+    """Y and P against a plain forward over each row alone, no padding, no cache."""
+    generator = AcceptanceGenerator(base)
+    rows = read_dataset(make_acceptance_data(base, tmp_path / "data"))
+    assert [row.prompt_id for row in rows] == [item.id for item in generator.items]
+    for row in rows:
+        assert 1 <= len(row.x) == len(row.y) == len(row.p) <= 12
+        assert generator.stop_tokens.isdisjoint(row.x[:-1])
+        text = torch.tensor([row.prompt_ids + row.x])
+        start = len(row.prompt_ids) - 1
+        p, q = (
+            generator.warp(model.model(input_ids=text).logits[0, start:-1]) for model in (generator.target, generator.draft)
+        )
+        y = torch.tensor(row.y)[:, None]
+        assert bool((q.gather(1, y) > 0).all())
+        assert bool((p.gather(1, torch.tensor(row.x)[:, None]) > 0).all())
+        expected = (p.gather(1, y) / q.gather(1, y)).clamp(max=1)[:, 0]
+        torch.testing.assert_close(torch.tensor(row.p), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_loads_with_datasets(base: AcceptanceData, tmp_path: Path) -> None:
+    import datasets
+
+    folder = make_acceptance_data(replace(base, limit=6), tmp_path / "data")
+    loaded = datasets.load_dataset("parquet", data_files=str(folder / "*.parquet"), cache_dir=str(tmp_path / "cache"))
+    assert loaded["train"]["prompt_id"][:] == [row.prompt_id for row in read_dataset(folder)]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
+    """Padding, compaction and neighbours change nothing; stop tokens end rows at different steps."""
+    model = CachedModel(make(architecture))
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(64, (n,), generator=generator).tolist() for n in (1, 9, 4, 4, 12, 2, 7)]
+    uniforms = torch.rand(len(prompts), 20, generator=generator)
+    warp, stops = Warp(1.0, 20), frozenset(range(0, 64, 9))
+    together = roll_out(model, prompts, uniforms, warp, stops)
+    alone = [roll_out(model, [p], u[None], warp, stops)[0] for p, u in zip(prompts, uniforms, strict=True)]
+    assert together == alone
+    assert len({len(row) for row in together}) > 2
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1.0)), min_size=1, max_size=6).filter(any))
+def test_draw_inverts_the_cdf(weights: list[float]) -> None:
+    p = torch.tensor(weights)
+    p = p / p.sum()
+    points = 4096
+    uniforms = (torch.arange(points) + 0.5) / points
+    counts = torch.bincount(draw(p.expand(points, -1), uniforms), minlength=len(p)) / points
+    torch.testing.assert_close(counts, p, rtol=0, atol=2 / points)
+    edge = torch.tensor([0.0, 1 - 2**-24])
+    assert bool((p[draw(p.expand(2, -1), edge)] > 0).all())
+
+
+def run(arguments: AcceptanceData, output: Path) -> None:
+    torch.set_num_threads(1)
+    make_acceptance_data(arguments, output)
+
+
+def test_killed_ten_times_is_the_same_in_the_end(base: AcceptanceData, tmp_path: Path) -> None:
+    arguments = replace(base, max_new_tokens=60, batch_size=1, shard_size=1)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["specpilot.data_gen.acceptance"])
+
+    def start(folder: Path) -> Any:
+        process = context.Process(target=run, args=(arguments, folder))
+        process.start()
+        return process
+
+    start(tmp_path / "warm-up").join()
+    started = time.perf_counter()
+    start(tmp_path / "whole").join()
+    duration = time.perf_counter() - started
+
+    chance = random.Random(0)
+    kills, seen = 0, []
+    for _ in range(10):
+        process = start(tmp_path / "killed")
+        process.join(timeout=chance.uniform(0.02, 0.35) * duration)
+        kills += process.is_alive()
+        process.kill()
+        process.join()
+        manifest = tmp_path / "killed" / "manifest.json"
+        seen.append(len(json.loads(manifest.read_text())["shards"]) if manifest.exists() else 0)
+        if manifest.exists():
+            read_dataset(tmp_path / "killed")  # what is listed is whole, at any moment
+    assert kills > 0
+    assert seen == sorted(seen)
+    start(tmp_path / "killed").join()
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    rows = read_dataset(tmp_path / "killed")
+    assert len({row.prompt_id for row in rows}) == len(rows) == 24
+
+
+def test_another_runs_folder_is_refused_by_name(base: AcceptanceData, tmp_path: Path) -> None:
+    folder = make_acceptance_data(base, tmp_path / "data")
+    before = files(folder)
+    for change, name in (
+        ({"temperature": 0.5}, "warp"),
+        ({"seed": 4}, "seed"),
+        ({"limit": 3}, "prompts"),
+        ({"max_new_tokens": 13}, "settings"),
+    ):
+        with pytest.raises(InputError, match=rf"other settings \({name} differ\)"):
+            make_acceptance_data(replace(base, **change), folder)
+    assert files(folder) == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty"):
+        make_acceptance_data(base, tmp_path / "other")
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path, {"schema_version": 1}), pytest.raises(InputError, match="another process is writing"):
+        DatasetWriter(tmp_path, {"schema_version": 1})
+
+
+def test_tampered_shards_are_found(base: AcceptanceData, tmp_path: Path) -> None:
+    folder = make_acceptance_data(replace(base, limit=4), tmp_path / "data")
+    shard = folder / "shard-00000.parquet"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    with pytest.raises(InputError, match="missing or changed"):
+        read_dataset(folder)
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(InputError, match="damaged"):
+        read_manifest(folder)
+    with pytest.raises(InputError, match="it is no dataset"):
+        read_manifest(tmp_path)
+
+
+def test_no_space_left_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Row("a", "prompt", [1], [2], [3], [0.5])
+    with DatasetWriter(tmp_path, {"schema_version": 1}) as writer:
+        writer.write([row])
+        before = files(tmp_path)
+
+        def full(table: object, path: Path, **options: object) -> None:
+            path.write_bytes(b"PAR1")
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(pq, "write_table", full)
+        with pytest.raises(OSError, match="No space left"):
+            writer.write([row])
+        assert files(tmp_path) == before
+
+
+def test_prompts_that_fill_the_context(base: AcceptanceData, tmp_path: Path) -> None:
+    prompts = tmp_path / "long.txt"
+    prompts.write_text("short\n" + "long " * 40 + "\n")
+    arguments = replace(base, prompts=str(prompts))
+    with pytest.raises(InputError, match=r"200 tokens, but the context holds 128; .*--max-prompt-tokens 116"):
+        make_acceptance_data(arguments, tmp_path / "data")
+    folder = make_acceptance_data(replace(arguments, max_prompt_tokens=116), tmp_path / "data")
+    assert len(read_dataset(folder)) == 1
+    assert read_manifest(folder)["prompts"]["left_out"] == 1
+
+
+def test_plan_writes_nothing(base: AcceptanceData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = plan_acceptance_data(base)
+    assert "prompts      24" in plan
+    assert "at most 288" in plan
+    assert list(tmp_path.iterdir()) == []
