@@ -16,7 +16,7 @@ class ResidualBlock(nn.Module):
         self.linear = nn.Linear(size, size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + nn.functional.silu(self.linear(x))  # type: ignore[no-any-return]
+        return x + nn.functional.silu(self.linear(x))
 
 
 class AcceptanceHead(nn.Module):

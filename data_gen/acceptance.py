@@ -48,13 +48,20 @@ class AcceptanceGenerator:
     def __init__(self, settings: AcceptanceData) -> None:
         self.settings = settings
         self.warp = Warp(settings.temperature, settings.top_k, settings.top_p)
+        trust = settings.trust_remote_code
         prompts = load_prompts(
-            settings.prompts, column=settings.column, split=settings.split, limit=settings.limit
+            settings.prompts,
+            column=settings.column,
+            split=settings.split,
+            limit=settings.limit,
+            trust_remote_code=trust,
         )
-        tokenizer = load_tokenizer(settings.target)
-        check_same_tokenizer(tokenizer, load_tokenizer(settings.draft))
-        target = load_causal_lm(settings.target, dtype=settings.dtype, device=settings.device)
-        draft = load_causal_lm(settings.draft, dtype=settings.dtype, device=settings.device)
+        tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
+        check_same_tokenizer(tokenizer, load_tokenizer(settings.draft, trust_remote_code=trust))
+        target, draft = (
+            load_causal_lm(name, dtype=settings.dtype, device=settings.device, trust_remote_code=trust)
+            for name in (settings.target, settings.draft)
+        )
         self.pair = PairFingerprint.of(target, draft, tokenizer)
         self.stop_tokens = stop_tokens_of(target, tokenizer)
         self.target, self.draft = CachedModel(target), CachedModel(draft)

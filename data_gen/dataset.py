@@ -177,13 +177,17 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
-        raise InputError(f"{folder}: no {MANIFEST} here, so it is no dataset; make one with 'specpilot data acceptance'")
+        raise InputError(
+            f"{folder}: no {MANIFEST} here, so it is no dataset; make one with 'specpilot data acceptance'"
+        )
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: damaged ({error.msg}); remove the folder and generate the data again") from error
     if manifest.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(f"{path}: schema_version {manifest.get('schema_version')}, this version reads {SCHEMA_VERSION}")
+        raise InputError(
+            f"{path}: schema_version {manifest.get('schema_version')}, this version reads {SCHEMA_VERSION}"
+        )
     return manifest
 
 
@@ -198,6 +202,8 @@ def read_dataset(folder: str | Path) -> list[Row]:
     for shard in read_manifest(folder)["shards"]:
         path = folder / shard["file"]
         if not path.is_file() or sha256(path) != shard["sha256"]:
-            raise InputError(f"{path}: missing or changed since it was written; remove the folder and generate it again")
+            raise InputError(
+                f"{path}: missing or changed since it was written; remove the folder and generate it again"
+            )
         rows += [Row(**row) for row in pq.read_table(path).to_pylist()]
     return rows

@@ -1,7 +1,8 @@
 """Batched rollouts: many prompts continued together, each under its own random numbers.
 
 Rows are left-padded so that all write their next token to the same column of one preallocated KV cache; rows that are
-done leave the batch, so that nobody waits for the longest. A row's tokens depend on its own uniforms, not on its company.
+done leave the batch, so that nobody waits for the longest. A row's tokens depend on its own uniforms, not on its
+company.
 """
 
 from __future__ import annotations

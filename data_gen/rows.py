@@ -45,7 +45,8 @@ def _read_file(path: Path) -> list[dict[str, Any]]:
         import pyarrow.parquet as pq
 
         try:
-            return pq.read_table(path).to_pylist()
+            rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+            return rows
         except pa.ArrowInvalid as error:
             raise InputError(f"{path}: not a readable Parquet file ({error})") from error
     try:

@@ -9,7 +9,7 @@ from ..controllers.errors import InputError
 
 @dataclass(frozen=True)
 class AcceptanceData:
-    """Settings of an acceptance dataset. Every field but ``device`` is part of the dataset's identity.
+    """Settings of an acceptance dataset. Every field that the rows depend on is part of the dataset's identity.
 
     Args:
         target: target model: a shipped tiny model, a folder, or a hub id.
@@ -29,6 +29,7 @@ class AcceptanceData:
         shard_size: prompts a shard; also what a killed run may lose.
         dtype: float32, bfloat16 or float16.
         device: auto, cpu, cuda, …
+        trust_remote_code: run code that comes with models or datasets; only for sources you trust.
     """
 
     target: str = "tiny"
@@ -48,6 +49,7 @@ class AcceptanceData:
     shard_size: int = 256
     dtype: str = "float32"
     device: str = "auto"
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "batch_size", "shard_size"):

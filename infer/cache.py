@@ -59,24 +59,23 @@ class PreallocatedLayer(CacheLayerMixin):
 class PreallocatedCache(Cache):
     """One :class:`PreallocatedLayer` for each layer of a decoder."""
 
-    layers: list[PreallocatedLayer]
-
     def __init__(self, layers: int, capacity: int) -> None:
-        super().__init__(layers=[PreallocatedLayer(capacity) for _ in range(layers)])
+        self.own = [PreallocatedLayer(capacity) for _ in range(layers)]
+        super().__init__(layers=list(self.own))
 
     @property
     def length(self) -> int:
-        return self.layers[0].length
+        return self.own[0].length
 
     def crop_to(self, length: int) -> None:
         """Forget all but the first ``length`` tokens; they are overwritten by the next update."""
         assert 0 <= length <= self.length
-        for layer in self.layers:
+        for layer in self.own:
             layer.length = length
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep only these rows of the batch (finished rows leave, and cost nothing more)."""
-        for layer in self.layers:
+        for layer in self.own:
             layer.select_rows(rows)
 
 

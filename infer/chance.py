@@ -25,5 +25,4 @@ class Chance:
         tosses = torch.rand(
             probabilities.shape, generator=self.generator, device=probabilities.device, dtype=probabilities.dtype
         )
-        return (tosses < probabilities).tolist()  # type: ignore[no-any-return]
-
+        return (tosses < probabilities).tolist()

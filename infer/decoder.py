@@ -1,8 +1,8 @@
 """The speculative decoder: draft, verify, keep, roll back.
 
-The loop of Leviathan et al. 2023 with the draft length left to a controller (SpecDec++, Huang et al. 2024, Algorithm 2).
-``p`` is the target, ``q`` the draft, both warped alike; the law of the output is the warped target's, whatever the draft
-and the controller do.
+The loop of Leviathan et al. 2023 with the draft length left to a controller (SpecDec++, Huang et al. 2024,
+Algorithm 2). ``p`` is the target, ``q`` the draft, both warped alike; the law of the output is the warped target's,
+whatever the draft and the controller do.
 """
 
 from __future__ import annotations
@@ -162,6 +162,7 @@ class SpeculativeDecoder:
     ) -> tuple[Generation, Iterator[list[int]]]:
         generation = Generation(encode_prompt(self.tokenizer, prompt, chat=chat, system=system))
         budget = self._budget(len(generation.prompt_tokens), max_new_tokens)
+        self.length.check_warp(warp)
         if budget < max_new_tokens:
             generation.finish_reason = "context"
         return generation, self.rounds(generation, warp, budget, Chance(seed, self.target.device))
@@ -264,7 +265,7 @@ def load_length(
     tokenizer: PreTrainedTokenizerBase,
     threshold: float | None = None,
 ) -> LengthController:
-    """The length controller ``spec`` names: a rule, or a trained controller's checkpoint (shipped, local or on the hub).
+    """The length controller ``spec`` names: a rule, or a trained checkpoint (shipped, local or on the hub).
 
     Raises:
         InputError: no such rule or checkpoint, or the checkpoint was trained for another pair.
@@ -276,7 +277,7 @@ def load_length(
     controller = load_controller(str(local) if local is not None else spec)
     controller.check_pair(PairFingerprint.of(target, draft, tokenizer))
     return AcceptanceLength(
-        controller.head.to(target.device), controller.config.threshold if threshold is None else threshold
+        controller.head.to(target.device), controller.config.threshold if threshold is None else threshold, controller
     )
 
 

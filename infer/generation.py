@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
-
 @dataclass
 class Round:
     """One draft and its verification.
@@ -13,7 +12,7 @@ class Round:
     Attributes:
         drafted: tokens the draft proposed.
         accepted: how many of them the target kept, from the front.
-        emitted: tokens this round added to the output (accepted ones, then the target's own; trimmed at EOS and budget).
+        emitted: tokens this round added to the output: accepted ones, then the target's own; trimmed after EOS.
     """
 
     drafted: list[int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -56,7 +57,7 @@ def load_causal_lm(
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
         if config.is_encoder_decoder:
             raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             revision=revision,
             trust_remote_code=trust_remote_code,
@@ -68,8 +69,9 @@ def load_causal_lm(
         raise
     except SafetensorError as error:
         raise InputError(f"{name}: a weight file is truncated or damaged ({error}); fetch it again") from error
-    except (OSError, ValueError, RuntimeError) as error:  # transformers' own words for not found, wrong type, wrong shape
+    except (OSError, ValueError, RuntimeError) as error:  # not found, of another type, of the wrong shape
         raise InputError(f"{name}: cannot be loaded as a causal language model ({_first_line(error)})") from error
+    model, report = loaded
     missing = sorted(report["missing_keys"])
     if missing:
         raise InputError(f"{name}: the weights of {missing[0]} and {len(missing) - 1} more are missing from its files")
@@ -84,10 +86,9 @@ def load_tokenizer(
     Raises:
         InputError: there is none.
     """
+    source = _source(name)
     try:
-        return AutoTokenizer.from_pretrained(  # type: ignore[no-any-return]
-            _source(name), revision=revision, trust_remote_code=trust_remote_code
-        )
+        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise InputError(f"{name}: has no tokenizer that can be loaded ({_first_line(error)})") from error
 

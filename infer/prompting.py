@@ -25,7 +25,7 @@ def encode_prompt(
     if isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int)):
         if not prompt:
             raise InputError("prompt=[]: empty; give at least one token")
-        return list(prompt)  # type: ignore[arg-type]
+        return list(prompt)
     if tokenizer is None:
         raise InputError("prompt: text needs a tokenizer; pass one to SpeculativeDecoder, or give token ids")
     if isinstance(prompt, str):

@@ -1,4 +1,4 @@
-"""All outcomes of a random procedure, each with its exact probability: losslessness is checked by counting, not sampling."""
+"""All outcomes of a random procedure with their exact probabilities: losslessness is counted, not sampled."""
 
 from __future__ import annotations
 

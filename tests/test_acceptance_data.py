@@ -53,7 +53,8 @@ def test_rows_are_what_they_say(base: AcceptanceData, tmp_path: Path) -> None:
         text = torch.tensor([row.prompt_ids + row.x])
         start = len(row.prompt_ids) - 1
         p, q = (
-            generator.warp(model.model(input_ids=text).logits[0, start:-1]) for model in (generator.target, generator.draft)
+            generator.warp(model.model(input_ids=text).logits[0, start:-1])
+            for model in (generator.target, generator.draft)
         )
         y = torch.tensor(row.y)[:, None]
         assert bool((q.gather(1, y) > 0).all())

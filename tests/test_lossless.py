@@ -27,7 +27,7 @@ DEPTH = 3
 
 
 class Remembering(CachedModel):
-    """A cached model that computes the logits after each prefix once: enumeration meets the same prefixes all the time."""
+    """A cached model that computes the logits after each prefix once: enumeration meets the same ones all the time."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(model)

@@ -38,9 +38,7 @@ def llama(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128
 
 
 def gpt2(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    config = GPT2Config(
-        vocab_size=vocab, n_embd=hidden, n_layer=layers, n_head=4, n_positions=context, **NO_SPECIALS
-    )
+    config = GPT2Config(vocab_size=vocab, n_embd=hidden, n_layer=layers, n_head=4, n_positions=context, **NO_SPECIALS)
     return GPT2LMHeadModel(config)
 
 
@@ -86,7 +84,7 @@ def make(architecture: str = "llama", *, seed: int = 0, sharpness: float = 3.0, 
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
-                parameter *= sharpness
+                parameter.mul_(sharpness)
     return model.eval().requires_grad_(False)
 
 
@@ -105,7 +103,7 @@ def byte_tokenizer(extra: int = 0) -> PreTrainedTokenizerFast:
 
 
 def save_pair(folder: Path, *, vocab: int = 257, target_seed: int = 0, draft_seed: int = 0) -> tuple[str, str]:
-    """A target (2 layers) and a draft (1 layer) with one tokenizer, saved; the draft's weights start like the target's."""
+    """A target (2 layers) and a draft (1 layer) with one tokenizer, saved."""
     tokenizer = byte_tokenizer()
     for name, seed, layers in (("target", target_seed, 2), ("draft", draft_seed, 1)):
         model = make(seed=seed, vocab=vocab, layers=layers)

@@ -7,16 +7,24 @@ proposes y_{i+1}. So at y_{i+1} the product runs to i: the head judges all token
 from __future__ import annotations
 
 from ..acceptance_head import AcceptanceHead
+from ..checkpoint import Controller
 from ..errors import InputError
+from ..warp import Warp
 from .base import LengthController, Step
 
 
 class AcceptanceLength(LengthController):
-    def __init__(self, head: AcceptanceHead, threshold: float) -> None:
+    """``trained_as`` is the checkpoint the head comes from, if any."""
+
+    def __init__(self, head: AcceptanceHead, threshold: float, trained_as: Controller | None = None) -> None:
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold={threshold}: the acceptance head's stopping threshold must be in [0, 1]")
-        self.head, self.threshold = head, threshold
+        self.head, self.threshold, self.trained_as = head, threshold, trained_as
         self.survival = 1.0
+
+    def check_warp(self, warp: Warp) -> None:
+        if self.trained_as is not None:
+            self.trained_as.check_warp(warp)
 
     def start_round(self) -> bool:
         self.survival = 1.0

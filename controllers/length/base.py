@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..warp import Warp
+
 MAX_DRAFT = 20  # no controller drafts more in one round
 
 
@@ -20,7 +22,7 @@ class Step:
         token: the token y_i.
         q: (V,) the warped draft distribution y_i was drawn from.
         logits: (V,) the draft's logits behind ``q``.
-        hidden: (d,) the draft's last hidden state at the token *before* y_i (the forward that reads y_i is yet to come).
+        hidden: (d,) the draft's last hidden state at the token *before* y_i (y_i itself has not been read yet).
     """
 
     index: int
@@ -42,6 +44,9 @@ class LengthController(ABC):
 
     The token in hand is verified even when the answer is stop: the forward that proposed it is already paid for.
     """
+
+    def check_warp(self, warp: Warp) -> None:  # noqa: B027 — rules fit any warp
+        """Called with the warp of every generation; a learned controller warns if it was trained under another."""
 
     @abstractmethod
     def start_round(self) -> bool:

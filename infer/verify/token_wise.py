@@ -1,7 +1,8 @@
 """Token-wise verification (Leviathan et al. 2023; Chen et al. 2023; SpecTr Algorithm 1). Lossless.
 
-Accept ``y_i`` with probability ``min(1, p_i(y_i) / q_i(y_i))``; at the first rejection draw from ``norm((p_i - q_i)+)``;
-after K acceptances draw from ``p_{K+1}``. The law of the output is exactly that of drawing every token from ``p``.
+Accept ``y_i`` with probability ``min(1, p_i(y_i) / q_i(y_i))``; at the first rejection draw from
+``norm((p_i - q_i)+)``; after K acceptances draw from ``p_{K+1}``. The law of the output is exactly that of drawing
+every token from ``p``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def token_wise(p: Tensor, draft: Draft, chance: Chance) -> Verdict:
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """``norm((p - q)+)``, shapes (V,) → (V,); ``p`` itself where the difference is empty, as only rounding can make it."""
+    """``norm((p - q)+)``, shapes (V,) → (V,); ``p`` where the difference is empty, as only rounding can make it."""
     difference = (p - q).clamp(min=0)
     mass = difference.sum()
     return difference / mass if float(mass) > 0 else p

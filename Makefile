@@ -1,0 +1,36 @@
+# Each target makes the virtual environment it needs: quietly, once, and again when the dependencies change.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: demo test check clean
+
+demo: $(READY)
+	@$(VENV)/bin/specpilot demo
+
+test: $(READY)
+	@$(VENV)/bin/python -m pytest
+
+# mypy reads a plain install in build/check: it cannot follow the import hook of an editable one.
+check: $(READY)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@rm -rf build
+	@$(PIP) --no-deps --no-index --no-build-isolation --target build/check .
+	@MYPYPATH=build/check $(VENV)/bin/mypy -p specpilot
+
+# torch goes first and alone, so that the build it comes in is the one of the constraints. The marker is written last and
+# removed first: an environment without it was left half-made by an interrupted run, and is made anew.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "make: '$(PYTHON)' is not Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "Preparing $(VENV) (once; some minutes, most of them torch) ..." >&2
+	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f $@
+	@{ $(PIP) torch && $(PIP) -e '.[dev]'; } >$(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log >&2; exit 1; }
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""What measures: workloads, timing, cost models, tables and plots."""

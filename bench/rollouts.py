@@ -1,0 +1,67 @@
+"""``specpilot bench rollouts``: tokens per second of batched data generation against a batch-1 loop of transformers.
+
+Both sample from the same model under the same warp for the same prompts. Data generation also draws and scores the
+labels, which the loop does not; its figure is for the whole job.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from ..data_gen.acceptance import AcceptanceGenerator
+from ..data_gen.settings import AcceptanceData
+
+
+def bench_rollouts(settings: AcceptanceData, repeats: int, console: Console) -> dict[str, Any]:
+    """Time one batch both ways, ``repeats`` times in turn; returns medians and their ratio."""
+    generator = AcceptanceGenerator(settings)
+    shard = generator.items
+    batches = [[shard[i] for i in batch] for batch in generator.batches(shard)]
+    few = shard[:: max(1, len(shard) // 12)][:12]  # the loop is slow: a spread of the same prompts speaks for it
+    model: Any = generator.target.model
+    warp = generator.warp
+    options: dict[str, Any] = {"do_sample": warp.temperature > 0}
+    if warp.temperature > 0:
+        options |= {"temperature": warp.temperature, "top_k": warp.top_k or 0, "top_p": warp.top_p}
+
+    def batched() -> float:
+        started, tokens = time.perf_counter(), 0
+        for batch in batches:
+            tokens += sum(len(row.x) for row in generator.rows(batch))
+        return tokens / (time.perf_counter() - started)
+
+    def one_by_one() -> float:
+        started, tokens = time.perf_counter(), 0
+        for item in few:
+            ids = torch.tensor([item.ids], device=model.device)
+            output = model.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=item.budget, **options
+            )
+            tokens += output.shape[1] - ids.shape[1]
+        return tokens / (time.perf_counter() - started)
+
+    with torch.random.fork_rng():  # transformers samples from the global generator
+        torch.manual_seed(settings.seed)
+        generator.rows(batches[0])
+        one_by_one()
+        pairs = []
+        for repeat in range(repeats):
+            pairs.append((batched(), one_by_one()))
+            console.print(
+                f"{repeat + 1}/{repeats}: batched {pairs[-1][0]:,.0f}, one by one {pairs[-1][1]:,.0f} tokens/s"
+            )
+    return {
+        "prompts": len(shard),
+        "batch_size": settings.batch_size,
+        "tokens_per_second": {
+            "specpilot-data": median(a for a, _ in pairs),
+            "transformers-generate-batch-1": median(b for _, b in pairs),
+        },
+        "ratio": median(a / b for a, b in pairs),
+        "repeats": repeats,
+    }

@@ -1,0 +1,14 @@
+"""Decode one prompt with every way to end a draft, and look at what each costs. Run: python examples/decode.py"""
+
+from specpilot import SpeculativeDecoder
+
+PROMPT = "Write a bash command for this task.\nTask: Count the lines of every log file below /var/log\nCommand:"
+
+for length in ("none", "4", "cumulative-confidence:0.3", "tiny-head"):
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=length)
+    output = decoder.generate(PROMPT, chat=True, max_new_tokens=64, seed=1)
+    stats = output.stats
+    print(
+        f"{length:28} {stats.n_target_forwards:3} target forwards, {stats.n_draft_forwards:3} draft forwards, "
+        f"{stats.block_efficiency:.2f} tokens a target forward: {output.text!r}"
+    )

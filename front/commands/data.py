@@ -1,0 +1,24 @@
+"""`specpilot data …`: prompts in, datasets out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..data_gen.settings import AcceptanceData
+
+
+def acceptance(settings: AcceptanceData, *, output: Path, plan: bool = False) -> None:
+    """Roll out the target over prompts and label what the draft would have proposed (SpecDec++ §3.3).
+
+    Args:
+        output: Folder of the dataset: Parquet shards and a manifest. An unfinished one is gone on with.
+        plan: Print what would be done, its size on disk and the time it would take; write nothing.
+    """
+    from ..data_gen.acceptance import make_acceptance_data, plan_acceptance_data
+    from ..infer.quiet import quiet
+
+    quiet()
+    if plan:
+        print(plan_acceptance_data(settings))
+        return
+    make_acceptance_data(settings, output)

@@ -1,0 +1,156 @@
+"""`specpilot generate`: a prompt in, text out, decoded speculatively."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Literal
+
+from ..controllers.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from ..infer.generation import Generation
+
+
+def generate(
+    prompt: str = "-",
+    *,
+    target: str = "tiny",
+    draft: str | None = "tiny-draft",
+    length: int | str = 4,
+    threshold: float | None = None,
+    max_new_tokens: int = 128,
+    temperature: float = 1.0,
+    top_k: int | None = 50,
+    top_p: float = 1.0,
+    seed: int = 0,
+    chat: bool = True,
+    system: str | None = None,
+    stream: bool = True,
+    color: bool = False,
+    stats: bool = False,
+    json: bool = False,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    device: str = "auto",
+    trust_remote_code: bool = False,
+) -> None:
+    """Continue or answer a prompt by speculative decoding.
+
+    Args:
+        prompt: The prompt, as a bare word or by flag; "-" reads it from standard input.
+        target: The model whose text this is: a shipped name, a folder or a hub id.
+        draft: The model that proposes tokens; it shares the target's vocabulary.
+        length: What ends a draft: a number of tokens, a controller checkpoint (folder or hub id), a rule such as
+            "cumulative-confidence:0.4", or "none" for plain autoregressive decoding.
+        threshold: Stopping threshold of a trained head, in place of the one its checkpoint names.
+        max_new_tokens: The most tokens to generate.
+        temperature: Divides the logits; 0 is greedy.
+        top_k: Sample among the k most probable tokens; null keeps all.
+        top_p: Sample among the most probable tokens of this total mass; 1 keeps all.
+        seed: Same seed, same text.
+        chat: Put the prompt into the tokenizer's chat template, if it has one.
+        system: System message of the chat.
+        stream: Print the text as it comes.
+        color: Print the text once it is whole, with accepted, own and rejected tokens in colour.
+        stats: Print counters and rates to standard error.
+        json: Print one JSON object with text, tokens, rounds and counters instead of text.
+        dtype: Precision of both models.
+        device: "cpu", "cuda", "cuda:1"; "auto" takes an accelerator where there is one.
+        trust_remote_code: Run code that comes with the models. Only for sources you trust.
+    """
+    text = _read(prompt)
+
+    from ..infer.decoder import SpeculativeDecoder
+    from ..infer.text_stream import TextStream
+
+    decoder = SpeculativeDecoder.from_pretrained(
+        target,
+        draft,
+        length=length,
+        threshold=threshold,
+        dtype=dtype,
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    assert decoder.tokenizer is not None  # from_pretrained loads one or refuses
+    live = TextStream(decoder.tokenizer) if stream and not color and not json else None
+    generation = decoder.generate(
+        text,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        chat=chat,
+        system=system,
+        on_tokens=None if live is None else lambda tokens: print(live.push(tokens), end="", flush=True),
+    )
+    if json:
+        print(_as_json(generation))
+    elif color:
+        _print_coloured(generation, decoder.tokenizer)
+    else:
+        print(generation.text if live is None else live.flush())
+    if stats:
+        _print_stats(generation)
+
+
+def _read(prompt: str) -> str:
+    if prompt == "-":
+        try:
+            prompt = sys.stdin.buffer.read().decode().removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"prompt: standard input is not UTF-8 text ({error.reason} at byte {error.start})"
+            ) from None
+    if not prompt.strip():
+        raise InputError("prompt: it is empty; give some text, as a word, by --prompt or on standard input")
+    return prompt
+
+
+def _as_json(generation: Generation) -> str:
+    from dataclasses import asdict
+    from json import dumps
+
+    stats = generation.stats
+    rates = {
+        "tokens_per_second": stats.tokens_per_second,
+        "acceptance_rate": stats.acceptance_rate,
+        "discard_rate": stats.discard_rate,
+        "verification_rate": stats.verification_rate,
+        "block_efficiency": stats.block_efficiency,
+    }
+    rounds = [{"drafted": r.drafted, "accepted": r.accepted, "emitted": r.emitted} for r in generation.rounds]
+    report = {
+        "text": generation.text,
+        "tokens": generation.tokens,
+        "finish_reason": generation.finish_reason,
+        "stats": asdict(stats) | rates,
+        "rounds": rounds,
+    }
+    return dumps(report, ensure_ascii=False)
+
+
+def _print_coloured(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> None:
+    from rich.console import Console
+
+    from ..trace_view import legend, render
+
+    # Asked for by name, so also into a file or pipe: without styles, rejected text would pass for output.
+    console = Console(force_terminal=True, highlight=False, soft_wrap=True)
+    console.print(render(generation, tokenizer))
+    console.print(legend())
+
+
+def _print_stats(generation: Generation) -> None:
+    stats = generation.stats
+    print(
+        f"{stats.n_generated} tokens in {stats.seconds:.2f} s ({stats.tokens_per_second:.1f} tokens/s), "
+        f"{stats.n_draft_forwards} draft and {stats.n_target_forwards} target forwards, "
+        f"{stats.n_accepted} of {stats.n_drafted} drafted tokens accepted; "
+        f"acceptance {stats.acceptance_rate:.3f}, discard {stats.discard_rate:.3f}, "
+        f"verification {stats.verification_rate:.3f}, block efficiency {stats.block_efficiency:.2f}; "
+        f"ended by {generation.finish_reason}",
+        file=sys.stderr,
+    )

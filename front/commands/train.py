@@ -1,0 +1,38 @@
+"""`specpilot train …`: datasets in, run folders out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..train.settings import AcceptanceTraining
+from ..train.tiny.settings import TinyModels
+
+
+def acceptance(settings: AcceptanceTraining, *, output: Path, resume: bool = False) -> None:
+    """Train an acceptance head on a dataset (SpecDec++ §3.2).
+
+    Args:
+        output: Run folder: resolved settings, metrics, checkpoints.
+        resume: Go on with the unfinished run in the folder.
+    """
+    from ..infer.quiet import quiet
+    from ..train.acceptance import train_acceptance
+
+    quiet()
+    result = train_acceptance(settings, output=output, resume=resume)
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
+    print(f"{result.run}: best after epoch {result.epoch + 1}; {metrics}")
+    print(f"next: specpilot export {result.run} <folder>")
+
+
+def tiny(settings: TinyModels, *, output: Path) -> None:
+    """Train the tiny models that ship with specpilot: a target, its drafts and their tokenizer.
+
+    Args:
+        output: Folder the models are written to; a run cut short goes on there.
+    """
+    from ..infer.quiet import quiet
+    from ..train.tiny.recipe import train_tiny
+
+    quiet()
+    train_tiny(settings, output)

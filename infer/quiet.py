@@ -1,0 +1,16 @@
+"""Transformers' and Lightning's chatter off: the command line says what matters itself."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+
+def quiet() -> None:
+    """Errors still come through; progress of weight loading, advice and notices don't. For programs, not libraries."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="pytorch_lightning")

@@ -1,0 +1,76 @@
+"""The cost model, the counters' rates, and measuring several decoders over the same prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from specpilot.bench.cost import Cost, fit_cost
+from specpilot.bench.decoding import measure
+from specpilot.bench.plots import plot_pareto
+from specpilot.bench.rollouts import bench_rollouts
+from specpilot.controllers.length import Fixed
+from specpilot.data_gen.settings import AcceptanceData
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.generation import Stats
+
+from .tiny import make, save_pair
+
+
+def test_the_fit_finds_the_costs_it_was_made_from() -> None:
+    runs = []
+    for n_draft, n_target in ((0, 50), (40, 20), (90, 12), (10, 33)):
+        seconds = 0.002 * n_draft + 0.011 * (n_target - 1)
+        runs.append(Stats(n_generated=50, n_draft_forwards=n_draft, n_target_forwards=n_target, seconds=seconds))
+    cost = fit_cost(runs)
+    assert cost.t_draft == pytest.approx(0.002)
+    assert cost.t_target == pytest.approx(0.011)
+    assert cost.r_squared == pytest.approx(1.0)
+
+
+def test_throughput_is_equation_2_3() -> None:
+    cost = Cost(t_draft=0.0234, t_target=0.112, r_squared=1.0)  # the paper's machine, §4.2
+    plain = Stats(n_generated=100, n_target_forwards=100)
+    assert cost.throughput(plain) == pytest.approx(1 / 0.112)
+    stats = Stats(
+        n_generated=100, n_target_forwards=30, n_draft_forwards=90, n_drafted=90, n_accepted=70, n_discarded=20
+    )
+    total = 0.0234 * 90 + 0.112 * 30  # eq. 2.1; 2.3 is the same number since 90 + 30 = 100 + 20
+    assert cost.throughput(stats) == pytest.approx(100 / total)
+
+
+def test_every_decoder_meets_every_prompt_with_the_same_seed() -> None:
+    target, draft = make(), make(layers=1)
+    decoder, plain = SpeculativeDecoder(target, draft), SpeculativeDecoder(target, None)
+    seen: list[tuple[str, int]] = []
+    results = measure(
+        {"autoregressive": (plain, None), "fixed-0": (decoder, Fixed(0)), "fixed-3": (decoder, Fixed(3))},
+        [[1, 2, 3], [4], [5, 6]],
+        {"max_new_tokens": 12, "temperature": 0.0},
+        on_generation=lambda name, index, generation: seen.append((name, index)),
+    )
+    assert sorted(seen) == sorted((name, index) for name in results for index in range(3))
+    plain_total, none, three = (results[n].total for n in ("autoregressive", "fixed-0", "fixed-3"))
+    assert plain_total.n_generated == none.n_generated == three.n_generated == 36
+    assert plain_total.verification_rate == none.verification_rate == 1
+    row = results["fixed-3"].row(results["autoregressive"], Cost(0.001, 0.01, 1.0))
+    assert row["block_efficiency"] == pytest.approx(1 / row["verification_rate"])
+    assert row["speedup"] == pytest.approx(three.tokens_per_second / plain_total.tokens_per_second)
+
+
+def test_rollouts_are_timed_both_ways(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    prompts = tmp_path / "p.txt"
+    prompts.write_text("".join(f"prompt {i}\n" for i in range(14)))
+    settings = AcceptanceData(target, draft, str(prompts), chat=False, max_new_tokens=6)
+    result = bench_rollouts(settings, 2, Console(quiet=True))
+    rates = result["tokens_per_second"]
+    assert min(rates.values()) > 0
+    assert result["ratio"] > 0
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    rows = {name: {"discard_rate": x, "verification_rate": 1 - x} for name, x in (("fixed-1", 0.1), ("head-0.5", 0.2))}
+    plot_pareto(rows, tmp_path / "pareto.png", "title")
+    assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,179 @@
+"""Fingerprints: what leaves them as they are, and what does not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot.controllers.fingerprint import (
+    PairFingerprint,
+    config_fingerprint,
+    model_fingerprint,
+    tokenizer_fingerprint,
+    weights_digest,
+)
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+SMALL = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(LlamaConfig(**{**SMALL, "intermediate_size": 48, **changes})).eval()
+
+
+MODELS = {
+    "llama": llama,
+    "tied": lambda: llama(tie_word_embeddings=True),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2)).eval(),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL, intermediate_size=48, num_key_value_heads=1)).eval(),
+    "opt": lambda: OPTForCausalLM(
+        OPTConfig(**SMALL, ffn_dim=48, word_embed_proj_dim=16, max_position_embeddings=32)
+    ).eval(),
+}
+
+
+def reload(model: PreTrainedModel, folder: Path, dtype: str = "float32") -> PreTrainedModel:
+    model.save_pretrained(folder)
+    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<s>", "</s>"], show_progress=False)
+    backend.train_from_iterator(["the quick brown fox jumps over the lazy dog, the end"] * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_keeps_its_fingerprint_when_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
+    before = model_fingerprint(model)
+    assert len(before) == 64
+    assert model_fingerprint(reload(model, tmp_path)) == before
+
+
+def test_one_file_in_two_precisions_is_one_model(tmp_path: Path) -> None:
+    model = llama().to(torch.bfloat16)
+    loaded = [reload(model, tmp_path, dtype) for dtype in ("bfloat16", "float32")]
+    assert loaded[0].dtype != loaded[1].dtype
+    assert model_fingerprint(loaded[0]) == model_fingerprint(loaded[1]) == model_fingerprint(model)
+    float32 = llama()
+    assert model_fingerprint(reload(float32, tmp_path, "bfloat16")) == model_fingerprint(float32)
+
+
+def test_how_a_model_is_run_does_not_matter() -> None:
+    model = llama()
+    before = model_fingerprint(model)
+    model.config.use_cache = False
+    model.config.output_hidden_states = True
+    model.config._name_or_path = "elsewhere"
+    model.config.id2label = {0: "no", 1: "yes"}
+    model.train()
+    assert model_fingerprint(model) == before
+
+
+@pytest.mark.parametrize("change", [{"rms_norm_eps": 1e-4}, {"max_position_embeddings": 64}, {"hidden_act": "gelu"}])
+def test_what_a_model_computes_does_matter_even_with_the_same_weights(change: dict[str, Any]) -> None:
+    model, other = llama(), llama(**change)
+    assert weights_digest(model) == weights_digest(other)
+    assert config_fingerprint(model.config) != config_fingerprint(other.config)
+    assert model_fingerprint(model) != model_fingerprint(other)
+
+
+def test_two_models_of_one_shape_differ() -> None:
+    first, second = llama(0), llama(1)
+    assert config_fingerprint(first.config) == config_fingerprint(second.config)
+    assert model_fingerprint(first) != model_fingerprint(second)
+
+
+def test_every_parameter_counts() -> None:
+    model = llama()
+    before = weights_digest(model)
+    for name, parameter in model.named_parameters():
+        original = parameter.detach().clone()
+        with torch.no_grad():
+            parameter.mul_(1.1)
+            assert weights_digest(model) != before, name
+            parameter.copy_(original)
+    assert weights_digest(model) == before
+
+
+def test_fields_that_a_newer_library_adds_with_their_default_change_nothing() -> None:
+    class Newer(LlamaConfig):
+        def to_dict(self) -> dict[str, Any]:
+            return {**super().to_dict(), "a_new_field": 7}
+
+    config = llama().config
+    assert config_fingerprint(Newer(**config.to_dict())) == config_fingerprint(config)
+
+
+def test_the_digest_is_fast_and_copies_little() -> None:
+    module = torch.nn.ModuleList(torch.nn.Linear(1000, 1000) for _ in range(12))
+    weights_digest(module)
+    began = time.perf_counter()
+    weights_digest(module)
+    assert time.perf_counter() - began < 0.2
+
+
+def test_a_parameter_that_is_no_contiguous_block_has_a_digest() -> None:
+    dense, transposed = torch.nn.Module(), torch.nn.Module()
+    values = torch.arange(1000.0).reshape(10, 100)
+    dense.w, transposed.w = torch.nn.Parameter(values), torch.nn.Parameter(values.T.contiguous().T)
+    assert weights_digest(dense) == weights_digest(transposed)
+
+
+def test_a_tokenizer_keeps_its_fingerprint_when_saved_loaded_and_used(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    before = tokenizer_fingerprint(tokenizer)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer_fingerprint(loaded) == before
+    loaded.pad_token = loaded.eos_token
+    padded = tokenizer_fingerprint(loaded)
+    loaded(["the", "the quick brown fox"], padding=True, truncation=True, max_length=3)
+    assert tokenizer_fingerprint(loaded) == padded
+
+
+def test_another_vocabulary_or_special_token_is_another_tokenizer(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    before = tokenizer_fingerprint(tokenizer)
+    tokenizer.save_pretrained(tmp_path)
+    more, special = (AutoTokenizer.from_pretrained(tmp_path) for _ in range(2))
+    more.add_tokens(["zebra"])
+    special.eos_token = "<s>"
+    assert len({before, tokenizer_fingerprint(more), tokenizer_fingerprint(special)}) == 3
+
+
+def test_pair(tokenizer: PreTrainedTokenizerFast) -> None:
+    pair = PairFingerprint.of(llama(0), llama(1), tokenizer)
+    assert pair == PairFingerprint(**pair.as_dict())
+    assert pair.as_dict() == {
+        "target": model_fingerprint(llama(0)),
+        "draft": model_fingerprint(llama(1)),
+        "tokenizer": tokenizer_fingerprint(tokenizer),
+    }

@@ -1,0 +1,120 @@
+"""The acceptance head's metrics against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from specpilot.train.metrics import (
+    acceptance_metrics,
+    auroc,
+    binary_kl,
+    brier,
+    expected_calibration_error,
+    reliability,
+    undo_weights,
+)
+from torchmetrics.functional import calibration_error, kl_divergence
+from torchmetrics.functional.classification import binary_auroc
+
+
+def _random(n: int = 500) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(n, generator=generator), torch.rand(n, generator=generator)
+
+
+def test_kl_against_closed_forms() -> None:
+    # P = 1 at â = 1/2 costs ln 2; a soft P costs its distance to 1/2 in nats; a perfect answer costs nothing.
+    assert binary_kl(torch.zeros(1), torch.ones(1)) == pytest.approx(math.log(2))
+    expected = 0.25 * math.log(0.25 / 0.5) + 0.75 * math.log(0.75 / 0.5)
+    assert binary_kl(torch.zeros(1), torch.tensor([0.25])) == pytest.approx(expected)
+    assert binary_kl(torch.logit(torch.tensor([0.25, 0.9])), torch.tensor([0.25, 0.9])) == pytest.approx(0, abs=1e-7)
+
+
+def test_kl_of_a_certain_and_wrong_answer_is_large_and_finite() -> None:
+    assert binary_kl(torch.tensor([-200.0]), torch.ones(1)) == pytest.approx(200)
+
+
+def test_kl_agrees_with_torchmetrics() -> None:
+    logits, p = _random()
+    a = torch.sigmoid(logits)
+    theirs = kl_divergence(torch.stack([p, 1 - p], 1), torch.stack([a, 1 - a], 1))
+    assert binary_kl(logits, p) == pytest.approx(float(theirs), rel=1e-5)
+
+
+def test_undo_weights_inverts_what_the_weighted_loss_converges_to() -> None:
+    a = torch.tensor([0.05, 0.5, 0.93], dtype=torch.float64)
+    for w_acc, w_rej in ((1.0, 6.0), (2.0, 3.0), (1.0, 1.0)):
+        weighted = w_acc * a / (w_acc * a + w_rej * (1 - a))
+        torch.testing.assert_close(torch.sigmoid(undo_weights(torch.logit(weighted), w_acc, w_rej)), a)
+
+
+def test_auroc_of_hard_labels_is_the_usual_one() -> None:
+    logits, p = _random()
+    labels = (p > 0.4).long()
+    assert auroc(logits, labels.float()) == pytest.approx(float(binary_auroc(logits.sigmoid(), labels)), abs=1e-6)
+
+
+def test_auroc_of_soft_labels_is_the_expectation_over_their_coins() -> None:
+    # Two tokens, the first ranked higher. A pair (accepted, rejected) is (1st, 2nd), (2nd, 1st) or one token with
+    # itself, a tie, which counts one half.
+    p1, p2 = 0.8, 0.3
+    right, wrong, tied = p1 * (1 - p2), p2 * (1 - p1), p1 * (1 - p1) + p2 * (1 - p2)
+    expected = (right + tied / 2) / (right + wrong + tied)
+    assert auroc(torch.tensor([2.0, -1.0]), torch.tensor([p1, p2])) == pytest.approx(expected)
+
+
+def test_auroc_needs_both_outcomes() -> None:
+    assert math.isnan(auroc(torch.randn(4), torch.ones(4)))
+    assert math.isnan(auroc(torch.randn(4), torch.zeros(4)))
+
+
+def test_brier() -> None:
+    assert brier(torch.zeros(2), torch.tensor([1.0, 0.25])) == pytest.approx((0.25 + 0.0625) / 2)
+
+
+def test_reliability_and_calibration_error() -> None:
+    a = torch.tensor([0.10, 0.12, 0.70, 0.72])
+    p = torch.tensor([0.20, 0.00, 1.00, 0.60])
+    table = reliability(torch.logit(a), p, bins=2)
+    assert [(row.low, row.high, row.count) for row in table] == [(0, 0.5, 2), (0.5, 1, 2)]
+    assert (table[0].predicted, table[0].observed) == (pytest.approx(0.11), pytest.approx(0.10))
+    assert (table[1].predicted, table[1].observed) == (pytest.approx(0.71), pytest.approx(0.80))
+    assert expected_calibration_error(table) == pytest.approx((2 * 0.01 + 2 * 0.09) / 4, abs=1e-6)
+
+
+def test_calibration_error_of_hard_labels_agrees_with_torchmetrics() -> None:
+    logits, p = _random()
+    labels = (p > 0.4).long()
+    theirs = calibration_error(logits.sigmoid(), labels, task="binary", n_bins=15, norm="l1")
+    ours = expected_calibration_error(reliability(logits, labels.float()))
+    assert ours == pytest.approx(float(theirs), abs=1e-5)
+
+
+def test_certainty_falls_into_the_last_bin() -> None:
+    assert reliability(torch.tensor([100.0]), torch.ones(1))[0].high == 1
+
+
+def test_metrics_of_a_head_that_learnt_the_weighted_loss_perfectly() -> None:
+    _, a = _random()
+    weighted = a / (a + 6 * (1 - a))
+    metrics = acceptance_metrics(torch.logit(weighted), a, w_acc=1, w_rej=6)
+    assert metrics["kl_undone"] == pytest.approx(0, abs=1e-6)
+    assert metrics["brier_undone"] == pytest.approx(0, abs=1e-6)
+    assert metrics["ece_undone"] == pytest.approx(0, abs=1e-5)
+    assert metrics["kl"] > metrics["kl_constant"] > metrics["kl_undone"]
+    assert metrics["mean_acceptance"] == pytest.approx(float(a.mean()))
+
+
+def test_the_best_constant_answer_is_the_mean() -> None:
+    _, p = _random()
+    best = acceptance_metrics(torch.zeros(500), p, w_acc=1, w_rej=1)["kl_constant"]
+    for other in (-0.3, -0.1, 0.1, 0.3):
+        assert best < binary_kl((torch.logit(p.mean()) + other).expand(500), p)
+
+
+def test_all_accepted_is_no_trouble() -> None:
+    metrics = acceptance_metrics(torch.zeros(3), torch.ones(3), w_acc=1, w_rej=6)
+    assert metrics["kl_constant"] == pytest.approx(0)
+    assert math.isnan(metrics["auroc"])

@@ -1,0 +1,87 @@
+"""The tiny models' recipe end to end on a handful of texts, and the models that ship."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+from specpilot.checkpoints import FOLDER, shipped, shipped_names
+from specpilot.controllers.errors import InputError
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models import check_same_tokenizer, load_causal_lm, load_tokenizer
+from specpilot.train.tiny.recipe import train_tiny
+from specpilot.train.tiny.settings import TinyModels
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for source, domain in (("sums", "math"), ("tales", "prose")):
+        rows = [
+            {
+                "id": f"{source}-{i}",
+                "domain": domain,
+                "prompt": f"What is {i} and {i + 1}?",
+                "response": f"It is {2 * i + 1}." if domain == "math" else f"Once there were {i} kings.",
+                "license": "CC0",
+            }
+            for i in range(150)
+        ]
+        (folder / f"{source}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_recipe_end_to_end(text: Path, tmp_path: Path) -> None:
+    settings = TinyModels(
+        str(text), ["sums", "tales"], {"tiny-draft-math": ["math"]}, vocab_size=300, context=64, target_tokens=1200,
+        draft_tokens=900, specialist_tokens=600, rollouts=8, rollout_tokens=12, held_out_prompts=2, batch_size=4,
+        compile=False,
+    )  # fmt: skip
+    output = train_tiny(settings, tmp_path / "models")
+    names = ["tiny", "tiny-draft", "tiny-draft-math"]
+    for name in names:
+        card = (output / name / "README.md").read_text()
+        assert "| sums | CC0 |" in card
+        assert ("| tales | CC0 |" in card) == (name != "tiny-draft-math")
+        assert ("## Agreement" in card) == (name != "tiny")
+    decoder = SpeculativeDecoder.from_pretrained(str(output / "tiny"), str(output / "tiny-draft-math"))
+    assert decoder.generate("What is 3 and 4?", chat=True, max_new_tokens=10).tokens
+    before = {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")}
+    train_tiny(settings, output)  # everything is there: nothing is trained again
+    assert {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")} == before
+    with pytest.raises(InputError, match=r"other settings \(seed differ\)"):
+        train_tiny(replace(settings, seed=1), output)
+
+
+def test_missing_sources_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.jsonl: no such file"):
+        train_tiny(TinyModels(str(tmp_path), ["absent"]), tmp_path / "models")
+
+
+DRAFTS = ["tiny-draft", "tiny-draft-math", "tiny-draft-sql-shell", "tiny-draft-code-prose"]
+
+
+def test_what_ships_is_small_complete_and_of_one_family() -> None:
+    assert {"tiny", *DRAFTS} <= set(shipped_names())
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 45e6
+    assert {path.suffix for path in files} <= {".safetensors", ".json", ".md", ".jinja", ".py", ".pyc"}
+    for name in ("tiny", *DRAFTS):
+        folder = shipped(name)
+        assert folder is not None
+        assert "## Held-out loss" in (folder / "README.md").read_text()
+        check_same_tokenizer(load_tokenizer("tiny"), load_tokenizer(name))
+        for file in folder.glob("*.safetensors"):
+            with safe_open(file, "pt") as tensors:
+                assert all(str(tensors.get_tensor(key).dtype) == "torch.bfloat16" for key in list(tensors.keys()))
+
+
+def test_shapes_of_what_ships() -> None:
+    target, draft = load_causal_lm("tiny"), load_causal_lm("tiny-draft")
+    count = [sum(parameter.numel() for parameter in model.parameters()) for model in (target, draft)]
+    assert 11e6 < count[0] < 13e6
+    assert 0.6e6 < count[1] < 0.8e6

@@ -1,0 +1,110 @@
+"""Metrics and checkpoints of a run, written so that a killed and resumed run ends with the same files.
+
+Lightning's own CSV logger deletes the rows of the run it resumes, and its checkpoint callback saves a step before that
+step's metrics are logged. Here a checkpoint holds the rows that belong to it, and a file appears by rename only.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, Checkpoint
+
+from ..controllers.errors import InputError
+from ..data_gen.dataset import replacing
+from .acceptance_module import AcceptanceModule
+
+
+class RunLog(Callback):
+    """``metrics.csv``: a row with the loss every few steps, and one with the validation metrics at each epoch's end."""
+
+    COLUMNS = ("step", "epoch", "loss", "lr")
+
+    def __init__(self, file: Path, every: int) -> None:
+        self.file, self.every = file, every
+        self.rows: list[dict[str, float]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = state_dict["rows"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._write()  # rows after the checkpoint that is resumed from will come again
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(pl_module, AcceptanceModule)
+        if trainer.global_step % self.every == 0:
+            loss, lr = float(outputs["loss"]), pl_module.lr_at(trainer.global_step - 1)
+            self._add(trainer, {"loss": loss, "lr": lr})
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, AcceptanceModule)
+        self._add(trainer, {f"val_{name}": value for name, value in pl_module.validation.items()})
+        self._write()
+
+    def _add(self, trainer: pl.Trainer, values: dict[str, float]) -> None:
+        for name in ("loss", "val_kl"):
+            if name in values and not math.isfinite(values[name]):
+                raise InputError(f"{name} is {values[name]} at step {trainer.global_step}; try a smaller lr")
+        self.rows.append({"step": trainer.global_step, "epoch": trainer.current_epoch, **values})
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=trainer.global_step)
+
+    def _write(self) -> None:
+        extra = dict.fromkeys(name for row in self.rows for name in row if name not in self.COLUMNS)
+        with replacing(self.file) as temporary, open(temporary, "w", newline="", encoding="utf-8") as out:
+            writer = csv.DictWriter(out, [*self.COLUMNS, *extra])
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+
+class RunCheckpoints(Checkpoint):
+    """``last.ckpt`` to resume from, every few steps and at each epoch's end; ``best.ckpt`` of the lowest ``val_kl``.
+
+    Both are plain tensors and numbers: they load with ``weights_only=True``.
+    """
+
+    def __init__(self, folder: Path, every: int) -> None:
+        self.last, self.best, self.every = folder / "last.ckpt", folder / "best.ckpt", every
+        self.best_kl = math.inf
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_kl": self.best_kl}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best_kl = state_dict["best_kl"]
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        # After an epoch's last step validation is still to come; the checkpoint at the epoch's end holds its results.
+        if trainer.global_step % self.every == 0 and batch_idx + 1 < trainer.num_training_batches:
+            self._save_last(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, AcceptanceModule)
+        if pl_module.validation["kl"] < self.best_kl:
+            self.best_kl = pl_module.validation["kl"]
+            best = {
+                "head": pl_module.head.state_dict(),
+                "epoch": trainer.current_epoch,
+                "step": trainer.global_step,
+                "metrics": pl_module.validation,
+                "reliability": [vars(row) for row in pl_module.reliability],
+            }
+            with replacing(self.best) as temporary:
+                torch.save(best, temporary)
+        self._save_last(trainer)
+
+    def _save_last(self, trainer: pl.Trainer) -> None:
+        with replacing(self.last) as temporary:
+            trainer.save_checkpoint(temporary, weights_only=False)

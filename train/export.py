@@ -1,0 +1,64 @@
+"""``specpilot export``: the best checkpoint of a run becomes a controller that the decoder loads."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..controllers.acceptance_head import AcceptanceHead
+from ..controllers.checkpoint import ControllerConfig, save_controller
+from ..controllers.errors import InputError
+from ..controllers.fingerprint import PairFingerprint
+from ..controllers.warp import Warp
+from .run_folder import Run, read_run
+
+PAPER_THRESHOLD = 0.7
+
+
+def export(run: Path, output: Path, *, threshold: float | None = None, overwrite: bool = False) -> Path:
+    """Write the best head of a training run as a controller checkpoint.
+
+    Args:
+        run: folder that ``specpilot train acceptance`` wrote; an unfinished run gives its best epoch so far.
+        output: checkpoint folder to make.
+        threshold: stop drafting when the chance of a rejection exceeds it; by default the paper's 0.7.
+        overwrite: replace a checkpoint that is there already.
+
+    Raises:
+        InputError: ``run`` is no run or has no finished epoch, ``output`` is taken, or the threshold is not in [0, 1].
+    """
+    opened = read_run(run)
+    best = _read_best(opened)
+    weights: dict[str, torch.Tensor] = best["head"]
+    head = AcceptanceHead(weights["out.weight"].shape[1], opened.settings.depth)
+    head.load_state_dict(weights)
+    settings, dataset = opened.settings, opened.dataset
+    config = ControllerConfig(
+        hidden_size=head.hidden_size,
+        depth=head.depth,
+        target=dataset["target"],
+        draft=dataset["draft"],
+        fingerprint=PairFingerprint(**dataset["fingerprint"]),
+        warp=Warp(**dataset["warp"]),
+        w_acc=settings.w_acc,
+        w_rej=settings.w_rej,
+        mixing=settings.mixing,
+        threshold=PAPER_THRESHOLD if threshold is None else threshold,
+        threshold_source="paper default" if threshold is None else "given at export",
+        dataset_fingerprint=dataset["dataset_fingerprint"],
+        metrics={name: value for name, value in best["metrics"].items() if math.isfinite(value)},
+    )
+    return save_controller(output, head, config, overwrite=overwrite)
+
+
+def _read_best(run: Run) -> dict[str, Any]:
+    if not run.best.exists():
+        raise InputError(f"{run.folder}: no epoch is finished yet; go on with 'specpilot train acceptance --resume'")
+    try:
+        return torch.load(run.best, weights_only=True)  # type: ignore[no-any-return]
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise InputError(f"{run.best}: truncated or damaged; train again") from error

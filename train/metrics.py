@@ -1,0 +1,101 @@
+"""How well an acceptance head judges: binary KL, AUROC, Brier score and calibration against soft labels.
+
+``logits`` (n,) are the head's outputs, ``p`` (n,) the true conditional acceptance probabilities P in [0, 1]. A label is
+no coin toss but the coin's own bias: the metrics count a position as P of an accepted and 1 - P of a rejected token.
+
+A head trained with weights (w_acc, w_rej) converges to w_acc·a / (w_acc·a + w_rej·(1 - a)); ``undo_weights`` takes that
+back: odds(a) = (w_rej / w_acc)·odds(â). SpecDec++ (Huang et al. 2024, Table 3) reports the KL of the raw output.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+from torchmetrics.functional import mean_squared_error
+
+BINS = 15
+
+
+def undo_weights(logits: Tensor, w_acc: float, w_rej: float) -> Tensor:
+    """Logits (n,) of the acceptance probability itself, from those of a head trained with these loss weights."""
+    return logits + math.log(w_rej / w_acc)
+
+
+def binary_kl(logits: Tensor, p: Tensor) -> float:
+    """Mean KL(Bernoulli(P) ‖ Bernoulli(sigmoid(logits))) in nats, from logits (n,) so that it never overflows."""
+    logits, p = logits.double(), p.double()
+    negative_entropy = torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)
+    cross_entropy = -(p * logsigmoid(logits) + (1 - p) * logsigmoid(-logits))
+    return float((negative_entropy + cross_entropy).mean())
+
+
+def auroc(logits: Tensor, p: Tensor) -> float:
+    """Chance that an accepted token is ranked above a rejected one; NaN if all P are 0 or all are 1."""
+    from sklearn.metrics import roc_auc_score
+
+    positive, negative = p.double(), 1 - p.double()
+    if positive.sum() == 0 or negative.sum() == 0:
+        return math.nan
+    score = torch.cat([logits, logits]).numpy()
+    label = torch.cat([torch.ones_like(p), torch.zeros_like(p)]).numpy()
+    return float(roc_auc_score(label, score, sample_weight=torch.cat([positive, negative]).numpy()))
+
+
+def brier(logits: Tensor, p: Tensor) -> float:
+    """Mean of (â - P)²."""
+    return float(mean_squared_error(torch.sigmoid(logits.double()), p.double()))
+
+
+@dataclass(frozen=True)
+class Bin:
+    """One row of a reliability table: ``count`` positions, their mean â and their mean P."""
+
+    low: float
+    high: float
+    count: int
+    predicted: float
+    observed: float
+
+
+def reliability(logits: Tensor, p: Tensor, bins: int = BINS) -> list[Bin]:
+    """Positions grouped by â into ``bins`` equal intervals of [0, 1]; empty ones are left out."""
+    predicted = torch.sigmoid(logits.double())
+    index = (predicted * bins).long().clamp(max=bins - 1)
+    count = torch.bincount(index, minlength=bins)
+    mean_predicted = torch.bincount(index, predicted, minlength=bins) / count
+    mean_observed = torch.bincount(index, p.double(), minlength=bins) / count
+    return [
+        Bin(b / bins, (b + 1) / bins, int(count[b]), float(mean_predicted[b]), float(mean_observed[b]))
+        for b in range(bins)
+        if count[b] > 0
+    ]
+
+
+def expected_calibration_error(table: list[Bin]) -> float:
+    """Mean distance of predicted from observed, weighted by the bins' counts."""
+    return sum(b.count * abs(b.predicted - b.observed) for b in table) / sum(b.count for b in table)
+
+
+def acceptance_metrics(logits: Tensor, p: Tensor, *, w_acc: float, w_rej: float) -> dict[str, float]:
+    """All of the above for the raw output and, under ``…_undone``, with the loss weights undone.
+
+    ``kl_constant`` is the KL of the best constant answer, the mean of P: a ``kl_undone`` above it has learnt nothing.
+    AUROC has no undone variant: undoing is monotone.
+    """
+    logits, p = logits.detach().float().cpu(), p.detach().float().cpu()
+    undone = undo_weights(logits, w_acc, w_rej)
+    return {
+        "kl": binary_kl(logits, p),
+        "kl_undone": binary_kl(undone, p),
+        "kl_constant": binary_kl(torch.logit(p.double().mean(), eps=1e-12).expand_as(p), p),
+        "auroc": auroc(logits, p),
+        "brier": brier(logits, p),
+        "brier_undone": brier(undone, p),
+        "ece": expected_calibration_error(reliability(logits, p)),
+        "ece_undone": expected_calibration_error(reliability(undone, p)),
+        "mean_acceptance": float(p.double().mean()),
+    }

@@ -1,0 +1,157 @@
+"""The run folder: what was asked for, on what data, with which versions, and what came out.
+
+``run.yaml`` (settings, resolved), ``dataset.json`` (the data's manifest), ``command.txt``, ``env.json``,
+``metrics.csv``, ``checkpoints/``, and, once the run is complete, ``result.json``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shlex
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml  # type: ignore[import-untyped]
+
+from ..controllers.errors import InputError
+from ..data_gen.dataset import replacing
+from .settings import AcceptanceTraining
+
+SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "command.txt", "env.json", "result.json"
+METRICS, CHECKPOINTS, FEATURES = "metrics.csv", "checkpoints", "features.npy"
+PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", "scikit-learn", "torchmetrics")
+
+
+@dataclass(frozen=True)
+class Run:
+    """An opened run folder."""
+
+    folder: Path
+    settings: AcceptanceTraining
+    dataset: dict[str, Any]
+    id: str
+
+    @property
+    def best(self) -> Path:
+        return self.folder / CHECKPOINTS / "best.ckpt"
+
+    @property
+    def last(self) -> Path:
+        return self.folder / CHECKPOINTS / "last.ckpt"
+
+    def result(self) -> dict[str, Any] | None:
+        """What came out: epoch, step, metrics and reliability table; None while the run is not complete."""
+        file = self.folder / RESULT
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+    def log_command(self) -> None:
+        """Add the command line to ``command.txt``."""
+        with open(self.folder / COMMAND, "a", encoding="utf-8") as file:
+            file.write(shlex.join(sys.argv) + "\n")
+
+    def complete(self, result: dict[str, Any]) -> None:
+        """Mark the run complete."""
+        _write(self.folder / RESULT, json.dumps(result, indent=2))
+
+
+def read_run(folder: str | Path) -> Run:
+    """The run in ``folder``.
+
+    Raises:
+        InputError: there is none, or its files are damaged.
+    """
+    folder = Path(folder)
+    try:
+        settings = yaml.safe_load((folder / SETTINGS).read_text(encoding="utf-8"))
+        dataset = json.loads((folder / DATASET).read_text(encoding="utf-8"))
+        environment = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+        return Run(folder, AcceptanceTraining(**settings), dataset, environment["run_id"])
+    except (FileNotFoundError, NotADirectoryError) as error:
+        name = Path(error.filename).name
+        raise InputError(f"{folder}: no training run, it holds no {name}; give the folder training wrote") from error
+    except (yaml.YAMLError, json.JSONDecodeError, TypeError, KeyError) as error:
+        raise InputError(f"{folder}: damaged or of another version of specpilot ({error}); train again") from error
+
+
+def find_run(folder: Path, settings: AcceptanceTraining, dataset: dict[str, Any], *, resume: bool) -> Run | None:
+    """The run to go on with in ``folder``, or None if one can begin there.
+
+    Raises:
+        InputError: the folder holds something else, a run of other settings or data, or an unfinished run that
+            ``resume`` doesn't ask to go on with.
+    """
+    if not (folder / SETTINGS).exists():
+        # run.yaml is written last: with no more than these a run has not begun.
+        ours = {DATASET, ENVIRONMENT, CHECKPOINTS}
+        if foreign := [path.name for path in folder.glob("*") if path.name.removesuffix(".tmp") not in ours]:
+            raise InputError(f"{folder}: is not empty (it holds {foreign[0]!r}) and no run; choose another folder")
+        return None
+    run = read_run(folder)
+    _require_same(run, settings, dataset)
+    if run.result() is None and not resume:
+        raise InputError(f"{folder}: holds an unfinished run; pass --resume to go on, or choose another folder")
+    return run
+
+
+def begin_run(folder: Path, settings: AcceptanceTraining, dataset: dict[str, Any]) -> Run:
+    """Write down what the run in ``folder`` is."""
+    (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    _write(folder / ENVIRONMENT, json.dumps(_environment(), indent=2))
+    _write(folder / DATASET, json.dumps(dataset, indent=2))
+    _write(folder / SETTINGS, yaml.safe_dump(asdict(settings), sort_keys=False, allow_unicode=True))
+    return read_run(folder)
+
+
+def _require_same(run: Run, settings: AcceptanceTraining, dataset: dict[str, Any]) -> None:
+    if run.dataset["dataset_fingerprint"] != dataset["dataset_fingerprint"]:
+        raise InputError(f"{run.folder}: belongs to a run on other data; choose another folder")
+    ours, theirs = asdict(settings), asdict(run.settings)
+    for name in ours:
+        if name != "data" and ours[name] != theirs[name]:  # the same data may have been moved
+            raise InputError(
+                f"{run.folder}: belongs to a run with {name}={theirs[name]}, now it is {ours[name]}; "
+                "choose another folder or the same settings"
+            )
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "run_id": uuid.uuid4().hex,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "threads": torch.get_num_threads(),
+        "versions": {name: version(name) for name in PACKAGES},
+    }
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in ``folder``; a killed process lets go by itself."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; give a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise InputError(f"{folder}: another process is training in it; wait for it, or stop it") from None
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")

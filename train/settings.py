@@ -1,0 +1,85 @@
+"""Settings of training, importable without torch: their names and docstrings are the command line's flags."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..controllers.errors import InputError
+
+
+@dataclass(frozen=True)
+class AcceptanceTraining:
+    """Training of an acceptance head. Defaults are those of SpecDec++ (Huang et al. 2024, §4.1 and Appendix C.1).
+
+    Attributes:
+        data: folder written by ``specpilot data acceptance``.
+        draft: name, folder or hub id of the draft model; by default the one the data was made with.
+        dtype: precision of the frozen draft; the head is always float32.
+        depth: residual blocks D of the head; 0 is a linear head.
+        w_acc: loss weight of acceptance.
+        w_rej: loss weight of rejection.
+        mixing: share r of target tokens in the training sequences, drawn anew every epoch; the others are the
+            draft's, and only they are learnt from.
+        epochs: passes over the data.
+        batch_size: rollouts per step.
+        lr: initial learning rate of Adam; it falls to 0 along a cosine over all steps.
+        weight_decay: decoupled weight decay; 0 is plain Adam.
+        seed: decides initial weights, order of the data and mixing.
+        max_length: tokens of prompt and response together; longer responses are cut.
+        validation_fraction: share of prompts held out, by a hash of their id.
+        cache_features: compute the draft's hidden states once and keep them in the run folder (float32; the size is
+            printed first) instead of computing them in every step.
+        cache_epochs: with cache_features, how many epochs' mixings are kept and then used in turn; by default all.
+        checkpoint_every: steps between two checkpoints to resume from; the end of an epoch is always one.
+        log_every: steps between two rows of metrics.csv.
+        wandb: project on Weights & Biases to log to as well; offline if WANDB_API_KEY is not set.
+        threads: CPU threads; by default PyTorch's choice.
+        device: auto, cpu, cuda, cuda:1, …
+    """
+
+    data: str
+    draft: str | None = None
+    dtype: str = "float32"
+    depth: int = 3
+    w_acc: float = 1.0
+    w_rej: float = 6.0
+    mixing: float = 0.15
+    epochs: int = 3
+    batch_size: int = 32
+    lr: float = 5e-5
+    weight_decay: float = 0.0
+    seed: int = 0
+    max_length: int = 2048
+    validation_fraction: float = 0.1
+    cache_features: bool = False
+    cache_epochs: int | None = None
+    checkpoint_every: int = 100
+    log_every: int = 10
+    wandb: str | None = None
+    threads: int | None = None
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        values = vars(self)
+        for name in ("epochs", "batch_size", "checkpoint_every", "log_every", "cache_epochs", "threads"):
+            _require(values[name] is None or values[name] >= 1, name, values[name], "must be at least 1")
+        for name in ("w_acc", "w_rej", "lr"):
+            _require(values[name] > 0 and math.isfinite(values[name]), name, values[name], "must be a positive number")
+        decay = self.weight_decay
+        _require(decay >= 0 and math.isfinite(decay), "weight_decay", decay, "must be a number, 0 or more")
+        _require(self.depth >= 0, "depth", self.depth, "must be 0 (a linear head) or more")
+        _require(0 <= self.mixing < 1, "mixing", self.mixing, "must be in [0, 1); at 1 no draft token is left to learn")
+        fraction = self.validation_fraction
+        _require(0 < fraction < 1, "validation_fraction", fraction, "must be between 0 and 1")
+        _require(self.seed >= 0, "seed", self.seed, "must be 0 or more")
+        _require(
+            self.max_length >= 2, "max_length", self.max_length, "must be at least 2: a prompt and a response token"
+        )
+        uncached = self.cache_epochs is not None and not self.cache_features
+        _require(not uncached, "cache_epochs", self.cache_epochs, "has no effect without cache_features; set that too")
+
+
+def _require(fine: bool, name: str, value: object, remedy: str) -> None:
+    if not fine:
+        raise InputError(f"{name}={value}: {remedy}")
