@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from ..controllers.errors import InputError
 from .cache import PreallocatedCache
 from .hidden import forward_with_hidden
+from .lean_llama import LeanLlama
 
 
 class CachedModel:
@@ -40,11 +41,14 @@ class CachedModel:
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
+        self.lean = LeanLlama(model) if LeanLlama.fits(model) else None
         self.cache = PreallocatedCache(self.layers, 0)
 
     def start(self, capacity: int) -> None:
         """Forget everything; make room for ``capacity`` tokens a row."""
         self.cache = PreallocatedCache(self.layers, capacity)
+        if self.lean is not None:
+            self.lean.start(capacity)
 
     @property
     def length(self) -> int:
@@ -70,6 +74,8 @@ class CachedModel:
             logits (B, keep, V) and the hidden states (B, keep, d) they come from.
         """
         keep = tokens.shape[1] if keep is None else keep
+        if self.lean is not None and padding is None:
+            return self.lean.forward(tokens, self.cache, keep)
         inputs: dict[str, Any] = {"input_ids": tokens, "past_key_values": self.cache, "use_cache": True}
         if self._keeps_logits:
             inputs["logits_to_keep"] = keep

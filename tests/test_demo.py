@@ -43,7 +43,7 @@ def test_demo(tmp_path: Path) -> None:
     assert "best acceptance head" in shown
     assert "rejected draft" in shown
 
+    (output / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"no demo's \(notes\.txt\)"):
-        (output / "notes.txt").write_text("mine")
         run_demo(output, **SMALL, console=Console(quiet=True))
     assert (output / "report.json").exists()

@@ -50,7 +50,9 @@ def test_commands(section: str, elsewhere: Path) -> None:
 
 def test_python(elsewhere: Path) -> None:
     for code in blocks("python", "Decode"):
-        result = subprocess.run([sys.executable, "-c", code], cwd=elsewhere, capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            [sys.executable, "-c", code], cwd=elsewhere, capture_output=True, text=True, check=False
+        )
         assert result.returncode == 0, result.stderr
         assert len(result.stdout.split()) > 3
 

@@ -49,16 +49,20 @@ def train_tiny(settings: TinyModels, output: Path, console: Console | None = Non
         InputError: a source of text is missing, or the folder was begun with other settings.
     """
     console = console or Console(stderr=True)
+    documents = load_documents(settings.data, settings.sources)
     work = output / "work"
     work.mkdir(parents=True, exist_ok=True)
     _same_settings(settings, work / "settings.json")
-    documents = load_documents(settings.data, settings.sources)
     train = [d for d in documents if not d.held_out]
     held_out = [d for d in documents if d.held_out]
 
     console.rule("tokenizer")
     if not (work / "tokenizer" / "tokenizer.json").exists():
-        texts = (text for d in train for text in (d.prompt, d.response))
+        texts = (
+            text
+            for d in train
+            for text in ([d.response] if d.source in settings.without_prompts else [d.response, d.prompt])
+        )
         train_tokenizer(texts, settings.vocab_size, settings.context).save_pretrained(work / "tokenizer")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(work / "tokenizer")
     encoded = {d.id: encode(tokenizer, d.prompt, d.response) for d in documents}

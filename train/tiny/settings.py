@@ -27,6 +27,7 @@ class TinyModels:
             If it is no folder, the sources are taken for hub datasets.
         sources: files or datasets to learn from.
         specialists: name of each specialised draft and the domains it is trained on.
+        without_prompts: sources whose prompts the tokenizer is not learnt from (transcripts that no window holds).
         vocab_size: size of the byte-level BPE vocabulary.
         context: longest text, in tokens.
         target_tokens: tokens the target is trained on.
@@ -48,6 +49,7 @@ class TinyModels:
     data: str
     sources: list[str] = field(default_factory=lambda: list(CLEAN_SOURCES))
     specialists: dict[str, list[str]] = field(default_factory=lambda: dict(SPECIALISTS))
+    without_prompts: list[str] = field(default_factory=lambda: ["qmsum"])
     vocab_size: int = 4096
     context: int = 512
     target_tokens: int = 14_000_000

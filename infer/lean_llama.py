@@ -1,0 +1,88 @@
+"""Llama's forward on the CPU without transformers' overhead a call: the same weights, the same numbers to rounding.
+
+For small models, and drafts are small, building masks, positions and output objects costs more than the arithmetic.
+This is the same computation in the fewest tensor operations. ``CachedModel`` takes it where it applies, and
+transformers' own forward everywhere else.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedModel
+
+from .cache import PreallocatedCache
+
+KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations")
+STATIC_ROPE = {"default", "linear", "llama3"}  # angles that depend on the position alone, not on the text's length
+
+
+class LeanLlama:
+    """The forward of one ``LlamaForCausalLM``; reads its weights in place."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        config = model.config
+        self.model = model
+        self.head_size: int = config.head_dim
+        self.grouped: bool = config.num_key_value_heads != config.num_attention_heads
+        self.cos = self.sin = torch.empty(0)
+
+    @staticmethod
+    def fits(model: PreTrainedModel) -> bool:
+        """Whether this forward computes what the model's own does: adapters, quantised layers and hooks forbid it."""
+        return (
+            type(model) is LlamaForCausalLM
+            and model.device.type == "cpu"
+            and model.dtype in (torch.float32, torch.float64)
+            and all(type(module).__module__.startswith(KNOWN_MODULES) for module in model.modules())
+            and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+            and not model.config.attention_bias
+            and not model.config.mlp_bias
+            and model.config.hidden_act == "silu"
+            and model.config.rope_parameters["rope_type"] in STATIC_ROPE
+        )
+
+    def start(self, capacity: int) -> None:
+        """Tabulate the rotary angles of ``capacity`` positions."""
+        if len(self.cos) < capacity:
+            embedding = self.model.model.embed_tokens.weight
+            cos, sin = self.model.model.rotary_emb(embedding[:1], torch.arange(capacity)[None])
+            half = self.head_size // 2
+            # rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign goes into the table.
+            self.cos, self.sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
+
+    def forward(self, tokens: Tensor, cache: PreallocatedCache, keep: int) -> tuple[Tensor, Tensor]:
+        """Read ``tokens`` (B, n); logits (B, keep, V) and hidden states (B, keep, d) of the last ``keep``."""
+        batch, n = tokens.shape
+        past = cache.length
+        decoder, half = self.model.model, self.head_size // 2
+        cos, sin = self.cos[past : past + n], self.sin[past : past + n]  # (n, D)
+        # One token sees everything, a prompt sees the triangle; a draft sees the cache and its own triangle.
+        mask = None if n == 1 or past == 0 else torch.ones(n, past + n, dtype=torch.bool).tril(past)
+        triangle = n > 1 and past == 0
+
+        x = F.embedding(tokens, decoder.embed_tokens.weight)  # (B, n, d)
+        for layer, kept in zip(decoder.layers, cache.own, strict=True):
+            attention, mlp = layer.self_attn, layer.mlp
+            h = _norm(x, layer.input_layernorm)
+            q, k, v = (
+                F.linear(h, projection.weight).view(batch, n, -1, self.head_size).transpose(1, 2)
+                for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+            )  # (B, H, n, D)
+            q = torch.addcmul(q * cos, q.roll(half, -1), sin)
+            k = torch.addcmul(k * cos, k.roll(half, -1), sin)
+            keys, values = kept.update(k, v)
+            mixed = F.scaled_dot_product_attention(
+                q, keys, values, attn_mask=mask, is_causal=triangle, enable_gqa=self.grouped
+            )
+            x = x + F.linear(mixed.transpose(1, 2).reshape(batch, n, -1), attention.o_proj.weight)
+            h = _norm(x, layer.post_attention_layernorm)
+            gate = F.silu(F.linear(h, mlp.gate_proj.weight))
+            x = x + F.linear(gate.mul_(F.linear(h, mlp.up_proj.weight)), mlp.down_proj.weight)
+        hidden = _norm(x[:, -keep:], decoder.norm)
+        return F.linear(hidden, self.model.lm_head.weight), hidden
+
+
+def _norm(x: Tensor, norm: torch.nn.Module) -> Tensor:
+    return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)

@@ -1,0 +1,113 @@
+"""The cached model against plain transformers forwards: chunks, rollbacks, and the lean path beside the general one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.errors import InputError
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.lean_llama import LeanLlama
+from torch import nn
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from .tiny import ARCHITECTURES, make
+
+
+def reference(model: CachedModel, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    output = model.model(input_ids=text, output_hidden_states=True, use_cache=False)
+    return output.logits, output.hidden_states[-1]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("lean", [True, False])
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(steps=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3)), min_size=1, max_size=6), batch=st.integers(1, 2))
+def test_chunks_and_rollbacks(architecture: str, lean: bool, steps: list[tuple[int, int]], batch: int) -> None:
+    """Read n tokens, forget r, again and again: always the logits of the text that is left."""
+    model = CachedModel(make(architecture))
+    assert (model.lean is not None) == (architecture == "llama")
+    if not lean:
+        model.lean = None
+    generator = torch.Generator().manual_seed(len(steps))
+    model.start(64)
+    text = torch.empty(batch, 0, dtype=torch.long)
+    with torch.inference_mode():
+        for read, forget in steps:
+            new = torch.randint(64, (batch, read), generator=generator)
+            text = torch.cat([text, new], 1)
+            logits, hidden = model.forward(new)
+            expected, expected_hidden = reference(model, text)
+            torch.testing.assert_close(logits, expected[:, -read:], rtol=1e-4, atol=1e-4)
+            if architecture != "opt":  # whose hidden_states come before the projection that its head reads after
+                torch.testing.assert_close(hidden, expected_hidden[:, -read:], rtol=1e-4, atol=1e-4)
+            kept = max(0, text.shape[1] - forget)
+            text = text[:, :kept]
+            model.crop(kept)
+            assert model.length == kept
+
+
+@pytest.mark.parametrize("rope", ["default", "linear", "llama3"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_lean_llama_equals_transformers(rope: str, kv_heads: int) -> None:
+    extra = {
+        "default": {},
+        "linear": {"factor": 2.0},
+        "llama3": {
+            "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16
+        },
+    }[rope]  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=kv_heads, head_dim=16, rope_parameters={"rope_type": rope, "rope_theta": 100.0, **extra},
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = CachedModel(LlamaForCausalLM(config).double().eval())
+    assert model.lean is not None
+    text = torch.randint(50, (2, 40), generator=torch.Generator().manual_seed(0))
+    model.start(40)
+    with torch.inference_mode():
+        parts = [model.forward(chunk)[0] for chunk in text.split([7, 1, 20, 12], 1)]
+        # transformers normalises in float32 even where the model is float64: that is the difference allowed
+        torch.testing.assert_close(torch.cat(parts, 1), model.model(input_ids=text).logits, rtol=0, atol=1e-6)
+
+
+class Adapter(nn.Module):
+    """What an adapter library puts in a layer's place."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base, self.weight = base, base.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) * 0.5
+
+
+def test_lean_llama_is_for_what_it_knows() -> None:
+    assert LeanLlama.fits(make("llama"))
+    assert not LeanLlama.fits(make("qwen"))
+    assert not LeanLlama.fits(make("llama").to(dtype=torch.bfloat16))
+    adapted = make("llama")
+    adapted.model.layers[0].self_attn.q_proj = Adapter(adapted.model.layers[0].self_attn.q_proj)
+    assert not LeanLlama.fits(adapted)
+    hooked = make("llama")
+    hooked.model.layers[0].register_forward_hook(lambda *unused: None)
+    assert not LeanLlama.fits(hooked)
+
+
+def test_models_that_cannot_be_rolled_back_are_refused() -> None:
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1}
+    with pytest.raises(InputError, match="mamba: its recurrent state cannot be rolled back"):
+        CachedModel(MambaForCausalLM(MambaConfig(**sizes)))
+    t5 = T5Config(vocab_size=20, d_model=8, d_ff=8, num_layers=1, num_heads=2, d_kv=4, decoder_start_token_id=0)
+    with pytest.raises(InputError, match="t5: encoder-decoder models are not supported"):
+        CachedModel(T5ForConditionalGeneration(t5))
