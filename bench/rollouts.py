@@ -21,7 +21,6 @@ def bench_rollouts(settings: AcceptanceData, repeats: int, console: Console) -> 
     """Time one batch both ways, ``repeats`` times in turn; returns medians and their ratio."""
     generator = AcceptanceGenerator(settings)
     shard = generator.items
-    batches = [[shard[i] for i in batch] for batch in generator.batches(shard)]
     few = shard[:: max(1, len(shard) // 12)][:12]  # the loop is slow: a spread of the same prompts speaks for it
     model: Any = generator.target.model
     warp = generator.warp
@@ -30,9 +29,8 @@ def bench_rollouts(settings: AcceptanceData, repeats: int, console: Console) -> 
         options |= {"temperature": warp.temperature, "top_k": warp.top_k or 0, "top_p": warp.top_p}
 
     def batched() -> float:
-        started, tokens = time.perf_counter(), 0
-        for batch in batches:
-            tokens += sum(len(row.x) for row in generator.rows(batch))
+        started = time.perf_counter()
+        tokens = sum(len(row.x) for row in generator.rows(shard))
         return tokens / (time.perf_counter() - started)
 
     def one_by_one() -> float:
@@ -47,7 +45,7 @@ def bench_rollouts(settings: AcceptanceData, repeats: int, console: Console) -> 
 
     with torch.random.fork_rng():  # transformers samples from the global generator
         torch.manual_seed(settings.seed)
-        generator.rows(batches[0])
+        generator.rows(shard[:8])
         one_by_one()
         pairs = []
         for repeat in range(repeats):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
@@ -120,32 +122,34 @@ class AcceptanceGenerator:
         size = self.settings.shard_size
         return [self.items[i : i + size] for i in range(0, len(self.items), size)]
 
-    def batches(self, shard: list[Item]) -> list[list[int]]:
-        """Indices into ``shard``, prompts of like length and budget together so that little is padded."""
-        order = sorted(range(len(shard)), key=lambda i: (len(shard[i].ids), shard[i].id))
+    def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[Row]:
+        """Roll out and label a shard; ``on_done`` is called with the length of every finished rollout."""
         size = self.settings.batch_size
-        return [order[i : i + size] for i in range(0, len(order), size)]
+        items = sorted(shard, key=lambda item: (len(item.ids), item.id))  # like lengths together: little is padded
+        prompts = [item.ids for item in items]
+        x = roll_out(
+            self.target,
+            prompts,
+            [self._uniforms(item, "x") for item in items],
+            self.warp,
+            self.stop_tokens,
+            batch_size=size,
+            on_done=on_done,
+        )
+        rows: dict[str, Row] = {}
+        for start in range(0, len(items), size):
+            batch = slice(start, start + size)
+            uniforms = pad_sequence([self._uniforms(item, "y") for item in items[batch]], batch_first=True)
+            labels = label(self.target, self.draft, prompts[batch], x[batch], uniforms, self.warp)
+            for item, tokens, (y, p) in zip(items[batch], x[batch], labels, strict=True):
+                rows[item.id] = Row(item.id, item.prompt, item.ids, tokens, y, p)
+        return [rows[item.id] for item in shard]
 
-    def rows(self, batch: list[Item]) -> list[Row]:
-        """Roll out and label one batch."""
-        prompts = [item.ids for item in batch]
-        budget = min(item.budget for item in batch)
-        for_x, for_y = (self._uniforms(batch, budget, stream) for stream in ("x", "y"))
-        x = roll_out(self.target, prompts, for_x, self.warp, self.stop_tokens)
-        labels = label(self.target, self.draft, prompts, x, for_y, self.warp)
-        return [
-            Row(item.id, item.prompt, item.ids, tokens, y, p)
-            for item, tokens, (y, p) in zip(batch, x, labels, strict=True)
-        ]
-
-    def _uniforms(self, batch: list[Item], budget: int, stream: str) -> Tensor:
-        """(B, T) numbers that depend on the seed and the prompt's id alone, not on its batch."""
-        rows = []
-        for item in batch:
-            digest = hashlib.sha256(f"{self.settings.seed}\0{stream}\0{item.id}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
-            rows.append(torch.rand(budget, generator=generator))
-        return torch.stack(rows)
+    def _uniforms(self, item: Item, stream: str) -> Tensor:
+        """(T,) numbers, as many as the item's budget, that depend on the seed and the prompt's id alone."""
+        digest = hashlib.sha256(f"{self.settings.seed}\0{stream}\0{item.id}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
+        return torch.rand(item.budget, generator=generator)
 
 
 def make_acceptance_data(settings: AcceptanceData, output: Path, console: Console | None = None) -> Path:
@@ -171,15 +175,14 @@ def make_acceptance_data(settings: AcceptanceData, output: Path, console: Consol
         with Progress(*columns, console=console) as progress:
             task = progress.add_task("", total=len(generator.items), completed=done, rate="")
             started, tokens = time.perf_counter(), 0
+
+            def count(length: int) -> None:
+                nonlocal tokens
+                tokens += length
+                progress.update(task, advance=1, rate=f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
+
             for shard in shards[writer.finished :]:
-                rows: list[Row | None] = [None] * len(shard)
-                for batch in generator.batches(shard):
-                    for index, row in zip(batch, generator.rows([shard[i] for i in batch]), strict=True):
-                        rows[index] = row
-                        tokens += len(row.x)
-                    rate = f"{tokens / (time.perf_counter() - started):,.0f} tokens/s"
-                    progress.update(task, advance=len(batch), rate=rate)
-                writer.write([row for row in rows if row is not None])
+                writer.write(generator.rows(shard, count))
             writer.complete()
         mean = writer.manifest["mean_acceptance"]
         console.print(f"{output}: {len(generator.items)} rollouts, {tokens} new tokens, mean acceptance {mean:.3f}")

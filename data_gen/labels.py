@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.warp import Warp
 from ..infer.cached_model import CachedModel
 from ..infer.draft import fit_vocabulary
-from .rollout import draw, left_pad
+from .rollout import draw
 
 MAX_SCORES = 1 << 26  # logits held at once, B·T·V: a quarter GiB in float32
 
@@ -49,20 +50,20 @@ def _label_chunk(
     uniforms: Tensor,
     warp: Warp,
 ) -> list[tuple[list[int], list[float]]]:
+    # Padded on the right: under causal attention no real token sees the padding, so no mask is needed. The last token
+    # of X is scored, never read: what counts are the prompt's last position and those of X but its last.
+    texts = [torch.tensor(prompt + x[:-1]) for prompt, x in zip(prompts, continuations, strict=True)]
+    tokens = pad_sequence(texts, batch_first=True).to(target.device)  # (B, L)
+    first = min(map(len, prompts)) - 1
+    keep = tokens.shape[1] - first
     longest = max(map(len, continuations))
-    padded = left_pad(prompts, target.device)
-    # The last token of X is scored, never read: T positions are needed, the prompt's last and X's first T - 1.
-    tail = torch.zeros(len(prompts), longest - 1, dtype=torch.long)
-    for row, x in enumerate(continuations):
-        tail[row, : len(x) - 1] = torch.tensor(x[:-1], dtype=torch.long)
-    tokens = torch.cat([padded.tokens, tail.to(target.device)], 1)
-    real = torch.cat([padded.real, torch.ones_like(tail, dtype=torch.bool).to(target.device)], 1)
-    positions = (real.cumsum(-1) - 1).clamp(min=0)
-    padding = None if bool(padded.real.all()) else real
+    starts = torch.tensor([len(prompt) - 1 - first for prompt in prompts], device=target.device)
+    columns = (starts[:, None] + torch.arange(longest, device=target.device)).clamp(max=keep - 1)  # (B, T)
 
     def distributions(model: CachedModel) -> Tensor:  # (B, T, V)
         model.start(tokens.shape[1])
-        logits, _ = model.forward(tokens, keep=longest, padding=padding, positions=positions)
+        logits, _ = model.forward(tokens, keep=keep)
+        logits = logits.gather(1, columns.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
         return warp(fit_vocabulary(logits, target.vocab_size))
 
     q = distributions(draft)

@@ -1,21 +1,24 @@
 """Batched rollouts: many prompts continued together, each under its own random numbers.
 
-Rows are left-padded so that all write their next token to the same column of one preallocated KV cache; rows that are
-done leave the batch, so that nobody waits for the longest. A row's tokens depend on its own uniforms, not on its
-company.
+Rows are aligned at their ends (left-padded), so that all write their next token to the same column of one preallocated
+KV cache. Rows that are done leave and waiting prompts take their places: nobody waits for the longest, and the batch
+stays full. A row's tokens depend on its own uniforms, not on its company.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.warp import Warp
+from ..infer.cache import PreallocatedCache
 from ..infer.cached_model import CachedModel
 
-COMPACT_AT = 0.8  # drop finished rows once this share or less is still running: each drop copies the cache
+REFILL_AT = 0.75  # refill once this share of the batch or less is running: each refill copies the cache
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,11 @@ class PaddedPrompts:
 
     tokens: Tensor
     real: Tensor
+
+    @property
+    def positions(self) -> Tensor:
+        """(B, P) each token's position in its own prompt."""
+        return (self.real.cumsum(-1) - 1).clamp(min=0)
 
 
 def left_pad(prompts: list[list[int]], device: torch.device) -> PaddedPrompts:
@@ -52,52 +60,128 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 def roll_out(
     model: CachedModel,
     prompts: list[list[int]],
-    uniforms: Tensor,
+    uniforms: list[Tensor],
     warp: Warp,
     stop_tokens: frozenset[int],
+    *,
+    batch_size: int,
+    on_done: Callable[[int], None] = lambda tokens: None,
 ) -> list[list[int]]:
-    """Continue every prompt until a stop token (included) or the budget.
+    """Continue every prompt until a stop token (included) or its budget. Prompts of like length should stand together.
 
     Args:
-        prompts: B lists of token ids.
-        uniforms: (B, T) in [0, 1); T is the budget, and the t-th number of a row decides its t-th token.
+        prompts: N lists of token ids.
+        uniforms: N tensors of numbers in [0, 1); a row's t-th number decides its t-th token, and their count is its
+            budget.
+        batch_size: rows that run together.
+        on_done: called with the length of every finished continuation.
     """
-    rows, budget = uniforms.shape
-    device = model.device
-    padded = left_pad(prompts, device)
-    width = padded.tokens.shape[1]
-    uniforms = uniforms.to(device)
-    stops = torch.tensor(sorted(stop_tokens), dtype=torch.long, device=device)
+    rollouts = Rollouts(model, prompts, uniforms, warp, stop_tokens, on_done)
+    while True:
+        running = rollouts.count_running()
+        few = running <= REFILL_AT * batch_size
+        if few and rollouts.waiting:
+            rollouts.refill(batch_size - running)
+        elif running == 0:
+            return rollouts.results()
+        elif few and running <= REFILL_AT * len(rollouts.owner):
+            rollouts.refill(0)
+        else:
+            rollouts.step()
 
-    result = torch.zeros(rows, budget, dtype=torch.long, device=device)
-    lengths = torch.full((rows,), budget, dtype=torch.long, device=device)
-    alive = torch.arange(rows, device=device)  # which prompt each row of the batch belongs to
-    running = torch.ones(rows, dtype=torch.bool, device=device)
-    real = torch.ones(rows, width + budget, dtype=torch.bool, device=device)
-    real[:, :width] = padded.real
-    positions = (padded.real.cumsum(-1) - 1).clamp(min=0)  # (B, P)
 
-    model.start(width + budget)
-    padding = None if bool(padded.real.all()) else real
-    tokens = padded.tokens
-    for step in range(budget):
-        end = width + step
-        logits, _ = model.forward(
-            tokens, keep=1, padding=None if padding is None else padding[:, :end], positions=positions
+class Rollouts:
+    """The state of :func:`roll_out`: N prompts and their continuations, B rows of a batch that runs."""
+
+    def __init__(
+        self,
+        model: CachedModel,
+        prompts: list[list[int]],
+        uniforms: list[Tensor],
+        warp: Warp,
+        stop_tokens: frozenset[int],
+        on_done: Callable[[int], None],
+    ) -> None:
+        self.model, self.prompts, self.warp, self.on_done = model, prompts, warp, on_done
+        device = model.device
+        self.budgets = torch.tensor([len(row) for row in uniforms], device=device)  # (N,)
+        self.uniforms = pad_sequence(uniforms, batch_first=True).to(device)  # (N, T)
+        self.stops = torch.tensor(sorted(stop_tokens), dtype=torch.long, device=device)
+        self.tokens = torch.zeros(self.uniforms.shape, dtype=torch.long, device=device)  # (N, T)
+        self.counts = torch.zeros(len(prompts), dtype=torch.long, device=device)  # (N,) tokens chosen so far
+        self.arrived = 0  # prompts that have entered the batch
+
+        self.owner = torch.empty(0, dtype=torch.long, device=device)  # (B,) the prompt each row continues
+        self.lengths = torch.empty(0, dtype=torch.long, device=device)  # (B,) tokens each row has read
+        self.last = torch.empty(0, dtype=torch.long, device=device)  # (B,) the token each row reads next
+        self.running = torch.empty(0, dtype=torch.bool, device=device)  # (B,)
+        self.real = torch.empty(0, 0, dtype=torch.bool, device=device)  # (B, columns) false on padding
+        self.cache: PreallocatedCache | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Prompts that have not entered the batch."""
+        return len(self.prompts) - self.arrived
+
+    def count_running(self) -> int:
+        return int(self.running.sum())
+
+    def results(self) -> list[list[int]]:
+        return [row[:count] for row, count in zip(self.tokens.tolist(), self.counts.tolist(), strict=True)]
+
+    def refill(self, places: int) -> None:
+        """Send finished rows away and let up to ``places`` waiting prompts in."""
+        device = self.model.device
+        stay = self.running.nonzero().squeeze(1)
+        coming = torch.arange(self.arrived, self.arrived + min(places, self.waiting), device=device)
+        self.arrived += len(coming)
+        self.owner = torch.cat([self.owner[stay], coming])
+        self.lengths, self.last, self.running = self.lengths[stay], self.last[stay], self.running[stay]
+        newcomers = self._prefill(coming) if len(coming) else None
+
+        width = int(self.lengths.max())
+        columns = width + int((self.budgets[self.owner] - self.counts[self.owner]).max())
+        if self.cache is None:
+            assert newcomers is not None
+            self.cache, newcomers, stay = newcomers, None, torch.arange(len(coming), device=device)
+        self.cache.refill(stay, width, newcomers, columns)
+        self.model.cache = self.cache
+        self.model.reserve(columns)
+        self.real = torch.arange(columns, device=device) >= (width - self.lengths)[:, None]
+
+    def _prefill(self, coming: Tensor) -> PreallocatedCache:
+        """Read the prompts ``coming`` and choose their first tokens; their rows follow those of the batch."""
+        group = left_pad([self.prompts[i] for i in coming.tolist()], self.model.device)
+        self.model.start(group.tokens.shape[1])
+        padding = None if bool(group.real.all()) else group.real
+        logits, _ = self.model.forward(group.tokens, keep=1, padding=padding, positions=group.positions)
+        first, on = self._choose(logits[:, -1], coming)
+        self.lengths = torch.cat([self.lengths, group.real.sum(-1)])
+        self.last = torch.cat([self.last, first])
+        self.running = torch.cat([self.running, on])
+        return self.model.cache
+
+    def step(self) -> None:
+        """One token for every running row."""
+        seen = self.real[:, : self.model.length + 1]
+        logits, _ = self.model.forward(
+            self.last.unsqueeze(1),
+            keep=1,
+            padding=None if bool(seen.all()) else seen,
+            positions=self.lengths.unsqueeze(1),
         )
-        chosen = draw(warp(logits[:, -1]), uniforms[alive, step])  # (B,)
-        result[alive[running], step] = chosen[running]
-        stopped = running & torch.isin(chosen, stops)
-        lengths[alive[stopped]] = step + 1
-        running = running & ~stopped
-        left = int(running.sum())
-        if left == 0:
-            break
-        tokens, positions = chosen.unsqueeze(1), positions[:, -1:] + 1
-        if left <= COMPACT_AT * len(running):
-            rest = running.nonzero().squeeze(1)
-            model.cache.select_rows(rest)
-            alive, tokens, positions = alive[rest], tokens[rest], positions[rest]
-            padding = None if padding is None else padding[rest]
-            running = torch.ones(left, dtype=torch.bool, device=device)
-    return [row[:length] for row, length in zip(result.tolist(), lengths.tolist(), strict=True)]
+        self.lengths = self.lengths + 1
+        rows = self.running.nonzero().squeeze(1)
+        tokens, on = self._choose(logits[rows, -1], self.owner[rows])
+        self.last = self.last.index_copy(0, rows, tokens)
+        self.running = self.running.index_copy(0, rows, on)
+
+    def _choose(self, logits: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+        """The next tokens (b,) of the prompts ``owner`` from logits (b, V), and whether those rows go on (b,)."""
+        tokens = draw(self.warp(logits), self.uniforms[owner, self.counts[owner]])
+        self.tokens[owner, self.counts[owner]] = tokens
+        self.counts[owner] += 1
+        on = ~torch.isin(tokens, self.stops) & (self.counts[owner] < self.budgets[owner])
+        for count in self.counts[owner[~on]].tolist():
+            self.on_done(count)
+        return tokens, on

@@ -48,12 +48,40 @@ class PreallocatedLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1  # the buffer's end is not a limit of the model's: models read a limit here as "static cache"
 
-    def select_rows(self, rows: Tensor) -> None:
-        """Keep only these rows of the batch, in this order."""
+    def refill(self, rows: Tensor, width: int, newcomers: PreallocatedLayer | None, capacity: int) -> None:
+        """See :meth:`PreallocatedCache.refill`."""
         assert self.keys is not None
         assert self.values is not None
-        self.keys = self.keys.index_select(0, rows)
-        self.values = self.values.index_select(0, rows)
+        self.keys = _refilled(
+            self.keys[:, :, : self.length], rows, width, None if newcomers is None else newcomers.filled()[0], capacity
+        )
+        self.values = _refilled(
+            self.values[:, :, : self.length],
+            rows,
+            width,
+            None if newcomers is None else newcomers.filled()[1],
+            capacity,
+        )
+        self.capacity, self.length = capacity, width
+
+    def filled(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of the tokens read so far, (B, H, length, D)."""
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+
+def _refilled(old: Tensor, rows: Tensor, width: int, new: Tensor | None, capacity: int) -> Tensor:
+    kept, added = len(rows), 0 if new is None else len(new)
+    buffer = old.new_empty(kept + added, old.shape[1], capacity, old.shape[3])
+    parts = [(buffer[:kept], old[rows, :, -width:])]
+    if new is not None:
+        parts.append((buffer[kept:], new))
+    for place, part in parts:
+        start = width - part.shape[2]
+        place[:, :, :start] = 0  # masked, but whatever memory held there, times zero, must be zero
+        place[:, :, start:width] = part
+    return buffer
 
 
 class PreallocatedCache(Cache):
@@ -73,10 +101,18 @@ class PreallocatedCache(Cache):
         for layer in self.own:
             layer.length = length
 
-    def select_rows(self, rows: Tensor) -> None:
-        """Keep only these rows of the batch (finished rows leave, and cost nothing more)."""
-        for layer in self.own:
-            layer.select_rows(rows)
+    def refill(self, rows: Tensor, width: int, newcomers: PreallocatedCache | None, capacity: int) -> None:
+        """Change the batch between two forwards: finished rows leave, others take their places.
+
+        Args:
+            rows: rows to keep, in this order.
+            width: columns to keep, counted from the last one back; at least the longest text of any row, old or new.
+            newcomers: a cache that has read other texts, left-padded; its rows follow the kept ones, ends aligned.
+            capacity: columns to make room for.
+        """
+        layers = [None] * len(self.own) if newcomers is None else newcomers.own
+        for layer, new in zip(self.own, layers, strict=True):
+            layer.refill(rows, width, new, capacity)
 
 
 def as_row(tokens: list[int], device: torch.device) -> Tensor:

@@ -47,8 +47,12 @@ class CachedModel:
     def start(self, capacity: int) -> None:
         """Forget everything; make room for ``capacity`` tokens a row."""
         self.cache = PreallocatedCache(self.layers, capacity)
+        self.reserve(capacity)
+
+    def reserve(self, capacity: int) -> None:
+        """Be ready for positions up to ``capacity``: a cache put in from outside may be longer than the started one."""
         if self.lean is not None:
-            self.lean.start(capacity)
+            self.lean.reserve(capacity)
 
     @property
     def length(self) -> int:
@@ -74,8 +78,8 @@ class CachedModel:
             logits (B, keep, V) and the hidden states (B, keep, d) they come from.
         """
         keep = tokens.shape[1] if keep is None else keep
-        if self.lean is not None and padding is None:
-            return self.lean.forward(tokens, self.cache, keep)
+        if self.lean is not None:
+            return self.lean.forward(tokens, self.cache, keep, padding, positions)
         inputs: dict[str, Any] = {"input_ids": tokens, "past_key_values": self.cache, "use_cache": True}
         if self._keeps_logits:
             inputs["logits_to_keep"] = keep

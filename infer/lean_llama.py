@@ -43,7 +43,7 @@ class LeanLlama:
             and model.config.rope_parameters["rope_type"] in STATIC_ROPE
         )
 
-    def start(self, capacity: int) -> None:
+    def reserve(self, capacity: int) -> None:
         """Tabulate the rotary angles of ``capacity`` positions."""
         if len(self.cos) < capacity:
             embedding = self.model.model.embed_tokens.weight
@@ -52,15 +52,27 @@ class LeanLlama:
             # rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign goes into the table.
             self.cos, self.sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
 
-    def forward(self, tokens: Tensor, cache: PreallocatedCache, keep: int) -> tuple[Tensor, Tensor]:
-        """Read ``tokens`` (B, n); logits (B, keep, V) and hidden states (B, keep, d) of the last ``keep``."""
+    def forward(
+        self, tokens: Tensor, cache: PreallocatedCache, keep: int, padding: Tensor | None, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Read ``tokens`` (B, n); arguments and results are those of ``CachedModel.forward``."""
         batch, n = tokens.shape
         past = cache.length
         decoder, half = self.model.model, self.head_size // 2
-        cos, sin = self.cos[past : past + n], self.sin[past : past + n]  # (n, D)
+        if padding is None or positions is None:
+            cos, sin = self.cos[past : past + n], self.sin[past : past + n]  # (n, D)
+        else:
+            cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)  # (B, 1, n, D)
         # One token sees everything, a prompt sees the triangle; a draft sees the cache and its own triangle.
-        mask = None if n == 1 or past == 0 else torch.ones(n, past + n, dtype=torch.bool).tril(past)
-        triangle = n > 1 and past == 0
+        triangle = n > 1 and past == 0 and padding is None
+        mask = None
+        if n > 1 and not triangle:
+            mask = torch.ones(n, past + n, dtype=torch.bool).tril(past)
+        if padding is not None:
+            mask = padding[:, None, None] if mask is None else mask & padding[:, None, None]  # (B, 1, n, past + n)
+            # Padding sees itself: a row of attention that sees nothing would be NaN, and spread.
+            if n > 1:
+                mask = mask | torch.eye(n, past + n, dtype=torch.bool).roll(past, -1)
 
         x = F.embedding(tokens, decoder.embed_tokens.weight)  # (B, n, d)
         for layer, kept in zip(decoder.layers, cache.own, strict=True):

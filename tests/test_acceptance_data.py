@@ -77,12 +77,17 @@ def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
     model = CachedModel(make(architecture))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(64, (n,), generator=generator).tolist() for n in (1, 9, 4, 4, 12, 2, 7)]
-    uniforms = torch.rand(len(prompts), 20, generator=generator)
+    uniforms = [torch.rand(budget, generator=generator) for budget in (20, 20, 5, 20, 1, 20, 20)]
     warp, stops = Warp(1.0, 20), frozenset(range(0, 64, 9))
-    together = roll_out(model, prompts, uniforms, warp, stops)
-    alone = [roll_out(model, [p], u[None], warp, stops)[0] for p, u in zip(prompts, uniforms, strict=True)]
-    assert together == alone
-    assert len({len(row) for row in together}) > 2
+    alone = [roll_out(model, [p], [u], warp, stops, batch_size=1)[0] for p, u in zip(prompts, uniforms, strict=True)]
+    assert len({len(row) for row in alone}) > 2
+    for batch_size in (1, 2, 3, 7, 50):
+        done: list[int] = []
+        together = roll_out(model, prompts, uniforms, warp, stops, batch_size=batch_size, on_done=done.append)
+        assert together == alone
+        assert sorted(done) == sorted(map(len, alone))
+    model.lean = None
+    assert roll_out(model, prompts, uniforms, warp, stops, batch_size=3) == alone
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

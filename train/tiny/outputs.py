@@ -35,13 +35,12 @@ def sample_outputs(
         path = folder / f"{start // CHUNK:04d}.json"
         if not path.exists():
             chunk = sorted(ids[start : start + CHUNK], key=lambda id: len(prompts[id]))
-            made: dict[str, list[int]] = {}
-            for begin in range(0, len(chunk), BATCH):
-                batch = chunk[begin : begin + BATCH]
-                generator = torch.Generator().manual_seed((seed << 32) + start + begin)
-                uniforms = torch.rand(len(batch), budget, generator=generator)
-                rows = roll_out(model, [prompts[id] for id in batch], uniforms, Warp(1.0, 50), stop_tokens)
-                made |= dict(zip(batch, rows, strict=True))
+            generator = torch.Generator().manual_seed((seed << 32) + start)
+            uniforms = list(torch.rand(len(chunk), budget, generator=generator))
+            rows = roll_out(
+                model, [prompts[id] for id in chunk], uniforms, Warp(1.0, 50), stop_tokens, batch_size=BATCH
+            )
+            made = dict(zip(chunk, rows, strict=True))
             with replacing(path) as temporary:
                 temporary.write_text(json.dumps(made), encoding="utf-8")
         outputs |= json.loads(path.read_text(encoding="utf-8"))

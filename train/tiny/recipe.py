@@ -78,7 +78,7 @@ def train_tiny(settings: TinyModels, output: Path, console: Console | None = Non
     prompts = {d.id: encoded[d.id][0][: encoded[d.id][1]] for d in documents}
     by_source = _groups([d for d in train if len(prompts[d.id]) <= room], lambda d: d.source)
     chosen = _in_turn(by_source)[: settings.rollouts]
-    target = CachedModel(load_causal_lm(str(output / "tiny")))
+    target = CachedModel(load_causal_lm(str(output / "tiny"), dtype="bfloat16"))  # as it was trained
     stops = frozenset([tokenizer.eos_token_id])
     outputs = sample_outputs(
         target,

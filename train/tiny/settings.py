@@ -53,11 +53,11 @@ class TinyModels:
     vocab_size: int = 4096
     context: int = 512
     target_tokens: int = 14_000_000
-    draft_tokens: int = 16_000_000
-    specialist_tokens: int = 5_000_000
-    rollouts: int = 12_000
-    rollout_tokens: int = 160
-    rollout_repeats: int = 2
+    draft_tokens: int = 12_000_000
+    specialist_tokens: int = 4_000_000
+    rollouts: int = 5_000
+    rollout_tokens: int = 128
+    rollout_repeats: int = 3
     held_out_prompts: int = 40
     lr: float = 3e-3
     draft_lr: float = 6e-3
