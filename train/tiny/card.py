@@ -25,7 +25,11 @@ def write_card(
     is_target = name == "tiny"
     specialist = settings.specialists.get(name)
     tokens = (
-        settings.target_tokens if is_target else settings.specialist_tokens if specialist else settings.draft_tokens
+        settings.target_tokens
+        if is_target
+        else settings.specialist_tokens + settings.specialist_distil_tokens
+        if specialist
+        else settings.draft_tokens + settings.distil_tokens
     )
     role = "target" if is_target else f"draft for {', '.join(specialist)}" if specialist else "general draft"
     lines = [
@@ -44,7 +48,11 @@ def write_card(
         "stored in bfloat16",
         f"* context: {settings.context} tokens; byte-level BPE of {settings.vocab_size} entries with a chat template",
         f"* tokens seen in training: {tokens:,}"
-        + ("" if is_target else f", among them the target's own outputs, {settings.rollout_repeats} times each"),
+        + (
+            ""
+            if is_target
+            else ", the target's own outputs among them; the last part with the target's distributions as labels"
+        ),
         f"* command: `specpilot train tiny --data <folder of text> --seed {settings.seed}`",
         "",
         "## Training text",

@@ -1,4 +1,4 @@
-"""Pre-training of one small Llama from scratch: next-token cross-entropy, Muon for matrices, AdamW for the rest."""
+"""Training of one small Llama on text or on the target's opinion of it: Muon for matrices, AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ from transformers import LlamaForCausalLM
 
 from ..loader import ResumableLoader
 from .corpus import Packed
+from .distillation import Taught
+
+# tokens (B, T), whether each belongs to a response (B, T), and for distillation the target's probabilities (B, T, k) of
+# its most likely next tokens, and their ids (B, T, k)
+Batch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 class LanguageModel(pl.LightningModule):
-    """Cross-entropy over packed windows; prompt tokens weigh ``prompt_weight``, since only responses are generated.
+    """Cross-entropy over packed windows, with the token that came or with the target's distribution.
+
+    Prompt tokens weigh ``prompt_weight``, since only responses are generated.
 
     Learning rate: linear warm-up, then flat, then linear to zero over the last ``decay`` share of the steps.
     """
@@ -31,17 +38,21 @@ class LanguageModel(pl.LightningModule):
         self.automatic_optimization = False  # two optimizers, stepped together
         self.loss = torch.compile(self._loss) if compile else self._loss
 
-    def _loss(self, tokens: Tensor, weight: Tensor) -> Tensor:
-        logits = self.model(input_ids=tokens, use_cache=False).logits  # (B, T, V)
-        losses = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none")
+    def _loss(self, tokens: Tensor, weight: Tensor, probabilities: Tensor | None, likely: Tensor | None) -> Tensor:
+        logits = self.model(input_ids=tokens, use_cache=False).logits[:, :-1].float()  # (B, T - 1, V)
+        if probabilities is None or likely is None:
+            losses = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
+        else:
+            expected = logits.log_softmax(-1).gather(-1, likely[:, :-1])
+            losses = -(probabilities[:, :-1] * expected).sum(-1).flatten()
         weight = weight[:, 1:].flatten()
         return (losses * weight).sum() / weight.sum()
 
-    def _weighted_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        tokens, is_response = batch
-        return self.loss(tokens, torch.where(is_response, 1.0, self.prompt_weight))
+    def _weighted_loss(self, batch: Batch) -> Tensor:
+        tokens, is_response, probabilities, likely = batch
+        return self.loss(tokens, torch.where(is_response, 1.0, self.prompt_weight), probabilities, likely)
 
-    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+    def training_step(self, batch: Batch, index: int) -> None:
         optimizers = self.optimizers()
         assert isinstance(optimizers, list)
         muon, adam = optimizers
@@ -58,7 +69,7 @@ class LanguageModel(pl.LightningModule):
         adam.zero_grad()
         self.log("train_loss", loss, prog_bar=True)
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+    def validation_step(self, batch: Batch, index: int) -> None:
         self.log("val_loss", self._weighted_loss(batch), prog_bar=True)
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
@@ -80,7 +91,7 @@ def learning_rate_scale(step: int, steps: int, decay: float, warmup: int = 100) 
 
 def fit(
     model: LlamaForCausalLM,
-    train: Packed,
+    train: Packed | Taught,
     validation: Packed,
     folder: Path,
     *,
@@ -93,16 +104,19 @@ def fit(
     seed: int,
 ) -> LlamaForCausalLM:
     """Train ``model`` on about ``tokens`` tokens in bf16 autocast; goes on from ``folder`` if it was cut short."""
-    steps = max(1, tokens // (batch_size * train.tokens.shape[1]))
+    steps = max(1, tokens // (batch_size * validation.tokens.shape[1]))
 
-    def loader(packed: Packed, shuffle: bool) -> ResumableLoader[tuple[Tensor, Tensor]]:
-        return ResumableLoader(
-            len(packed.tokens) // batch_size * batch_size or len(packed.tokens),  # whole batches: one compiled shape
-            batch_size,
-            seed,
-            lambda epoch, rows: (packed.tokens[rows], packed.is_response[rows]),
-            shuffle,
-        )
+    def loader(data: Packed | Taught, shuffle: bool) -> ResumableLoader[Batch]:
+        text = data.text if isinstance(data, Taught) else data
+
+        def batch(epoch: int, rows: Tensor) -> Batch:
+            if isinstance(data, Taught):
+                soft = data.probabilities[rows].float(), data.tokens[rows].long()
+                return text.tokens[rows], text.is_response[rows], *soft
+            return text.tokens[rows], text.is_response[rows], None, None
+
+        whole = len(text.tokens) // batch_size * batch_size  # whole batches: one compiled shape
+        return ResumableLoader(whole or len(text.tokens), batch_size, seed, batch, shuffle)
 
     trainer = pl.Trainer(
         max_steps=steps,

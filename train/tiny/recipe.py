@@ -1,16 +1,17 @@
 """``specpilot train tiny``: the shipped tiny models from text, end to end.
 
-Tokenizer → target → the target's own outputs → general draft and specialised drafts (text and outputs) → held-out loss
-and agreement by domain → model cards. Every stage leaves its result in the output folder and is skipped when it is
-there, so that a run cut short goes on.
+Tokenizer → target → the target's own outputs → general draft and specialised drafts, first on text and outputs, then on
+the target's distributions → held-out loss and agreement by domain → model cards. Every stage leaves its result in the
+output folder and is skipped when it is there, so that a run cut short goes on.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
 from collections.abc import Callable
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from ...infer.models import load_causal_lm
 from .agreement import measure_agreement
 from .card import write_card
 from .corpus import Document, Packed, encode, load_documents, pack
+from .distillation import Taught, teach
 from .language_model import fit
 from .outputs import sample_outputs
 from .settings import TinyModels
@@ -48,78 +50,157 @@ def train_tiny(settings: TinyModels, output: Path, console: Console | None = Non
     Raises:
         InputError: a source of text is missing, or the folder was begun with other settings.
     """
-    console = console or Console(stderr=True)
-    documents = load_documents(settings.data, settings.sources)
-    work = output / "work"
-    work.mkdir(parents=True, exist_ok=True)
-    _same_settings(settings, work / "settings.json")
-    train = [d for d in documents if not d.held_out]
-    held_out = [d for d in documents if d.held_out]
-
-    console.rule("tokenizer")
-    if not (work / "tokenizer" / "tokenizer.json").exists():
-        texts = (
-            text
-            for d in train
-            for text in ([d.response] if d.source in settings.without_prompts else [d.response, d.prompt])
-        )
-        train_tokenizer(texts, settings.vocab_size, settings.context).save_pretrained(work / "tokenizer")
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(work / "tokenizer")
-    encoded = {d.id: encode(tokenizer, d.prompt, d.response) for d in documents}
-    validation = _some(pack((encoded[d.id] for d in held_out), settings.context, settings.seed), settings.seed)
-
-    console.rule("tiny: the target")
-    if not (output / "tiny" / "config.json").exists():
-        packed = pack((encoded[d.id] for d in train), settings.context, settings.seed)
-        _train(settings, "target", packed, validation, "tiny", output, tokenizer, settings.target_tokens, settings.lr)
-
-    console.rule("the target's own outputs")
-    room = settings.context - settings.rollout_tokens
-    prompts = {d.id: encoded[d.id][0][: encoded[d.id][1]] for d in documents}
-    by_source = _groups([d for d in train if len(prompts[d.id]) <= room], lambda d: d.source)
-    chosen = _in_turn(by_source)[: settings.rollouts]
-    target = CachedModel(load_causal_lm(str(output / "tiny"), dtype="bfloat16"))  # as it was trained
-    stops = frozenset([tokenizer.eos_token_id])
-    outputs = sample_outputs(
-        target,
-        {d.id: prompts[d.id] for d in chosen},
-        work / "outputs",
-        budget=settings.rollout_tokens,
-        seed=settings.seed,
-        stop_tokens=stops,
-    )
-    domain_of = {d.id: d.domain for d in documents}
-
-    drafts = {"tiny-draft": None, **settings.specialists}
-    for name, domains in drafts.items():
-        console.rule(name)
-        if (output / name / "config.json").exists():
-            continue
-        rows = [encoded[d.id] for d in train if domains is None or d.domain in domains]
-        own = [
-            (prompts[id] + tokens, len(prompts[id]))
-            for id, tokens in outputs.items()
-            if domains is None or domain_of[id] in domains
-        ]
-        packed = pack(rows + own * settings.rollout_repeats, settings.context, settings.seed)
-        budget = settings.draft_tokens if domains is None else settings.specialist_tokens
-        _train(settings, "draft", packed, validation, name, output, tokenizer, budget, settings.draft_lr)
-
-    console.rule("held-out loss, agreement, model cards")
-    by_domain = _groups([d for d in held_out if len(prompts[d.id]) <= room], lambda d: d.domain)
-    some = [d for group in by_domain for d in group[: settings.held_out_prompts]]
-    path = work / "held_out.jsonl"
-    path.write_text("".join(json.dumps({"id": d.id, "prompt": d.prompt}) + "\n" for d in some), encoding="utf-8")
-    for name, domains in {"tiny": [], **drafts}.items():
-        losses = held_out_loss(load_causal_lm(str(output / name)), held_out, encoded, settings.context)
-        agreement = []
-        if name != "tiny":
-            agreement = measure_agreement(
-                output / "tiny", output / name, path, domain_of, work / f"agreement-{name}", settings.seed
-            )
-        read = [d for d in train if not domains or d.domain in domains]
-        write_card(output / name, name, settings, read, losses, agreement)
+    recipe = Recipe(settings, output, console or Console(stderr=True))
+    recipe.target()
+    own = recipe.own_outputs()
+    recipe.drafts_from_text(own)
+    recipe.drafts_from_target(own)
+    recipe.cards()
     return output
+
+
+class Recipe:
+    """The text, its tokenizer and the stages. Encoded documents are (ids, length of the prompt)."""
+
+    def __init__(self, settings: TinyModels, output: Path, console: Console) -> None:
+        self.settings, self.output, self.console = settings, output, console
+        documents = load_documents(settings.data, settings.sources)
+        self.work = output / "work"
+        self.work.mkdir(parents=True, exist_ok=True)
+        _same_settings(settings, self.work / "settings.json")
+        self.train = [d for d in documents if not d.held_out]
+        self.held_out = [d for d in documents if d.held_out]
+        self.domain_of = {d.id: d.domain for d in documents}
+        self.drafts: dict[str, list[str] | None] = {"tiny-draft": None, **settings.specialists}
+
+        self.tokenizer = self._tokenizer()
+        self.encoded = {d.id: encode(self.tokenizer, d.prompt, d.response) for d in documents}
+        self.prompts = {id: ids[:head] for id, (ids, head) in self.encoded.items()}
+        self.room = settings.context - settings.rollout_tokens  # the longest prompt that is rolled out
+        self.validation = _some(self._pack([self.encoded[d.id] for d in self.held_out]), settings.seed)
+
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        settings, folder = self.settings, self.work / "tokenizer"
+        if not (folder / "tokenizer.json").exists():
+            self.console.rule("tokenizer")
+            mute = settings.without_prompts
+            texts = (t for d in self.train for t in ([d.response] if d.source in mute else [d.response, d.prompt]))
+            train_tokenizer(texts, settings.vocab_size, settings.context).save_pretrained(folder)
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+
+    def _pack(self, documents: list[tuple[list[int], int]]) -> Packed:
+        return pack(documents, self.settings.context, self.settings.seed)
+
+    def _text(self, documents: list[Document], domains: list[str] | None) -> list[tuple[list[int], int]]:
+        return [self.encoded[d.id] for d in documents if domains is None or d.domain in domains]
+
+    def target(self) -> None:
+        """The target, on text."""
+        if (self.output / "tiny" / "config.json").exists():
+            return
+        self.console.rule("tiny: the target")
+        model = new_model("target", self.settings, self.tokenizer)
+        text = self._pack(self._text(self.train, None))
+        self._fit(model, text, "tiny", self.settings.target_tokens, self.settings.lr)
+        finish(self.work / "tiny" / "model", self.output / "tiny", self.tokenizer)
+
+    def own_outputs(self) -> dict[str, tuple[list[int], int]]:
+        """The target's own continuations of training prompts, by document, encoded."""
+        self.console.rule("the target's own outputs")
+        settings = self.settings
+        fitting = [d for d in self.train if len(self.prompts[d.id]) <= self.room]
+        chosen = _in_turn(_groups(fitting, lambda d: d.source))[: settings.rollouts]
+        outputs = sample_outputs(
+            CachedModel(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")),  # as it was trained
+            {d.id: self.prompts[d.id] for d in chosen},
+            self.work / "outputs",
+            budget=settings.rollout_tokens,
+            seed=settings.seed,
+            stop_tokens=frozenset([self.tokenizer.eos_token_id]),
+        )
+        return {id: (self.prompts[id] + tokens, len(self.prompts[id])) for id, tokens in outputs.items()}
+
+    def drafts_from_text(self, own: dict[str, tuple[list[int], int]]) -> None:
+        """Drafts that read the text of their domains and the target's outputs there."""
+        settings = self.settings
+        for name, domains in self.drafts.items():
+            if (self.work / name / "model" / "config.json").exists():
+                continue
+            self.console.rule(f"{name}: text, and the target's outputs")
+            outputs = [own[id] for id in own if domains is None or self.domain_of[id] in domains]
+            text = self._pack(self._text(self.train, domains) + outputs * settings.rollout_repeats)
+            budget = settings.draft_tokens if domains is None else settings.specialist_tokens
+            self._fit(new_model("draft", settings, self.tokenizer), text, name, budget, settings.draft_lr)
+
+    def drafts_from_target(self, own: dict[str, tuple[list[int], int]]) -> None:
+        """The same drafts after they have learnt to follow the target's distributions."""
+        settings = self.settings
+        taught = self._taught(own)
+        for name, domains in self.drafts.items():
+            if (self.output / name / "config.json").exists():
+                continue
+            self.console.rule(f"{name}: distilled")
+            lessons = Taught.join(list(taught.values())) if domains is None else taught[name]
+            budget = settings.distil_tokens if domains is None else settings.specialist_distil_tokens
+            model = load_causal_lm(str(self.work / name / "model")).requires_grad_(True).train()
+            self._fit(model, lessons, f"{name}-distilled", budget, settings.distil_lr)
+            finish(self.work / f"{name}-distilled" / "model", self.output / name, self.tokenizer)
+
+    def _taught(self, own: dict[str, tuple[list[int], int]]) -> dict[str, Taught]:
+        """What the target thinks of some text and of its own outputs, for each specialist and for the rest."""
+        self.console.rule("the target's distributions")
+        settings = self.settings
+        target = load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")
+        text = _in_turn(_groups(self.train, lambda d: d.source))
+        text = text[: _how_many([len(self.encoded[d.id][0]) for d in text], settings.distil_text)]
+        special = {domain for domains in settings.specialists.values() for domain in domains}
+        groups = {**settings.specialists, "rest": sorted(set(self.domain_of.values()) - special)}
+        taught = {}
+        for name, domains in groups.items():
+            outputs = [own[id] for id in own if self.domain_of[id] in domains]
+            if outputs:
+                windows = self._pack(self._text(text, domains) + outputs)
+                taught[name] = teach(target, windows, self.work / f"taught-{name}.safetensors")
+        return taught
+
+    def cards(self) -> None:
+        """Held-out loss of every model, agreement of every draft with the target, and the model cards."""
+        self.console.rule("held-out loss, agreement, model cards")
+        settings, output = self.settings, self.output
+        by_domain = _groups([d for d in self.held_out if len(self.prompts[d.id]) <= self.room], lambda d: d.domain)
+        some = [d for group in by_domain for d in group[: settings.held_out_prompts]]
+        path = self.work / "held_out.jsonl"
+        path.write_text("".join(json.dumps({"id": d.id, "prompt": d.prompt}) + "\n" for d in some), encoding="utf-8")
+        for name, domains in {"tiny": None, **self.drafts}.items():
+            model = load_causal_lm(str(output / name))
+            losses = held_out_loss(model, self.held_out, self.encoded, settings.context)
+            agreement = []
+            if name != "tiny":
+                folder = self.work / f"agreement-{name}"
+                agreement = measure_agreement(
+                    output / "tiny", output / name, path, self.domain_of, folder, settings.seed
+                )
+            read = [d for d in self.train if domains is None or d.domain in domains]
+            write_card(output / name, name, settings, read, losses, agreement)
+
+    def _fit(self, model: Any, data: Packed | Taught, name: str, tokens: int, lr: float) -> None:
+        """Train ``model`` in ``work/name`` and leave it, in bfloat16, in ``work/name/model``."""
+        settings, folder = self.settings, self.work / name
+        fit(
+            model,
+            data,
+            self.validation,
+            folder,
+            tokens=tokens,
+            batch_size=settings.batch_size,
+            lr=lr,
+            prompt_weight=settings.prompt_weight,
+            decay=settings.decay,
+            compile=settings.compile,
+            seed=settings.seed,
+        )
+        model.to(dtype=torch.bfloat16).save_pretrained(folder / "new", max_shard_size=MAX_SHARD)
+        (folder / "new").rename(folder / "model")
 
 
 def _same_settings(settings: TinyModels, path: Path) -> None:
@@ -135,17 +216,8 @@ def _same_settings(settings: TinyModels, path: Path) -> None:
         )
 
 
-def _train(
-    settings: TinyModels,
-    shape: str,
-    train: Packed,
-    validation: Packed,
-    name: str,
-    output: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    tokens: int,
-    lr: float,
-) -> None:
+def new_model(shape: str, settings: TinyModels, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+    """A Llama with random weights that depend on the seed alone."""
     layers, hidden, feed_forward, heads = SHAPES[shape]
     config = LlamaConfig(
         vocab_size=settings.vocab_size,
@@ -162,26 +234,19 @@ def _train(
     )
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        model = LlamaForCausalLM(config)
-    fit(
-        model,
-        train,
-        validation,
-        output / "work" / name,
-        tokens=tokens,
-        batch_size=settings.batch_size,
-        lr=lr,
-        prompt_weight=settings.prompt_weight,
-        decay=settings.decay,
-        compile=settings.compile,
-        seed=settings.seed,
-    )
-    tokenizer.save_pretrained(output / name)
-    # config.json comes last and marks the stage as done
-    half: Any = model.to(dtype=torch.bfloat16)
-    half.save_pretrained(output / "work" / name / "model", max_shard_size=MAX_SHARD)
-    for file in sorted((output / "work" / name / "model").iterdir(), key=lambda p: p.name == "config.json"):
-        file.replace(output / name / file.name)
+        return LlamaForCausalLM(config)
+
+
+def finish(model: Path, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Put a trained model and its tokenizer where they are looked for; ``config.json`` comes last and marks the end."""
+    tokenizer.save_pretrained(folder)
+    for file in sorted(model.iterdir(), key=lambda path: path.name == "config.json"):
+        shutil.copyfile(file, folder / file.name)
+
+
+def _how_many(lengths: list[int], budget: int) -> int:
+    """How many of the first texts fit into ``budget`` tokens."""
+    return sum(total <= budget for total in accumulate(lengths))
 
 
 def _some(packed: Packed, seed: int) -> Packed:

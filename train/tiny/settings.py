@@ -36,6 +36,10 @@ class TinyModels:
         rollouts: prompts whose continuation by the target the drafts are trained on, beside the text.
         rollout_tokens: longest such continuation.
         rollout_repeats: how often the target's own outputs are seen for each time the text is.
+        distil_tokens: tokens the general draft then learns to follow the target's own distribution on.
+        specialist_distil_tokens: the same for each specialised draft.
+        distil_text: tokens of text, beside the target's outputs, that the target's distribution is computed on.
+        distil_lr: peak learning rate of that.
         held_out_prompts: prompts a domain on which agreement of target and draft is measured.
         lr: peak learning rate of the target.
         draft_lr: peak learning rate of the drafts.
@@ -58,6 +62,10 @@ class TinyModels:
     rollouts: int = 5_000
     rollout_tokens: int = 128
     rollout_repeats: int = 3
+    distil_tokens: int = 12_000_000
+    specialist_distil_tokens: int = 3_000_000
+    distil_text: int = 1_500_000
+    distil_lr: float = 4e-3
     held_out_prompts: int = 40
     lr: float = 3e-3
     draft_lr: float = 6e-3
