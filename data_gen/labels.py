@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.warp import Warp
 from ..infer.cached_model import CachedModel
+from ..infer.chance import draw
 from ..infer.draft import fit_vocabulary
-from .rollout import draw
 
 MAX_SCORES = 1 << 26  # logits held at once, B·T·V: a quarter GiB in float32
 

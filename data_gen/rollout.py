@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..controllers.warp import Warp
 from ..infer.cache import PreallocatedCache
 from ..infer.cached_model import CachedModel
+from ..infer.chance import draw
 
 REFILL_AT = 0.75  # refill once this share of the batch or less is running: each refill copies the cache
 
@@ -43,17 +44,6 @@ def left_pad(prompts: list[list[int]], device: torch.device) -> PaddedPrompts:
         tokens[row, width - len(prompt) :] = torch.tensor(prompt)
         real[row, width - len(prompt) :] = True
     return PaddedPrompts(tokens.to(device), real.to(device))
-
-
-def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """Inverse-CDF sampling: ``probabilities`` (..., V) and ``uniforms`` (...) in [0, 1) give tokens (...).
-
-    The cumulative sum is in float64: a float32 uniform below 1 then never reaches past the last token of positive
-    probability, and a token of probability 0 is never drawn.
-    """
-    cumulative = probabilities.double().cumsum(-1)
-    points = uniforms.double().unsqueeze(-1) * cumulative[..., -1:]
-    return torch.searchsorted(cumulative, points, right=True).squeeze(-1)
 
 
 @torch.inference_mode()

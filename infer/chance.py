@@ -10,6 +10,17 @@ import torch
 from torch import Tensor
 
 
+def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """Inverse-CDF sampling: ``probabilities`` (..., V) and ``uniforms`` (...) in [0, 1) give tokens (...).
+
+    The cumulative sum is in float64: a float32 uniform below 1 then never reaches past the last token of positive
+    probability, and a token of probability 0 is never drawn.
+    """
+    cumulative = probabilities.double().cumsum(-1)
+    points = uniforms.double().unsqueeze(-1) * cumulative[..., -1:]
+    return torch.searchsorted(cumulative, points, right=True).squeeze(-1)
+
+
 class Chance:
     """Tosses from a private generator; the global random state is never touched."""
 
@@ -18,7 +29,8 @@ class Chance:
 
     def sample(self, probabilities: Tensor) -> int:
         """A token drawn from ``probabilities`` (V,)."""
-        return int(torch.multinomial(probabilities, 1, generator=self.generator))
+        uniform = torch.rand((), generator=self.generator, device=probabilities.device)
+        return int(draw(probabilities, uniform))
 
     def accept(self, probabilities: Tensor) -> list[bool]:
         """Independent tosses, one for each entry of ``probabilities`` (K,)."""

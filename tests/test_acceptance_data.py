@@ -20,9 +20,10 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.warp import Warp
 from specpilot.data_gen.acceptance import AcceptanceGenerator, make_acceptance_data, plan_acceptance_data
 from specpilot.data_gen.dataset import DatasetWriter, Row, read_dataset, read_manifest
-from specpilot.data_gen.rollout import draw, roll_out
+from specpilot.data_gen.rollout import roll_out
 from specpilot.data_gen.settings import AcceptanceData
 from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.chance import draw
 
 from .tiny import ARCHITECTURES, make, save_pair
 

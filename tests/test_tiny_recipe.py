@@ -39,7 +39,8 @@ def test_recipe_end_to_end(text: Path, tmp_path: Path) -> None:
     settings = TinyModels(
         str(text), ["sums", "tales"], {"tiny-draft-math": ["math"]}, vocab_size=300, context=64, target_tokens=1200,
         draft_tokens=900, specialist_tokens=600, rollouts=8, rollout_tokens=12, distil_tokens=600,
-        specialist_distil_tokens=300, distil_text=3000, held_out_prompts=2, batch_size=4,
+        specialist_distil_tokens=300, distil_text=3000,
+        bank_prompts=6, bank_answers=1, bank_tokens=300, specialist_bank_tokens=300, held_out_prompts=2, batch_size=4,
         compile=False,
     )  # fmt: skip
     output = train_tiny(settings, tmp_path / "models")

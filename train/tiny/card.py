@@ -27,9 +27,9 @@ def write_card(
     tokens = (
         settings.target_tokens
         if is_target
-        else settings.specialist_tokens + settings.specialist_distil_tokens
+        else settings.specialist_tokens + settings.specialist_distil_tokens + settings.specialist_bank_tokens
         if specialist
-        else settings.draft_tokens + settings.distil_tokens
+        else settings.draft_tokens + settings.distil_tokens + settings.bank_tokens
     )
     role = "target" if is_target else f"draft for {', '.join(specialist)}" if specialist else "general draft"
     lines = [
@@ -51,7 +51,8 @@ def write_card(
         + (
             ""
             if is_target
-            else ", the target's own outputs among them; the last part with the target's distributions as labels"
+            else ", among them the target's own continuations of this text's and of the built-in training prompts;"
+            " the later part with the target's distributions as labels"
         ),
         f"* command: `specpilot train tiny --data <folder of text> --seed {settings.seed}`",
         "",

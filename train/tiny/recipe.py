@@ -27,9 +27,11 @@ from transformers import (
 )
 
 from ...controllers.errors import InputError
+from ...data_gen.bank import bank
 from ...data_gen.dataset import replacing
 from ...infer.cached_model import CachedModel
 from ...infer.models import load_causal_lm
+from ...infer.prompting import encode_prompt
 from .agreement import measure_agreement
 from .card import write_card
 from .corpus import Document, Packed, encode, load_documents, pack
@@ -41,6 +43,15 @@ from .tokenizer import train_tokenizer
 
 VALIDATION_WINDOWS = 64
 MAX_SHARD = "10MB"
+# The built-in bank's domains by the names the text's domains go by.
+BANK_DOMAINS = {
+    "math": "math",
+    "sql": "text-to-sql",
+    "shell": "bash",
+    "code": "code-python",
+    "prose": "stories-literary",
+    "dialogue": "task-dialogue-api",
+}
 SHAPES = {"target": (6, 384, 1024, 6), "draft": (1, 128, 384, 2)}  # layers, hidden, feed-forward, heads
 
 
@@ -55,6 +66,7 @@ def train_tiny(settings: TinyModels, output: Path, console: Console | None = Non
     own = recipe.own_outputs()
     recipe.drafts_from_text(own)
     recipe.drafts_from_target(own)
+    recipe.drafts_from_bank(own)
     recipe.cards()
     return output
 
@@ -110,15 +122,7 @@ class Recipe:
         settings = self.settings
         fitting = [d for d in self.train if len(self.prompts[d.id]) <= self.room]
         chosen = _in_turn(_groups(fitting, lambda d: d.source))[: settings.rollouts]
-        outputs = sample_outputs(
-            CachedModel(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")),  # as it was trained
-            {d.id: self.prompts[d.id] for d in chosen},
-            self.work / "outputs",
-            budget=settings.rollout_tokens,
-            seed=settings.seed,
-            stop_tokens=frozenset([self.tokenizer.eos_token_id]),
-        )
-        return {id: (self.prompts[id] + tokens, len(self.prompts[id])) for id, tokens in outputs.items()}
+        return self._sample({d.id: self.prompts[d.id] for d in chosen}, "outputs")
 
     def drafts_from_text(self, own: dict[str, tuple[list[int], int]]) -> None:
         """Drafts that read the text of their domains and the target's outputs there."""
@@ -137,14 +141,60 @@ class Recipe:
         settings = self.settings
         taught = self._taught(own)
         for name, domains in self.drafts.items():
-            if (self.output / name / "config.json").exists():
-                continue
-            self.console.rule(f"{name}: distilled")
-            lessons = Taught.join(list(taught.values())) if domains is None else taught[name]
+            lessons = list(taught.values()) if domains is None else [taught[name]]
             budget = settings.distil_tokens if domains is None else settings.specialist_distil_tokens
-            model = load_causal_lm(str(self.work / name / "model")).requires_grad_(True).train()
-            self._fit(model, lessons, f"{name}-distilled", budget, settings.distil_lr)
-            finish(self.work / f"{name}-distilled" / "model", self.output / name, self.tokenizer)
+            self._distil(lessons, name, f"{name}-distilled", budget)
+
+    def drafts_from_bank(self, own: dict[str, tuple[list[int], int]]) -> None:
+        """The same once more, with the target's answers to the built-in training prompts among the lessons."""
+        settings = self.settings
+        taught, answers = self._taught(own), self._taught_bank()
+        for name, domains in self.drafts.items():
+            groups = list(taught) if domains is None else [name]
+            lessons = [taught[g] for g in groups] + [answers[g] for g in groups if g in answers] * settings.bank_repeats
+            budget = settings.bank_tokens if domains is None else settings.specialist_bank_tokens
+            self._distil(lessons, f"{name}-distilled", f"{name}-final", budget)
+            if not (self.output / name / "config.json").exists():
+                finish(self.work / f"{name}-final" / "model", self.output / name, self.tokenizer)
+
+    def _distil(self, lessons: list[Taught], before: str, after: str, tokens: int) -> None:
+        """Train the model in ``work/before`` on ``lessons``, into ``work/after``."""
+        if not (self.work / after / "model" / "config.json").exists():
+            self.console.rule(after)
+            model = load_causal_lm(str(self.work / before / "model")).requires_grad_(True).train()
+            self._fit(model, Taught.join(lessons), after, tokens, self.settings.distil_lr)
+
+    def _groups(self) -> dict[str, list[str]]:
+        """Domains of each specialist, and the rest."""
+        special = {domain for domains in self.settings.specialists.values() for domain in domains}
+        return {**self.settings.specialists, "rest": sorted(set(self.domain_of.values()) - special)}
+
+    def _taught_bank(self) -> dict[str, Taught]:
+        """What the target thinks of its own answers to the built-in training prompts, by group."""
+        settings = self.settings
+        chosen = [p for p in bank() if p.split == "train"][: settings.bank_prompts]
+        ids = {p.id: encode_prompt(self.tokenizer, p.prompt, chat=True) for p in chosen}
+        asked = {f"{p.id}/{turn}": ids[p.id] for p in chosen for turn in range(settings.bank_answers)}
+        answers = self._sample({id: prompt for id, prompt in asked.items() if len(prompt) <= self.room}, "bank-outputs")
+        target = load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")
+        taught = {}
+        for name, domains in self._groups().items():
+            part = [answers[id] for id in answers if BANK_DOMAINS[id.partition("-")[0]] in domains]
+            if part:
+                taught[name] = teach(target, self._pack(part), self.work / f"taught-bank-{name}.safetensors")
+        return taught
+
+    def _sample(self, prompts: dict[str, list[int]], folder: str) -> dict[str, tuple[list[int], int]]:
+        """The target's continuations of ``prompts``, encoded; kept in ``work/folder``."""
+        outputs = sample_outputs(
+            CachedModel(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")),  # as it was trained
+            prompts,
+            self.work / folder,
+            budget=self.settings.rollout_tokens,
+            seed=self.settings.seed,
+            stop_tokens=frozenset([self.tokenizer.eos_token_id]),
+        )
+        return {id: (prompts[id] + tokens, len(prompts[id])) for id, tokens in outputs.items()}
 
     def _taught(self, own: dict[str, tuple[list[int], int]]) -> dict[str, Taught]:
         """What the target thinks of some text and of its own outputs, for each specialist and for the rest."""
@@ -153,10 +203,8 @@ class Recipe:
         target = load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")
         text = _in_turn(_groups(self.train, lambda d: d.source))
         text = text[: _how_many([len(self.encoded[d.id][0]) for d in text], settings.distil_text)]
-        special = {domain for domains in settings.specialists.values() for domain in domains}
-        groups = {**settings.specialists, "rest": sorted(set(self.domain_of.values()) - special)}
         taught = {}
-        for name, domains in groups.items():
+        for name, domains in self._groups().items():
             outputs = [own[id] for id in own if self.domain_of[id] in domains]
             if outputs:
                 windows = self._pack(self._text(text, domains) + outputs)

@@ -40,6 +40,11 @@ class TinyModels:
         specialist_distil_tokens: the same for each specialised draft.
         distil_text: tokens of text, beside the target's outputs, that the target's distribution is computed on.
         distil_lr: peak learning rate of that.
+        bank_prompts: built-in training prompts that the target answers for a last lesson of the drafts.
+        bank_answers: answers it gives to each.
+        bank_repeats: how often those are seen for each time the other lessons are.
+        bank_tokens: tokens of that last lesson for the general draft.
+        specialist_bank_tokens: the same for each specialised draft.
         held_out_prompts: prompts a domain on which agreement of target and draft is measured.
         lr: peak learning rate of the target.
         draft_lr: peak learning rate of the drafts.
@@ -66,6 +71,11 @@ class TinyModels:
     specialist_distil_tokens: int = 3_000_000
     distil_text: int = 1_500_000
     distil_lr: float = 4e-3
+    bank_prompts: int = 2_500
+    bank_answers: int = 2
+    bank_repeats: int = 3
+    bank_tokens: int = 6_000_000
+    specialist_bank_tokens: int = 1_000_000
     held_out_prompts: int = 40
     lr: float = 3e-3
     draft_lr: float = 6e-3
