@@ -15,6 +15,8 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from .cache import PreallocatedCache
 
 KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations")
+SKINNY = 8  # rows up to which reading the weights takes longer than multiplying them
+LARGE = 16 << 20  # bytes of weights that processor caches no longer hold
 STATIC_ROPE = {"default", "linear", "llama3"}  # angles that depend on the position alone, not on the text's length
 
 
@@ -26,6 +28,7 @@ class LeanLlama:
         self.model = model
         self.head_size: int = config.head_dim
         self.grouped: bool = config.num_key_value_heads != config.num_attention_heads
+        self.large = sum(p.numel() * p.element_size() for p in model.parameters()) > LARGE
         self.cos = self.sin = torch.empty(0)
 
     @staticmethod
@@ -73,13 +76,15 @@ class LeanLlama:
             # Padding sees itself: a row of attention that sees nothing would be NaN, and spread.
             if n > 1:
                 mask = mask | torch.eye(n, past + n, dtype=torch.bool).roll(past, -1)
+        if mask is not None:  # as numbers to add, once: attention would make them of the truth values in every layer
+            mask = torch.zeros(mask.shape, dtype=decoder.embed_tokens.weight.dtype).masked_fill_(~mask, -torch.inf)
 
         x = F.embedding(tokens, decoder.embed_tokens.weight)  # (B, n, d)
         for layer, kept in zip(decoder.layers, cache.own, strict=True):
             attention, mlp = layer.self_attn, layer.mlp
             h = _norm(x, layer.input_layernorm)
             q, k, v = (
-                _linear(h, projection.weight).view(batch, n, -1, self.head_size).transpose(1, 2)
+                self._linear(h, projection.weight).view(batch, n, -1, self.head_size).transpose(1, 2)
                 for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
             )  # (B, H, n, D)
             q = torch.addcmul(q * cos, q.roll(half, -1), sin)
@@ -88,32 +93,28 @@ class LeanLlama:
             mixed = F.scaled_dot_product_attention(
                 q, keys, values, attn_mask=mask, is_causal=triangle, enable_gqa=self.grouped
             )
-            x = x + _linear(mixed.transpose(1, 2).reshape(batch, n, -1), attention.o_proj.weight)
+            x = x + self._linear(mixed.transpose(1, 2).reshape(batch, n, -1), attention.o_proj.weight)
             h = _norm(x, layer.post_attention_layernorm)
-            gate = F.silu(_linear(h, mlp.gate_proj.weight))
-            x = x + _linear(gate.mul_(_linear(h, mlp.up_proj.weight)), mlp.down_proj.weight)
+            gate = F.silu(self._linear(h, mlp.gate_proj.weight))
+            x = x + self._linear(gate.mul_(self._linear(h, mlp.up_proj.weight)), mlp.down_proj.weight)
         hidden = _norm(x[:, -keep:], decoder.norm)
-        return _linear(hidden, self.model.lm_head.weight), hidden
+        return self._linear(hidden, self.model.lm_head.weight), hidden
+
+    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """``F.linear(x, weight)``, (..., in) → (..., out), fast for few rows.
+
+        A large matrix times a vector or a few is bound by reading the matrix. With the matrix on the left the library
+        reads it near memory speed; ``F.linear``, which puts it on the right, took up to 3.5 times as long for 1 to 8
+        rows on the processor this was measured on. One row goes in twice: two columns are faster than one.
+        """
+        rows = x.reshape(-1, x.shape[-1])
+        count = len(rows)
+        if count > SKINNY or not self.large:
+            return F.linear(x, weight)
+        if count == 1:
+            rows = rows.expand(2, -1).contiguous()
+        return torch.mm(weight, rows.t()).t()[:count].reshape(*x.shape[:-1], -1).contiguous()
 
 
 def _norm(x: Tensor, norm: torch.nn.Module) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
-
-
-SKINNY = 8
-
-
-def _linear(x: Tensor, weight: Tensor) -> Tensor:
-    """``F.linear(x, weight)``, (..., in) → (..., out), fast for few rows.
-
-    A matrix times a vector or a few is bound by reading the matrix. With the matrix on the left the library reads it
-    near memory speed; ``F.linear``, which puts it on the right, took up to 3.5 times as long for 1 to 8 rows where this
-    was measured (docs/results.md). One row goes in twice: two columns are faster than one.
-    """
-    rows = x.reshape(-1, x.shape[-1])
-    count = len(rows)
-    if count > SKINNY:
-        return F.linear(x, weight)
-    if count == 1:
-        rows = rows.expand(2, -1).contiguous()
-    return torch.mm(weight, rows.t()).t()[:count].reshape(*x.shape[:-1], -1).contiguous()

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from specpilot.bench.cost import Cost, fit_cost
 from specpilot.bench.decoding import measure
+from specpilot.bench.forward import bench_forward
 from specpilot.bench.plots import plot_pareto
 from specpilot.bench.rollouts import bench_rollouts
 from specpilot.controllers.length import Fixed
@@ -74,3 +75,12 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     rows = {name: {"discard_rate": x, "verification_rate": 1 - x} for name, x in (("fixed-1", 0.1), ("head-0.5", 0.2))}
     plot_pareto(rows, tmp_path / "pareto.png", "title")
     assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_forwards_are_timed_on_both_paths(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    result = bench_forward(target, draft, 2)
+    for paths in result["milliseconds"].values():
+        assert set(paths) == {"transformers", "lean"}
+        assert all(value > 0 for by_n in paths.values() for value in by_n.values())
+    assert result["ratio"] > 0

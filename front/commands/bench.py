@@ -25,3 +25,24 @@ def rollouts(settings: AcceptanceData, *, repeats: int = 3) -> None:
     quiet()
     result = bench_rollouts(settings, repeats, Console(stderr=True))
     print(json.dumps(result | {"machine": machine(), "versions": versions()}))
+
+
+def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 50) -> None:
+    """Time one forward of target and draft by how many tokens it reads, on both paths.
+
+    Args:
+        target: Target model.
+        draft: Draft model.
+        repeats: Forwards timed for each figure; medians are reported.
+    """
+    import json
+
+    from ..bench.forward import bench_forward
+    from ..controllers.errors import InputError
+    from ..infer.machine import machine, versions
+    from ..infer.quiet import quiet
+
+    if repeats < 1:
+        raise InputError(f"repeats={repeats}: must be at least 1")
+    quiet()
+    print(json.dumps(bench_forward(target, draft, repeats) | {"machine": machine(), "versions": versions()}))

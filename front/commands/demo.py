@@ -10,7 +10,7 @@ def demo(
     output: Path = Path("runs/demo"),
     prompts: int = 480,
     held_out: int = 60,
-    max_new_tokens: int = 64,
+    max_new_tokens: int = 128,
     seed: int = 0,
 ) -> None:
     """Data, training, export and decoding on the shipped tiny models and the built-in prompts.
