@@ -59,7 +59,7 @@ class CommandParser(ArgumentParser):
         parameters = inspect.signature(command).parameters
         # A parameter named `settings` is a dataclass whose fields are the command's own flags and keys.
         self.settings: type | None = None
-        skip: set[str | int] = {"settings"} & parameters.keys()
+        skip: set[str | int] = {name for name in parameters if name == "settings"}
         if skip:
             self.settings = command.__annotations__["settings"]
             self.add_class_arguments(self.settings, as_group=False)

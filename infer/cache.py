@@ -16,7 +16,7 @@ class PreallocatedLayer(CacheLayerMixin):
     is_croppable = True
 
     def __init__(self, capacity: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.capacity = capacity
         self.length = 0
 

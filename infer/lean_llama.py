@@ -7,6 +7,8 @@ transformers' own forward everywhere else.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,9 +25,9 @@ STATIC_ROPE = {"default", "linear", "llama3"}  # angles that depend on the posit
 class LeanLlama:
     """The forward of one ``LlamaForCausalLM``; reads its weights in place."""
 
-    def __init__(self, model: LlamaForCausalLM) -> None:
-        config = model.config
-        self.model = model
+    def __init__(self, model: PreTrainedModel) -> None:
+        config: Any = model.config
+        self.model: Any = model  # whose modules transformers leaves untyped
         self.head_size: int = config.head_dim
         self.grouped: bool = config.num_key_value_heads != config.num_attention_heads
         self.large = sum(p.numel() * p.element_size() for p in model.parameters()) > LARGE
@@ -34,16 +36,17 @@ class LeanLlama:
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
         """Whether this forward computes what the model's own does: adapters, quantised layers and hooks forbid it."""
+        config: Any = model.config
         return (
             type(model) is LlamaForCausalLM
             and model.device.type == "cpu"
             and model.dtype in (torch.float32, torch.float64)
             and all(type(module).__module__.startswith(KNOWN_MODULES) for module in model.modules())
             and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-            and not model.config.attention_bias
-            and not model.config.mlp_bias
-            and model.config.hidden_act == "silu"
-            and model.config.rope_parameters["rope_type"] in STATIC_ROPE
+            and not config.attention_bias
+            and not config.mlp_bias
+            and config.hidden_act == "silu"
+            and config.rope_parameters["rope_type"] in STATIC_ROPE
         )
 
     def reserve(self, capacity: int) -> None:
@@ -116,5 +119,5 @@ class LeanLlama:
         return torch.mm(weight, rows.t()).t()[:count].reshape(*x.shape[:-1], -1).contiguous()
 
 
-def _norm(x: Tensor, norm: torch.nn.Module) -> Tensor:
+def _norm(x: Tensor, norm: Any) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)

@@ -25,7 +25,7 @@ def encode_prompt(
     if isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int)):
         if not prompt:
             raise InputError("prompt=[]: empty; give at least one token")
-        return list(prompt)
+        return [int(token) for token in prompt]  # type: ignore[arg-type]
     if tokenizer is None:
         raise InputError("prompt: text needs a tokenizer; pass one to SpeculativeDecoder, or give token ids")
     if isinstance(prompt, str):
@@ -35,7 +35,7 @@ def encode_prompt(
             return list(tokenizer(prompt)["input_ids"])
         messages = [{"role": "user", "content": prompt}]
     else:
-        messages = list(prompt)  # type: ignore[arg-type]
+        messages = list(prompt)
     if system is not None:
         messages = [{"role": "system", "content": system}, *messages]
     if tokenizer.chat_template is None:

@@ -60,7 +60,7 @@ GENERATE = [
     ("hello --target {}/target --draft {}/other", "do not share a tokenizer: 2 tokens differ, the first is '<0>'"),
     ("hello --target {}/target --draft {}/cut", "a weight file is truncated or damaged"),
     ("hello --target {}/broken --draft {}/draft", "NaN or infinite logits"),
-    ("hello --target {}/target --draft {}/draft --length {}/target", "config.json"),
+    ("hello --target {}/target --draft {}/draft --length {}/target", "not a controller this version knows"),
     ("hello --target {}/target --draft {}/draft --length tiny-head", "another target and draft and tokenizer is given"),
     ("hello --length {}/tampered", "model.safetensors"),
     ("hello --length cumulative-confidence:7", "the threshold must be in [0, 1]"),

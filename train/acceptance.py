@@ -138,7 +138,7 @@ def _fit(run: Run, data: AcceptanceData, draft: PreTrainedModel) -> None:
 
 def _hidden_size(draft: PreTrainedModel) -> int:
     """d: what the draft's output embedding reads, which some architectures project to another size than the layers'."""
-    return int(draft.get_output_embeddings().weight.shape[1])  # type: ignore[no-untyped-call]
+    return int(draft.get_output_embeddings().weight.shape[1])
 
 
 def _loggers(run: Run) -> list[Logger]:

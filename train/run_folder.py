@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from ..controllers.errors import InputError
 from ..data_gen.dataset import replacing

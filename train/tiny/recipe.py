@@ -98,7 +98,8 @@ class Recipe:
             mute = settings.without_prompts
             texts = (t for d in self.train for t in ([d.response] if d.source in mute else [d.response, d.prompt]))
             train_tokenizer(texts, settings.vocab_size, settings.context).save_pretrained(folder)
-        return PreTrainedTokenizerFast.from_pretrained(folder)
+        tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(folder)
+        return tokenizer
 
     def _pack(self, documents: list[tuple[list[int], int]]) -> Packed:
         return pack(documents, self.settings.context, self.settings.seed)
