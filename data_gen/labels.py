@@ -14,8 +14,9 @@ from ..controllers.warp import Warp
 from ..infer.cached_model import CachedModel
 from ..infer.chance import draw
 from ..infer.draft import fit_vocabulary
+from .rollout import left_pad
 
-MAX_SCORES = 1 << 26  # logits held at once, B·T·V: a quarter GiB in float32
+MAX_SCORES = 1 << 22  # logits held at once, B·T·V: larger pieces cost a CPU more in fresh memory than they save
 
 
 @torch.inference_mode()
@@ -50,20 +51,19 @@ def _label_chunk(
     uniforms: Tensor,
     warp: Warp,
 ) -> list[tuple[list[int], list[float]]]:
-    # Padded on the right: under causal attention no real token sees the padding, so no mask is needed. The last token
-    # of X is scored, never read: what counts are the prompt's last position and those of X but its last.
-    texts = [torch.tensor(prompt + x[:-1]) for prompt, x in zip(prompts, continuations, strict=True)]
-    tokens = pad_sequence(texts, batch_first=True).to(target.device)  # (B, L)
-    first = min(map(len, prompts)) - 1
-    keep = tokens.shape[1] - first
+    # Prompts end in one column, so that the T positions that are scored (the prompt's last, and those of X but its
+    # last, which is scored and never read) stand in the same columns of every row: no other logits are computed.
     longest = max(map(len, continuations))
-    starts = torch.tensor([len(prompt) - 1 - first for prompt in prompts], device=target.device)
-    columns = (starts[:, None] + torch.arange(longest, device=target.device)).clamp(max=keep - 1)  # (B, T)
+    padded = left_pad(prompts, target.device)
+    tail = pad_sequence([torch.tensor(x[:-1], dtype=torch.long) for x in continuations], batch_first=True)
+    tokens = torch.cat([padded.tokens, tail.to(target.device)], 1)  # (B, P + T - 1)
+    real = torch.cat([padded.real, torch.ones_like(tail, dtype=torch.bool).to(target.device)], 1)
+    positions = (real.cumsum(-1) - 1).clamp(min=0)
+    padding = None if bool(padded.real.all()) else real
 
     def distributions(model: CachedModel) -> Tensor:  # (B, T, V)
         model.start(tokens.shape[1])
-        logits, _ = model.forward(tokens, keep=keep)
-        logits = logits.gather(1, columns.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+        logits, _ = model.forward(tokens, keep=longest, padding=padding, positions=positions)
         return warp(fit_vocabulary(logits, target.vocab_size))
 
     q = distributions(draft)
