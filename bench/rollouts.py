@@ -1,6 +1,6 @@
 """``specpilot bench rollouts``: tokens per second of batched data generation against a batch-1 loop of transformers.
 
-Both sample from the same model under the same warp for the same prompts. Data generation also draws and scores the
+Both sample from the same model under the same warp. Data generation also draws and scores the
 labels, which the loop does not; its figure is for the whole job.
 """
 
@@ -18,7 +18,7 @@ from ..data_gen.settings import AcceptanceData
 
 
 def bench_rollouts(settings: AcceptanceData, repeats: int, console: Console) -> dict[str, Any]:
-    """Time one batch both ways, ``repeats`` times in turn; returns medians and their ratio."""
+    """Time the prompts batched and a spread of twelve of them one by one, in turn; medians and their ratio."""
     generator = AcceptanceGenerator(settings)
     shard = generator.items
     few = shard[:: max(1, len(shard) // 12)][:12]  # the loop is slow: a spread of the same prompts speaks for it

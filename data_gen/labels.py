@@ -14,7 +14,7 @@ from ..controllers.warp import Warp
 from ..infer.cached_model import CachedModel
 from ..infer.chance import draw
 from ..infer.draft import fit_vocabulary
-from .rollout import left_pad
+from .rollout import PaddedPrompts, left_pad
 
 MAX_SCORES = 1 << 22  # logits held at once, B·T·V: larger pieces cost a CPU more in fresh memory than they save
 
@@ -56,14 +56,14 @@ def _label_chunk(
     longest = max(map(len, continuations))
     padded = left_pad(prompts, target.device)
     tail = pad_sequence([torch.tensor(x[:-1], dtype=torch.long) for x in continuations], batch_first=True)
-    tokens = torch.cat([padded.tokens, tail.to(target.device)], 1)  # (B, P + T - 1)
-    real = torch.cat([padded.real, torch.ones_like(tail, dtype=torch.bool).to(target.device)], 1)
-    positions = (real.cumsum(-1) - 1).clamp(min=0)
-    padding = None if bool(padded.real.all()) else real
+    text = PaddedPrompts(  # (B, P + T - 1)
+        torch.cat([padded.tokens, tail.to(target.device)], 1),
+        torch.cat([padded.real, torch.ones_like(tail, dtype=torch.bool).to(target.device)], 1),
+    )
 
     def distributions(model: CachedModel) -> Tensor:  # (B, T, V)
-        model.start(tokens.shape[1])
-        logits, _ = model.forward(tokens, keep=longest, padding=padding, positions=positions)
+        model.start(text.tokens.shape[1])
+        logits, _ = model.forward(text.tokens, keep=longest, padding=text.padding, positions=text.positions)
         return warp(fit_vocabulary(logits, target.vocab_size))
 
     q = distributions(draft)

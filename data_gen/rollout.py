@@ -34,6 +34,11 @@ class PaddedPrompts:
         """(B, P) each token's position in its own prompt."""
         return (self.real.cumsum(-1) - 1).clamp(min=0)
 
+    @property
+    def padding(self) -> Tensor | None:
+        """``real`` where there is any padding, as ``CachedModel.forward`` takes it."""
+        return None if bool(self.real.all()) else self.real
+
 
 def left_pad(prompts: list[list[int]], device: torch.device) -> PaddedPrompts:
     """Align prompts at their ends."""
@@ -143,8 +148,7 @@ class Rollouts:
         """Read the prompts ``coming`` and choose their first tokens; their rows follow those of the batch."""
         group = left_pad([self.prompts[i] for i in coming.tolist()], self.model.device)
         self.model.start(group.tokens.shape[1])
-        padding = None if bool(group.real.all()) else group.real
-        logits, _ = self.model.forward(group.tokens, keep=1, padding=padding, positions=group.positions)
+        logits, _ = self.model.forward(group.tokens, keep=1, padding=group.padding, positions=group.positions)
         first, on = self._choose(logits[:, -1], coming)
         self.lengths = torch.cat([self.lengths, group.real.sum(-1)])
         self.last = torch.cat([self.last, first])

@@ -50,18 +50,10 @@ class PreallocatedLayer(CacheLayerMixin):
 
     def refill(self, rows: Tensor, width: int, newcomers: PreallocatedLayer | None, capacity: int) -> None:
         """See :meth:`PreallocatedCache.refill`."""
-        assert self.keys is not None
-        assert self.values is not None
-        self.keys = _refilled(
-            self.keys[:, :, : self.length], rows, width, None if newcomers is None else newcomers.filled()[0], capacity
-        )
-        self.values = _refilled(
-            self.values[:, :, : self.length],
-            rows,
-            width,
-            None if newcomers is None else newcomers.filled()[1],
-            capacity,
-        )
+        keys, values = self.filled()
+        new_keys, new_values = (None, None) if newcomers is None else newcomers.filled()
+        self.keys = _refilled(keys, rows, width, new_keys, capacity)
+        self.values = _refilled(values, rows, width, new_values, capacity)
         self.capacity, self.length = capacity, width
 
     def filled(self) -> tuple[Tensor, Tensor]:

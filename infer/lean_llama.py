@@ -106,9 +106,9 @@ class LeanLlama:
     def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """``F.linear(x, weight)``, (..., in) → (..., out), fast for few rows.
 
-        A large matrix times a vector or a few is bound by reading the matrix. With the matrix on the left the library
-        reads it near memory speed; ``F.linear``, which puts it on the right, took up to 3.5 times as long for 1 to 8
-        rows on the processor this was measured on. One row goes in twice: two columns are faster than one.
+        A large matrix times a vector or a few is bound by reading the matrix. The library reads it faster with the
+        matrix on the left than where ``F.linear`` puts it, on the right, and two columns faster than one, so one row
+        goes in twice. Tried on one kind of processor (docs/results.md, "One forward").
         """
         rows = x.reshape(-1, x.shape[-1])
         count = len(rows)

@@ -65,8 +65,9 @@ def train_tiny(settings: TinyModels, output: Path, console: Console | None = Non
     recipe.target()
     own = recipe.own_outputs()
     recipe.drafts_from_text(own)
-    recipe.drafts_from_target(own)
-    recipe.drafts_from_bank(own)
+    taught = recipe.taught(own)
+    recipe.drafts_from_target(taught)
+    recipe.drafts_from_bank(taught)
     recipe.cards()
     return output
 
@@ -137,19 +138,18 @@ class Recipe:
             budget = settings.draft_tokens if domains is None else settings.specialist_tokens
             self._fit(new_model("draft", settings, self.tokenizer), text, name, budget, settings.draft_lr)
 
-    def drafts_from_target(self, own: dict[str, tuple[list[int], int]]) -> None:
+    def drafts_from_target(self, taught: dict[str, Taught]) -> None:
         """The same drafts after they have learnt to follow the target's distributions."""
         settings = self.settings
-        taught = self._taught(own)
         for name, domains in self.drafts.items():
             lessons = list(taught.values()) if domains is None else [taught[name]]
             budget = settings.distil_tokens if domains is None else settings.specialist_distil_tokens
             self._distil(lessons, name, f"{name}-distilled", budget)
 
-    def drafts_from_bank(self, own: dict[str, tuple[list[int], int]]) -> None:
+    def drafts_from_bank(self, taught: dict[str, Taught]) -> None:
         """The same once more, with the target's answers to the built-in training prompts among the lessons."""
         settings = self.settings
-        taught, answers = self._taught(own), self._taught_bank()
+        answers = self._taught_bank()
         for name, domains in self.drafts.items():
             groups = list(taught) if domains is None else [name]
             lessons = [taught[g] for g in groups] + [answers[g] for g in groups if g in answers] * settings.bank_repeats
@@ -197,7 +197,7 @@ class Recipe:
         )
         return {id: (prompts[id] + tokens, len(prompts[id])) for id, tokens in outputs.items()}
 
-    def _taught(self, own: dict[str, tuple[list[int], int]]) -> dict[str, Taught]:
+    def taught(self, own: dict[str, tuple[list[int], int]]) -> dict[str, Taught]:
         """What the target thinks of some text and of its own outputs, for each specialist and for the rest."""
         self.console.rule("the target's distributions")
         settings = self.settings
