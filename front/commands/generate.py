@@ -62,8 +62,10 @@ def generate(
     text = _read(prompt)
 
     from ..infer.decoder import SpeculativeDecoder
+    from ..infer.quiet import quiet
     from ..infer.text_stream import TextStream
 
+    quiet()
     decoder = SpeculativeDecoder.from_pretrained(
         target,
         draft,
