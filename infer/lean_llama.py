@@ -1,12 +1,14 @@
 """Llama's forward on the CPU without transformers' overhead a call: the same weights, the same numbers to rounding.
 
 For small models, and drafts are small, building masks, positions and output objects costs more than the arithmetic.
-This is the same computation in the fewest tensor operations. ``CachedModel`` takes it where it applies, and
-transformers' own forward everywhere else.
+This is the same computation in the fewest tensor operations: projections that read the same input are one product, and
+products run on weights reordered for them. ``CachedModel`` takes it where it applies, and transformers' own forward
+everywhere else.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,22 +17,27 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from .cache import PreallocatedCache
+from .packed_linear import PackedLinear
 
 KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations")
-SKINNY = 8  # rows up to which reading the weights takes longer than multiplying them
-LARGE = 16 << 20  # bytes of weights that processor caches no longer hold
+LARGEST = 4 << 30  # bytes of weights: a second copy of them is kept, and larger models gain little from it
 STATIC_ROPE = {"default", "linear", "llama3"}  # angles that depend on the position alone, not on the text's length
 
 
 class LeanLlama:
-    """The forward of one ``LlamaForCausalLM``; reads its weights in place."""
+    """The forward of one ``LlamaForCausalLM``, from a copy of its weights: training it further does not reach here."""
 
+    @torch.inference_mode()
     def __init__(self, model: PreTrainedModel) -> None:
         config: Any = model.config
         self.model: Any = model  # whose modules transformers leaves untyped
         self.head_size: int = config.head_dim
-        self.grouped: bool = config.num_key_value_heads != config.num_attention_heads
-        self.large = sum(p.numel() * p.element_size() for p in model.parameters()) > LARGE
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = config.num_key_value_heads
+        self.layers = [Layer.of(layer) for layer in self.model.model.layers]
+        self.embedding: Tensor = self.model.model.embed_tokens.weight.detach()
+        self.norm = Norm.of(self.model.model.norm)
+        self.head = PackedLinear(self.model.lm_head.weight.detach())
         self.cos = self.sin = torch.empty(0)
 
     @staticmethod
@@ -40,20 +47,20 @@ class LeanLlama:
         return (
             type(model) is LlamaForCausalLM
             and model.device.type == "cpu"
-            and model.dtype in (torch.float32, torch.float64)
+            and model.dtype in (torch.float32, torch.float64, torch.bfloat16)
             and all(type(module).__module__.startswith(KNOWN_MODULES) for module in model.modules())
             and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
             and not config.attention_bias
             and not config.mlp_bias
             and config.hidden_act == "silu"
             and config.rope_parameters["rope_type"] in STATIC_ROPE
+            and sum(p.numel() * p.element_size() for p in model.parameters()) <= LARGEST
         )
 
     def reserve(self, capacity: int) -> None:
         """Tabulate the rotary angles of ``capacity`` positions."""
         if len(self.cos) < capacity:
-            embedding = self.model.model.embed_tokens.weight
-            cos, sin = self.model.model.rotary_emb(embedding[:1], torch.arange(capacity)[None])
+            cos, sin = self.model.model.rotary_emb(self.embedding[:1], torch.arange(capacity)[None])
             half = self.head_size // 2
             # rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign goes into the table.
             self.cos, self.sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
@@ -63,61 +70,91 @@ class LeanLlama:
     ) -> tuple[Tensor, Tensor]:
         """Read ``tokens`` (B, n); arguments and results are those of ``CachedModel.forward``."""
         batch, n = tokens.shape
-        past = cache.length
-        decoder, half = self.model.model, self.head_size // 2
+        past, half = cache.length, self.head_size // 2
         if padding is None or positions is None:
             cos, sin = self.cos[past : past + n], self.sin[past : past + n]  # (n, D)
         else:
             cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)  # (B, 1, n, D)
-        # One token sees everything, a prompt sees the triangle; a draft sees the cache and its own triangle.
         triangle = n > 1 and past == 0 and padding is None
-        mask = None
-        if n > 1 and not triangle:
-            mask = torch.ones(n, past + n, dtype=torch.bool).tril(past)
+        mask = None if triangle else self._mask(n, past, padding)
+        rotated = self.heads + self.kv_heads
+
+        x = F.embedding(tokens, self.embedding)  # (B, n, d)
+        for layer, kept in zip(self.layers, cache.own, strict=True):
+            heads = layer.qkv(layer.before_attention(x)).view(batch, n, -1, self.head_size).transpose(1, 2)
+            turned = heads[:, :rotated]  # (B, H + H_kv, n, D): queries and keys turn alike
+            turned = torch.addcmul(turned * cos, turned.roll(half, -1), sin)
+            keys, values = kept.update(turned[:, self.heads :], heads[:, rotated:])
+            mixed = self._attend(turned[:, : self.heads], keys, values, mask, triangle)
+            x = x + layer.out(mixed.transpose(1, 2).reshape(batch, n, -1))
+            gate, up = layer.gate_up(layer.before_mlp(x)).chunk(2, -1)
+            x = x + layer.down(F.silu(gate).mul_(up))
+        hidden = self.norm(x[:, -keep:])
+        return self.head(hidden), hidden
+
+    def _mask(self, n: int, past: int, padding: Tensor | None) -> Tensor | None:
+        """What attention adds to the scores, (n, past + n) or (B, 1, n, past + n); None where everything is seen.
+
+        One token sees everything; a draft sees the cache and its own triangle.
+        """
+        mask = torch.ones(n, past + n, dtype=torch.bool).tril(past) if n > 1 else None
         if padding is not None:
             mask = padding[:, None, None] if mask is None else mask & padding[:, None, None]  # (B, 1, n, past + n)
             # Padding sees itself: a row of attention that sees nothing would be NaN, and spread.
             if n > 1:
                 mask = mask | torch.eye(n, past + n, dtype=torch.bool).roll(past, -1)
-        if mask is not None:  # as numbers to add, once: attention would make them of the truth values in every layer
-            mask = torch.zeros(mask.shape, dtype=decoder.embed_tokens.weight.dtype).masked_fill_(~mask, -torch.inf)
+        if mask is None:
+            return None
+        # As numbers to add, once: attention would make them of the truth values in every layer.
+        return torch.zeros(mask.shape, dtype=self.embedding.dtype).masked_fill_(~mask, -torch.inf)
 
-        x = F.embedding(tokens, decoder.embed_tokens.weight)  # (B, n, d)
-        for layer, kept in zip(decoder.layers, cache.own, strict=True):
-            attention, mlp = layer.self_attn, layer.mlp
-            h = _norm(x, layer.input_layernorm)
-            q, k, v = (
-                self._linear(h, projection.weight).view(batch, n, -1, self.head_size).transpose(1, 2)
-                for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
-            )  # (B, H, n, D)
-            q = torch.addcmul(q * cos, q.roll(half, -1), sin)
-            k = torch.addcmul(k * cos, k.roll(half, -1), sin)
-            keys, values = kept.update(k, v)
-            mixed = F.scaled_dot_product_attention(
-                q, keys, values, attn_mask=mask, is_causal=triangle, enable_gqa=self.grouped
-            )
-            x = x + self._linear(mixed.transpose(1, 2).reshape(batch, n, -1), attention.o_proj.weight)
-            h = _norm(x, layer.post_attention_layernorm)
-            gate = F.silu(self._linear(h, mlp.gate_proj.weight))
-            x = x + self._linear(gate.mul_(self._linear(h, mlp.up_proj.weight)), mlp.down_proj.weight)
-        hidden = _norm(x[:, -keep:], decoder.norm)
-        return self._linear(hidden, self.model.lm_head.weight), hidden
-
-    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """``F.linear(x, weight)``, (..., in) → (..., out), fast for few rows.
-
-        A large matrix times a vector or a few is bound by reading the matrix. The library reads it faster with the
-        matrix on the left than where ``F.linear`` puts it, on the right, and two columns faster than one, so one row
-        goes in twice. Tried on one kind of processor (docs/results.md, "One forward").
-        """
-        rows = x.reshape(-1, x.shape[-1])
-        count = len(rows)
-        if count > SKINNY or not self.large:
-            return F.linear(x, weight)
-        if count == 1:
-            rows = rows.expand(2, -1).contiguous()
-        return torch.mm(weight, rows.t()).t()[:count].reshape(*x.shape[:-1], -1).contiguous()
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, triangle: bool) -> Tensor:
+        """Attention of q (B, H, n, D) over keys and values (B, H_kv, m, D)."""
+        if q.shape[2] == 1 and len(q) > 1:
+            # One new token in each of many rows is bound by reading keys and values, which plain products do faster.
+            grouped = (q * self.head_size**-0.5).reshape(len(q), self.kv_heads, -1, self.head_size)
+            scores = torch.matmul(grouped, keys.transpose(-1, -2))  # (B, H_kv, H / H_kv, m)
+            mixed = torch.matmul((scores if mask is None else scores + mask).softmax(-1), values)
+            return mixed.view(q.shape)
+        return F.scaled_dot_product_attention(
+            q, keys, values, attn_mask=mask, is_causal=triangle, enable_gqa=self.heads != self.kv_heads
+        )
 
 
-def _norm(x: Tensor, norm: Any) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
+@dataclass(frozen=True)
+class Norm:
+    """Root-mean-square normalisation."""
+
+    weight: Tensor
+    epsilon: float
+
+    @classmethod
+    def of(cls, norm: Any) -> Norm:
+        return cls(norm.weight.detach(), norm.variance_epsilon)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer: four products and two norms."""
+
+    before_attention: Norm
+    qkv: PackedLinear
+    out: PackedLinear
+    before_mlp: Norm
+    gate_up: PackedLinear
+    down: PackedLinear
+
+    @classmethod
+    def of(cls, layer: Any) -> Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        return cls(
+            Norm.of(layer.input_layernorm),
+            PackedLinear(torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])),
+            PackedLinear(attention.o_proj.weight.detach()),
+            Norm.of(layer.post_attention_layernorm),
+            PackedLinear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
+            PackedLinear(mlp.down_proj.weight.detach()),
+        )

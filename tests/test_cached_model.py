@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
+from specpilot.infer import packed_linear
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.lean_llama import LeanLlama
 from torch import nn
@@ -81,6 +84,34 @@ def test_lean_llama_equals_transformers(rope: str, kv_heads: int) -> None:
         torch.testing.assert_close(torch.cat(parts, 1), model.model(input_ids=text).logits, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("few", [0, packed_linear.FEW])
+@pytest.mark.parametrize("chunks", [[40], [7, 1, 20, 12]])
+def test_lean_llama_rounds_no_worse_than_transformers(
+    few: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the float64 model: packed or plain, in float32 and bfloat16, one row or several, prompt or pieces."""
+    monkeypatch.setattr(packed_linear, "FEW", few)
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        exact = LlamaForCausalLM(config).to(torch.bfloat16).double().eval()  # weights that all precisions hold
+    text = torch.randint(50, (3, 40), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        truth = exact(input_ids=text).logits
+        for dtype in (torch.float32, torch.bfloat16):
+            model = CachedModel(deepcopy(exact).to(dtype=dtype))
+            errors = {}
+            for path in (model.lean, None):
+                assert path is not None or "lean" in errors
+                model.lean = path
+                model.start(40)
+                logits = torch.cat([model.forward(part)[0] for part in text.split(chunks, 1)], 1)
+                errors["general" if path is None else "lean"] = float((logits - truth).square().mean().sqrt())
+            assert errors["lean"] < 1.5 * errors["general"]
+
+
 class Adapter(nn.Module):
     """What an adapter library puts in a layer's place."""
 
@@ -95,7 +126,7 @@ class Adapter(nn.Module):
 def test_lean_llama_is_for_what_it_knows() -> None:
     assert LeanLlama.fits(make("llama"))
     assert not LeanLlama.fits(make("qwen"))
-    assert not LeanLlama.fits(make("llama").to(dtype=torch.bfloat16))
+    assert not LeanLlama.fits(make("llama").to(dtype=torch.float16))
     adapted = make("llama")
     adapted.model.layers[0].self_attn.q_proj = Adapter(adapted.model.layers[0].self_attn.q_proj)
     assert not LeanLlama.fits(adapted)

@@ -1,0 +1,36 @@
+"""A linear layer's product on the CPU, with the weights laid out for it once instead of in every call.
+
+The default product of few rows with a weight matrix reaches a fraction of the memory's speed on some processors.
+oneDNN's, on weights it has reordered beforehand, comes close to it, and costs hardly more for eight rows than for one,
+which is what verifying a draft needs (docs/results.md, "One forward"). The reordered copy takes as much memory again.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FEW = 150_000  # multiplications below which entering oneDNN costs more than the product itself
+_reorder = torch.ops.mkldnn._reorder_linear_weight  # what PyTorch's own compiler calls when it freezes weights
+_product = torch.ops.mkldnn._linear_pointwise
+
+
+class PackedLinear:
+    """``F.linear(x, weight)`` for a weight (out, in) that no longer changes; without bias."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.size = weight.numel()
+        packs = weight.dtype == torch.float32 or (
+            weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        )
+        self.packed = _reorder(weight) if packs and torch.backends.mkldnn.is_available() else None
+        self.plain = weight if self.packed is None or self.size < FEW else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shapes (..., in) → (..., out)."""
+        rows = x.numel() // x.shape[-1]
+        if self.packed is None or (self.plain is not None and rows * self.size < FEW):
+            assert self.plain is not None
+            return F.linear(x, self.plain)
+        return _product(x, self.packed, None, "none", [], "")  # type: ignore[no-any-return]

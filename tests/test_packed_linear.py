@@ -1,0 +1,42 @@
+"""Products with reordered weights against plain ones, on both sides of the size from which they are taken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.infer.packed_linear import FEW, PackedLinear
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    rows=st.lists(st.integers(1, 40), min_size=1, max_size=2),
+    inputs=st.integers(1, 400),
+    outputs=st.integers(1, 900),
+    contiguous=st.booleans(),
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_equals_the_plain_product(
+    dtype: torch.dtype, rows: list[int], inputs: int, outputs: int, contiguous: bool
+) -> None:
+    generator = torch.Generator().manual_seed(inputs)
+    weight = torch.randn(outputs, inputs, generator=generator).to(dtype)
+    x = torch.randn(*rows, inputs, generator=generator).to(dtype)
+    if not contiguous:
+        x = torch.cat([x, x], -1)[..., :inputs]
+    expected = F.linear(x.double(), weight.double())
+    # The textbook bound of a sum of so many rounded products, in any order.
+    bound = inputs * torch.finfo(dtype).eps * F.linear(x.double().abs(), weight.double().abs())
+    got = PackedLinear(weight)(x)
+    assert got.dtype == dtype
+    assert bool(((got.double() - expected).abs() <= bound).all())
+
+
+def test_large_weights_are_kept_once() -> None:
+    """A plain copy beside the packed one is for small products only."""
+    weight = torch.randn(FEW // 100, 100)
+    assert PackedLinear(weight).plain is None
+    assert PackedLinear(weight[1:]).plain is not None
+    assert PackedLinear(weight.double()).plain is not None
