@@ -40,20 +40,40 @@ class Warp:
     def as_dict(self) -> dict[str, float | int | None]:
         return asdict(self)
 
+    @property
+    def support(self) -> int | None:
+        """The most tokens a distribution under this warp can hold; None where all of them may stay."""
+        return 1 if self.temperature == 0 else self.top_k
+
     def __call__(self, logits: Tensor) -> Tensor:
         """Probabilities of ``logits`` (..., V) under this warp, same shape, float32 or better.
 
         Raises:
             InputError: a row has no finite maximum (NaN or infinite logits: the model is broken, not the text).
         """
+        probabilities, tokens = self.top(logits)
+        if tokens is None:
+            return probabilities
+        return torch.zeros_like(logits, dtype=probabilities.dtype).scatter_(-1, tokens, probabilities)
+
+    def top(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same distribution without the tokens it rules out.
+
+        Returns:
+            probabilities (..., k), and the tokens (..., k) they belong to. Those are None where every token may stay
+            (no top-k, no top-p): the probabilities are then of all V, in order.
+
+        Raises:
+            InputError: as above.
+        """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature == 0:
             best, token = logits.max(-1, keepdim=True)
             _require_finite(best)
-            return torch.zeros_like(logits).scatter_(-1, token, 1.0)
+            return torch.ones_like(best), token
         if self.top_k is None and self.top_p == 1:
             _require_finite(logits.amax(-1))
-            return torch.softmax(logits / self.temperature, -1)
+            return torch.softmax(logits / self.temperature, -1), None
         k = min(self.top_k or logits.shape[-1], logits.shape[-1])
         values, tokens = logits.topk(k)  # sorted, most probable first: no softmax over the whole vocabulary
         _require_finite(values[..., 0])
@@ -63,7 +83,7 @@ class Warp:
             before = probabilities.cumsum(-1) - probabilities
             probabilities = torch.where(before < self.top_p, probabilities, 0.0)
             probabilities = probabilities / probabilities.sum(-1, keepdim=True)
-        return torch.zeros_like(logits).scatter_(-1, tokens, probabilities)
+        return probabilities, tokens
 
 
 def _require_finite(best: Tensor) -> None:

@@ -141,8 +141,8 @@ class AcceptanceGenerator:
             batch = slice(start, start + size)
             uniforms = pad_sequence([self._uniforms(item, "y") for item in items[batch]], batch_first=True)
             labels = label(self.target, self.draft, prompts[batch], x[batch], uniforms, self.warp)
-            for item, tokens, (y, p) in zip(items[batch], x[batch], labels, strict=True):
-                rows[item.id] = Row(item.id, item.prompt, item.ids, tokens, y, p)
+            for item, rollout, (y, p) in zip(items[batch], x[batch], labels, strict=True):
+                rows[item.id] = Row(item.id, item.prompt, item.ids, rollout.tokens, y, p)
         return [rows[item.id] for item in shard]
 
     def _uniforms(self, item: Item, stream: str) -> Tensor:

@@ -19,6 +19,7 @@ from ..infer.cache import PreallocatedCache
 from ..infer.cached_model import CachedModel
 from ..infer.chance import draw
 
+WIDEST = 128  # tokens a distribution may hold for the rollouts to keep it: beyond, memory would be dearer than time
 REFILL_AT = 0.75  # refill once this share of the batch or less is running: each refill copies the cache
 
 
@@ -51,6 +52,21 @@ def left_pad(prompts: list[list[int]], device: torch.device) -> PaddedPrompts:
     return PaddedPrompts(tokens.to(device), real.to(device))
 
 
+@dataclass(frozen=True)
+class Rollout:
+    """One continuation and, if the warp leaves few tokens, the distribution each of its tokens was drawn from.
+
+    Attributes:
+        tokens: x_1 … x_T.
+        likely: (T, k) ids of the tokens that may have followed, or None.
+        probabilities: (T, k) their probabilities, or None.
+    """
+
+    tokens: list[int]
+    likely: Tensor | None
+    probabilities: Tensor | None
+
+
 @torch.inference_mode()
 def roll_out(
     model: CachedModel,
@@ -61,7 +77,7 @@ def roll_out(
     *,
     batch_size: int,
     on_done: Callable[[int], None] = lambda tokens: None,
-) -> list[list[int]]:
+) -> list[Rollout]:
     """Continue every prompt until a stop token (included) or its budget. Prompts of like length should stand together.
 
     Args:
@@ -104,6 +120,12 @@ class Rollouts:
         self.stops = torch.tensor(sorted(stop_tokens), dtype=torch.long, device=device)
         self.tokens = torch.zeros(self.uniforms.shape, dtype=torch.long, device=device)  # (N, T)
         self.counts = torch.zeros(len(prompts), dtype=torch.long, device=device)  # (N,) tokens chosen so far
+        self.likely: Tensor | None = None  # (N, T, k) what each token was drawn from
+        self.probabilities: Tensor | None = None
+        if warp.support is not None and warp.support <= WIDEST:
+            size = (*self.uniforms.shape, min(warp.support, model.vocab_size))
+            self.likely = torch.zeros(size, dtype=torch.int32, device=device)
+            self.probabilities = torch.zeros(size, device=device)
         self.arrived = 0  # prompts that have entered the batch
 
         self.owner = torch.empty(0, dtype=torch.long, device=device)  # (B,) the prompt each row continues
@@ -121,8 +143,16 @@ class Rollouts:
     def count_running(self) -> int:
         return int(self.running.sum())
 
-    def results(self) -> list[list[int]]:
-        return [row[:count] for row, count in zip(self.tokens.tolist(), self.counts.tolist(), strict=True)]
+    def results(self) -> list[Rollout]:
+        likely, probabilities = self.likely, self.probabilities
+        return [
+            Rollout(
+                tokens[:count],
+                None if likely is None else likely[row, :count],
+                None if probabilities is None else probabilities[row, :count],
+            )
+            for row, (tokens, count) in enumerate(zip(self.tokens.tolist(), self.counts.tolist(), strict=True))
+        ]
 
     def refill(self, places: int) -> None:
         """Send finished rows away and let up to ``places`` waiting prompts in."""
@@ -172,8 +202,14 @@ class Rollouts:
 
     def _choose(self, logits: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
         """The next tokens (b,) of the prompts ``owner`` from logits (b, V), and whether those rows go on (b,)."""
-        tokens = draw(self.warp(logits), self.uniforms[owner, self.counts[owner]])
-        self.tokens[owner, self.counts[owner]] = tokens
+        probabilities, likely = self.warp.top(logits)  # (b, k)
+        place = owner, self.counts[owner]
+        tokens = draw(probabilities, self.uniforms[place])
+        if likely is not None:
+            tokens = likely.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        self.tokens[place] = tokens
+        if likely is not None and self.likely is not None and self.probabilities is not None:
+            self.likely[place], self.probabilities[place] = likely.int(), probabilities.float()
         self.counts[owner] += 1
         on = ~torch.isin(tokens, self.stops) & (self.counts[owner] < self.budgets[owner])
         for count in self.counts[owner[~on]].tolist():

@@ -27,16 +27,6 @@ class Draft:
     q: Tensor
 
 
-def fit_vocabulary(logits: Tensor, size: int) -> Tensor:
-    """``logits`` (..., V) cut or filled up with -inf to ``size``: models of one tokenizer may pad their rows apart."""
-    missing = size - logits.shape[-1]
-    if missing == 0:
-        return logits
-    if missing < 0:
-        return logits[..., :size]
-    return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-
-
 def draft_chain(
     model: CachedModel,
     unread: list[int],
@@ -56,19 +46,31 @@ def draft_chain(
         vocab_size: the target's vocabulary size V, which ``q`` is brought to.
     """
     tokens: list[int] = []
-    rows: list[Tensor] = []
+    drawn_from: list[tuple[Tensor, Tensor | None]] = []
     drafting = longest > 0 and controller.start_round()
     while drafting:
         logits, hidden = model.forward(as_row(unread, model.device), keep=1)
-        logits = fit_vocabulary(logits[0, -1], vocab_size)  # (V,)
-        q = warp(logits)
-        token = chance.sample(q)
+        logits = logits[0, -1, :vocab_size]  # (V,): models of one tokenizer may pad their rows apart
+        q, likely = warp.top(logits)  # (k,)
+        choice = chance.sample(q)
+        token = choice if likely is None else int(likely[choice])
         tokens.append(token)
-        rows.append(q)
+        drawn_from.append((q, likely))
         unread = [token]
         drafting = (
             len(tokens) < longest
             and token not in stop_tokens
-            and controller.observe(Step(len(tokens), token, q, logits, hidden[0, -1]))
+            and controller.observe(Step(len(tokens), token, q, float(q[choice]), logits, hidden[0, -1]))
         )
-    return Draft(tokens, torch.stack(rows) if rows else torch.empty(0))
+    return Draft(tokens, _dense(drawn_from, vocab_size) if tokens else torch.empty(0))
+
+
+def _dense(drawn_from: list[tuple[Tensor, Tensor | None]], vocab_size: int) -> Tensor:
+    """(K, V) from K pairs of probabilities (k,) and their tokens (k,), None where they are the first k in order."""
+    q = torch.stack([probabilities for probabilities, _ in drawn_from])
+    dense = q.new_zeros(len(q), vocab_size)
+    tokens = [likely for _, likely in drawn_from if likely is not None]
+    if not tokens:
+        dense[:, : q.shape[1]] = q
+        return dense
+    return dense.scatter_(1, torch.stack(tokens), q)

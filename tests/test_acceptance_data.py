@@ -20,7 +20,8 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.warp import Warp
 from specpilot.data_gen.acceptance import AcceptanceGenerator, make_acceptance_data, plan_acceptance_data
 from specpilot.data_gen.dataset import DatasetWriter, Row, read_dataset, read_manifest
-from specpilot.data_gen.rollout import roll_out
+from specpilot.data_gen.labels import label
+from specpilot.data_gen.rollout import WIDEST, Rollout, roll_out
 from specpilot.data_gen.settings import AcceptanceData
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.chance import draw
@@ -80,15 +81,43 @@ def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
     prompts = [torch.randint(64, (n,), generator=generator).tolist() for n in (1, 9, 4, 4, 12, 2, 7)]
     uniforms = [torch.rand(budget, generator=generator) for budget in (20, 20, 5, 20, 1, 20, 20)]
     warp, stops = Warp(1.0, 20), frozenset(range(0, 64, 9))
-    alone = [roll_out(model, [p], [u], warp, stops, batch_size=1)[0] for p, u in zip(prompts, uniforms, strict=True)]
+
+    def tokens(rows: list[Rollout]) -> list[list[int]]:
+        return [row.tokens for row in rows]
+
+    alone = [
+        roll_out(model, [p], [u], warp, stops, batch_size=1)[0].tokens for p, u in zip(prompts, uniforms, strict=True)
+    ]
     assert len({len(row) for row in alone}) > 2
     for batch_size in (1, 2, 3, 7, 50):
         done: list[int] = []
         together = roll_out(model, prompts, uniforms, warp, stops, batch_size=batch_size, on_done=done.append)
-        assert together == alone
+        assert tokens(together) == alone
         assert sorted(done) == sorted(map(len, alone))
     model.lean = None
-    assert roll_out(model, prompts, uniforms, warp, stops, batch_size=3) == alone
+    assert tokens(roll_out(model, prompts, uniforms, warp, stops, batch_size=3)) == alone
+
+
+@pytest.mark.parametrize("warp", [Warp(1.0, 20), Warp(0.7, 20, 0.8), Warp(0.0), Warp(1.3, WIDEST + 1), Warp(1.0, None)])
+def test_labels_are_the_same_from_kept_and_from_computed_distributions(warp: Warp) -> None:
+    """Few possible tokens: the rollouts keep p. Many: the target reads its rollouts again."""
+    target, draft = CachedModel(make("llama", vocab=200)), CachedModel(make("gpt2", vocab=203))
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(200, (n,), generator=generator).tolist() for n in (3, 9, 4, 1, 6)]
+    uniforms = torch.rand(2, 5, 10, generator=generator)
+    rows = roll_out(target, prompts, list(uniforms[0]), warp, frozenset(range(9)), batch_size=3)
+    kept = [row.likely is not None for row in rows]
+    assert kept == [warp.support is not None and warp.support <= WIDEST] * 5
+    forgotten = [replace(row, likely=None, probabilities=None) for row in rows]
+    labels, again = (label(target, draft, prompts, given, uniforms[1], warp) for given in (rows, forgotten))
+    for (y, p), (other_y, other_p) in zip(labels, again, strict=True):
+        assert y == other_y
+        torch.testing.assert_close(torch.tensor(p), torch.tensor(other_p), rtol=1e-3, atol=1e-5)
+    for row, prompt in zip(rows, prompts, strict=True):
+        logits = target.model(input_ids=torch.tensor([prompt + row.tokens])).logits[0, len(prompt) - 1 : -1]
+        if row.likely is not None and row.probabilities is not None:
+            dense = torch.zeros_like(logits).scatter_(1, row.likely.long(), row.probabilities)
+            torch.testing.assert_close(dense, warp(logits), rtol=1e-3, atol=1e-5)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

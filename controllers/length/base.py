@@ -20,7 +20,8 @@ class Step:
     Attributes:
         index: 1 for the first token of the round.
         token: the token y_i.
-        q: (V,) the warped draft distribution y_i was drawn from.
+        q: (k,) the warped draft distribution y_i was drawn from, without the tokens the warp rules out.
+        probability: q(y_i).
         logits: (V,) the draft's logits behind ``q``.
         hidden: (d,) the draft's last hidden state at the token *before* y_i (y_i itself has not been read yet).
     """
@@ -28,15 +29,15 @@ class Step:
     index: int
     token: int
     q: Tensor
+    probability: float
     logits: Tensor
     hidden: Tensor
 
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where the warped q is a point mass, the unwarped softmax at y_i."""
-        probability = float(self.q[self.token])
-        if probability == 1.0:
-            probability = float(torch.softmax(self.logits.float(), -1)[self.token])
-        return probability
+        if self.probability == 1.0:
+            return float(torch.softmax(self.logits.float(), -1)[self.token])
+        return self.probability
 
 
 class LengthController(ABC):

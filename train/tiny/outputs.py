@@ -40,7 +40,7 @@ def sample_outputs(
             rows = roll_out(
                 model, [prompts[id] for id in chunk], uniforms, Warp(1.0, 50), stop_tokens, batch_size=BATCH
             )
-            made = dict(zip(chunk, rows, strict=True))
+            made = {id: row.tokens for id, row in zip(chunk, rows, strict=True)}
             with replacing(path) as temporary:
                 temporary.write_text(json.dumps(made), encoding="utf-8")
         outputs |= json.loads(path.read_text(encoding="utf-8"))
