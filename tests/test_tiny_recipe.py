@@ -7,13 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
 from specpilot.checkpoints import FOLDER, shipped, shipped_names
 from specpilot.controllers.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import check_same_tokenizer, load_causal_lm, load_tokenizer
+from specpilot.train.tiny.language_model import LanguageModel
 from specpilot.train.tiny.recipe import train_tiny
 from specpilot.train.tiny.settings import TinyModels
+
+from .tiny import make
 
 
 @pytest.fixture
@@ -57,6 +61,29 @@ def test_recipe_end_to_end(text: Path, tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")} == before
     with pytest.raises(InputError, match=r"other settings \(seed differ\)"):
         train_tiny(replace(settings, seed=1), output)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_distillation_minimises(overlap: bool) -> None:
+    """Cross-entropy or total variation distance, by hand, response tokens at weight 1 and prompt tokens at 0.25."""
+    model = make("llama")
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(64, (2, 6), generator=generator)
+    is_response = torch.tensor([[False] * 3 + [True] * 3, [False] + [True] * 5])
+    likely = torch.stack([torch.randperm(64, generator=generator)[:5] for _ in range(12)]).view(2, 6, 5)
+    p = torch.rand(2, 6, 5, generator=generator).softmax(-1)
+    module = LanguageModel(model, 1, lr=1.0, prompt_weight=0.25, decay=0.5, overlap=overlap, compile=False)
+    got = module._weighted_loss((tokens, is_response, p, likely))
+    total = weights = 0.0
+    for row in range(2):
+        q = model(input_ids=tokens[row : row + 1]).logits[0].softmax(-1)
+        for i in range(5):
+            dense = torch.zeros(64).index_put((likely[row, i],), p[row, i])
+            tv = 0.5 * (dense - q[i]).abs().sum()
+            cross_entropy = -(dense * q[i].log()).sum()
+            weight = 1.0 if is_response[row, i + 1] else 0.25
+            total, weights = total + weight * float(tv if overlap else cross_entropy), weights + weight
+    assert float(got) == pytest.approx(total / weights, rel=1e-5)
 
 
 def test_missing_sources_are_named(tmp_path: Path) -> None:

@@ -22,7 +22,11 @@ Batch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 class LanguageModel(pl.LightningModule):
-    """Cross-entropy over packed windows, with the token that came or with the target's distribution.
+    """One model over packed windows; what it minimises depends on what it is given.
+
+    Text: cross-entropy with the token that came. The target's distributions p: cross-entropy with them, or with
+    ``overlap`` the total variation distance 1 - Σ min(p, q), which is the probability that a token drawn from q is
+    rejected: what a draft is for, once it roughly follows p (the distance's gradient says little before).
 
     Prompt tokens weigh ``prompt_weight``, since only responses are generated.
 
@@ -30,10 +34,18 @@ class LanguageModel(pl.LightningModule):
     """
 
     def __init__(
-        self, model: LlamaForCausalLM, steps: int, lr: float, prompt_weight: float, decay: float, compile: bool
+        self,
+        model: LlamaForCausalLM,
+        steps: int,
+        *,
+        lr: float,
+        prompt_weight: float,
+        decay: float,
+        overlap: bool,
+        compile: bool,
     ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.overlap = model, overlap
         self.steps, self.lr, self.prompt_weight, self.decay = steps, lr, prompt_weight, decay
         self.automatic_optimization = False  # two optimizers, stepped together
         self.loss = torch.compile(self._loss) if compile else self._loss
@@ -43,8 +55,9 @@ class LanguageModel(pl.LightningModule):
         if probabilities is None or likely is None:
             losses = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
         else:
-            expected = logits.log_softmax(-1).gather(-1, likely[:, :-1])
-            losses = -(probabilities[:, :-1] * expected).sum(-1).flatten()
+            log_q = (logits - logits.logsumexp(-1, keepdim=True)).gather(-1, likely[:, :-1])  # (B, T - 1, k)
+            p = probabilities[:, :-1]
+            losses = (1 - torch.minimum(p, log_q.exp()).sum(-1) if self.overlap else -(p * log_q).sum(-1)).flatten()
         weight = weight[:, 1:].flatten()
         return (losses * weight).sum() / weight.sum()
 
@@ -100,6 +113,7 @@ def fit(
     lr: float,
     prompt_weight: float,
     decay: float,
+    overlap: bool,
     compile: bool,
     seed: int,
 ) -> LlamaForCausalLM:
@@ -136,7 +150,7 @@ def fit(
     )
     last = folder / "last.ckpt"
     trainer.fit(
-        LanguageModel(model, steps, lr, prompt_weight, decay, compile),
+        LanguageModel(model, steps, lr=lr, prompt_weight=prompt_weight, decay=decay, overlap=overlap, compile=compile),
         loader(train, True),
         loader(validation, False),
         ckpt_path=last if last.exists() else None,

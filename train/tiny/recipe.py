@@ -144,26 +144,26 @@ class Recipe:
         for name, domains in self.drafts.items():
             lessons = list(taught.values()) if domains is None else [taught[name]]
             budget = settings.distil_tokens if domains is None else settings.specialist_distil_tokens
-            self._distil(lessons, name, f"{name}-distilled", budget)
+            self._distil(lessons, name, f"{name}-distilled", budget, overlap=False)
 
     def drafts_from_bank(self, taught: dict[str, Taught]) -> None:
-        """The same once more, with the target's answers to the built-in training prompts among the lessons."""
+        """The same trained for overlap with the target, with its answers to the built-in prompts among the lessons."""
         settings = self.settings
         answers = self._taught_bank()
         for name, domains in self.drafts.items():
             groups = list(taught) if domains is None else [name]
             lessons = [taught[g] for g in groups] + [answers[g] for g in groups if g in answers] * settings.bank_repeats
             budget = settings.bank_tokens if domains is None else settings.specialist_bank_tokens
-            self._distil(lessons, f"{name}-distilled", f"{name}-final", budget)
+            self._distil(lessons, f"{name}-distilled", f"{name}-final", budget, overlap=True)
             if not (self.output / name / "config.json").exists():
                 finish(self.work / f"{name}-final" / "model", self.output / name, self.tokenizer)
 
-    def _distil(self, lessons: list[Taught], before: str, after: str, tokens: int) -> None:
+    def _distil(self, lessons: list[Taught], before: str, after: str, tokens: int, *, overlap: bool) -> None:
         """Train the model in ``work/before`` on ``lessons``, into ``work/after``."""
         if not (self.work / after / "model" / "config.json").exists():
             self.console.rule(after)
             model = load_causal_lm(str(self.work / before / "model")).requires_grad_(True).train()
-            self._fit(model, Taught.join(lessons), after, tokens, self.settings.distil_lr)
+            self._fit(model, Taught.join(lessons), after, tokens, self.settings.distil_lr, overlap)
 
     def _groups(self) -> dict[str, list[str]]:
         """Domains of each specialist, and the rest."""
@@ -177,7 +177,7 @@ class Recipe:
         ids = {p.id: encode_prompt(self.tokenizer, p.prompt, chat=True) for p in chosen}
         asked = {f"{p.id}/{turn}": ids[p.id] for p in chosen for turn in range(settings.bank_answers)}
         answers = self._sample({id: prompt for id, prompt in asked.items() if len(prompt) <= self.room}, "bank-outputs")
-        target = load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")
+        target = CachedModel(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16"))
         taught = {}
         for name, domains in self._groups().items():
             part = [answers[id] for id in answers if BANK_DOMAINS[id.partition("-")[0]] in domains]
@@ -201,7 +201,7 @@ class Recipe:
         """What the target thinks of some text and of its own outputs, for each specialist and for the rest."""
         self.console.rule("the target's distributions")
         settings = self.settings
-        target = load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")
+        target = CachedModel(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16"))
         text = _in_turn(_groups(self.train, lambda d: d.source))
         text = text[: _how_many([len(self.encoded[d.id][0]) for d in text], settings.distil_text)]
         taught = {}
@@ -232,7 +232,7 @@ class Recipe:
             read = [d for d in self.train if domains is None or d.domain in domains]
             write_card(output / name, name, settings, read, losses, agreement)
 
-    def _fit(self, model: Any, data: Packed | Taught, name: str, tokens: int, lr: float) -> None:
+    def _fit(self, model: Any, data: Packed | Taught, name: str, tokens: int, lr: float, overlap: bool = False) -> None:
         """Train ``model`` in ``work/name`` and leave it, in bfloat16, in ``work/name/model``."""
         settings, folder = self.settings, self.work / name
         fit(
@@ -245,6 +245,7 @@ class Recipe:
             lr=lr,
             prompt_weight=settings.prompt_weight,
             decay=settings.decay,
+            overlap=overlap,
             compile=settings.compile,
             seed=settings.seed,
         )
