@@ -50,14 +50,13 @@ class AcceptanceGenerator:
     def __init__(self, settings: AcceptanceData) -> None:
         self.settings = settings
         self.warp = Warp(settings.temperature, settings.top_k, settings.top_p)
-        trust = settings.trust_remote_code
         prompts = load_prompts(
             settings.prompts,
             column=settings.column,
             split=settings.split,
             limit=settings.limit,
-            trust_remote_code=trust,
         )
+        trust = settings.trust_remote_code
         tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
         check_same_tokenizer(tokenizer, load_tokenizer(settings.draft, trust_remote_code=trust))
         target, draft = (

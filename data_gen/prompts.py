@@ -27,7 +27,6 @@ def load_prompts(
     column: str = "prompt",
     split: str = "train",
     limit: int | None = None,
-    trust_remote_code: bool = False,
 ) -> list[PromptRow]:
     """Prompts of ``source``, in its order, repeated prompts once.
 
@@ -47,7 +46,7 @@ def load_prompts(
             raise InputError(f"split={split!r}: the built-in bank has {', '.join(BUILTIN_SPLITS)}")
         prompts = [PromptRow(p.id, p.domain, p.prompt) for p in bank() if p.split == split]
     else:
-        rows = read_rows(source, split=split, trust_remote_code=trust_remote_code)
+        rows = read_rows(source, split=split)
         prompts = []
         for number, row in enumerate(rows, 1):
             if column not in row:

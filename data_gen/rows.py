@@ -12,7 +12,7 @@ from ..controllers.errors import InputError
 SUFFIXES = (".jsonl", ".json", ".parquet", ".txt")
 
 
-def read_rows(source: str, *, split: str = "train", trust_remote_code: bool = False) -> list[dict[str, Any]]:
+def read_rows(source: str, *, split: str = "train") -> list[dict[str, Any]]:
     """Read ``source`` into a list of dictionaries.
 
     ``source`` is a JSON Lines, Parquet or text file (a text file gives ``{"prompt": line}`` for each line that is not
@@ -33,7 +33,7 @@ def read_rows(source: str, *, split: str = "train", trust_remote_code: bool = Fa
     elif source.startswith((".", "/", "~")) or path.suffix in SUFFIXES:
         raise InputError(f"{source}: no such file; give an existing file, a folder, a hub dataset id, or 'builtin'")
     else:
-        rows = _read_hub(source, split, trust_remote_code)
+        rows = _read_hub(source, split)
     if not rows:
         raise InputError(f"{source}: holds no rows")
     return rows
@@ -71,13 +71,12 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterable[dict[str, Any]]:
         yield row
 
 
-def _read_hub(source: str, split: str, trust_remote_code: bool) -> list[dict[str, Any]]:
+def _read_hub(source: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
     name, _, config = source.partition(":")
-    options: dict[str, Any] = {"trust_remote_code": True} if trust_remote_code else {}
     try:
-        dataset = datasets.load_dataset(name, config or None, split=split, **options)
+        dataset = datasets.load_dataset(name, config or None, split=split)
     except (OSError, ValueError, RuntimeError) as error:  # not found, no network, wrong config or split
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"{source}: neither a local file or folder nor a reachable hub dataset ({reason})") from error

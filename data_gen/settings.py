@@ -29,7 +29,7 @@ class AcceptanceData:
         shard_size: prompts a shard; also what a killed run may lose.
         dtype: float32, bfloat16 or float16.
         device: auto, cpu, cuda, …
-        trust_remote_code: run code that comes with models or datasets; only for sources you trust.
+        trust_remote_code: run code that comes with models; only for sources you trust.
     """
 
     target: str = "tiny"

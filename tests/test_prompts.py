@@ -42,7 +42,7 @@ def test_a_hub_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     from specpilot.data_gen.rows import _read_hub
 
-    assert _read_hub("repo", "train", False) == [{"prompt": "from afar"}]
+    assert _read_hub("repo", "train") == [{"prompt": "from afar"}]
 
 
 @pytest.mark.parametrize(
