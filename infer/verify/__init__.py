@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..chance import Chance
 from ..draft import Draft
+from .block import block
 from .token_wise import token_wise
 from .verdict import Verdict
 
@@ -15,4 +16,4 @@ __all__ = ["VERIFIERS", "Verdict", "Verifier"]
 
 Verifier = Callable[[Tensor, Draft, Chance], Verdict]
 
-VERIFIERS: dict[str, Verifier] = {"token-wise": token_wise}
+VERIFIERS: dict[str, Verifier] = {"token-wise": token_wise, "block": block}
