@@ -183,6 +183,7 @@ class SpeculativeDecoder:
         Invariant between rounds: both caches hold a prefix of ``text``; the target's lacks exactly the last token.
         """
         target, draft, stats = self.target, self.draft, generation.stats
+        self.length.start_text()
         text = list(generation.prompt_tokens)
 
         # The prefill's last distribution already gives a token.
@@ -218,6 +219,8 @@ class SpeculativeDecoder:
             logits, _ = target.forward(as_row([text[-1], *proposal.tokens], target.device))
             p = warp(logits[0])  # (K + 1, V)
             verdict = self.verify(p, proposal, chance)
+            if proposal.tokens:
+                self.length.end_round(len(proposal.tokens), verdict.accepted)
 
             kept = len(text) + verdict.accepted
             target.crop(kept)

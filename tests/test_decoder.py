@@ -25,7 +25,9 @@ def transformers_greedy(model: PreTrainedModel, prompt: list[int], budget: int) 
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("length", ["none", "1", "4", "cumulative-confidence:0.05"])
+@pytest.mark.parametrize(
+    "length", ["none", "1", "4", "cumulative-confidence:0.05", "confidence:0.1", "entropy:0.3", "heuristic:2"]
+)
 def test_greedy_equals_transformers(architecture: str, length: str) -> None:
     target = make(architecture)
     draft = make(architecture, layers=1)
@@ -206,7 +208,7 @@ def test_truncated_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("cumulative-confidence", "give the rule's threshold"),
+        ("cumulative-confidence", "give the rule's number, as in 'cumulative-confidence:0.4'"),
         ("cumulative-confidence:2", r"must be in \[0, 1\]"),
         ("-1", "must be between 0"),
         ("21", "must be between 0"),

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..errors import InputError
 from .acceptance import AcceptanceLength
 from .base import MAX_DRAFT, LengthController, Step
+from .confidence import Confidence
 from .cumulative_confidence import CumulativeConfidence
+from .entropy import Entropy
 from .fixed import Fixed
+from .heuristic import Heuristic
 
 __all__ = [
     "MAX_DRAFT",
     "AcceptanceLength",
+    "Confidence",
     "CumulativeConfidence",
+    "Entropy",
     "Fixed",
+    "Heuristic",
     "LengthController",
     "Step",
     "parse_rule",
 ]
 
-RULES = {"cumulative-confidence": CumulativeConfidence}
+RULES: dict[str, Callable[[float], LengthController]] = {
+    "heuristic": Heuristic,
+    "confidence": Confidence,
+    "cumulative-confidence": CumulativeConfidence,
+    "entropy": Entropy,
+}
+EXAMPLES = {"heuristic": "5", "confidence": "0.4", "cumulative-confidence": "0.4", "entropy": "0.5"}
 
 
 def parse_rule(spec: str) -> LengthController | None:
-    """The rule ``spec`` names: ``"4"``, ``"none"`` or ``"cumulative-confidence:0.4"``; None if it names no rule.
+    """The rule ``spec`` names: ``"4"``, ``"none"``, ``"cumulative-confidence:0.4"`` …; None if it names no rule.
 
     Raises:
         InputError: a rule's parameter is missing, malformed or out of range.
@@ -37,5 +51,5 @@ def parse_rule(spec: str) -> LengthController | None:
     try:
         value = float(parameter)
     except ValueError:
-        raise InputError(f"length={spec!r}: give the rule's threshold, as in '{name}:0.5'") from None
+        raise InputError(f"length={spec!r}: give the rule's number, as in '{name}:{EXAMPLES[name]}'") from None
     return RULES[name](value)

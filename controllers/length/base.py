@@ -39,6 +39,11 @@ class Step:
             return float(torch.softmax(self.logits.float(), -1)[self.token])
         return self.probability
 
+    def entropy(self) -> float:
+        """H(q) in nats; at temperature 0, as in :meth:`confidence`, of the unwarped softmax."""
+        q = torch.softmax(self.logits.float(), -1) if self.probability == 1.0 else self.q
+        return float(torch.special.entr(q).sum())
+
 
 class LengthController(ABC):
     """Decides how many tokens a round drafts. EOS, the token budget and ``MAX_DRAFT`` stop any controller.
@@ -49,6 +54,9 @@ class LengthController(ABC):
     def check_warp(self, warp: Warp) -> None:  # noqa: B027 — rules fit any warp
         """Called with the warp of every generation; a learned controller warns if it was trained under another."""
 
+    def start_text(self) -> None:  # noqa: B027 — most rules remember nothing between rounds
+        """Called before the first round of a generation: forget the one before."""
+
     @abstractmethod
     def start_round(self) -> bool:
         """Reset for a new round; False drafts nothing (a plain step of the target)."""
@@ -56,3 +64,6 @@ class LengthController(ABC):
     @abstractmethod
     def observe(self, step: Step) -> bool:
         """Whether to draft another token after this one."""
+
+    def end_round(self, drafted: int, accepted: int) -> None:  # noqa: B027 — most rules do not ask
+        """Called after every verification of a draft: of ``drafted`` tokens, the first ``accepted`` were kept."""

@@ -1,0 +1,19 @@
+"""Stop at a token the draft itself finds improbable: ``q(y) < θ`` (transformers' assistant confidence threshold)."""
+
+from __future__ import annotations
+
+from ..errors import InputError
+from .base import LengthController, Step
+
+
+class Confidence(LengthController):
+    def __init__(self, threshold: float) -> None:
+        if not 0 <= threshold <= 1:
+            raise InputError(f"confidence:{threshold}: the threshold must be in [0, 1]")
+        self.threshold = threshold
+
+    def start_round(self) -> bool:
+        return True
+
+    def observe(self, step: Step) -> bool:
+        return step.confidence() >= self.threshold

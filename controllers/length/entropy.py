@@ -1,0 +1,26 @@
+"""AdaEDL (Agrawal et al. 2024): stop where the draft is undecided, ``1 - sqrt(γ·H(q)) < θ``, H in nats.
+
+The left side is a lower bound of the acceptance probability for a γ that depends on the pair; 0.2 is the paper's.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..errors import InputError
+from .base import LengthController, Step
+
+
+class Entropy(LengthController):
+    def __init__(self, threshold: float, gamma: float = 0.2) -> None:
+        if not (threshold <= 1 and math.isfinite(threshold)):
+            raise InputError(f"entropy:{threshold}: the threshold must be a finite number up to 1")
+        if not (gamma >= 0 and math.isfinite(gamma)):
+            raise InputError(f"gamma={gamma}: must be a finite number ≥ 0")
+        self.threshold, self.gamma = threshold, gamma
+
+    def start_round(self) -> bool:
+        return True
+
+    def observe(self, step: Step) -> bool:
+        return 1.0 - math.sqrt(self.gamma * step.entropy()) >= self.threshold

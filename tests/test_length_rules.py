@@ -1,0 +1,81 @@
+"""Rules without learning: each against its formula, and what they remember from round to round."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import MAX_DRAFT, Confidence, CumulativeConfidence, Entropy, Heuristic, Step
+from specpilot.controllers.warp import Warp
+
+probabilities = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6)
+
+
+def step(weights: list[float], token: int = 0, index: int = 1, warp: Warp | None = None) -> Step:
+    """A token drawn from a draft whose unwarped distribution is proportional to ``weights``."""
+    logits = torch.tensor(weights, dtype=torch.float64).log()
+    q = (warp or Warp(1.0, None))(logits)
+    return Step(index, token, q, float(q[token]), logits, torch.empty(0))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(weights=probabilities, threshold=st.floats(0, 1))
+def test_confidence_and_entropy(weights: list[float], threshold: float) -> None:
+    share = [w / sum(weights) for w in weights]
+    entropy = -sum(s * math.log(s) for s in share)
+    assert Confidence(threshold).observe(step(weights)) == (share[0] >= threshold) or share[0] == pytest.approx(
+        threshold
+    )
+    bound = 1 - math.sqrt(0.2 * entropy)
+    assert Entropy(threshold).observe(step(weights)) == (bound >= threshold) or bound == pytest.approx(threshold)
+
+
+def test_greedy_judges_by_the_unwarped_distribution() -> None:
+    """The warped one is a point mass: it is always certain."""
+    greedy = step([3.0, 1.0], warp=Warp(0.0, None))
+    assert greedy.probability == 1
+    assert greedy.confidence() == pytest.approx(0.75)
+    assert greedy.entropy() == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
+    assert step([1.0, 0.0]).entropy() == 0
+
+
+def test_cumulative_confidence_multiplies_and_forgets() -> None:
+    rule = CumulativeConfidence(0.2)
+    for _ in range(2):
+        assert rule.start_round()
+        assert [rule.observe(step([1.0, 1.0], index=i)) for i in (1, 2, 3)] == [True, True, False]
+
+
+def test_heuristic_follows_what_was_accepted() -> None:
+    rule = Heuristic(3)
+    drafted = []
+    for accepted_whole in [True, True, False, False, False, False, False, False, False] + [True] * 12:
+        drafted.append(rule.k)
+        assert [rule.observe(step([1.0, 1.0], index=i)) for i in range(1, rule.k + 1)] == [True] * (rule.k - 1) + [
+            False
+        ]
+        rule.end_round(rule.k, rule.k if accepted_whole else rule.k - 1)
+    assert drafted[:10] == [3, 5, 7, 6, 5, 4, 3, 2, 1, 1]
+    assert drafted[-1] == MAX_DRAFT
+    rule.start_text()
+    assert rule.k == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Confidence(1.5), r"confidence:1\.5: the threshold must be in \[0, 1\]"),
+        (lambda: Entropy(math.nan), "entropy:nan: the threshold must be a finite number up to 1"),
+        (lambda: Entropy(0.5, -1), r"gamma=-1: must be a finite number ≥ 0"),
+        (lambda: Heuristic(0), "heuristic:0: the first draft length must be a whole number from 1 to 20"),
+        (lambda: Heuristic(2.5), r"heuristic:2\.5: the first draft length must be a whole number"),
+        (lambda: Heuristic(math.inf), "heuristic:inf: the first draft length must be a whole number"),
+    ],
+)
+def test_refusals(make: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()  # type: ignore[operator]
