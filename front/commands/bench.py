@@ -46,3 +46,80 @@ def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 5
         raise InputError(f"repeats={repeats}: must be at least 1")
     quiet()
     print(json.dumps(bench_forward(target, draft, repeats) | {"machine": machine(), "versions": versions()}))
+
+
+def decode(
+    *,
+    target: str = "tiny",
+    draft: str = "tiny-draft",
+    controller: str | None = None,
+    prompts: str = "builtin",
+    column: str = "prompt",
+    split: str = "test",
+    limit: int = 20,
+    chat: bool = True,
+    max_new_tokens: int = 128,
+    temperature: float = 1.0,
+    top_k: int | None = 50,
+    top_p: float = 1.0,
+    repeats: int = 3,
+    dtype: str = "float32",
+    device: str = "auto",
+) -> None:
+    """Time the decoder against transformers' generate and assisted generation: same prompts, same pair, one process.
+
+    Args:
+        target: Target model.
+        draft: Draft model.
+        controller: Trained acceptance head for this pair (folder or hub id); the shipped pair has its own.
+        prompts: 'builtin', a JSON Lines/Parquet/text file, or a hub dataset id.
+        column: Column that holds the prompt.
+        split: Split of the built-in bank or of a hub dataset.
+        limit: How many prompts.
+        chat: Put prompts into the chat template.
+        max_new_tokens: Longest continuation.
+        temperature: Warp of both models; 0 is greedy.
+        top_k: Keep the k most probable tokens; null keeps all.
+        top_p: Keep the most probable tokens up to this mass.
+        repeats: Passes over all prompts; medians are reported.
+        dtype: float32, bfloat16 or float16.
+        device: auto, cpu, cuda, …
+    """
+    import json
+
+    from rich.console import Console
+
+    from ..bench.decode import as_table, bench_decode
+    from ..controllers.errors import InputError
+    from ..controllers.warp import Warp
+    from ..data_gen.prompts import load_prompts
+    from ..infer.decoder import SpeculativeDecoder
+    from ..infer.machine import machine, versions
+    from ..infer.prompting import encode_prompt
+    from ..infer.quiet import quiet
+
+    for name, value in (("repeats", repeats), ("limit", limit)):
+        if value < 1:
+            raise InputError(f"{name}={value}: must be at least 1")
+    quiet()
+    warp = Warp(temperature, top_k, top_p)
+    decoder = SpeculativeDecoder.from_pretrained(target, draft, dtype=dtype, device=device)
+    rows = load_prompts(prompts, column=column, split=split, limit=limit)
+    console = Console(stderr=True)
+    if controller is None and (target, draft) == ("tiny", "tiny-draft"):
+        controller = "tiny-head"
+    result = bench_decode(
+        decoder,
+        [encode_prompt(decoder.tokenizer, row.prompt, chat=chat) for row in rows],
+        warp,
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        controller=controller,
+        console=console,
+    )
+    settings = {
+        "target": target, "draft": draft, "prompts": len(rows), "max_new_tokens": max_new_tokens, "dtype": dtype,
+        "repeats": repeats, **warp.as_dict(),
+    }  # fmt: skip
+    console.print(as_table(result))
+    print(json.dumps(result | {"settings": settings, "machine": machine(), "versions": versions()}))

@@ -1,0 +1,71 @@
+"""The side-by-side measurement on a random pair: what it counts, what it compares, what it reports."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+from specpilot.bench.assisted import ASSISTED, Transformers
+from specpilot.bench.decode import AUTOREGRESSIVE, PLAIN, Times, as_table, bench_decode, speedup, summary
+from specpilot.controllers.warp import Warp
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.generation import Stats
+
+from .tiny import make
+
+PROMPTS = [[1, 2, 3], [9, 8]]
+
+
+def test_every_form_of_assistance_is_really_asked_for() -> None:
+    """Greedy assisted generation is the target's own; and each form remembers its own schedule."""
+    target, draft = make(), make(layers=1)
+    theirs = Transformers(target, draft, Warp(0.0), max_new_tokens=20)
+    plain = theirs.generate(PROMPTS[0], None)
+    assert len(plain) == 20
+    for name in ASSISTED:
+        assert theirs.generate(PROMPTS[0], name) == plain
+    for name in ASSISTED:
+        constant = name.rpartition("-")[2].isdigit()
+        assert not constant or theirs.learnt[name]["tokens"] == ASSISTED[name].tokens
+    assert theirs.learnt["transformers-assisted-heuristic"]["tokens"] != 5
+    theirs.generate(PROMPTS[0], "transformers-assisted-3")
+    assert draft.generation_config.num_assistant_tokens == 3
+    assert draft.generation_config.assistant_confidence_threshold == 0
+
+
+def test_bench_decode() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1))
+    result = bench_decode(
+        decoder, PROMPTS, Warp(1.0, 20), max_new_tokens=8, repeats=2, controller=None, console=Console(quiet=True)
+    )
+    rates = result["tokens_per_second"]
+    best = {"transformers-assisted-best", "specpilot-best"}
+    assert {PLAIN, AUTOREGRESSIVE, "transformers-assisted-8", "specpilot-fixed-4", *best} <= rates.keys()
+    for kind in best:
+        assert rates[kind] == rates[result["best"][kind]]
+        prefix = kind.removesuffix("best")
+        assert rates[kind] == max(rate for name, rate in rates.items() if name.startswith(prefix))
+    assert result["block_efficiency"][AUTOREGRESSIVE] == 1
+    assert result["block_efficiency"]["specpilot-fixed-4"] >= 1
+    assert result["bound_share"] > 0
+    assert 0 < result["overhead_share"] < 1
+    assert type(decoder.target) is CachedModel  # the watch is taken off again
+    assert as_table(result).row_count == len(rates) - len(best)
+
+
+def test_rates_and_intervals() -> None:
+    slow = Times([[10, 10]] * 3, [[1.0, 1.0], [2.0, 2.0], [1.0, 1.0]], Stats())
+    fast = Times([[10, 30]] * 3, [[0.5, 0.5], [0.5, 0.5], [4.0, 4.0]], Stats())
+    assert slow.rate == 10
+    assert fast.rate == 40
+    ratio, low, high = speedup(fast, slow)
+    assert ratio == pytest.approx((120 / 10) / (60 / 8))
+    assert low < ratio < high
+    assert low == pytest.approx((30 / 5) / (30 / 4))  # the first prompt drawn twice
+    assert high == pytest.approx((90 / 5) / (30 / 4))
+    result = summary({PLAIN: slow, AUTOREGRESSIVE: slow, "transformers-assisted-1": slow, "specpilot-fixed-1": fast})
+    assert result["best"] == {
+        "transformers-assisted-best": "transformers-assisted-1",
+        "specpilot-best": "specpilot-fixed-1",
+    }
+    assert result["speedup_of_specpilot_best"]["transformers-generate"]["ratio"] == pytest.approx(ratio)
