@@ -72,7 +72,7 @@ def bench_decode(
     assert draft is not None
     theirs = Transformers(decoder.target.model, draft.model, warp, max_new_tokens)
     plain = SpeculativeDecoder(decoder.target.model, None, decoder.tokenizer)
-    sampling = {"temperature": warp.temperature, "top_k": warp.top_k, "top_p": warp.top_p}
+    sampling: dict[str, Any] = {"temperature": warp.temperature, "top_k": warp.top_k, "top_p": warp.top_p}
     times: dict[str, Times] = {}
 
     def ours(decoder: SpeculativeDecoder, length: LengthController, name: str) -> Callable[[int, int], int]:
@@ -108,9 +108,9 @@ def bench_decode(
             runs[name](0, 0)
             times[name].stats = Stats()
         for repeat in range(repeats):
-            for result in times.values():
-                result.tokens.append([])
-                result.seconds.append([])
+            for measured in times.values():
+                measured.tokens.append([])
+                measured.seconds.append([])
             for index in range(len(prompts)):
                 turn = (index + repeat) % len(names)  # nobody is always first after the pause
                 for name in names[turn:] + names[:turn]:
