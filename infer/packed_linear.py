@@ -24,7 +24,8 @@ class PackedLinear:
         packs = weight.dtype == torch.float32 or (
             weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         )
-        self.packed = _reorder(weight) if packs and torch.backends.mkldnn.is_available() else None
+        available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        self.packed = _reorder(weight) if packs and available else None
         self.plain = weight if self.packed is None or self.size < FEW else None
 
     def __call__(self, x: Tensor) -> Tensor:
