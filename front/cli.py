@@ -26,7 +26,7 @@ COMMANDS: Commands = {
     "train": {"acceptance": train.acceptance, "tiny": train.tiny},
     "export": export.export,
     "generate": generate.generate,
-    "bench": {"decode": bench.decode, "rollouts": bench.rollouts, "forward": bench.forward},
+    "bench": {"decode": bench.decode, "rollouts": bench.rollouts, "forward": bench.forward, "otm": bench.otm},
     "demo": demo.demo,
     "env": env.env,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..data_gen.settings import AcceptanceData
 
 
@@ -123,3 +125,44 @@ def decode(
     }  # fmt: skip
     console.print(as_table(result))
     print(json.dumps(result | {"settings": settings, "machine": machine(), "versions": versions()}))
+
+
+def otm(
+    *,
+    target: str = "tiny",
+    draft: str = "tiny-draft",
+    prompt: str = "He said he also has asked prosecutors to",
+    output: Path = Path("runs/otm.png"),
+) -> None:
+    """Acceptance of one of k proposals: optimal transport, K-SEQ, closed forms (SpecTr, Figures 1, 2, 3 and 5).
+
+    Args:
+        target: Target model of the last figure.
+        draft: Draft model of the last figure.
+        prompt: Text after which the two models' next tokens are compared.
+        output: Where the picture goes.
+    """
+    import json
+
+    import torch
+
+    from ..bench.otm import coins, models, plot_otm, uniforms
+    from ..infer.decoder import SpeculativeDecoder
+    from ..infer.machine import versions
+    from ..infer.prompting import encode_prompt
+    from ..infer.quiet import quiet
+
+    quiet()
+    decoder = SpeculativeDecoder.from_pretrained(target, draft)
+    assert decoder.draft is not None
+    ids = torch.tensor([encode_prompt(decoder.tokenizer, prompt)], device=decoder.target.device)
+    size = min(decoder.target.vocab_size, decoder.draft.vocab_size)
+    with torch.inference_mode():
+        p, q = (
+            model.model(input_ids=ids).logits[0, -1, :size].double().softmax(-1)
+            for model in (decoder.target, decoder.draft)
+        )
+    result = {"uniforms": uniforms(), "coins": coins(), "models": models(p, q), "pair": f"{target} + {draft}"}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    plot_otm(result, output)
+    print(json.dumps(result | {"prompt": prompt, "picture": str(output), "versions": versions()}))

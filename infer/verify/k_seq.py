@@ -1,0 +1,57 @@
+"""K-SEQ, one token from k i.i.d. proposals (SpecTr, Sun et al. 2023, Algorithm 2). Lossless.
+
+The proposals are tried in the order they were drawn, each accepted with probability ``min(1, p(y)/(ρ·q(y)))``. The
+division factor ρ is the smallest that keeps every token's acceptance within its share of p; with it the chance that
+some proposal is accepted is at least (1 - 1/e) of the best that any rule can reach (Theorem 2).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..chance import Chance
+
+STEPS = 60  # of bisection: ρ to the last bit of float64, whatever k
+
+
+def k_seq(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
+    """A token whose law is ``p`` (V,), from i.i.d. ``proposals`` of ``q`` (V,), one of them if possible."""
+    rho = division_factor(p, q, len(proposals))
+    index = torch.tensor(proposals, device=p.device)
+    tosses = chance.accept((p[index] / (rho * q[index])).clamp(max=1.0))  # q(y) > 0: y was drawn from it
+    if True in tosses:
+        return proposals[tosses.index(True)]
+    beta, accepted = acceptance(p, q, len(proposals), rho)
+    left = (p - torch.minimum(q, p / rho) * (accepted / beta if beta > 0 else 0.0)).clamp(min=0)
+    mass = float(left.sum())
+    return chance.sample(left / mass if mass > 0 else p)
+
+
+def acceptance(p: Tensor, q: Tensor, k: int, rho: float) -> tuple[float, float]:
+    """β(ρ) = Σ_v min(q, p/ρ), one proposal's acceptance, and 1 - (1 - β)^k, that of any of k."""
+    beta = min(1.0, float(torch.minimum(q, p / rho).sum()))
+    return beta, 1.0 - (1.0 - beta) ** k
+
+
+def division_factor(p: Tensor, q: Tensor, k: int) -> float:
+    """ρ* in [1, k]: the smallest ρ with 1 - (1 - β(ρ))^k ≤ ρ·β(ρ) (eq. 6), for p and q (V,) and k proposals.
+
+    The difference of the two sides falls as ρ grows, so it is found by bisection; the upper end is returned, where
+    the inequality holds.
+    """
+    low, high = 1.0, float(k)
+    if k == 1 or _excess(p, q, k, low) <= 0:
+        return 1.0
+    for _ in range(STEPS):
+        middle = 0.5 * (low + high)
+        if _excess(p, q, k, middle) > 0:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _excess(p: Tensor, q: Tensor, k: int, rho: float) -> float:
+    beta, accepted = acceptance(p, q, k, rho)
+    return accepted - rho * beta

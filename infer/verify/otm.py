@@ -1,0 +1,129 @@
+"""OTM-k, one token from k i.i.d. proposals by optimal transport (SpecTr, Sun et al. 2023, eq. 4). Lossless.
+
+Among all rules with output law p, the one whose output is most often among the proposals. It solves a linear program
+with as many unknowns as there are multisets of k proposals and tokens in each: for small supports only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from math import factorial, prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...controllers.errors import InputError
+from ..chance import Chance
+
+MOST = 200_000  # unknowns of the linear program
+
+
+@dataclass(frozen=True)
+class Transport:
+    """The optimal plan for one p, q and k.
+
+    Attributes:
+        plan: sorted proposals → the chance of keeping each distinct one of them, by token.
+        residual: (V,) float64, sums to 1: what the output is drawn from when none is kept.
+        acceptance: the chance that the output is one of the proposals: the optimum, to the solver's tolerance.
+    """
+
+    plan: dict[tuple[int, ...], dict[int, float]]
+    residual: Tensor
+    acceptance: float
+
+
+def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
+    """Solve eq. 4 for ``p`` and ``q`` (V,) and ``k`` proposals.
+
+    The solver meets the constraints to 1e-7; its answer is then shrunk until it meets them exactly, so that the law
+    of the output is p to rounding, and only the optimum is approximate.
+
+    Raises:
+        InputError: the linear program would be too large.
+    """
+    from scipy.optimize import linprog  # slow to import, and few decoders need it
+    from scipy.sparse import csr_array
+
+    p, q = p.double().cpu(), q.double().cpu()
+    drawn = q.nonzero().flatten().tolist()  # the only tokens that proposals can be
+    n = len(drawn)
+    unknowns = n * prod(range(n + 1, n + k)) // factorial(k - 1)
+    if unknowns > MOST:
+        raise InputError(
+            f"OTM with k={k} over {n} tokens: too many unknowns ({unknowns}); take fewer tokens (top-k 10)"
+        )
+    multisets = list(combinations_with_replacement(drawn, k))
+    chances = [_chance(multiset, q) for multiset in multisets]
+    edges = [(i, v) for i, multiset in enumerate(multisets) for v in dict.fromkeys(multiset) if p[v] > 0]
+    flow = np.zeros(len(edges))
+    if edges:
+        rows, columns = (np.array(x) for x in zip(*edges, strict=True))
+        number, ones = np.arange(len(edges)), np.ones(len(edges))
+        constraints = csr_array(
+            (np.concatenate([ones, ones]), (np.concatenate([rows, columns + len(multisets)]), np.tile(number, 2))),
+            shape=(len(multisets) + len(p), len(edges)),
+        )
+        bounds = np.concatenate([chances, p.numpy()])
+        solution = linprog(-ones, A_ub=constraints, b_ub=bounds, method="highs")
+        flow = np.clip(solution.x, 0, None)
+        for place, room in ((rows, np.array(chances)), (columns, p.numpy())):  # to the letter
+            used = np.bincount(place, weights=flow, minlength=len(room))
+            flow *= np.minimum(1.0, room / np.where(used > 0, used, 1.0))[place]
+    plan: dict[tuple[int, ...], dict[int, float]] = {multiset: {} for multiset in multisets}
+    for (i, v), amount in zip(edges, flow, strict=True):
+        plan[multisets[i]][v] = amount / chances[i]
+    kept = np.bincount([v for _, v in edges], weights=flow, minlength=len(p)) if edges else np.zeros(len(p))
+    left = (p - torch.from_numpy(kept)).clamp(min=0)
+    mass = float(left.sum())
+    return Transport(plan, left / mass if mass > 0 else p, float(flow.sum()))
+
+
+def _chance(multiset: tuple[int, ...], q: Tensor) -> float:
+    """The probability that k draws from ``q`` are these, in any order."""
+    orders = factorial(len(multiset)) / prod(factorial(count) for count in Counter(multiset).values())
+    return orders * prod(float(q[v]) for v in multiset)
+
+
+def otm(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
+    """A token whose law is ``p`` (V,), from i.i.d. ``proposals`` of ``q`` (V,), one of them as often as can be.
+
+    Raises:
+        InputError: see :func:`optimal_transport`.
+    """
+    transport = optimal_transport(p, q, len(proposals))
+    keep = transport.plan[tuple(sorted(proposals))]
+    kept = torch.tensor([*keep.values(), max(0.0, 1.0 - sum(keep.values()))], dtype=torch.float64)
+    choice = chance.sample(kept)
+    return list(keep)[choice] if choice < len(keep) else chance.sample(transport.residual)
+
+
+def upper_bound(p: Tensor, q: Tensor, k: int) -> float:
+    """Theorem 1: no rule's acceptance probability from ``k`` proposals of ``q`` (V,) exceeds this; V up to 12.
+
+    The minimum over sets of tokens Ω₀ of Σ_{y∈Ω₀} min(p(y), 1 - (1 - q(y))^k) + Σ_{y^k} min(Π q(y_i), p(S(y^k) \\ Ω₀)).
+
+    Raises:
+        InputError: too many tokens for the 2^V sets.
+    """
+    p, q = p.double().cpu(), q.double().cpu()
+    size = len(p)
+    if size > 12:
+        raise InputError(f"Theorem 1's bound over {size} tokens: 2^{size} sets are too many; take at most 12")
+    each = torch.minimum(p, 1 - (1 - q) ** k).numpy()
+    # Ordered draws of one multiset all have the same product and the same set of tokens.
+    multisets = [m for m in combinations_with_replacement(range(size), k) if prod(float(q[v]) for v in m) > 0]
+    orders = np.array([factorial(k) / prod(factorial(c) for c in Counter(m).values()) for m in multisets])
+    chances = np.array([prod(float(q[v]) for v in m) for m in multisets])
+    members = np.zeros((len(multisets), size))
+    for i, multiset in enumerate(multisets):
+        members[i, list(set(multiset))] = 1
+    best = np.inf
+    for subset in range(2**size):
+        inside = np.array([subset >> v & 1 for v in range(size)], dtype=bool)
+        outside = members @ np.where(inside, 0.0, p.numpy())
+        best = min(best, float(each[inside].sum() + (orders * np.minimum(chances, outside)).sum()))
+    return best
