@@ -70,7 +70,8 @@ def coins() -> list[dict[str, Any]]:
 
 def compressed(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """Two distributions (V,) on the ``SUPPORT`` most probable tokens of each, together, renormalised (Appendix D.2)."""
-    tokens = torch.cat([p.topk(min(SUPPORT, len(p))).indices, q.topk(min(SUPPORT, len(q))).indices]).unique()
+    likely = [*p.topk(min(SUPPORT, len(p))).indices.tolist(), *q.topk(min(SUPPORT, len(q))).indices.tolist()]
+    tokens = sorted(set(likely))
     return p[tokens] / p[tokens].sum(), q[tokens] / q[tokens].sum()
 
 

@@ -31,7 +31,8 @@ def render(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Text:
         kept = round_.emitted[: round_.accepted]
         for token in kept:
             text.append(stream.push([token]), ACCEPTED)
-        rejected = decode(tokenizer, round_.drafted[round_.accepted :])
+        lost = [token for node, token in enumerate(round_.drafted) if node not in round_.path]
+        rejected = decode(tokenizer, lost)
         text.append(rejected.replace("\n", "⏎"), REJECTED)
         for token in round_.emitted[len(kept) :]:
             text.append(stream.push([token]), OWN)

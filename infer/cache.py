@@ -48,6 +48,14 @@ class PreallocatedLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1  # the buffer's end is not a limit of the model's: models read a limit here as "static cache"
 
+    def keep(self, length: int, columns: Tensor) -> None:
+        """See :meth:`PreallocatedCache.keep`."""
+        keys, values = self.filled()
+        end = length + len(columns)
+        keys[:, :, length:end] = keys[:, :, columns]  # the right side is a copy before anything is written
+        values[:, :, length:end] = values[:, :, columns]
+        self.length = end
+
     def refill(self, rows: Tensor, width: int, newcomers: PreallocatedLayer | None, capacity: int) -> None:
         """See :meth:`PreallocatedCache.refill`."""
         keys, values = self.filled()
@@ -92,6 +100,17 @@ class PreallocatedCache(Cache):
         assert 0 <= length <= self.length
         for layer in self.own:
             layer.length = length
+
+    def keep(self, length: int, columns: list[int]) -> None:
+        """Forget all but the first ``length`` columns and ``columns``, which close up behind them: a path of a tree."""
+        assert all(length <= column < self.length for column in columns)
+        if columns == list(range(length, length + len(columns))):
+            self.crop_to(length + len(columns))
+            return
+        assert self.own[0].keys is not None
+        index = torch.tensor(columns, device=self.own[0].keys.device)
+        for layer in self.own:
+            layer.keep(length, index)
 
     def refill(self, rows: Tensor, width: int, newcomers: PreallocatedCache | None, capacity: int) -> None:
         """Change the batch between two forwards: finished rows leave, others take their places.

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..controllers.errors import InputError
+from .branches import Branches
 from .cache import PreallocatedCache
 from .hidden import forward_with_hidden
 from .lean_llama import LeanLlama
@@ -63,8 +64,18 @@ class CachedModel:
         """Roll back to the first ``length`` tokens."""
         self.cache.crop_to(length)
 
+    def keep(self, length: int, columns: list[int]) -> None:
+        """Roll back to the first ``length`` tokens and the cached ``columns``, a path of the tree read after them."""
+        self.cache.keep(length, columns)
+
     def forward(
-        self, tokens: Tensor, *, keep: int | None = None, padding: Tensor | None = None, positions: Tensor | None = None
+        self,
+        tokens: Tensor,
+        *,
+        keep: int | None = None,
+        padding: Tensor | None = None,
+        positions: Tensor | None = None,
+        branches: Branches | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Read ``tokens`` (B, n) after what was read before.
 
@@ -73,18 +84,27 @@ class CachedModel:
             keep: give results for the last ``keep`` positions only (all by default).
             padding: (B, length + n) true where a cached or new token is real; None when all are.
             positions: (B, n) position of each token in its row; None when no row is padded.
+            branches: where the tokens stand in a draft tree; None when each follows the one before. Batches of one.
 
         Returns:
             logits (B, keep, V) and the hidden states (B, keep, d) they come from.
         """
         keep = tokens.shape[1] if keep is None else keep
+        seen: Tensor | None = None  # (n, length + n)
+        if branches is not None:
+            seen = branches.seen(self.length + tokens.shape[1], self.device)
+            positions = branches.positions(self.device)
         if self.lean is not None:
-            return self.lean.forward(tokens, self.cache, keep, padding, positions)
+            return self.lean.forward(tokens, self.cache, keep, padding, positions, seen)
         inputs: dict[str, Any] = {"input_ids": tokens, "past_key_values": self.cache, "use_cache": True}
         if self._keeps_logits:
             inputs["logits_to_keep"] = keep
         if padding is not None:
             inputs["attention_mask"] = padding
+        if seen is not None:
+            lowest = torch.finfo(self.model.dtype).min
+            mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=self.device).masked_fill_(~seen, lowest)
+            inputs["attention_mask"] = mask[None, None]  # (1, 1, n, length + n)
         if positions is not None and self._takes_positions:
             inputs["position_ids"] = positions
         logits, hidden = forward_with_hidden(self.model, **inputs)

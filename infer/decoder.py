@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import prod
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -19,17 +21,18 @@ from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
 from ..controllers.length import MAX_DRAFT, AcceptanceLength, Fixed, LengthController, parse_rule
 from ..controllers.warp import Warp
+from .branches import Branches, ancestors_of
 from .cache import as_row
 from .cached_model import CachedModel
 from .chance import Chance
-from .draft import Draft, draft_chain
+from .draft import NO_DRAFT, Draft, draft_chain
+from .draft_tree import count_nodes, draft_tree, parse_expansions
 from .generation import Generation, Round
 from .models import check_same_tokenizer, load_causal_lm, load_tokenizer
 from .prompting import Prompt, encode_prompt
 from .text_stream import TextStream
-from .verify import VERIFIERS
-
-NO_DRAFT = Draft([], torch.empty(0))
+from .verify import SELECTIONS, VERIFIERS, Verifier, verify_tree
+from .verify.otm import MOST, unknowns
 
 
 class SpeculativeDecoder:
@@ -39,8 +42,9 @@ class SpeculativeDecoder:
         target: the model whose text is wanted.
         draft: the model that proposes; None decodes autoregressively.
         tokenizer: needed for text prompts and text output.
-        length: when to stop drafting.
+        length: when to stop drafting a chain (default: four tokens).
         verifier: the verification rule's name, see ``specpilot.infer.verify``.
+        tree: draft a tree instead of a chain: children at each level, such as (3, 2, 1).
 
     Raises:
         InputError: the pair or a name does not fit.
@@ -54,16 +58,28 @@ class SpeculativeDecoder:
         *,
         length: LengthController | None = None,
         verifier: str = "token-wise",
+        tree: Sequence[int] | None = None,
     ) -> None:
-        if verifier not in VERIFIERS:
-            raise InputError(f"verifier={verifier!r}: choose one of {', '.join(VERIFIERS)}")
+        if verifier not in VERIFIERS and verifier not in SELECTIONS:
+            raise InputError(f"verifier={verifier!r}: choose one of {', '.join([*VERIFIERS, *SELECTIONS])}")
+        if tree is not None and verifier in VERIFIERS:
+            raise InputError(
+                f"verifier={verifier!r}: judges one chain; a tree needs one of {', '.join(SELECTIONS)}, which choose "
+                "from several proposals"
+            )
+        if tree is not None and length is not None:
+            raise InputError("tree and length: a tree's shape is its length; give one of them")
         self.target = CachedModel(target)
         self.draft = None if draft is None else CachedModel(draft)
         if self.draft is not None and self.draft.device != self.target.device:
             raise InputError(f"target is on {self.target.device}, draft on {self.draft.device}; put both on one device")
         self.tokenizer = tokenizer
         self.length = length or Fixed(4)
-        self.verify = VERIFIERS[verifier]
+        self.tree = None if tree is None else parse_expansions("x".join(map(str, tree)))
+        self.verifier = verifier
+        self.verify: Verifier = (
+            VERIFIERS[verifier] if verifier in VERIFIERS else partial(verify_tree, select=SELECTIONS[verifier])
+        )
         self.stop_tokens = stop_tokens_of(target, tokenizer)
 
     @classmethod
@@ -72,9 +88,10 @@ class SpeculativeDecoder:
         target: str,
         draft: str | None = None,
         *,
-        length: str | int | LengthController = 4,
+        length: str | int | LengthController | None = None,
         threshold: float | None = None,
         verifier: str = "token-wise",
+        tree: str | Sequence[int] | None = None,
         dtype: str = "float32",
         device: str = "auto",
         trust_remote_code: bool = False,
@@ -83,8 +100,9 @@ class SpeculativeDecoder:
 
         Args:
             target, draft: model names; ``draft=None`` decodes autoregressively.
-            length: a number (fixed K), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path or hub id
-                of a trained controller, or a controller object.
+            length: a number (fixed K; default 4), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path
+                or hub id of a trained controller, or a controller object.
+            tree: children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``.
             threshold: stopping threshold h of a trained acceptance head, instead of the one its checkpoint names.
 
         Raises:
@@ -97,10 +115,11 @@ class SpeculativeDecoder:
             check_same_tokenizer(tokenizer, load_tokenizer(draft, trust_remote_code=trust_remote_code))
             draft_model = load_causal_lm(draft, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         if draft_model is None:
-            length = Fixed(0)
-        elif not isinstance(length, LengthController):
+            length, tree = Fixed(0), None
+        elif length is not None and not isinstance(length, LengthController):
             length = load_length(str(length), target_model, draft_model, tokenizer, threshold)
-        return cls(target_model, draft_model, tokenizer, length=length, verifier=verifier)
+        expansions = parse_expansions(tree) if isinstance(tree, str) else tree
+        return cls(target_model, draft_model, tokenizer, length=length, verifier=verifier, tree=expansions)
 
     def generate(
         self,
@@ -163,6 +182,7 @@ class SpeculativeDecoder:
         generation = Generation(encode_prompt(self.tokenizer, prompt, chat=chat, system=system))
         budget = self._budget(len(generation.prompt_tokens), max_new_tokens)
         self.length.check_warp(warp)
+        self._check_transport(warp)
         if budget < max_new_tokens:
             generation.finish_reason = "context"
         return generation, self.rounds(generation, warp, budget, Chance(seed, self.target.device))
@@ -175,6 +195,16 @@ class SpeculativeDecoder:
         if prompt_length >= context:
             raise InputError(f"prompt: {prompt_length} tokens, but the context holds {context}; shorten the prompt")
         return min(max_new_tokens, context - prompt_length)
+
+    def _check_transport(self, warp: Warp) -> None:
+        """Refuse a warp under which optimal transport would have too many unknowns, before the first token."""
+        proposals = prod(self.tree or (1,))
+        tokens = min(warp.support or self.target.vocab_size, self.target.vocab_size)
+        if self.verifier == "otm" and unknowns(tokens, proposals) > MOST:
+            raise InputError(
+                f"verifier='otm' with {proposals} proposals over {tokens} tokens: too large a linear program; "
+                "take a smaller top_k or tree"
+            )
 
     @torch.inference_mode()
     def rounds(self, generation: Generation, warp: Warp, budget: int, chance: Chance) -> Iterator[list[int]]:
@@ -189,46 +219,38 @@ class SpeculativeDecoder:
         # The prefill's last distribution already gives a token.
         started = time.perf_counter()
         prompt = as_row(text, target.device)
-        target.start(len(text) + budget)
+        room = len(text) + budget + count_nodes(self.tree or ())
+        target.start(room)
         logits, _ = target.forward(prompt, keep=1)
         if draft is not None:
-            draft.start(len(text) + budget)
+            draft.start(room)
             if _can_read(draft, text):
                 draft.forward(prompt, keep=1)
         first = chance.sample(warp(logits[0, -1]))
         stats.n_target_forwards += 1
         stats.prefill_seconds = time.perf_counter() - started
-        text += self._emit(generation, Round([], 0, [first]))
+        text += self._emit(generation, Round([], [], [first]))
         yield generation.rounds[-1].emitted
 
         while generation.tokens[-1] not in self.stop_tokens and len(generation.tokens) < budget:
             started = time.perf_counter()
-            proposal = NO_DRAFT
-            unread = [] if draft is None else text[draft.length :]
-            if draft is not None and _can_read(draft, unread):
-                proposal = draft_chain(
-                    draft,
-                    unread,
-                    self.length,
-                    warp,
-                    chance,
-                    vocab_size=target.vocab_size,
-                    longest=min(MAX_DRAFT, budget - len(generation.tokens) - 1),  # one more is the target's own
-                    stop_tokens=self.stop_tokens,
-                )
-            logits, _ = target.forward(as_row([text[-1], *proposal.tokens], target.device))
+            proposal = self._propose(text, warp, chance, budget - len(generation.tokens) - 1)
+            read = as_row([text[-1], *proposal.tokens], target.device)
+            branches = None if self.tree is None or not proposal.tokens else _below_last(proposal, len(text))
+            logits, _ = target.forward(read, branches=branches)
             p = warp(logits[0])  # (K + 1, V)
             verdict = self.verify(p, proposal, chance)
             if proposal.tokens:
                 self.length.end_round(len(proposal.tokens), verdict.accepted)
 
-            kept = len(text) + verdict.accepted
-            target.crop(kept)
-            if draft is not None:
-                draft.crop(min(kept, draft.length))
-            emitted = [*proposal.tokens[: verdict.accepted], verdict.token]
-            text += self._emit(generation, Round(proposal.tokens, verdict.accepted, emitted))
-            stats.n_draft_forwards += len(proposal.tokens)
+            # Columns of the draft's nodes, in both caches, follow the text's; the draft has not read its last ones.
+            columns = [len(text) + node for node in verdict.path]
+            target.keep(len(text), columns)
+            if draft is not None and proposal.tokens:
+                draft.keep(len(text), [column for column in columns if column < draft.length])
+            emitted = [*(proposal.tokens[node] for node in verdict.path), verdict.token]
+            text += self._emit(generation, Round(proposal.tokens, verdict.path, emitted))
+            stats.n_draft_forwards += proposal.n_forwards
             stats.n_target_forwards += 1
             stats.n_verified_tokens += len(proposal.tokens) + 1
             stats.seconds += time.perf_counter() - started
@@ -236,6 +258,23 @@ class SpeculativeDecoder:
 
         if generation.tokens[-1] in self.stop_tokens:
             generation.finish_reason = "eos"
+
+    def _propose(self, text: list[int], warp: Warp, chance: Chance, longest: int) -> Draft:
+        """A draft after ``text``, up to ``longest`` tokens deep: the token after them is the target's own."""
+        draft = self.draft
+        unread = [] if draft is None else text[draft.length :]
+        if draft is None or not _can_read(draft, unread):
+            return NO_DRAFT
+        vocab_size = self.target.vocab_size
+        if self.tree is None:
+            return draft_chain(
+                draft, unread, self.length, warp, chance,
+                vocab_size=vocab_size, longest=min(MAX_DRAFT, longest), stop_tokens=self.stop_tokens,
+            )  # fmt: skip
+        return draft_tree(
+            draft, unread, self.tree, warp, chance,
+            vocab_size=vocab_size, deepest=longest, stop_tokens=self.stop_tokens, replacement=self.verifier != "mcss",
+        )  # fmt: skip
 
     def _emit(self, generation: Generation, round: Round) -> list[int]:
         """Record a round, its output trimmed after the first stop token."""
@@ -251,6 +290,12 @@ class SpeculativeDecoder:
         stats.n_accepted += round.accepted
         stats.n_discarded += len(round.drafted) - round.accepted
         return round.emitted
+
+
+def _below_last(draft: Draft, length: int) -> Branches:
+    """Where the text's last token, at column ``length`` - 1, and the nodes below it stand in the target's cache."""
+    above = [[length + node for node in ancestors_of(draft.parents, node)] for node in range(len(draft.tokens))]
+    return Branches(length - 1, [[], *([length - 1, *columns] for columns in above)])
 
 
 def _can_read(draft: CachedModel, tokens: list[int]) -> bool:

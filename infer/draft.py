@@ -1,4 +1,4 @@
-"""A draft: the tokens a draft model proposed and the distributions they were really drawn from."""
+"""Drafts: the tokens a draft model proposed and the distributions they were really drawn from."""
 
 from __future__ import annotations
 
@@ -16,15 +16,27 @@ from .chance import Chance
 
 @dataclass(frozen=True)
 class Draft:
-    """A chain of drafted tokens.
+    """A tree of drafted tokens; a chain is one with a single branch.
 
     Attributes:
-        tokens: y_1 … y_K.
-        q: (K, V) row i is the warped distribution y_i was drawn from.
+        tokens: one for each node; children come after their parents, siblings in the order they were drawn.
+        q: (N, V) row i is the warped distribution token i was drawn from (its first sibling's, if without replacement).
+        parents: the node above each, -1 for children of the root.
+        n_forwards: forwards of the draft model it took.
     """
 
     tokens: list[int]
     q: Tensor
+    parents: list[int]
+    n_forwards: int
+
+    @classmethod
+    def chain(cls, tokens: list[int], q: Tensor) -> Draft:
+        """y_1 … y_K, each after the one before; a forward each."""
+        return cls(tokens, q, list(range(-1, len(tokens) - 1)), len(tokens))
+
+
+NO_DRAFT = Draft.chain([], torch.empty(0))
 
 
 def draft_chain(
@@ -62,10 +74,10 @@ def draft_chain(
             and token not in stop_tokens
             and controller.observe(Step(len(tokens), token, q, float(q[choice]), logits, hidden[0, -1]))
         )
-    return Draft(tokens, _dense(drawn_from, vocab_size) if tokens else torch.empty(0))
+    return Draft.chain(tokens, dense(drawn_from, vocab_size)) if tokens else NO_DRAFT
 
 
-def _dense(drawn_from: list[tuple[Tensor, Tensor | None]], vocab_size: int) -> Tensor:
+def dense(drawn_from: list[tuple[Tensor, Tensor | None]], vocab_size: int) -> Tensor:
     """(K, V) from K pairs of probabilities (k,) and their tokens (k,), None where they are the first k in order."""
     q = torch.stack([probabilities for probabilities, _ in drawn_from])
     dense = q.new_zeros(len(q), vocab_size)

@@ -10,14 +10,19 @@ class Round:
     """One draft and its verification.
 
     Attributes:
-        drafted: tokens the draft proposed.
-        accepted: how many of them the target kept, from the front.
+        drafted: tokens the draft proposed; those of a tree level by level.
+        path: which of them the target kept, by index: the first ones of a chain, a path down a tree.
         emitted: tokens this round added to the output: accepted ones, then the target's own; trimmed after EOS.
     """
 
     drafted: list[int]
-    accepted: int
+    path: list[int]
     emitted: list[int]
+
+    @property
+    def accepted(self) -> int:
+        """How many drafted tokens were kept."""
+        return len(self.path)
 
 
 @dataclass

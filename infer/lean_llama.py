@@ -66,17 +66,23 @@ class LeanLlama:
             self.cos, self.sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
 
     def forward(
-        self, tokens: Tensor, cache: PreallocatedCache, keep: int, padding: Tensor | None, positions: Tensor | None
+        self,
+        tokens: Tensor,
+        cache: PreallocatedCache,
+        keep: int,
+        padding: Tensor | None,
+        positions: Tensor | None,
+        seen: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Read ``tokens`` (B, n); arguments and results are those of ``CachedModel.forward``."""
+        """Read ``tokens`` (B, n); as ``CachedModel.forward``, with ``seen`` (n, past + n) made of its branches."""
         batch, n = tokens.shape
         past, half = cache.length, self.head_size // 2
-        if padding is None or positions is None:
+        if positions is None:
             cos, sin = self.cos[past : past + n], self.sin[past : past + n]  # (n, D)
         else:
             cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)  # (B, 1, n, D)
-        triangle = n > 1 and past == 0 and padding is None
-        mask = None if triangle else self._mask(n, past, padding)
+        triangle = n > 1 and past == 0 and padding is None and seen is None
+        mask = None if triangle else self._mask(n, past, padding, seen)
         rotated = self.heads + self.kv_heads
 
         x = F.embedding(tokens, self.embedding)  # (B, n, d)
@@ -92,12 +98,12 @@ class LeanLlama:
         hidden = self.norm(x[:, -keep:])
         return self.head(hidden), hidden
 
-    def _mask(self, n: int, past: int, padding: Tensor | None) -> Tensor | None:
+    def _mask(self, n: int, past: int, padding: Tensor | None, seen: Tensor | None) -> Tensor | None:
         """What attention adds to the scores, (n, past + n) or (B, 1, n, past + n); None where everything is seen.
 
-        One token sees everything; a draft sees the cache and its own triangle.
+        One token sees everything; a draft sees the cache and its own triangle, a tree what ``seen`` says.
         """
-        mask = torch.ones(n, past + n, dtype=torch.bool).tril(past) if n > 1 else None
+        mask = torch.ones(n, past + n, dtype=torch.bool).tril(past) if n > 1 and seen is None else seen
         if padding is not None:
             mask = padding[:, None, None] if mask is None else mask & padding[:, None, None]  # (B, 1, n, past + n)
             # Padding sees itself: a row of attention that sees nothing would be NaN, and spread.

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
 from specpilot.infer import packed_linear
+from specpilot.infer.branches import Branches, ancestors_of
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.lean_llama import LeanLlama
 from torch import nn
@@ -56,6 +57,32 @@ def test_chunks_and_rollbacks(architecture: str, lean: bool, steps: list[tuple[i
             text = text[:, :kept]
             model.crop(kept)
             assert model.length == kept
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("lean", [True, False])
+def test_a_tree_in_one_forward(architecture: str, lean: bool) -> None:
+    """Every node's logits are those of its own path, read alone; and a path that is kept is as if read alone."""
+    model = CachedModel(make(architecture))
+    if not lean:
+        model.lean = None
+    trunk, nodes, parents = [5, 9, 3], [7, 8, 7, 1, 2, 6], [-1, -1, 0, 0, 1, 3]
+    above = [ancestors_of(parents, node) for node in range(len(nodes))]
+    model.start(16)
+    with torch.inference_mode():
+        model.forward(torch.tensor([trunk]))
+        branches = Branches(3, [[3 + ancestor for ancestor in row] for row in above])
+        logits, _ = model.forward(torch.tensor([nodes]), branches=branches)
+        for node in range(len(nodes)):
+            path = [*trunk, *(nodes[n] for n in above[node]), nodes[node]]
+            expected, _ = reference(model, torch.tensor([path]))
+            torch.testing.assert_close(logits[0, node], expected[0, -1], rtol=1e-4, atol=1e-4)
+        kept = [0, 3, 5]
+        model.keep(3, [3 + node for node in kept])
+        assert model.length == 6
+        logits, _ = model.forward(torch.tensor([[4, 4]]))
+        expected, _ = reference(model, torch.tensor([[*trunk, *(nodes[n] for n in kept), 4, 4]]))
+        torch.testing.assert_close(logits[0], expected[0, -2:], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("rope", ["default", "linear", "llama3"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,6 +37,31 @@ def test_greedy_equals_transformers(architecture: str, length: str) -> None:
         prompt = torch.randint(64, (seed + 1,), generator=torch.Generator().manual_seed(seed)).tolist()
         output = decoder.generate(prompt, max_new_tokens=40, temperature=0)
         assert output.tokens == transformers_greedy(target, prompt, 40)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("verifier", ["spec-infer", "mcss", "k-seq", "otm"])
+def test_greedy_trees_equal_transformers(architecture: str, verifier: str) -> None:
+    """Through real caches and masks: at temperature 0 a tree is followed along the target's arg-max."""
+    target, draft = make(architecture), make(architecture, layers=1)
+    decoder = SpeculativeDecoder(target, draft, verifier=verifier, tree=(3, 2, 1))
+    accepted = 0
+    for seed in range(4):
+        prompt = torch.randint(64, (seed + 1,), generator=torch.Generator().manual_seed(seed)).tolist()
+        output = decoder.generate(prompt, max_new_tokens=40, temperature=0)
+        assert output.tokens == transformers_greedy(target, prompt, 40)
+        accepted += output.stats.n_accepted
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_tree_of_the_targets_own_tokens_is_accepted_to_its_leaves(architecture: str) -> None:
+    """p = q: some path always survives, and the tokens it leaves in both caches are the right ones."""
+    target = make(architecture)
+    decoder = SpeculativeDecoder(target, target, verifier="spec-infer", tree=(2, 2, 1))
+    output = decoder.generate(PROMPT, max_new_tokens=25, top_k=8, seed=3)
+    assert output.stats.n_target_forwards == 1 + 24 / 4
+    assert [len(r.emitted) for r in output.rounds] == [1] + [4] * 6
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -195,6 +221,27 @@ def test_pairs_that_are_none(tmp_path: Path) -> None:
         SpeculativeDecoder.from_pretrained(str(tmp_path / "empty"))
     with pytest.raises(InputError, match="choose one of token-wise"):
         SpeculativeDecoder(make(), None, verifier="coin")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tree": (2, 1)}, "judges one chain; a tree needs one of spec-infer, mcss, k-seq, otm"),
+        ({"tree": (2, 1), "verifier": "mcss", "length": Fixed(2)}, "a tree's shape is its length"),
+        ({"tree": (2, 0), "verifier": "mcss"}, "tree='2x0': give the children at each level, as in '3x2x1'"),
+        ({"tree": (20, 20), "verifier": "mcss"}, "tree='20x20': 420 nodes; take at most 256"),
+    ],
+)
+def test_trees_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SpeculativeDecoder(make(), make(layers=1), **options)
+
+
+def test_optimal_transport_is_refused_before_the_first_token() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1), verifier="otm", tree=(4, 1))
+    with pytest.raises(InputError, match="verifier='otm' with 4 proposals over 50 tokens: too large a linear program"):
+        decoder.generate(PROMPT, top_k=50)
+    assert decoder.generate(PROMPT, top_k=8, max_new_tokens=5).tokens
 
 
 def test_truncated_weights(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def generate(prompt: str, *, on_tokens: Any, **settings: Any) -> Generation:
         seen.append({"prompt": prompt, **settings})
         tokens = list(TEXT.encode())
-        rounds = [Round([token, 33], 1, [token]) for token in tokens]
+        rounds = [Round([token, 33], [0], [token]) for token in tokens]
         for token in tokens if on_tokens else []:
             on_tokens([token])
         return Generation(

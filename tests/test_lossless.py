@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from specpilot.controllers.acceptance_head import AcceptanceHead
 from specpilot.controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, LengthController
 from specpilot.controllers.warp import Warp
+from specpilot.infer.branches import Branches, ancestors_of
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.chance import Chance
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
 from specpilot.infer.generation import Generation
-from specpilot.infer.verify import VERIFIERS
+from specpilot.infer.verify import SELECTIONS, VERIFIERS, verify_tree
+from specpilot.infer.verify.mcss import without
 from torch import Tensor
 
 from .enumeration import law
@@ -41,14 +43,19 @@ class Remembering(CachedModel):
     def start(self, capacity: int) -> None:
         self.read = []
 
-    def crop(self, length: int) -> None:
-        del self.read[length:]
+    def keep(self, length: int, columns: list[int]) -> None:
+        self.read = [*self.read[:length], *(self.read[column] for column in columns)]
 
-    def forward(self, tokens: Tensor, *, keep: int | None = None, **unused: object) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, tokens: Tensor, *, keep: int | None = None, branches: Branches | None = None, **unused: object
+    ) -> tuple[Tensor, Tensor]:
         rows = []
-        for token in tokens[0].tolist():
+        for i, token in enumerate(tokens[0].tolist()):
             self.read.append(token)
             prefix = tuple(self.read)
+            if branches is not None:
+                seen = [*range(branches.trunk), *branches.above[i], len(self.read) - 1]
+                prefix = tuple(self.read[column] for column in seen)
             if prefix not in self.known:
                 super().start(len(prefix))
                 logits, hidden = super().forward(torch.tensor([prefix]), keep=1)
@@ -166,7 +173,7 @@ def test_verifier_emits_the_target_law(name: str, data: st.DataObject, vocab: in
     p, q = torch.stack(rows[: k + 1]), rows[k + 1 :]
 
     def play(chance: Chance) -> tuple[int, ...]:
-        draft = Draft([chance.sample(row) for row in q], torch.stack(q) if q else torch.empty(0))
+        draft = Draft.chain([chance.sample(row) for row in q], torch.stack(q) if q else torch.empty(0))
         verdict = VERIFIERS[name](p, draft, chance)
         tokens = [*draft.tokens[: verdict.accepted], verdict.token]
         while len(tokens) < k + 1:  # what later rounds would add
@@ -177,3 +184,73 @@ def test_verifier_emits_the_target_law(name: str, data: st.DataObject, vocab: in
     for tokens in itertools.product(range(vocab), repeat=k + 1):
         expected = float(torch.stack([p[i, token] for i, token in enumerate(tokens)]).prod())
         assert found.get(tokens, 0.0) == pytest.approx(expected, abs=1e-9)
+
+
+def draw_tree(
+    expansions: tuple[int, ...], q: dict[tuple[int, ...], Tensor], replacement: bool, chance: Chance
+) -> Draft:
+    """A tree whose nodes are drawn from the table ``q``: what comes after each path."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    rows: list[Tensor] = []
+    level = [(-1, ())]
+    for factor in expansions:
+        coming = []
+        for node, path in level:
+            left = q[path]
+            for _ in range(factor):
+                if not bool(left.any()):
+                    break
+                token = chance.sample(left)
+                coming.append((len(tokens), (*path, token)))
+                tokens.append(token)
+                parents.append(node)
+                rows.append(q[path])
+                left = left if replacement else without(left, token)
+        level = coming
+    return Draft(tokens, torch.stack(rows), parents, len(expansions))
+
+
+@pytest.mark.parametrize(("expansions", "vocab"), [((3,), 4), ((2, 1), 3), ((1, 2), 3), ((2, 2), 2)])
+@pytest.mark.parametrize("name", list(SELECTIONS))
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_tree_verification_emits_the_target_law(
+    name: str, expansions: tuple[int, ...], vocab: int, data: st.DataObject
+) -> None:
+    """Distributions that depend on the path; what a round does not emit later rounds would, drawn from p."""
+    depth = len(expansions)
+    paths = [path for n in range(depth + 1) for path in itertools.product(range(vocab), repeat=n)]
+    p, q = (
+        {path: torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for path in paths} for _ in range(2)
+    )
+
+    def play(chance: Chance) -> tuple[int, ...]:
+        draft = draw_tree(expansions, q, name != "mcss", chance)
+        above = [()] + [
+            tuple(draft.tokens[n] for n in [*ancestors_of(draft.parents, node), node])
+            for node in range(len(draft.tokens))
+        ]
+        verdict = verify_tree(torch.stack([p[path] for path in above]), draft, chance, SELECTIONS[name])
+        assert all(parent == draft.parents[node] for parent, node in itertools.pairwise([-1, *verdict.path]))
+        tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+        while len(tokens) < depth + 1:
+            tokens.append(chance.sample(p[tuple(tokens)]))
+        return tuple(tokens)
+
+    found = law(play)
+    for tokens in itertools.product(range(vocab), repeat=depth + 1):
+        expected = float(torch.stack([p[tokens[:i]][token] for i, token in enumerate(tokens)]).prod())
+        assert found.get(tokens, 0.0) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", list(SELECTIONS))
+@pytest.mark.parametrize(("tree", "warp"), [((2, 1), Warp(0.7, 2)), ((2, 2), Warp(0.0)), (None, Warp(1.0, 2))])
+def test_law_of_tree_drafts(name: str, tree: tuple[int, ...] | None, warp: Warp) -> None:
+    """The decoder's own loop, through caches in which a tree's path has closed up."""
+    decoder = pair(3, 3, seed=11, remember=True)
+    decoder = SpeculativeDecoder(
+        decoder.target.model, decoder.draft.model, verifier=name, tree=tree, length=None if tree else Fixed(2)
+    )
+    decoder.target, decoder.draft = Remembering(decoder.target.model), Remembering(decoder.draft.model)
+    assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))

@@ -39,7 +39,7 @@ def outcomes(
 
     def play(chance: Chance) -> tuple[int, bool]:
         proposals = [chance.sample(q) for _ in range(k)]
-        token = rule(p, proposals, q, chance)
+        token = rule(p, proposals, q.expand(k, -1), chance)
         return token, token in proposals
 
     return law(play)

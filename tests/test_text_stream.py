@@ -53,10 +53,10 @@ def test_certain_text_is_not_held_back() -> None:
 
 def test_trace() -> None:
     rounds = [
-        Round([], 0, list(b"A")),
-        Round(list(b"bcX\n"), 2, list(b"bcd")),
-        Round([0xC3], 1, [0xC3, 0xA9]),  # one character over two tokens
-        Round(list(b"ef"), 2, list(b"e")),  # cut short by the end
+        Round([], [], list(b"A")),
+        Round(list(b"bcX\n"), [0, 1], list(b"bcd")),
+        Round([0xC3], [0], [0xC3, 0xA9]),  # one character over two tokens
+        Round(list(b"ef"), [0, 1], list(b"e")),  # cut short by the end
     ]
     generation = Generation([], tokens=[token for r in rounds for token in r.emitted], rounds=rounds, text="Abcdée")
     text = render(generation, cast(Any, Bytes()))

@@ -18,8 +18,10 @@ def generate(
     *,
     target: str = "tiny",
     draft: str | None = "tiny-draft",
-    length: int | str = 4,
+    length: int | str | None = None,
     threshold: float | None = None,
+    tree: str | None = None,
+    verifier: str = "token-wise",
     max_new_tokens: int = 128,
     temperature: float = 1.0,
     top_k: int | None = 50,
@@ -41,9 +43,12 @@ def generate(
         prompt: The prompt, as a bare word or by flag; "-" reads it from standard input.
         target: The model whose text this is: a shipped name, a folder or a hub id.
         draft: The model that proposes tokens; it shares the target's vocabulary.
-        length: What ends a draft: a number of tokens, a controller checkpoint (folder or hub id), a rule such as
-            "cumulative-confidence:0.4", or "none" for plain autoregressive decoding.
+        length: What ends a draft: a number of tokens (4 if not given), a controller checkpoint (folder or hub id), a
+            rule such as "cumulative-confidence:0.4", or "none" for plain autoregressive decoding.
         threshold: Stopping threshold of a trained head, in place of the one its checkpoint names.
+        tree: Draft a tree instead: children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
+        verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
+            replacement), k-seq or otm also for trees.
         max_new_tokens: The most tokens to generate.
         temperature: Divides the logits; 0 is greedy.
         top_k: Sample among the k most probable tokens; null keeps all.
@@ -71,6 +76,8 @@ def generate(
         draft,
         length=length,
         threshold=threshold,
+        tree=tree,
+        verifier=verifier,
         dtype=dtype,
         device=device,
         trust_remote_code=trust_remote_code,
@@ -123,7 +130,9 @@ def _as_json(generation: Generation) -> str:
         "verification_rate": stats.verification_rate,
         "block_efficiency": stats.block_efficiency,
     }
-    rounds = [{"drafted": r.drafted, "accepted": r.accepted, "emitted": r.emitted} for r in generation.rounds]
+    rounds = [
+        {"drafted": r.drafted, "accepted": r.accepted, "path": r.path, "emitted": r.emitted} for r in generation.rounds
+    ]
     report = {
         "text": generation.text,
         "tokens": generation.tokens,

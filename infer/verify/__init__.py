@@ -1,4 +1,7 @@
-"""Verification rules: pure functions from the target's distributions and a draft to what is kept of it."""
+"""Verification rules: pure functions from the target's distributions and a draft to what is kept of it.
+
+``VERIFIERS`` judge chains; ``SELECTIONS`` choose one token from several proposals and so judge trees, node by node.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,17 @@ from torch import Tensor
 from ..chance import Chance
 from ..draft import Draft
 from .block import block
+from .k_seq import k_seq
+from .mcss import mcss
+from .otm import otm
+from .spec_infer import spec_infer
 from .token_wise import token_wise
+from .tree import Selection, verify_tree
 from .verdict import Verdict
 
-__all__ = ["VERIFIERS", "Verdict", "Verifier"]
+__all__ = ["SELECTIONS", "VERIFIERS", "Selection", "Verdict", "Verifier", "verify_tree"]
 
 Verifier = Callable[[Tensor, Draft, Chance], Verdict]
 
 VERIFIERS: dict[str, Verifier] = {"token-wise": token_wise, "block": block}
+SELECTIONS: dict[str, Selection] = {"spec-infer": spec_infer, "mcss": mcss, "k-seq": k_seq, "otm": otm}

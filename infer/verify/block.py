@@ -14,23 +14,23 @@ from torch import Tensor
 from ..chance import Chance
 from ..draft import Draft
 from .token_wise import residual
-from .verdict import Verdict
+from .verdict import Verdict, kept
 
 
 def block(p: Tensor, draft: Draft, chance: Chance) -> Verdict:
     """Verify ``draft`` against the target's warped distributions ``p`` (K + 1, V)."""
     count = len(draft.tokens)
     if count == 0:
-        return Verdict(0, chance.sample(p[0]))
+        return kept(0, chance.sample(p[0]))
     index = torch.tensor(draft.tokens, device=p.device).unsqueeze(1)  # (K, 1)
     ratio = (p[:count].gather(1, index) / draft.q.gather(1, index)).squeeze(1)  # q(y) > 0: y was drawn from it
     c = joint_ratios(ratio)  # (K,)
     tosses = chance.accept(pass_probabilities(p, draft.q, c))
     accepted = count - tosses[::-1].index(True) if True in tosses else 0
     if accepted == count:
-        return Verdict(accepted, chance.sample(p[count]))
+        return kept(accepted, chance.sample(p[count]))
     scale = c[accepted - 1] if accepted else 1.0
-    return Verdict(accepted, chance.sample(residual(scale * p[accepted], draft.q[accepted])))
+    return kept(accepted, chance.sample(residual(scale * p[accepted], draft.q[accepted])))
 
 
 def joint_ratios(ratio: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ STEPS = 60  # of bisection: ρ to the last bit of float64, whatever k
 
 
 def k_seq(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
-    """A token whose law is ``p`` (V,), from i.i.d. ``proposals`` of ``q`` (V,), one of them if possible."""
+    """A token whose law is ``p`` (V,); i.i.d. ``proposals``, so that all rows of ``q`` (k, V) are the same."""
+    q = q[0]
     rho = division_factor(p, q, len(proposals))
     index = torch.tensor(proposals, device=p.device)
     tosses = chance.accept((p[index] / (rho * q[index])).clamp(max=1.0))  # q(y) > 0: y was drawn from it

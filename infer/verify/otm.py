@@ -51,10 +51,9 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
     p, q = p.double().cpu(), q.double().cpu()
     drawn = q.nonzero().flatten().tolist()  # the only tokens that proposals can be
     n = len(drawn)
-    unknowns = n * prod(range(n + 1, n + k)) // factorial(k - 1)
-    if unknowns > MOST:
+    if unknowns(n, k) > MOST:
         raise InputError(
-            f"OTM with k={k} over {n} tokens: too many unknowns ({unknowns}); take fewer tokens (top-k 10)"
+            f"OTM with k={k} over {n} tokens: too many unknowns ({unknowns(n, k)}); take fewer tokens (top-k 10)"
         )
     multisets = list(combinations_with_replacement(drawn, k))
     chances = [_chance(multiset, q) for multiset in multisets]
@@ -82,6 +81,11 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
     return Transport(plan, left / mass if mass > 0 else p, float(flow.sum()))
 
 
+def unknowns(n: int, k: int) -> int:
+    """Upper bound of the linear program's unknowns for proposals of ``n`` possible tokens: k for each multiset."""
+    return n * prod(range(n + 1, n + k)) // factorial(k - 1)
+
+
 def _chance(multiset: tuple[int, ...], q: Tensor) -> float:
     """The probability that k draws from ``q`` are these, in any order."""
     orders = factorial(len(multiset)) / prod(factorial(count) for count in Counter(multiset).values())
@@ -89,12 +93,12 @@ def _chance(multiset: tuple[int, ...], q: Tensor) -> float:
 
 
 def otm(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
-    """A token whose law is ``p`` (V,), from i.i.d. ``proposals`` of ``q`` (V,), one of them as often as can be.
+    """A token whose law is ``p`` (V,); i.i.d. ``proposals``, so that all rows of ``q`` (k, V) are the same.
 
     Raises:
         InputError: see :func:`optimal_transport`.
     """
-    transport = optimal_transport(p, q, len(proposals))
+    transport = optimal_transport(p, q[0], len(proposals))
     keep = transport.plan[tuple(sorted(proposals))]
     kept = torch.tensor([*keep.values(), max(0.0, 1.0 - sum(keep.values()))], dtype=torch.float64)
     choice = chance.sample(kept)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..chance import Chance
 from ..draft import Draft
-from .verdict import Verdict
+from .verdict import Verdict, kept
 
 
 def token_wise(p: Tensor, draft: Draft, chance: Chance) -> Verdict:
@@ -27,8 +27,8 @@ def token_wise(p: Tensor, draft: Draft, chance: Chance) -> Verdict:
     else:
         accepted = 0
     if accepted == count:
-        return Verdict(accepted, chance.sample(p[count]))
-    return Verdict(accepted, chance.sample(residual(p[accepted], draft.q[accepted])))
+        return kept(accepted, chance.sample(p[count]))
+    return kept(accepted, chance.sample(residual(p[accepted], draft.q[accepted])))
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:

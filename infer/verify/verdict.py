@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """``accepted`` tokens of the draft are kept, from the front; ``token`` follows them."""
+    """The draft's tokens at ``path`` are kept, in this order, from the root down; ``token`` follows them."""
 
-    accepted: int
+    path: list[int]
     token: int
+
+    @property
+    def accepted(self) -> int:
+        return len(self.path)
+
+
+def kept(accepted: int, token: int) -> Verdict:
+    """The verdict on a chain: its first ``accepted`` tokens are kept."""
+    return Verdict(list(range(accepted)), token)

@@ -1,0 +1,21 @@
+"""SpecInfer's multi-step rule (Miao et al. 2024, Algorithm 2): one token from proposals with any draft laws. Lossless.
+
+Proposals are tried in the order they were drawn, each accepted with probability ``min(1, p(y)/q(y))``; after a
+rejection ``p ← norm((p - q)+)``. If all fail, the token is drawn from the last p.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..chance import Chance
+from .token_wise import residual
+
+
+def spec_infer(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
+    """A token whose law is ``p`` (V,); proposal i was drawn from row i of ``q`` (k, V), independently of the others."""
+    for token, row in zip(proposals, q, strict=True):
+        if chance.accept((p[token] / row[token]).clamp(max=1.0).unsqueeze(0))[0]:
+            return token
+        p = residual(p, row)
+    return chance.sample(p)

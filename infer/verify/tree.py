@@ -1,0 +1,39 @@
+"""Verification of a draft tree, from the root down, by a rule that chooses one token from several proposals.
+
+At each node the rule gets the target's distribution and the children's tokens in the order they were drawn. Children
+that carry its output survive, all of them where several drew the same token, and their children are the next level's
+proposals (SpecTr, Sun et al. 2023, Algorithm 3 and Appendix E; SpecInfer, Miao et al. 2024, Algorithm 2). A level at
+which none survives ends the round, and below a leaf the target draws freely. A chain is a tree with one branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ..branches import ancestors_of
+from ..chance import Chance
+from ..draft import Draft
+from .verdict import Verdict
+
+# (p (V,), proposals, their draft laws (k, V), chance) → a token whose law is p
+Selection = Callable[[Tensor, list[int], Tensor, Chance], int]
+
+
+def verify_tree(p: Tensor, draft: Draft, chance: Chance, select: Selection) -> Verdict:
+    """Verify ``draft`` against the target's warped distributions ``p`` (N + 1, V): the root's, then each node's."""
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(draft.parents):
+        children.setdefault(parent, []).append(node)
+    survivors = [-1]
+    while True:
+        here = survivors[0]
+        path = [] if here < 0 else [*ancestors_of(draft.parents, here), here]
+        proposals = [child for node in survivors for child in children.get(node, [])]
+        if not proposals:
+            return Verdict(path, chance.sample(p[here + 1]))
+        token = select(p[here + 1], [draft.tokens[child] for child in proposals], draft.q[proposals], chance)
+        survivors = [child for child in proposals if draft.tokens[child] == token]
+        if not survivors:
+            return Verdict(path, token)
