@@ -26,7 +26,13 @@ COMMANDS: Commands = {
     "train": {"acceptance": train.acceptance, "tiny": train.tiny},
     "export": export.export,
     "generate": generate.generate,
-    "bench": {"decode": bench.decode, "rollouts": bench.rollouts, "forward": bench.forward, "otm": bench.otm},
+    "bench": {
+        "decode": bench.decode,
+        "rollouts": bench.rollouts,
+        "forward": bench.forward,
+        "otm": bench.otm,
+        "spectr": bench.spectr,
+    },
     "demo": demo.demo,
     "env": env.env,
 }

@@ -56,6 +56,12 @@ class PreallocatedLayer(CacheLayerMixin):
         values[:, :, length:end] = values[:, :, columns]
         self.length = end
 
+    def gather(self, rows: Tensor, columns: Tensor, capacity: int) -> None:
+        """See :meth:`PreallocatedCache.gather`."""
+        keys, values = self.filled()
+        self.keys, self.values = _gathered(keys, rows, columns, capacity), _gathered(values, rows, columns, capacity)
+        self.capacity, self.length = capacity, columns.shape[1]
+
     def refill(self, rows: Tensor, width: int, newcomers: PreallocatedLayer | None, capacity: int) -> None:
         """See :meth:`PreallocatedCache.refill`."""
         keys, values = self.filled()
@@ -69,6 +75,14 @@ class PreallocatedLayer(CacheLayerMixin):
         assert self.keys is not None
         assert self.values is not None
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+
+def _gathered(old: Tensor, rows: Tensor, columns: Tensor, capacity: int) -> Tensor:
+    """(B', H, capacity, D) from old (B, H, length, D)."""
+    buffer = old.new_empty(len(rows), old.shape[1], capacity, old.shape[3])
+    index = columns[:, None, :, None].expand(-1, old.shape[1], -1, old.shape[3])
+    buffer[:, :, : columns.shape[1]] = old[rows].gather(2, index)
+    return buffer
 
 
 def _refilled(old: Tensor, rows: Tensor, width: int, new: Tensor | None, capacity: int) -> Tensor:
@@ -111,6 +125,11 @@ class PreallocatedCache(Cache):
         index = torch.tensor(columns, device=self.own[0].keys.device)
         for layer in self.own:
             layer.keep(length, index)
+
+    def gather(self, rows: Tensor, columns: Tensor, capacity: int) -> None:
+        """Keep ``rows`` (B',), of each its ``columns`` (B', W) in this order; make room for ``capacity`` columns."""
+        for layer in self.own:
+            layer.gather(rows, columns, capacity)
 
     def refill(self, rows: Tensor, width: int, newcomers: PreallocatedCache | None, capacity: int) -> None:
         """Change the batch between two forwards: finished rows leave, others take their places.

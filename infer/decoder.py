@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import partial
 from math import prod
+from typing import cast, overload
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -21,6 +23,7 @@ from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
 from ..controllers.length import MAX_DRAFT, AcceptanceLength, Fixed, LengthController, parse_rule
 from ..controllers.warp import Warp
+from .batch import Batch, Row
 from .branches import Branches, ancestors_of
 from .cache import as_row
 from .cached_model import CachedModel
@@ -29,7 +32,7 @@ from .draft import NO_DRAFT, Draft, draft_chain
 from .draft_tree import count_nodes, draft_tree, parse_expansions
 from .generation import Generation, Round
 from .models import check_same_tokenizer, load_causal_lm, load_tokenizer
-from .prompting import Prompt, encode_prompt
+from .prompting import Prompt, encode_prompt, is_batch
 from .text_stream import TextStream
 from .verify import SELECTIONS, VERIFIERS, Verifier, verify_tree
 from .verify.otm import MOST, unknowns
@@ -121,9 +124,25 @@ class SpeculativeDecoder:
         expansions = parse_expansions(tree) if isinstance(tree, str) else tree
         return cls(target_model, draft_model, tokenizer, length=length, verifier=verifier, tree=expansions)
 
+    @overload
+    def generate(
+        self, prompt: Prompt, *,
+        max_new_tokens: int = ..., temperature: float = ..., top_k: int | None = ..., top_p: float = ...,
+        seed: int = ..., chat: bool = ..., system: str | None = ...,
+        on_tokens: Callable[[Sequence[int]], None] | None = ...,
+    ) -> Generation: ...  # fmt: skip
+
+    @overload
+    def generate(
+        self, prompt: list[str] | list[list[int]] | list[Prompt], *,
+        max_new_tokens: int = ..., temperature: float = ..., top_k: int | None = ..., top_p: float = ...,
+        seed: int = ..., chat: bool = ..., system: str | None = ...,
+        on_tokens: Callable[[Sequence[int]], None] | None = ...,
+    ) -> list[Generation]: ...  # fmt: skip
+
     def generate(
         self,
-        prompt: Prompt,
+        prompt: Prompt | list[str] | list[list[int]] | list[Prompt],
         *,
         max_new_tokens: int = 128,
         temperature: float = 1.0,
@@ -133,27 +152,61 @@ class SpeculativeDecoder:
         chat: bool = False,
         system: str | None = None,
         on_tokens: Callable[[Sequence[int]], None] | None = None,
-    ) -> Generation:
-        """Generate a continuation of one prompt.
+    ) -> Generation | list[Generation]:
+        """Generate a continuation of one prompt, or of each of several together.
 
         Args:
-            prompt: text, token ids, or chat messages.
+            prompt: text, token ids, or chat messages; a list of such is decoded as one batch, whose row i says what it
+                would say alone with ``seed + i``, but for rounding.
             max_new_tokens: the budget; never exceeded, and never padded out: EOS ends earlier.
             temperature, top_k, top_p: the warp of both models; temperature 0 is greedy.
             seed: same seed, same device, same output; the global random state is neither read nor changed.
             chat: wrap a text prompt in the chat template; ``system`` adds a system message.
-            on_tokens: called with the new tokens after every round.
+            on_tokens: called with the new tokens after every round; not for batches.
 
         Raises:
             InputError: empty prompt, prompt longer than the context, a setting out of range, NaN logits.
         """
-        generation, rounds = self._start(prompt, max_new_tokens, Warp(temperature, top_k, top_p), seed, chat, system)
+        if is_batch(prompt):
+            if on_tokens is not None:
+                raise InputError("on_tokens: several prompts have no one stream of tokens; give one prompt")
+            return self._generate_batch(prompt, max_new_tokens, Warp(temperature, top_k, top_p), seed, chat, system)
+        one = cast(Prompt, prompt)  # what is no batch
+        generation, rounds = self._start(one, max_new_tokens, Warp(temperature, top_k, top_p), seed, chat, system)
         for tokens in rounds:
             if on_tokens is not None:
                 on_tokens(tokens)
         if self.tokenizer is not None:
             generation.text = str(self.tokenizer.decode(generation.tokens, skip_special_tokens=True))
         return generation
+
+    def _generate_batch(
+        self, prompts: list[Prompt], max_new_tokens: int, warp: Warp, seed: int, chat: bool, system: str | None
+    ) -> list[Generation]:
+        if self.tree is not None:
+            raise InputError(f"tree={'x'.join(map(str, self.tree))!r}: trees are drafted for one prompt at a time")
+        generations = [
+            Generation(encode_prompt(self.tokenizer, prompt, chat=chat, system=system)) for prompt in prompts
+        ]
+        budgets = [self._budget(len(generation.prompt_tokens), max_new_tokens) for generation in generations]
+        self.length.check_warp(warp)
+        self._check_transport(warp)
+        rows = [
+            Row(
+                generation, budget, Chance(seed + i, self.target.device), copy(self.length), [*generation.prompt_tokens]
+            )
+            for i, (generation, budget) in enumerate(zip(generations, budgets, strict=True))
+        ]
+        batch = Batch(self.target, self.draft, rows, verify=self.verify, warp=warp, stop_tokens=self.stop_tokens)
+        batch.run()
+        for generation, budget in zip(generations, budgets, strict=True):
+            if budget < max_new_tokens:
+                generation.finish_reason = "context"
+            if generation.tokens[-1] in self.stop_tokens:
+                generation.finish_reason = "eos"
+            if self.tokenizer is not None:
+                generation.text = str(self.tokenizer.decode(generation.tokens, skip_special_tokens=True))
+        return generations
 
     def stream(
         self,
@@ -229,7 +282,7 @@ class SpeculativeDecoder:
         first = chance.sample(warp(logits[0, -1]))
         stats.n_target_forwards += 1
         stats.prefill_seconds = time.perf_counter() - started
-        text += self._emit(generation, Round([], [], [first]))
+        text += generation.record(Round([], [], [first]), self.stop_tokens)
         yield generation.rounds[-1].emitted
 
         while generation.tokens[-1] not in self.stop_tokens and len(generation.tokens) < budget:
@@ -249,7 +302,7 @@ class SpeculativeDecoder:
             if draft is not None and proposal.tokens:
                 draft.keep(len(text), [column for column in columns if column < draft.length])
             emitted = [*(proposal.tokens[node] for node in verdict.path), verdict.token]
-            text += self._emit(generation, Round(proposal.tokens, verdict.path, emitted))
+            text += generation.record(Round(proposal.tokens, verdict.path, emitted), self.stop_tokens)
             stats.n_draft_forwards += proposal.n_forwards
             stats.n_target_forwards += 1
             stats.n_verified_tokens += len(proposal.tokens) + 1
@@ -275,21 +328,6 @@ class SpeculativeDecoder:
             draft, unread, self.tree, warp, chance,
             vocab_size=vocab_size, deepest=longest, stop_tokens=self.stop_tokens, replacement=self.verifier != "mcss",
         )  # fmt: skip
-
-    def _emit(self, generation: Generation, round: Round) -> list[int]:
-        """Record a round, its output trimmed after the first stop token."""
-        for i, token in enumerate(round.emitted):
-            if token in self.stop_tokens:
-                del round.emitted[i + 1 :]
-                break
-        generation.rounds.append(round)
-        generation.tokens += round.emitted
-        stats = generation.stats
-        stats.n_generated += len(round.emitted)
-        stats.n_drafted += len(round.drafted)
-        stats.n_accepted += round.accepted
-        stats.n_discarded += len(round.drafted) - round.accepted
-        return round.emitted
 
 
 def _below_last(draft: Draft, length: int) -> Branches:

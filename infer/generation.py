@@ -96,3 +96,17 @@ class Generation:
     finish_reason: str = "length"
     rounds: list[Round] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
+
+    def record(self, round: Round, stop_tokens: frozenset[int]) -> list[int]:
+        """Add a round, its output trimmed after the first stop token; returns that output."""
+        for i, token in enumerate(round.emitted):
+            if token in stop_tokens:
+                del round.emitted[i + 1 :]
+                break
+        self.rounds.append(round)
+        self.tokens += round.emitted
+        self.stats.n_generated += len(round.emitted)
+        self.stats.n_drafted += len(round.drafted)
+        self.stats.n_accepted += round.accepted
+        self.stats.n_discarded += len(round.drafted) - round.accepted
+        return round.emitted

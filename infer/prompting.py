@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeGuard
+
 from transformers import PreTrainedTokenizerBase
 
 from ..controllers.errors import InputError
 
 Prompt = str | list[int] | list[dict[str, str]]
+
+
+def is_batch(prompt: Any) -> TypeGuard[list[Prompt]]:
+    """Whether this is several prompts: a list of texts, of lists of ids, or of chats."""
+    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
 
 
 def encode_prompt(

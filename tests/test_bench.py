@@ -11,6 +11,7 @@ from specpilot.bench.decoding import measure
 from specpilot.bench.forward import bench_forward
 from specpilot.bench.plots import plot_pareto
 from specpilot.bench.rollouts import bench_rollouts
+from specpilot.bench.spectr import RULES, bench_spectr, efficiency
 from specpilot.controllers.length import Fixed
 from specpilot.data_gen.settings import AcceptanceData
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -84,3 +85,26 @@ def test_forwards_are_timed_on_both_paths(tmp_path: Path) -> None:
         assert set(paths) == {"transformers", "lean"}
         assert all(value > 0 for by_n in paths.values() for value in by_n.values())
     assert result["ratio"] > 0
+
+
+def test_drafts_of_the_target_itself_are_accepted_whole() -> None:
+    """The whole grid on a pair that is one model: every draft is accepted to its end, whatever the rule."""
+    model = make()
+    decoder = SpeculativeDecoder(model, model)
+    done: list[None] = []
+    result = bench_spectr(
+        decoder, [[1, 2, 3], [4]], {"max_new_tokens": 19, "temperature": 0.0}, lambda: done.append(None)
+    )["block_efficiency"]
+    assert len(done) == 2 * len(RULES) * 2 * 4
+    for rule in RULES:
+        for drafts in ("1", "2", "4", "8"):
+            assert result[rule]["4"][drafts]["value"] == pytest.approx(
+                19 / 5
+            )  # one from the prefill, then 5 + 5 + 5 + 3
+            assert result[rule]["8"][drafts]["value"] == pytest.approx(19 / 3)
+
+
+def test_efficiency_and_its_interval() -> None:
+    runs = [Stats(n_generated=30, n_target_forwards=10), Stats(n_generated=10, n_target_forwards=10)]
+    found = efficiency(runs)
+    assert (found["value"], found["low"], found["high"]) == (2.0, 1.0, 3.0)

@@ -166,3 +166,66 @@ def otm(
     output.parent.mkdir(parents=True, exist_ok=True)
     plot_otm(result, output)
     print(json.dumps(result | {"prompt": prompt, "picture": str(output), "versions": versions()}))
+
+
+def spectr(
+    *,
+    target: str = "tiny",
+    draft: str = "tiny-draft",
+    prompts: str = "builtin",
+    column: str = "prompt",
+    split: str = "test",
+    limit: int = 60,
+    max_new_tokens: int = 128,
+    temperature: float = 1.0,
+    top_k: int | None = 50,
+    top_p: float = 1.0,
+) -> None:
+    """Tokens per target forward by number and length of drafts (SpecTr, Table 2).
+
+    Args:
+        target: Target model.
+        draft: Draft model.
+        prompts: 'builtin', a JSON Lines/Parquet/text file, or a hub dataset id.
+        column: Column that holds the prompt.
+        split: Split of the built-in bank or of a hub dataset.
+        limit: How many prompts.
+        max_new_tokens: Longest continuation.
+        temperature: Warp of both models; 0 is greedy.
+        top_k: Keep the k most probable tokens; null keeps all.
+        top_p: Keep the most probable tokens up to this mass.
+    """
+    import json
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Table
+
+    from ..bench.spectr import DRAFTS, LENGTHS, RULES, bench_spectr
+    from ..controllers.errors import InputError
+    from ..data_gen.prompts import load_prompts
+    from ..infer.decoder import SpeculativeDecoder
+    from ..infer.machine import versions
+    from ..infer.prompting import encode_prompt
+    from ..infer.quiet import quiet
+
+    if limit < 1:
+        raise InputError(f"limit={limit}: must be at least 1")
+    quiet()
+    decoder = SpeculativeDecoder.from_pretrained(target, draft)
+    rows = load_prompts(prompts, column=column, split=split, limit=limit)
+    texts = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
+    sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    console = Console(stderr=True)
+    columns = (TextColumn("generations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(texts) * len(RULES) * len(LENGTHS) * len(DRAFTS))
+        result = bench_spectr(decoder, texts, sampling, lambda: progress.advance(task))
+    table = Table("rule", "L", *(f"K = {drafts}" for drafts in DRAFTS), title="tokens per target forward")
+    for rule, by_length in result["block_efficiency"].items():
+        for length, by_drafts in by_length.items():
+            cells = [f"{x['value']:.2f} ({x['low']:.2f}-{x['high']:.2f})" for x in by_drafts.values()]
+            table.add_row(rule, length, *cells)
+    console.print(table)
+    settings = {"target": target, "draft": draft, "prompts": len(texts), **sampling}
+    print(json.dumps(result | {"settings": settings, "versions": versions()}))

@@ -1,0 +1,164 @@
+"""Several prompts decoded together: each row drafts, verifies and ends on its own, and has the law it has alone.
+
+A row's tosses come from its own seed and its verdicts from the same verifier as alone, so it even says what it says
+alone, but for rounding. What rows share is the forwards.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..controllers.length import MAX_DRAFT, LengthController, Step
+from ..controllers.warp import Warp
+from .cached_model import CachedModel
+from .chance import Chance
+from .draft import NO_DRAFT, Draft, dense
+from .generation import Generation, Round
+from .rows import Rows
+from .verify import Verifier
+
+SEND_AWAY = 0.75  # close the ranks once so few of the rows are still running
+
+
+@dataclass
+class Row:
+    """One prompt on its way: what it has said, its budget, and what decides for it."""
+
+    generation: Generation
+    budget: int
+    chance: Chance
+    length: LengthController
+    text: list[int]
+
+
+class Batch:
+    """The state of several prompts that one target and one draft (or none) decode.
+
+    Args:
+        rows: the prompts, nothing said yet.
+        verify: a verifier of chains.
+    """
+
+    def __init__(
+        self,
+        target: CachedModel,
+        draft: CachedModel | None,
+        rows: list[Row],
+        *,
+        verify: Verifier,
+        warp: Warp,
+        stop_tokens: frozenset[int],
+    ) -> None:
+        self.rows, self.verify, self.warp, self.stop_tokens = rows, verify, warp, stop_tokens
+        self.read = Rows(target, len(rows))
+        self.guessed = None if draft is None else Rows(draft, len(rows))
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """Fill the rows' generations. Times are the batch's: every row waits for the forwards of all."""
+        started = time.perf_counter()
+        self._prefill()
+        seconds = time.perf_counter() - started
+        for row in self.rows:
+            row.generation.stats.prefill_seconds = seconds
+        while running := [i for i, row in enumerate(self.rows) if not self._ended(row)]:
+            started = time.perf_counter()
+            if len(running) <= SEND_AWAY * len(self.rows):
+                self._keep(running)
+            verified = self._round()
+            seconds = time.perf_counter() - started
+            for row in verified:
+                row.generation.stats.seconds += seconds
+
+    def _ended(self, row: Row) -> bool:
+        said = row.generation.tokens
+        return len(said) >= row.budget or said[-1] in self.stop_tokens
+
+    def _keep(self, running: list[int]) -> None:
+        """Send the other rows away."""
+        self.rows = [self.rows[i] for i in running]
+        self.read.keep_rows(running)
+        if self.guessed is not None:
+            self.guessed.keep_rows(running)
+
+    def _prefill(self) -> None:
+        prompts = [row.text for row in self.rows]
+        logits, _ = self.read.read(prompts, last=True)
+        if self.guessed is not None:
+            # Up to a token the draft has no embedding for, if there is one: that row goes on without a draft.
+            size = self.guessed.model.vocab_size
+            ends = [next((i for i, token in enumerate(p) if token >= size), len(p)) for p in prompts]
+            self.guessed.read([prompt[:end] for prompt, end in zip(prompts, ends, strict=True)], last=True)
+        for row, p in zip(self.rows, self.warp(logits[:, -1]), strict=True):
+            row.length.start_text()
+            row.generation.stats.n_target_forwards += 1
+            row.text += row.generation.record(Round([], [], [row.chance.sample(p)]), self.stop_tokens)
+
+    def _round(self) -> list[Row]:
+        """Draft and verify; the rows that did."""
+        drafts = [NO_DRAFT] * len(self.rows) if self.guessed is None else self._draft(self.guessed)
+        new = [
+            [] if self._ended(row) else [row.text[-1], *draft.tokens]
+            for row, draft in zip(self.rows, drafts, strict=True)
+        ]
+        logits, _ = self.read.read(new, last=False)
+        p = self.warp(logits)  # (B, K + 1, V)
+        kept = [*self.read.lengths]
+        verified = [i for i, tokens in enumerate(new) if tokens]
+        for i in verified:
+            kept[i] = self._judge(self.rows[i], p[i, : len(new[i])], drafts[i])
+        self.read.forget(kept)
+        if self.guessed is not None:
+            self.guessed.forget([min(pair) for pair in zip(kept, self.guessed.lengths, strict=True)])
+        return [self.rows[i] for i in verified]
+
+    def _judge(self, row: Row, p: Tensor, draft: Draft) -> int:
+        """Verify one row's draft by ``p`` (K + 1, V); how much of the text the caches keep."""
+        verdict = self.verify(p, draft, row.chance)
+        if draft.tokens:
+            row.length.end_round(len(draft.tokens), verdict.accepted)
+        kept = len(row.text) + verdict.accepted
+        emitted = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+        row.text += row.generation.record(Round(draft.tokens, verdict.path, emitted), self.stop_tokens)
+        stats = row.generation.stats
+        stats.n_draft_forwards += draft.n_forwards
+        stats.n_target_forwards += 1
+        stats.n_verified_tokens += len(draft.tokens) + 1
+        return kept
+
+    def _draft(self, guessed: Rows) -> list[Draft]:
+        """A chain for each row; rows that have stopped wait for the others."""
+        vocab_size = self.read.model.vocab_size
+        tokens: list[list[int]] = [[] for _ in self.rows]
+        drawn_from: list[list[tuple[Tensor, Tensor | None]]] = [[] for _ in self.rows]
+        unread = [row.text[length:] for row, length in zip(self.rows, guessed.lengths, strict=True)]
+        longest = [min(MAX_DRAFT, row.budget - len(row.generation.tokens) - 1) for row in self.rows]
+        drafting = [
+            not self._ended(row)
+            and longest[i] > 0
+            and max(unread[i]) < guessed.model.vocab_size
+            and row.length.start_round()
+            for i, row in enumerate(self.rows)
+        ]
+        while any(drafting):
+            reading = [new if on else [] for new, on in zip(unread, drafting, strict=True)]
+            logits, hidden = guessed.read(reading, last=True)
+            logits = logits[:, -1, :vocab_size]
+            q, likely = self.warp.top(logits)  # (B, k)
+            for i in (i for i, on in enumerate(drafting) if on):
+                row = self.rows[i]
+                choice = row.chance.sample(q[i])
+                token = choice if likely is None else int(likely[i, choice])
+                tokens[i].append(token)
+                drawn_from[i].append((q[i], None if likely is None else likely[i]))
+                unread[i] = [token]
+                step = Step(len(tokens[i]), token, q[i], float(q[i, choice]), logits[i], hidden[i, -1])
+                drafting[i] = len(tokens[i]) < longest[i] and token not in self.stop_tokens and row.length.observe(step)
+        return [
+            Draft.chain(chain, dense(pairs, vocab_size)) if chain else NO_DRAFT
+            for chain, pairs in zip(tokens, drawn_from, strict=True)
+        ]

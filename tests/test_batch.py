@@ -1,0 +1,108 @@
+"""Batches: every row is decoded as it is alone, whatever the others do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, Heuristic, LengthController
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.rows import Rows
+
+from .tiny import ARCHITECTURES, byte_tokenizer, make
+
+PROMPTS = [torch.randint(64, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (3, 11, 1, 7, 7, 20)]
+
+
+def lengths(size: int) -> list[LengthController]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        head = AcceptanceHead(size, depth=1)
+    return [Fixed(0), Fixed(1), Fixed(5), CumulativeConfidence(0.2), Heuristic(2), AcceptanceLength(head, 0.6)]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", range(6))
+def test_rows_are_what_they_are_alone(architecture: str, temperature: float, rule: int) -> None:
+    """Same tokens, same rounds, same counters; rows end at different times, by budget and by stop tokens."""
+    draft = make(architecture, layers=1)
+    length = lengths(CachedModel(draft).hidden_size)[rule]
+    decoder = SpeculativeDecoder(make(architecture), draft, length=length)
+    decoder.stop_tokens = frozenset(range(0, 64, 13))
+    settings = {"max_new_tokens": 40, "temperature": temperature, "top_k": 8}
+    together = decoder.generate(PROMPTS, seed=3, **settings)
+    ends = set()
+    for i, (prompt, row) in enumerate(zip(PROMPTS, together, strict=True)):
+        alone = decoder.generate(prompt, seed=3 + i, **settings)
+        assert row.tokens == alone.tokens
+        assert row.rounds == alone.rounds
+        assert row.finish_reason == alone.finish_reason
+        for name in ("n_generated", "n_draft_forwards", "n_target_forwards", "n_discarded", "n_verified_tokens"):
+            assert getattr(row.stats, name) == getattr(alone.stats, name)
+        ends.add(len(row.tokens))
+    assert len(ends) > 1 or temperature == 0
+
+
+def test_long_batches_close_their_holes() -> None:
+    """Hundreds of tokens a row: the cache is copied many times, and stays as narrow as the longest row needs."""
+    target = make(context=512)
+    decoder = SpeculativeDecoder(target, make(layers=1, context=512), length=Fixed(4))
+    together = decoder.generate(PROMPTS, max_new_tokens=300, temperature=1.0, seed=1)
+    for i, (prompt, row) in enumerate(zip(PROMPTS, together, strict=True)):
+        assert row.tokens == decoder.generate(prompt, max_new_tokens=300, temperature=1.0, seed=1 + i).tokens
+
+
+def test_block_verification_and_a_draft_with_fewer_embeddings() -> None:
+    target, draft = make(vocab=64), make(vocab=50, layers=1)
+    decoder = SpeculativeDecoder(target, draft, length=Fixed(3), verifier="block")
+    together = decoder.generate(PROMPTS, max_new_tokens=30, seed=5)
+    assert any(max(row.tokens) >= 50 for row in together)
+    for i, (prompt, row) in enumerate(zip(PROMPTS, together, strict=True)):
+        assert row.rounds == decoder.generate(prompt, max_new_tokens=30, seed=5 + i).rounds
+
+
+def test_autoregressive_batches_and_texts() -> None:
+    decoder = SpeculativeDecoder(make(vocab=257), None, byte_tokenizer())
+    texts = ["one", "another one"]
+    together = decoder.generate(texts, max_new_tokens=12, seed=0)
+    assert [row.text for row in together] == [
+        decoder.generate(text, max_new_tokens=12, seed=i).text for i, text in enumerate(texts)
+    ]
+
+
+def test_context_is_each_rows_own() -> None:
+    decoder = SpeculativeDecoder(make(context=16), make(layers=1, context=16), length=Fixed(2))
+    short, long = decoder.generate([[1, 2], list(range(14))], max_new_tokens=10, seed=0)
+    assert (len(short.tokens), short.finish_reason) == (10, "length")
+    assert (len(long.tokens), long.finish_reason) == (2, "context")
+
+
+def test_rows_forget_and_close_up() -> None:
+    """Two texts of one cache, cut back and copied, read on like the texts they now are."""
+    model = make()
+    rows = Rows(CachedModel(model), 3)
+    with torch.inference_mode():
+        rows.read([[1, 2, 3], [4], [9, 9]], last=True)
+        rows.read([[5, 6, 7], [8, 8], []], last=False)
+        rows.forget([4, 3, 1])
+        rows.keep_rows([0, 1])
+        logits, _ = rows.read([[11], [12]], last=True)
+        for row, text in enumerate([[1, 2, 3, 5, 11], [4, 8, 8, 12]]):
+            expected = model(input_ids=torch.tensor([text])).logits[0, -1]
+            torch.testing.assert_close(logits[row, -1], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "message"),
+    [
+        ({"tree": (2, 1), "verifier": "mcss"}, {}, "tree='2x1': trees are drafted for one prompt at a time"),
+        ({}, {"on_tokens": print}, "on_tokens: several prompts have no one stream"),
+    ],
+)
+def test_refusals(options: dict[str, object], settings: dict[str, object], message: str) -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1), **options)
+    with pytest.raises(InputError, match=message):
+        decoder.generate(PROMPTS, **settings)
