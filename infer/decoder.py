@@ -70,6 +70,8 @@ class SpeculativeDecoder:
                 f"verifier={verifier!r}: judges one chain; a tree needs one of {', '.join(SELECTIONS)}, which choose "
                 "from several proposals"
             )
+        if tree is not None and draft is None:
+            raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")
         if tree is not None and length is not None:
             raise InputError("tree and length: a tree's shape is its length; give one of them")
         self.target = CachedModel(target)
@@ -118,7 +120,7 @@ class SpeculativeDecoder:
             check_same_tokenizer(tokenizer, load_tokenizer(draft, trust_remote_code=trust_remote_code))
             draft_model = load_causal_lm(draft, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         if draft_model is None:
-            length, tree = Fixed(0), None
+            length = None if tree is not None else Fixed(0)
         elif length is not None and not isinstance(length, LengthController):
             length = load_length(str(length), target_model, draft_model, tokenizer, threshold)
         expansions = parse_expansions(tree) if isinstance(tree, str) else tree

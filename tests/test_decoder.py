@@ -228,13 +228,14 @@ def test_pairs_that_are_none(tmp_path: Path) -> None:
     [
         ({"tree": (2, 1)}, "judges one chain; a tree needs one of spec-infer, mcss, k-seq, otm"),
         ({"tree": (2, 1), "verifier": "mcss", "length": Fixed(2)}, "a tree's shape is its length"),
+        ({"tree": (2, 1), "verifier": "mcss", "draft": None}, "tree: without a draft model there is nothing to draft"),
         ({"tree": (2, 0), "verifier": "mcss"}, "tree='2x0': give the children at each level, as in '3x2x1'"),
         ({"tree": (20, 20), "verifier": "mcss"}, "tree='20x20': 420 nodes; take at most 256"),
     ],
 )
 def test_trees_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        SpeculativeDecoder(make(), make(layers=1), **options)
+        SpeculativeDecoder(make(), **{"draft": make(layers=1), **options})
 
 
 def test_optimal_transport_is_refused_before_the_first_token() -> None:
