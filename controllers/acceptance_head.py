@@ -36,6 +36,9 @@ class AcceptanceHead(nn.Module):
         self.blocks = nn.Sequential(*(ResidualBlock(hidden_size) for _ in range(depth)))
         self.out = nn.Linear(hidden_size, 1)
 
+    def residual_blocks(self) -> list[ResidualBlock]:
+        return [block for block in self.blocks if isinstance(block, ResidualBlock)]
+
     def forward(self, hidden: Tensor) -> Tensor:
         """Logits (...) of acceptance for hidden states (..., d)."""
         return self.out(self.blocks(hidden)).squeeze(-1)  # type: ignore[no-any-return]

@@ -77,7 +77,7 @@ class Warp:
         k = min(self.top_k or logits.shape[-1], logits.shape[-1])
         values, tokens = logits.topk(k)  # sorted, most probable first: no softmax over the whole vocabulary
         _require_finite(values[..., 0])
-        probabilities = torch.softmax(values / self.temperature, -1)
+        probabilities = torch.softmax(values if self.temperature == 1 else values / self.temperature, -1)
         if self.top_p < 1:
             # A token stays if the mass before it is still short of top_p; the first always does.
             before = probabilities.cumsum(-1) - probabilities
@@ -87,5 +87,5 @@ class Warp:
 
 
 def _require_finite(best: Tensor) -> None:
-    if not bool(torch.isfinite(best).all()):
+    if not math.isfinite(float(best.sum())):  # one operation fewer than asking each
         raise InputError("the model returned NaN or infinite logits; check its weights and precision (try float32)")

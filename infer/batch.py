@@ -156,7 +156,7 @@ class Batch:
                 tokens[i].append(token)
                 drawn_from[i].append((q[i], None if likely is None else likely[i]))
                 unread[i] = [token]
-                step = Step(len(tokens[i]), token, q[i], float(q[i, choice]), logits[i], hidden[i, -1])
+                step = Step(len(tokens[i]), token, q[i], choice, logits[i], hidden[i, -1])
                 drafting[i] = len(tokens[i]) < longest[i] and token not in self.stop_tokens and row.length.observe(step)
         return [
             Draft.chain(chain, dense(pairs, vocab_size)) if chain else NO_DRAFT

@@ -16,8 +16,8 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     The cumulative sum is in float64: a float32 uniform below 1 then never reaches past the last token of positive
     probability, and a token of probability 0 is never drawn.
     """
-    cumulative = probabilities.double().cumsum(-1)
-    points = uniforms.double().unsqueeze(-1) * cumulative[..., -1:]
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    points = uniforms.unsqueeze(-1) * cumulative[..., -1:]
     return torch.searchsorted(cumulative, points, right=True).squeeze(-1)
 
 
@@ -29,8 +29,10 @@ class Chance:
 
     def sample(self, probabilities: Tensor) -> int:
         """A token drawn from ``probabilities`` (V,)."""
-        uniform = torch.rand((), generator=self.generator, device=probabilities.device)
-        return int(draw(probabilities, uniform))
+        # :func:`draw` for one distribution, in as few operations as it takes: this is done for every drafted token.
+        cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+        uniform = torch.rand(1, generator=self.generator, device=probabilities.device)
+        return int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
 
     def accept(self, probabilities: Tensor) -> list[bool]:
         """Independent tosses, one for each entry of ``probabilities`` (K,)."""

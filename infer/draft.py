@@ -62,7 +62,9 @@ def draft_chain(
     drafting = longest > 0 and controller.start_round()
     while drafting:
         logits, hidden = model.forward(as_row(unread, model.device), keep=1)
-        logits = logits[0, -1, :vocab_size]  # (V,): models of one tokenizer may pad their rows apart
+        logits = logits[0, -1]  # (V,)
+        if len(logits) > vocab_size:  # models of one tokenizer may pad their rows apart
+            logits = logits[:vocab_size]
         q, likely = warp.top(logits)  # (k,)
         choice = chance.sample(q)
         token = choice if likely is None else int(likely[choice])
@@ -72,7 +74,7 @@ def draft_chain(
         drafting = (
             len(tokens) < longest
             and token not in stop_tokens
-            and controller.observe(Step(len(tokens), token, q, float(q[choice]), logits, hidden[0, -1]))
+            and controller.observe(Step(len(tokens), token, q, choice, logits, hidden[0, -1]))
         )
     return Draft.chain(tokens, dense(drawn_from, vocab_size)) if tokens else NO_DRAFT
 

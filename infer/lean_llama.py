@@ -21,6 +21,7 @@ from .packed_linear import PackedLinear
 
 KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations")
 LARGEST = 4 << 30  # bytes of weights: a second copy of them is kept, and larger models gain little from it
+DRAFT = 32  # tokens a forward may read after others with a ready-made mask
 STATIC_ROPE = {"default", "linear", "llama3"}  # angles that depend on the position alone, not on the text's length
 
 
@@ -38,7 +39,7 @@ class LeanLlama:
         self.embedding: Tensor = self.model.model.embed_tokens.weight.detach()
         self.norm = Norm.of(self.model.model.norm)
         self.head = PackedLinear(self.model.lm_head.weight.detach())
-        self.cos = self.sin = torch.empty(0)
+        self.cos = self.sin = self.triangle = torch.empty(0)
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
@@ -64,6 +65,9 @@ class LeanLlama:
             half = self.head_size // 2
             # rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign goes into the table.
             self.cos, self.sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
+            # Row i hides what comes after column capacity + i: a window of it is any draft's mask.
+            hidden = torch.ones(DRAFT, capacity + DRAFT, dtype=torch.bool).triu(capacity + 1)
+            self.triangle = torch.zeros(hidden.shape, dtype=self.embedding.dtype).masked_fill_(hidden, -torch.inf)
 
     def forward(
         self,
@@ -95,7 +99,7 @@ class LeanLlama:
             x = x + layer.out(mixed.transpose(1, 2).reshape(batch, n, -1))
             gate, up = layer.gate_up(layer.before_mlp(x)).chunk(2, -1)
             x = x + layer.down(F.silu(gate).mul_(up))
-        hidden = self.norm(x[:, -keep:])
+        hidden = self.norm(x if keep == n else x[:, -keep:])
         return self.head(hidden), hidden
 
     def _mask(self, n: int, past: int, padding: Tensor | None, seen: Tensor | None) -> Tensor | None:
@@ -103,6 +107,9 @@ class LeanLlama:
 
         One token sees everything; a draft sees the cache and its own triangle, a tree what ``seen`` says.
         """
+        capacity = self.triangle.shape[1] - DRAFT
+        if 1 < n <= DRAFT and padding is None and seen is None:
+            return self.triangle[:n, capacity - past : capacity + n]
         mask = torch.ones(n, past + n, dtype=torch.bool).tril(past) if n > 1 and seen is None else seen
         if padding is not None:
             mask = padding[:, None, None] if mask is None else mask & padding[:, None, None]  # (B, 1, n, past + n)

@@ -8,8 +8,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specpilot.controllers.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import MAX_DRAFT, Confidence, CumulativeConfidence, Entropy, Heuristic, Step
+from specpilot.controllers.length import (
+    MAX_DRAFT,
+    AcceptanceLength,
+    Confidence,
+    CumulativeConfidence,
+    Entropy,
+    Heuristic,
+    Step,
+)
 from specpilot.controllers.warp import Warp
 
 probabilities = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6)
@@ -19,7 +28,7 @@ def step(weights: list[float], token: int = 0, index: int = 1, warp: Warp | None
     """A token drawn from a draft whose unwarped distribution is proportional to ``weights``."""
     logits = torch.tensor(weights, dtype=torch.float64).log()
     q = (warp or Warp(1.0, None))(logits)
-    return Step(index, token, q, float(q[token]), logits, torch.empty(0))
+    return Step(index, token, q, token, logits, torch.empty(0))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -37,7 +46,7 @@ def test_confidence_and_entropy(weights: list[float], threshold: float) -> None:
 def test_greedy_judges_by_the_unwarped_distribution() -> None:
     """The warped one is a point mass: it is always certain."""
     greedy = step([3.0, 1.0], warp=Warp(0.0, None))
-    assert greedy.probability == 1
+    assert float(greedy.q[greedy.choice]) == 1
     assert greedy.confidence() == pytest.approx(0.75)
     assert greedy.entropy() == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
     assert step([1.0, 0.0]).entropy() == 0
@@ -79,3 +88,15 @@ def test_heuristic_follows_what_was_accepted() -> None:
 def test_refusals(make: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_head_says_while_serving_what_its_module_says(depth: int, dtype: torch.dtype) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(depth)
+        head = AcceptanceHead(16, depth).to(dtype)
+        states = torch.randn(20, 16) * torch.logspace(-2, 4, 20)[:, None]
+    rule = AcceptanceLength(head, 0.5)
+    for state in states:
+        assert rule.probability(state) == pytest.approx(float(head.probability(state)), rel=1e-4, abs=1e-30)

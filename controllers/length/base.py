@@ -21,7 +21,7 @@ class Step:
         index: 1 for the first token of the round.
         token: the token y_i.
         q: (k,) the warped draft distribution y_i was drawn from, without the tokens the warp rules out.
-        probability: q(y_i).
+        choice: which entry of ``q`` is y_i's.
         logits: (V,) the draft's logits behind ``q``.
         hidden: (d,) the draft's last hidden state at the token *before* y_i (y_i itself has not been read yet).
     """
@@ -29,19 +29,20 @@ class Step:
     index: int
     token: int
     q: Tensor
-    probability: float
+    choice: int
     logits: Tensor
     hidden: Tensor
 
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where the warped q is a point mass, the unwarped softmax at y_i."""
-        if self.probability == 1.0:
+        probability = float(self.q[self.choice])
+        if probability == 1.0:
             return float(torch.softmax(self.logits.float(), -1)[self.token])
-        return self.probability
+        return probability
 
     def entropy(self) -> float:
         """H(q) in nats; at temperature 0, as in :meth:`confidence`, of the unwarped softmax."""
-        q = torch.softmax(self.logits.float(), -1) if self.probability == 1.0 else self.q
+        q = torch.softmax(self.logits.float(), -1) if float(self.q[self.choice]) == 1.0 else self.q
         return float(torch.special.entr(q).sum())
 
 
