@@ -12,8 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 FEW = 150_000  # multiplications below which entering oneDNN costs more than the product itself
-_reorder = torch.ops.mkldnn._reorder_linear_weight  # what PyTorch's own compiler calls when it freezes weights
-_product = torch.ops.mkldnn._linear_pointwise
 
 
 class PackedLinear:
@@ -21,11 +19,11 @@ class PackedLinear:
 
     def __init__(self, weight: Tensor) -> None:
         self.size = weight.numel()
-        packs = weight.dtype == torch.float32 or (
-            weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        )
-        available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        self.packed = _reorder(weight) if packs and available else None
+        # The operators PyTorch's own compiler calls when it freezes weights; not in every build.
+        self.packed: Tensor | None = None
+        if torch.backends.mkldnn.is_available() and _packs(weight.dtype):  # type: ignore[no-untyped-call]
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+            self.product = torch.ops.mkldnn._linear_pointwise
         self.plain = weight if self.packed is None or self.size < FEW else None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -34,4 +32,10 @@ class PackedLinear:
         if self.packed is None or (self.plain is not None and rows * self.size < FEW):
             assert self.plain is not None
             return F.linear(x, self.plain)
-        return _product(x, self.packed, None, "none", [], "")  # type: ignore[no-any-return]
+        return self.product(x, self.packed, None, "none", [], "")  # type: ignore[no-any-return]
+
+
+def _packs(dtype: torch.dtype) -> bool:
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32

@@ -34,6 +34,14 @@ def test_equals_the_plain_product(
     assert bool(((got.double() - expected).abs() <= bound).all())
 
 
+def test_builds_without_onednn_take_the_plain_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
+    weight, x = torch.randn(FEW // 100, 100), torch.randn(3, 100)
+    layer = PackedLinear(weight)
+    assert layer.packed is None
+    assert torch.equal(layer(x), F.linear(x, weight))
+
+
 def test_large_weights_are_kept_once() -> None:
     """A plain copy beside the packed one is for small products only."""
     weight = torch.randn(FEW // 100, 100)

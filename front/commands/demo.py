@@ -8,7 +8,7 @@ from pathlib import Path
 def demo(
     *,
     output: Path = Path("runs/demo"),
-    prompts: int = 480,
+    prompts: int = 800,
     held_out: int = 60,
     max_new_tokens: int = 128,
     seed: int = 0,
