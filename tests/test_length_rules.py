@@ -16,6 +16,7 @@ from specpilot.controllers.length import (
     Confidence,
     CumulativeConfidence,
     Entropy,
+    Fallback,
     Heuristic,
     Step,
 )
@@ -50,6 +51,13 @@ def test_greedy_judges_by_the_unwarped_distribution() -> None:
     assert greedy.confidence() == pytest.approx(0.75)
     assert greedy.entropy() == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
     assert step([1.0, 0.0]).entropy() == 0
+
+
+def test_fallback_asks_for_the_most_probable_token() -> None:
+    unsure, sure = [1.0, 1.0, 1.0], [1.0, 8.0, 1.0]
+    assert [Fallback(0.6).observe(step(w)) for w in (unsure, sure)] == [False, True]
+    assert [Fallback(0.6).observe(step(w, token=1, warp=Warp(0.0))) for w in (unsure, sure)] == [False, True]
+    assert not Fallback(0.0).observe(step(sure, index=10))
 
 
 def test_cumulative_confidence_multiplies_and_forgets() -> None:

@@ -17,7 +17,7 @@ from specpilot.infer.chance import Chance
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
 from specpilot.infer.generation import Generation
-from specpilot.infer.verify import SELECTIONS, VERIFIERS, verify_tree
+from specpilot.infer.verify import LOSSY, SELECTIONS, VERIFIERS, verify_tree
 from specpilot.infer.verify.mcss import without
 from torch import Tensor
 
@@ -164,7 +164,7 @@ def distribution(size: int) -> st.SearchStrategy[list[float]]:
     return weights.filter(any).map(lambda w: [x / sum(w) for x in w])
 
 
-@pytest.mark.parametrize("name", list(VERIFIERS))
+@pytest.mark.parametrize("name", sorted(VERIFIERS.keys() - LOSSY))
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(0, 2))
 def test_verifier_emits_the_target_law(name: str, data: st.DataObject, vocab: int, k: int) -> None:

@@ -10,6 +10,7 @@ from .base import MAX_DRAFT, LengthController, Step
 from .confidence import Confidence
 from .cumulative_confidence import CumulativeConfidence
 from .entropy import Entropy
+from .fallback import Fallback
 from .fixed import Fixed
 from .heuristic import Heuristic
 
@@ -19,6 +20,7 @@ __all__ = [
     "Confidence",
     "CumulativeConfidence",
     "Entropy",
+    "Fallback",
     "Fixed",
     "Heuristic",
     "LengthController",
@@ -31,8 +33,9 @@ RULES: dict[str, Callable[[float], LengthController]] = {
     "confidence": Confidence,
     "cumulative-confidence": CumulativeConfidence,
     "entropy": Entropy,
+    "fallback": Fallback,
 }
-EXAMPLES = {"heuristic": "5", "confidence": "0.4", "cumulative-confidence": "0.4", "entropy": "0.5"}
+EXAMPLES = {"heuristic": "5", "confidence": "0.4", "cumulative-confidence": "0.4", "entropy": "0.5", "fallback": "0.6"}
 
 
 def parse_rule(spec: str) -> LengthController | None:

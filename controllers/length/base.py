@@ -36,14 +36,20 @@ class Step:
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where the warped q is a point mass, the unwarped softmax at y_i."""
         probability = float(self.q[self.choice])
-        if probability == 1.0:
-            return float(torch.softmax(self.logits.float(), -1)[self.token])
-        return probability
+        return float(self._unwarped()[self.token]) if probability == 1.0 else probability
+
+    def top_probability(self) -> float:
+        """max q; at temperature 0, as in :meth:`confidence`, of the unwarped softmax."""
+        probability = float(self.q.max())
+        return float(self._unwarped().max()) if probability == 1.0 else probability
 
     def entropy(self) -> float:
         """H(q) in nats; at temperature 0, as in :meth:`confidence`, of the unwarped softmax."""
-        q = torch.softmax(self.logits.float(), -1) if float(self.q[self.choice]) == 1.0 else self.q
+        q = self._unwarped() if float(self.q[self.choice]) == 1.0 else self.q
         return float(torch.special.entr(q).sum())
+
+    def _unwarped(self) -> Tensor:
+        return torch.softmax(self.logits.float(), -1)
 
 
 class LengthController(ABC):

@@ -48,7 +48,7 @@ def generate(
         threshold: Stopping threshold of a trained head, in place of the one its checkpoint names.
         tree: Draft a tree instead: children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
         verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
-            replacement), k-seq or otm also for trees.
+            replacement), k-seq or otm also for trees. These keep the target's law; typical and bild do not.
         max_new_tokens: The most tokens to generate.
         temperature: Divides the logits; 0 is greedy.
         top_k: Sample among the k most probable tokens; null keeps all.

@@ -1,0 +1,23 @@
+"""BiLD's rollback (Kim et al. 2023, §3.2). Lossy: the output's law is not the target's.
+
+Keeps drafted tokens up to the first with ``-log p(y_i) > τ``, in nats, which a token of the target's own replaces. Goes
+with the length rule ``fallback``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..chance import Chance
+from ..draft import Draft
+from .verdict import Verdict, kept
+
+
+def bild(p: Tensor, draft: Draft, chance: Chance, rollback: float = 3.0) -> Verdict:
+    """Judge ``draft`` by the target's warped distributions ``p`` (K + 1, V); ``rollback`` is τ ≥ 0."""
+    count = len(draft.tokens)
+    index = torch.tensor(draft.tokens, dtype=torch.long, device=p.device).unsqueeze(1)  # (K, 1)
+    fails = (-p[:count].gather(1, index).squeeze(1).log() > rollback).tolist()
+    accepted = fails.index(True) if True in fails else count
+    return kept(accepted, chance.sample(p[accepted]))

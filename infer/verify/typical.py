@@ -1,0 +1,24 @@
+"""Typical acceptance (Medusa, Cai et al. 2024, §3.3.1). Lossy: the output's law is not the target's.
+
+Keeps drafted tokens while ``p(y_i) > min(ε, δ·exp(-H(p_i)))``, H in nats: what the target finds typical passes, the
+more readily the less sure it is. Then one token from p.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..chance import Chance
+from ..draft import Draft
+from .verdict import Verdict, kept
+
+
+def typical(p: Tensor, draft: Draft, chance: Chance, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
+    """Judge ``draft`` by the target's warped distributions ``p`` (K + 1, V)."""
+    count = len(draft.tokens)
+    index = torch.tensor(draft.tokens, dtype=torch.long, device=p.device).unsqueeze(1)  # (K, 1)
+    entropy = torch.special.entr(p[:count]).sum(-1)
+    passes = (p[:count].gather(1, index).squeeze(1) > (delta * torch.exp(-entropy)).clamp(max=epsilon)).tolist()
+    accepted = passes.index(False) if False in passes else count
+    return kept(accepted, chance.sample(p[accepted]))

@@ -1,0 +1,65 @@
+"""Rules that trade the target's law for speed: each against its formula, and where they stop trading."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.infer.chance import Chance
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.draft import NO_DRAFT, Draft
+from specpilot.infer.verify.bild import bild
+from specpilot.infer.verify.typical import typical
+
+from .enumeration import law
+from .test_lossless import distribution
+from .tiny import make
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    data=st.data(),
+    vocab=st.integers(2, 5),
+    count=st.integers(0, 3),
+    rollback=st.floats(0, 5),
+)
+def test_longest_prefix_that_passes_then_one_token_of_the_targets(
+    data: st.DataObject, vocab: int, count: int, rollback: float
+) -> None:
+    rows = [data.draw(distribution(vocab)) for _ in range(count + 1)]
+    tokens = data.draw(st.lists(st.integers(0, vocab - 1), min_size=count, max_size=count))
+    p = torch.tensor(rows, dtype=torch.float64)
+    draft = Draft.chain(tokens, torch.full((count, vocab), 1 / vocab)) if count else NO_DRAFT
+
+    def is_typical(row: list[float], token: int) -> bool:
+        entropy = -sum(x * math.log(x) for x in row if x > 0)
+        return row[token] > min(0.09, 0.3 * math.exp(-entropy))
+
+    def is_likely(row: list[float], token: int) -> bool:
+        return row[token] > 0 and -math.log(row[token]) <= rollback
+
+    for rule, passes in ((typical, is_typical), (lambda *a: bild(*a, rollback=rollback), is_likely)):
+        expected = 0
+        while expected < count and passes(rows[expected], tokens[expected]):
+            expected += 1
+
+        def play(chance: Chance, rule=rule) -> tuple[int, int]:  # type: ignore[no-untyped-def]
+            verdict = rule(p, draft, chance)
+            return verdict.accepted, verdict.token
+
+        found = law(play)
+        assert {accepted for accepted, _ in found} == {expected}
+        for token in range(vocab):
+            assert found.get((expected, token), 0.0) == pytest.approx(rows[expected][token], abs=1e-9)
+
+
+@pytest.mark.parametrize("verifier", ["typical", "bild"])
+def test_greedy_is_the_targets_own(verifier: str) -> None:
+    """A point mass rejects all but the arg-max, whatever the thresholds."""
+    decoder = SpeculativeDecoder(make(), make(layers=1), verifier=verifier)
+    plain = SpeculativeDecoder(make(), None)
+    settings = {"max_new_tokens": 30, "temperature": 0.0}
+    assert decoder.generate([1, 2, 3], **settings).tokens == plain.generate([1, 2, 3], **settings).tokens
