@@ -45,6 +45,7 @@ def test_recipe_end_to_end(text: Path, tmp_path: Path) -> None:
         draft_tokens=900, specialist_tokens=600, rollouts=8, rollout_tokens=12, distil_tokens=600,
         specialist_distil_tokens=300, distil_text=3000,
         bank_prompts=6, bank_answers=1, bank_tokens=300, specialist_bank_tokens=300, held_out_prompts=2, batch_size=4,
+        easy=["prose"], hard_tokens=300,
         compile=False,
     )  # fmt: skip
     output = train_tiny(settings, tmp_path / "models")

@@ -29,7 +29,7 @@ def write_card(
         if is_target
         else settings.specialist_tokens + settings.specialist_distil_tokens + settings.specialist_bank_tokens
         if specialist
-        else settings.draft_tokens + settings.distil_tokens + settings.bank_tokens
+        else settings.draft_tokens + settings.distil_tokens + settings.bank_tokens + settings.hard_tokens
     )
     role = "target" if is_target else f"draft for {', '.join(specialist)}" if specialist else "general draft"
     lines = [

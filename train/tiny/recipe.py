@@ -52,6 +52,7 @@ BANK_DOMAINS = {
     "prose": "stories-literary",
     "dialogue": "task-dialogue-api",
 }
+EASY = "easy"  # the name of the group of easy domains
 SHAPES = {"target": (6, 384, 1024, 6), "draft": (1, 128, 384, 2)}  # layers, hidden, feed-forward, heads
 
 
@@ -150,13 +151,38 @@ class Recipe:
         """The same trained for overlap with the target, with its answers to the built-in prompts among the lessons."""
         settings = self.settings
         answers = self._taught_bank()
+
+        def lessons(groups: list[str]) -> list[Taught]:
+            return [taught[g] for g in groups] + [answers[g] for g in groups if g in answers] * settings.bank_repeats
+
         for name, domains in self.drafts.items():
             groups = list(taught) if domains is None else [name]
-            lessons = [taught[g] for g in groups] + [answers[g] for g in groups if g in answers] * settings.bank_repeats
             budget = settings.bank_tokens if domains is None else settings.specialist_bank_tokens
-            self._distil(lessons, f"{name}-distilled", f"{name}-final", budget, overlap=True)
+            final = f"{name}-overlap"
+            self._distil(lessons(groups), f"{name}-distilled", final, budget, overlap=True)
+            if domains is None and EASY in taught:
+                hard = lessons([group for group in groups if group != EASY])
+                final = self._unlearn(name, hard)
             if not (self.output / name / "config.json").exists():
-                finish(self.work / f"{name}-final" / "model", self.output / name, self.tokenizer)
+                finish(self.work / final / "model", self.output / name, self.tokenizer)
+
+    def _unlearn(self, name: str, hard: list[Taught]) -> str:
+        """Leave the general draft some way to go in easy domains, where a controller would have nothing to decide.
+
+        It goes on with the other lessons alone, which costs it the easy ones, and is then averaged with what it was.
+        """
+        settings, final = self.settings, f"{name}-final"
+        self._distil(hard, f"{name}-overlap", f"{name}-hard", settings.hard_tokens, overlap=True)
+        if not (self.work / final / "model" / "config.json").exists():
+            before, after = (
+                load_causal_lm(str(self.work / f"{name}-{stage}" / "model")) for stage in ("overlap", "hard")
+            )
+            with torch.no_grad():
+                for kept, moved in zip(before.parameters(), after.parameters(), strict=True):
+                    kept.lerp_(moved, settings.hard_share)
+            before.to(dtype=torch.bfloat16).save_pretrained(self.work / final / "new", max_shard_size=MAX_SHARD)
+            (self.work / final / "new").rename(self.work / final / "model")
+        return final
 
     def _distil(self, lessons: list[Taught], before: str, after: str, tokens: int, *, overlap: bool) -> None:
         """Train the model in ``work/before`` on ``lessons``, into ``work/after``."""
@@ -166,9 +192,10 @@ class Recipe:
             self._fit(model, Taught.join(lessons), after, tokens, self.settings.distil_lr, overlap)
 
     def _groups(self) -> dict[str, list[str]]:
-        """Domains of each specialist, and the rest."""
-        special = {domain for domains in self.settings.specialists.values() for domain in domains}
-        return {**self.settings.specialists, "rest": sorted(set(self.domain_of.values()) - special)}
+        """Domains of each specialist, the easy ones, and the rest."""
+        groups = {**self.settings.specialists, EASY: self.settings.easy}
+        special = {domain for domains in groups.values() for domain in domains}
+        return {**groups, "rest": sorted(set(self.domain_of.values()) - special)}
 
     def _taught_bank(self) -> dict[str, Taught]:
         """What the target thinks of its own answers to the built-in training prompts, by group."""

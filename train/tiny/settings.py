@@ -27,6 +27,9 @@ class TinyModels:
             If it is no folder, the sources are taken for hub datasets.
         sources: files or datasets to learn from.
         specialists: name of each specialised draft and the domains it is trained on.
+        easy: domains in which the general draft would follow the target too closely for a controller to learn from.
+        hard_tokens: tokens of a lesson without them.
+        hard_share: weight of the draft after that lesson in the average with the draft before it.
         without_prompts: sources whose prompts the tokenizer is not learnt from (transcripts that no window holds).
         vocab_size: size of the byte-level BPE vocabulary.
         context: longest text, in tokens.
@@ -58,6 +61,7 @@ class TinyModels:
     data: str
     sources: list[str] = field(default_factory=lambda: list(CLEAN_SOURCES))
     specialists: dict[str, list[str]] = field(default_factory=lambda: dict(SPECIALISTS))
+    easy: list[str] = field(default_factory=lambda: ["task-dialogue-api"])
     without_prompts: list[str] = field(default_factory=lambda: ["qmsum"])
     vocab_size: int = 4096
     context: int = 512
@@ -76,6 +80,8 @@ class TinyModels:
     bank_repeats: int = 2
     bank_tokens: int = 80_000_000
     specialist_bank_tokens: int = 2_000_000
+    hard_tokens: int = 12_000_000
+    hard_share: float = 0.45
     held_out_prompts: int = 40
     lr: float = 3e-3
     draft_lr: float = 6e-3
