@@ -174,9 +174,10 @@ class Recipe:
         settings, final = self.settings, f"{name}-final"
         self._distil(hard, f"{name}-overlap", f"{name}-hard", settings.hard_tokens, overlap=True)
         if not (self.work / final / "model" / "config.json").exists():
-            before, after = (
+            stages: list[Any] = [
                 load_causal_lm(str(self.work / f"{name}-{stage}" / "model")) for stage in ("overlap", "hard")
-            )
+            ]
+            before, after = stages
             with torch.no_grad():
                 for kept, moved in zip(before.parameters(), after.parameters(), strict=True):
                     kept.lerp_(moved, settings.hard_share)
