@@ -34,6 +34,21 @@ ASSISTED = {f"transformers-assisted-{k}": Assistance(k) for k in CONSTANT} | {
 }
 
 
+def sampling_options(warp: Warp) -> dict[str, Any]:
+    """Keywords of transformers' ``generate`` that sample under ``warp``."""
+    if warp.temperature == 0:
+        return {"do_sample": False}
+    return {"do_sample": True, "temperature": warp.temperature, "top_k": warp.top_k or 0, "top_p": warp.top_p}
+
+
+def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
+    """New tokens that transformers' ``generate`` adds to ``prompt``."""
+    ids = torch.tensor([prompt], device=model.device)
+    output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+    tokens: list[int] = output[0, len(prompt) :].tolist()
+    return tokens
+
+
 class Transformers:
     """``generate`` of one target, with or without a draft.
 
@@ -45,22 +60,16 @@ class Transformers:
         self.target: Any = target
         self.draft: Any = draft
         self.learnt = {name: vars(assistance).copy() for name, assistance in ASSISTED.items()}
-        self.options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": warp.temperature > 0}
-        if warp.temperature > 0:
-            self.options |= {"temperature": warp.temperature, "top_k": warp.top_k or 0, "top_p": warp.top_p}
+        self.options = sampling_options(warp) | {"max_new_tokens": max_new_tokens}
 
     def generate(self, prompt: list[int], assistance: str | None) -> list[int]:
         """New tokens after ``prompt``; ``assistance`` names one of ``ASSISTED``, None takes no draft."""
-        ids = torch.tensor([prompt], device=self.target.device)
-        options = dict(self.options)
-        if assistance is not None:
-            config, learnt = self.draft.generation_config, self.learnt[assistance]
-            config.num_assistant_tokens = learnt["tokens"]
-            config.num_assistant_tokens_schedule = learnt["schedule"]
-            config.assistant_confidence_threshold = learnt["confidence"]
-            options["assistant_model"] = self.draft
-        output = self.target.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
-        if assistance is not None:
-            learnt["tokens"], learnt["confidence"] = config.num_assistant_tokens, config.assistant_confidence_threshold
-        tokens: list[int] = output[0, len(prompt) :].tolist()
+        if assistance is None:
+            return generate(self.target, prompt, **self.options)
+        config, learnt = self.draft.generation_config, self.learnt[assistance]
+        config.num_assistant_tokens = learnt["tokens"]
+        config.num_assistant_tokens_schedule = learnt["schedule"]
+        config.assistant_confidence_threshold = learnt["confidence"]
+        tokens = generate(self.target, prompt, assistant_model=self.draft, **self.options)
+        learnt["tokens"], learnt["confidence"] = config.num_assistant_tokens, config.assistant_confidence_threshold
         return tokens

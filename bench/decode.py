@@ -23,12 +23,12 @@ from ..infer.cached_model import CachedModel
 from ..infer.decoder import SpeculativeDecoder, load_length
 from ..infer.generation import Stats
 from .assisted import ASSISTED, Transformers
+from .interval import interval
 
 FIXED = (1, 2, 3, 4, 5, 6, 7, 8)
 CONFIDENCE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
 PLAIN, AUTOREGRESSIVE = "transformers-generate", "specpilot-autoregressive"
-RESAMPLES = 2000
 
 
 @dataclass
@@ -45,16 +45,14 @@ class Times:
         return float(np.median(np.sum(self.tokens, 1) / np.sum(self.seconds, 1)))
 
 
-def speedup(a: Times, b: Times, seed: int = 0) -> tuple[float, float, float]:
+def speedup(a: Times, b: Times) -> tuple[float, float, float]:
     """Ratio of a's to b's tokens per second over all passes, and its 95 % interval over resampled prompts."""
     totals = [np.sum(x, 0) for x in (a.tokens, a.seconds, b.tokens, b.seconds)]  # (prompts,) each
-    rows = np.random.default_rng(seed).integers(len(totals[0]), size=(RESAMPLES, len(totals[0])))
 
     def ratio(a_tokens: Any, a_seconds: Any, b_tokens: Any, b_seconds: Any) -> Any:
         return (a_tokens / a_seconds) / (b_tokens / b_seconds)
 
-    low, high = np.quantile(ratio(*(x[rows].sum(1) for x in totals)), [0.025, 0.975])
-    return float(ratio(*(x.sum() for x in totals))), float(low), float(high)
+    return interval(ratio, *totals)
 
 
 def bench_decode(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -43,7 +43,7 @@ class Measured:
 
 def measure(
     decoders: dict[str, tuple[SpeculativeDecoder, LengthController | None]],
-    prompts: list[Prompt],
+    prompts: Sequence[Prompt],
     settings: dict[str, Any],
     *,
     on_progress: Callable[[], None] = lambda: None,

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ..data_gen.acceptance import AcceptanceGenerator
 from ..data_gen.settings import AcceptanceData
+from .assisted import generate, sampling_options
 
 
 def bench_rollouts(settings: AcceptanceData, repeats: int, console: Console) -> dict[str, Any]:
@@ -22,11 +23,8 @@ def bench_rollouts(settings: AcceptanceData, repeats: int, console: Console) -> 
     generator = AcceptanceGenerator(settings)
     shard = generator.items
     few = shard[:: max(1, len(shard) // 12)][:12]  # the loop is slow: a spread of the same prompts speaks for it
-    model: Any = generator.target.model
-    warp = generator.warp
-    options: dict[str, Any] = {"do_sample": warp.temperature > 0}
-    if warp.temperature > 0:
-        options |= {"temperature": warp.temperature, "top_k": warp.top_k or 0, "top_p": warp.top_p}
+    model = generator.target.model
+    options = sampling_options(generator.warp)
 
     def batched() -> float:
         started = time.perf_counter()
@@ -36,11 +34,7 @@ def bench_rollouts(settings: AcceptanceData, repeats: int, console: Console) -> 
     def one_by_one() -> float:
         started, tokens = time.perf_counter(), 0
         for item in few:
-            ids = torch.tensor([item.ids], device=model.device)
-            output = model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=item.budget, **options
-            )
-            tokens += output.shape[1] - ids.shape[1]
+            tokens += len(generate(model, item.ids, max_new_tokens=item.budget, **options))
         return tokens / (time.perf_counter() - started)
 
     with torch.random.fork_rng():  # transformers samples from the global generator

@@ -9,20 +9,20 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from .bench.assisted import generate
 from .bench.cost import Cost, fit_cost
 from .bench.decoding import Measured, measure
 from .bench.plots import plot_pareto
@@ -87,7 +87,7 @@ def run_demo(
     decoder = SpeculativeDecoder.from_pretrained(TARGET, DRAFT, length=4)
     plain = SpeculativeDecoder(decoder.target.model, None, decoder.tokenizer)
     rows = load_prompts("builtin", split="test", limit=held_out)
-    texts: list[Prompt] = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
+    texts: list[list[int]] = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
     with stage("decoding", f"4  Decoding: {len(texts)} held-out prompts, every length controller in turn"):
         measured, sample = _decode(decoder, plain, texts, output / "controller", max_new_tokens, console)
     with stage("greedy", "5  Check: greedy output against transformers' own generate"):
@@ -147,7 +147,7 @@ def _make_room(output: Path) -> None:
 def _decode(
     decoder: SpeculativeDecoder,
     plain: SpeculativeDecoder,
-    prompts: list[Prompt],
+    prompts: Sequence[Prompt],
     controller: Path,
     max_new_tokens: int,
     console: Console,
@@ -177,14 +177,11 @@ def _decode(
     return measured, sample
 
 
-def _check_greedy(decoder: SpeculativeDecoder, prompts: list[Prompt], max_new_tokens: int) -> dict[str, int]:
+def _check_greedy(decoder: SpeculativeDecoder, prompts: list[list[int]], max_new_tokens: int) -> dict[str, int]:
     identical = 0
-    model: Any = decoder.target.model
+    model = decoder.target.model
     for prompt in prompts:
-        ids = torch.tensor([prompt], device=decoder.target.device)
-        reference = model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, do_sample=False
-        )[0, ids.shape[1] :].tolist()
+        reference = generate(model, prompt, max_new_tokens=max_new_tokens, do_sample=False)
         ours = decoder.generate(prompt, max_new_tokens=max_new_tokens, temperature=0).tokens
         identical += ours == reference
     return {"checked": len(prompts), "identical": identical}

@@ -122,12 +122,7 @@ class Batch:
         if draft.tokens:
             row.length.end_round(len(draft.tokens), verdict.accepted)
         kept = len(row.text) + verdict.accepted
-        emitted = [*(draft.tokens[node] for node in verdict.path), verdict.token]
-        row.text += row.generation.record(Round(draft.tokens, verdict.path, emitted), self.stop_tokens)
-        stats = row.generation.stats
-        stats.n_draft_forwards += draft.n_forwards
-        stats.n_target_forwards += 1
-        stats.n_verified_tokens += len(draft.tokens) + 1
+        row.text += row.generation.record_verdict(draft, verdict, self.stop_tokens)
         return kept
 
     def _draft(self, guessed: Rows) -> list[Draft]:

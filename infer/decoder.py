@@ -303,11 +303,7 @@ class SpeculativeDecoder:
             target.keep(len(text), columns)
             if draft is not None and proposal.tokens:
                 draft.keep(len(text), [column for column in columns if column < draft.length])
-            emitted = [*(proposal.tokens[node] for node in verdict.path), verdict.token]
-            text += generation.record(Round(proposal.tokens, verdict.path, emitted), self.stop_tokens)
-            stats.n_draft_forwards += proposal.n_forwards
-            stats.n_target_forwards += 1
-            stats.n_verified_tokens += len(proposal.tokens) + 1
+            text += generation.record_verdict(proposal, verdict, self.stop_tokens)
             stats.seconds += time.perf_counter() - started
             yield generation.rounds[-1].emitted
 

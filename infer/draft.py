@@ -35,6 +35,11 @@ class Draft:
         """y_1 … y_K, each after the one before; a forward each."""
         return cls(tokens, q, list(range(-1, len(tokens) - 1)), len(tokens))
 
+    def pick(self, distributions: Tensor) -> Tensor:
+        """(N,) what row i of ``distributions`` (N or more, V) gives token i."""
+        index = torch.tensor(self.tokens, dtype=torch.long, device=distributions.device).unsqueeze(1)
+        return distributions[: len(self.tokens)].gather(1, index).squeeze(1)
+
 
 NO_DRAFT = Draft.chain([], torch.empty(0))
 

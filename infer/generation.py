@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .draft import Draft
+    from .verify import Verdict
 
 
 @dataclass
@@ -96,6 +101,14 @@ class Generation:
     finish_reason: str = "length"
     rounds: list[Round] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
+
+    def record_verdict(self, draft: Draft, verdict: Verdict, stop_tokens: frozenset[int]) -> list[int]:
+        """Add the round of a verified draft and count its forwards; returns its output."""
+        self.stats.n_draft_forwards += draft.n_forwards
+        self.stats.n_target_forwards += 1
+        self.stats.n_verified_tokens += len(draft.tokens) + 1
+        emitted = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+        return self.record(Round(draft.tokens, verdict.path, emitted), stop_tokens)
 
     def record(self, round: Round, stop_tokens: frozenset[int]) -> list[int]:
         """Add a round, its output trimmed after the first stop token; returns that output."""

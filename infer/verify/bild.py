@@ -6,7 +6,6 @@ with the length rule ``fallback``.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from ..chance import Chance
@@ -17,7 +16,6 @@ from .verdict import Verdict, kept
 def bild(p: Tensor, draft: Draft, chance: Chance, rollback: float = 3.0) -> Verdict:
     """Judge ``draft`` by the target's warped distributions ``p`` (K + 1, V); ``rollback`` is τ ≥ 0."""
     count = len(draft.tokens)
-    index = torch.tensor(draft.tokens, dtype=torch.long, device=p.device).unsqueeze(1)  # (K, 1)
-    fails = (-p[:count].gather(1, index).squeeze(1).log() > rollback).tolist()
+    fails = (-draft.pick(p).log() > rollback).tolist()
     accepted = fails.index(True) if True in fails else count
     return kept(accepted, chance.sample(p[accepted]))

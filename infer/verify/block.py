@@ -22,9 +22,7 @@ def block(p: Tensor, draft: Draft, chance: Chance) -> Verdict:
     count = len(draft.tokens)
     if count == 0:
         return kept(0, chance.sample(p[0]))
-    index = torch.tensor(draft.tokens, device=p.device).unsqueeze(1)  # (K, 1)
-    ratio = (p[:count].gather(1, index) / draft.q.gather(1, index)).squeeze(1)  # q(y) > 0: y was drawn from it
-    c = joint_ratios(ratio)  # (K,)
+    c = joint_ratios(draft.pick(p) / draft.pick(draft.q))  # (K,); q(y) > 0: y was drawn from it
     tosses = chance.accept(pass_probabilities(p, draft.q, c))
     accepted = count - tosses[::-1].index(True) if True in tosses else 0
     if accepted == count:

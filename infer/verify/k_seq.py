@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
+from .token_wise import residual
 
 STEPS = 60  # of bisection: ρ to the last bit of float64, whatever k
 
@@ -24,9 +25,8 @@ def k_seq(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
     if True in tosses:
         return proposals[tosses.index(True)]
     beta, accepted = acceptance(p, q, len(proposals), rho)
-    left = (p - torch.minimum(q, p / rho) * (accepted / beta if beta > 0 else 0.0)).clamp(min=0)
-    mass = float(left.sum())
-    return chance.sample(left / mass if mass > 0 else p)
+    given = torch.minimum(q, p / rho) * (accepted / beta if beta > 0 else 0.0)
+    return chance.sample(residual(p, given))
 
 
 def acceptance(p: Tensor, q: Tensor, k: int, rho: float) -> tuple[float, float]:

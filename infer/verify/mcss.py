@@ -6,21 +6,24 @@ next one was drawn from. The proposals must come in the order they were drawn.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
 from ..chance import Chance
-from .token_wise import residual
+from .spec_infer import spec_infer
 
 
 def mcss(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
     """A token whose law is ``p`` (V,); distinct ``proposals``, the first drawn from ``q[0]`` (V,)."""
-    row = q[0]
+    return spec_infer(p, proposals, _remaining(q[0], proposals), chance)
+
+
+def _remaining(q: Tensor, proposals: list[int]) -> Iterator[Tensor]:
+    """What each proposal was drawn from: ``q`` (V,) without those before it."""
     for token in proposals:
-        if chance.accept((p[token] / row[token]).clamp(max=1.0).unsqueeze(0))[0]:
-            return token
-        p = residual(p, row)
-        row = without(row, token)
-    return chance.sample(p)
+        yield q
+        q = without(q, token)
 
 
 def without(q: Tensor, token: int) -> Tensor:

@@ -56,7 +56,7 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
             f"OTM with k={k} over {n} tokens: too many unknowns ({unknowns(n, k)}); take fewer tokens (top-k 10)"
         )
     multisets = list(combinations_with_replacement(drawn, k))
-    chances = [_chance(multiset, q) for multiset in multisets]
+    chances = [prod(_chance(multiset, q)) for multiset in multisets]
     edges = [(i, v) for i, multiset in enumerate(multisets) for v in dict.fromkeys(multiset) if p[v] > 0]
     flow = np.zeros(len(edges))
     if edges:
@@ -86,10 +86,10 @@ def unknowns(n: int, k: int) -> int:
     return n * prod(range(n + 1, n + k)) // factorial(k - 1)
 
 
-def _chance(multiset: tuple[int, ...], q: Tensor) -> float:
-    """The probability that k draws from ``q`` are these, in any order."""
-    orders = factorial(len(multiset)) / prod(factorial(count) for count in Counter(multiset).values())
-    return orders * prod(float(q[v]) for v in multiset)
+def _chance(multiset: tuple[int, ...], q: Tensor) -> tuple[int, float]:
+    """In how many orders k draws can be these, and the probability of each order."""
+    orders = factorial(len(multiset)) // prod(factorial(count) for count in Counter(multiset).values())
+    return orders, prod(float(q[v]) for v in multiset)
 
 
 def otm(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
@@ -119,9 +119,8 @@ def upper_bound(p: Tensor, q: Tensor, k: int) -> float:
         raise InputError(f"Theorem 1's bound over {size} tokens: 2^{size} sets are too many; take at most 12")
     each = torch.minimum(p, 1 - (1 - q) ** k).numpy()
     # Ordered draws of one multiset all have the same product and the same set of tokens.
-    multisets = [m for m in combinations_with_replacement(range(size), k) if prod(float(q[v]) for v in m) > 0]
-    orders = np.array([factorial(k) / prod(factorial(c) for c in Counter(m).values()) for m in multisets])
-    chances = np.array([prod(float(q[v]) for v in m) for m in multisets])
+    multisets = list(combinations_with_replacement(q.nonzero().flatten().tolist(), k))
+    orders, chances = np.array([_chance(multiset, q) for multiset in multisets]).T
     members = np.zeros((len(multisets), size))
     for i, multiset in enumerate(multisets):
         members[i, list(set(multiset))] = 1

@@ -6,14 +6,16 @@ rejection ``p ← norm((p - q)+)``. If all fail, the token is drawn from the las
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor
 
 from ..chance import Chance
 from .token_wise import residual
 
 
-def spec_infer(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
-    """A token whose law is ``p`` (V,); proposal i was drawn from row i of ``q`` (k, V), independently of the others."""
+def spec_infer(p: Tensor, proposals: list[int], q: Iterable[Tensor], chance: Chance) -> int:
+    """A token whose law is ``p`` (V,); proposal i was drawn from the i-th of ``q`` (V,), given those before it."""
     for token, row in zip(proposals, q, strict=True):
         if chance.accept((p[token] / row[token]).clamp(max=1.0).unsqueeze(0))[0]:
             return token

@@ -7,7 +7,6 @@ every token from ``p``.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from ..chance import Chance
@@ -19,10 +18,8 @@ def token_wise(p: Tensor, draft: Draft, chance: Chance) -> Verdict:
     """Verify ``draft`` against the target's warped distributions ``p`` (K + 1, V)."""
     count = len(draft.tokens)
     if count:
-        index = torch.tensor(draft.tokens, device=p.device).unsqueeze(1)  # (K, 1)
         # q(y) > 0 always: y was drawn from it.
-        ratio = p[:count].gather(1, index) / draft.q.gather(1, index)
-        tosses = chance.accept(ratio.squeeze(1).clamp(max=1.0))
+        tosses = chance.accept((draft.pick(p) / draft.pick(draft.q)).clamp(max=1.0))
         accepted = tosses.index(False) if False in tosses else count
     else:
         accepted = 0

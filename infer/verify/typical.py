@@ -17,8 +17,7 @@ from .verdict import Verdict, kept
 def typical(p: Tensor, draft: Draft, chance: Chance, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
     """Judge ``draft`` by the target's warped distributions ``p`` (K + 1, V)."""
     count = len(draft.tokens)
-    index = torch.tensor(draft.tokens, dtype=torch.long, device=p.device).unsqueeze(1)  # (K, 1)
     entropy = torch.special.entr(p[:count]).sum(-1)
-    passes = (p[:count].gather(1, index).squeeze(1) > (delta * torch.exp(-entropy)).clamp(max=epsilon)).tolist()
+    passes = (draft.pick(p) > (delta * torch.exp(-entropy)).clamp(max=epsilon)).tolist()
     accepted = passes.index(False) if False in passes else count
     return kept(accepted, chance.sample(p[accepted]))

@@ -181,8 +181,7 @@ class Recipe:
             with torch.no_grad():
                 for kept, moved in zip(before.parameters(), after.parameters(), strict=True):
                     kept.lerp_(moved, settings.hard_share)
-            before.to(dtype=torch.bfloat16).save_pretrained(self.work / final / "new", max_shard_size=MAX_SHARD)
-            (self.work / final / "new").rename(self.work / final / "model")
+            self._keep(before, final)
         return final
 
     def _distil(self, lessons: list[Taught], before: str, after: str, tokens: int, *, overlap: bool) -> None:
@@ -277,6 +276,11 @@ class Recipe:
             compile=settings.compile,
             seed=settings.seed,
         )
+        self._keep(model, name)
+
+    def _keep(self, model: Any, name: str) -> None:
+        """Leave ``model``, in bfloat16, in ``work/name/model``, whole or not at all."""
+        folder = self.work / name
         model.to(dtype=torch.bfloat16).save_pretrained(folder / "new", max_shard_size=MAX_SHARD)
         (folder / "new").rename(folder / "model")
 
