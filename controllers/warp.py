@@ -52,31 +52,26 @@ class Warp:
             InputError: a row has no finite maximum (NaN or infinite logits: the model is broken, not the text).
         """
         probabilities, tokens = self.top(logits)
+        require_finite(float(probabilities.sum()))  # one operation fewer than asking each
         if tokens is None:
             return probabilities
         return torch.zeros_like(logits, dtype=probabilities.dtype).scatter_(-1, tokens, probabilities)
 
     def top(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The same distribution without the tokens it rules out.
+        """The same distribution without the tokens it rules out; NaN where a row has no finite maximum.
 
         Returns:
             probabilities (..., k), and the tokens (..., k) they belong to. Those are None where every token may stay
             (no top-k, no top-p): the probabilities are then of all V, in order.
-
-        Raises:
-            InputError: as above.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature == 0:
             best, token = logits.max(-1, keepdim=True)
-            _require_finite(best)
-            return torch.ones_like(best), token
+            return best.softmax(-1), token  # 1, or NaN
         if self.top_k is None and self.top_p == 1:
-            _require_finite(logits.amax(-1))
-            return torch.softmax(logits / self.temperature, -1), None
+            return torch.softmax(logits if self.temperature == 1 else logits / self.temperature, -1), None
         k = min(self.top_k or logits.shape[-1], logits.shape[-1])
         values, tokens = logits.topk(k)  # sorted, most probable first: no softmax over the whole vocabulary
-        _require_finite(values[..., 0])
         probabilities = torch.softmax(values if self.temperature == 1 else values / self.temperature, -1)
         if self.top_p < 1:
             # A token stays if the mass before it is still short of top_p; the first always does.
@@ -86,6 +81,11 @@ class Warp:
         return probabilities, tokens
 
 
-def _require_finite(best: Tensor) -> None:
-    if not math.isfinite(float(best.sum())):  # one operation fewer than asking each
+def require_finite(mass: float) -> None:
+    """Refuse probabilities whose sum is NaN.
+
+    Raises:
+        InputError: the model is broken.
+    """
+    if not math.isfinite(mass):
         raise InputError("the model returned NaN or infinite logits; check its weights and precision (try float32)")

@@ -10,14 +10,14 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ..controllers.length import MAX_DRAFT, LengthController, Step
 from ..controllers.warp import Warp
 from .cached_model import CachedModel
 from .chance import Chance
-from .draft import NO_DRAFT, Draft, dense
+from .draft import NO_DRAFT, Draft
 from .generation import Generation, Round
+from .law import Law
 from .rows import Rows
 from .verify import Verifier
 
@@ -93,10 +93,11 @@ class Batch:
             size = self.guessed.model.vocab_size
             ends = [next((i for i, token in enumerate(p) if token >= size), len(p)) for p in prompts]
             self.guessed.read([prompt[:end] for prompt, end in zip(prompts, ends, strict=True)], last=True)
-        for row, p in zip(self.rows, self.warp(logits[:, -1]), strict=True):
+        p = Law.under(self.warp, logits[:, -1])
+        for i, row in enumerate(self.rows):
             row.length.start_text()
             row.generation.stats.n_target_forwards += 1
-            row.text += row.generation.record(Round([], [], [row.chance.sample(p)]), self.stop_tokens)
+            row.text += row.generation.record(Round([], [], [p.sample(i, row.chance)]), self.stop_tokens)
 
     def _round(self) -> list[Row]:
         """Draft and verify; the rows that did."""
@@ -106,18 +107,19 @@ class Batch:
             for row, draft in zip(self.rows, drafts, strict=True)
         ]
         logits, _ = self.read.read(new, last=False)
-        p = self.warp(logits)  # (B, K + 1, V)
+        width = logits.shape[1]
+        p = Law.under(self.warp, logits.flatten(0, 1))  # row by row, K + 1 of each
         kept = [*self.read.lengths]
         verified = [i for i, tokens in enumerate(new) if tokens]
         for i in verified:
-            kept[i] = self._judge(self.rows[i], p[i, : len(new[i])], drafts[i])
+            kept[i] = self._judge(self.rows[i], p.part(i * width, i * width + len(new[i])), drafts[i])
         self.read.forget(kept)
         if self.guessed is not None:
             self.guessed.forget([min(pair) for pair in zip(kept, self.guessed.lengths, strict=True)])
         return [self.rows[i] for i in verified]
 
-    def _judge(self, row: Row, p: Tensor, draft: Draft) -> int:
-        """Verify one row's draft by ``p`` (K + 1, V); how much of the text the caches keep."""
+    def _judge(self, row: Row, p: Law, draft: Draft) -> int:
+        """Verify one row's draft by the target's distributions ``p``; how much of the text the caches keep."""
         verdict = self.verify(p, draft, row.chance)
         if draft.tokens:
             row.length.end_round(len(draft.tokens), verdict.accepted)
@@ -129,7 +131,7 @@ class Batch:
         """A chain for each row; rows that have stopped wait for the others."""
         vocab_size = self.read.model.vocab_size
         tokens: list[list[int]] = [[] for _ in self.rows]
-        drawn_from: list[list[tuple[Tensor, Tensor | None]]] = [[] for _ in self.rows]
+        laws: list[list[Law]] = [[] for _ in self.rows]
         unread = [row.text[length:] for row, length in zip(self.rows, guessed.lengths, strict=True)]
         longest = [min(MAX_DRAFT, row.budget - len(row.generation.tokens) - 1) for row in self.rows]
         drafting = [
@@ -142,18 +144,14 @@ class Batch:
         while any(drafting):
             reading = [new if on else [] for new, on in zip(unread, drafting, strict=True)]
             logits, hidden = guessed.read(reading, last=True)
-            logits = logits[:, -1, :vocab_size]
-            q, likely = self.warp.top(logits)  # (B, k)
+            q = Law.under(self.warp, logits[:, -1], vocab_size)  # of every row
             for i in (i for i, on in enumerate(drafting) if on):
                 row = self.rows[i]
-                choice = row.chance.sample(q[i])
-                token = choice if likely is None else int(likely[i, choice])
+                law = q.part(i, i + 1)
+                token = law.sample(0, row.chance)
                 tokens[i].append(token)
-                drawn_from[i].append((q[i], None if likely is None else likely[i]))
+                laws[i].append(law)
                 unread[i] = [token]
-                step = Step(len(tokens[i]), token, q[i], choice, logits[i], hidden[i, -1])
+                step = Step(len(tokens[i]), token, law.of([token])[0], law.probabilities, logits[i], hidden[i])
                 drafting[i] = len(tokens[i]) < longest[i] and token not in self.stop_tokens and row.length.observe(step)
-        return [
-            Draft.chain(chain, dense(pairs, vocab_size)) if chain else NO_DRAFT
-            for chain, pairs in zip(tokens, drawn_from, strict=True)
-        ]
+        return [Draft.chain(*drawn) for drawn in zip(tokens, laws, strict=True)]

@@ -6,8 +6,14 @@ compare its exact output law with the target's.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
+from random import Random
+
 import torch
 from torch import Tensor
+
+from ..controllers.warp import require_finite
 
 
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
@@ -15,28 +21,41 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
     The cumulative sum is in float64: a float32 uniform below 1 then never reaches past the last token of positive
     probability, and a token of probability 0 is never drawn.
+
+    Raises:
+        InputError: NaN probabilities.
     """
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    require_finite(float(cumulative[..., -1].sum()))
     points = uniforms.unsqueeze(-1) * cumulative[..., -1:]
     return torch.searchsorted(cumulative, points, right=True).squeeze(-1)
 
 
 class Chance:
-    """Tosses from a private generator; the global random state is never touched."""
+    """Tosses of a private generator; the global random state is never touched, and the device does not matter.
 
-    def __init__(self, seed: int, device: torch.device) -> None:
-        self.generator = torch.Generator(device).manual_seed(seed)
+    Weights to draw from need not sum to 1.
 
-    def sample(self, probabilities: Tensor) -> int:
-        """A token drawn from ``probabilities`` (V,)."""
-        # :func:`draw` for one distribution, in as few operations as it takes: this is done for every drafted token.
-        cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-        uniform = torch.rand(1, generator=self.generator, device=probabilities.device)
-        return int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
+    Raises:
+        InputError: the weights are NaN: the model is broken.
+    """
 
-    def accept(self, probabilities: Tensor) -> list[bool]:
-        """Independent tosses, one for each entry of ``probabilities`` (K,)."""
-        tosses = torch.rand(
-            probabilities.shape, generator=self.generator, device=probabilities.device, dtype=probabilities.dtype
-        )
-        return (tosses < probabilities).tolist()
+    def __init__(self, seed: int) -> None:
+        self.uniform = Random(seed).random  # [0, 1)
+
+    def pick(self, weights: list[float]) -> int:
+        """An index drawn by ``weights``; of few, for which no tensor operation is worth its call."""
+        cumulative = list(accumulate(weights))
+        require_finite(cumulative[-1])
+        return bisect_right(cumulative, self.uniform() * cumulative[-1])
+
+    def sample(self, weights: Tensor) -> int:
+        """An index drawn by ``weights`` (V,)."""
+        cumulative = weights.cumsum(-1, dtype=torch.float64)
+        mass = float(cumulative[-1])
+        require_finite(mass)
+        return int(torch.searchsorted(cumulative, self.uniform() * mass, right=True))
+
+    def accept(self, probabilities: list[float]) -> list[bool]:
+        """Independent tosses, one for each of ``probabilities``; those above 1 are certain."""
+        return [self.uniform() < probability for probability in probabilities]

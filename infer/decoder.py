@@ -31,6 +31,7 @@ from .chance import Chance
 from .draft import NO_DRAFT, Draft, draft_chain
 from .draft_tree import count_nodes, draft_tree, parse_expansions
 from .generation import Generation, Round
+from .law import Law
 from .models import check_same_tokenizer, load_causal_lm, load_tokenizer
 from .prompting import Prompt, encode_prompt, is_batch
 from .text_stream import TextStream
@@ -162,7 +163,7 @@ class SpeculativeDecoder:
                 would say alone with ``seed + i``, but for rounding.
             max_new_tokens: the budget; never exceeded, and never padded out: EOS ends earlier.
             temperature, top_k, top_p: the warp of both models; temperature 0 is greedy.
-            seed: same seed, same device, same output; the global random state is neither read nor changed.
+            seed: same seed, same output on one device; the global random state is neither read nor changed.
             chat: wrap a text prompt in the chat template; ``system`` adds a system message.
             on_tokens: called with the new tokens after every round; not for batches.
 
@@ -194,9 +195,7 @@ class SpeculativeDecoder:
         self.length.check_warp(warp)
         self._check_transport(warp)
         rows = [
-            Row(
-                generation, budget, Chance(seed + i, self.target.device), copy(self.length), [*generation.prompt_tokens]
-            )
+            Row(generation, budget, Chance(seed + i), copy(self.length), [*generation.prompt_tokens])
             for i, (generation, budget) in enumerate(zip(generations, budgets, strict=True))
         ]
         batch = Batch(self.target, self.draft, rows, verify=self.verify, warp=warp, stop_tokens=self.stop_tokens)
@@ -240,7 +239,7 @@ class SpeculativeDecoder:
         self._check_transport(warp)
         if budget < max_new_tokens:
             generation.finish_reason = "context"
-        return generation, self.rounds(generation, warp, budget, Chance(seed, self.target.device))
+        return generation, self.rounds(generation, warp, budget, Chance(seed))
 
     def _budget(self, prompt_length: int, max_new_tokens: int) -> int:
         if max_new_tokens < 1:
@@ -281,7 +280,7 @@ class SpeculativeDecoder:
             draft.start(room)
             if _can_read(draft, text):
                 draft.forward(prompt, keep=1)
-        first = chance.sample(warp(logits[0, -1]))
+        first = Law.under(warp, logits[0]).sample(0, chance)
         stats.n_target_forwards += 1
         stats.prefill_seconds = time.perf_counter() - started
         text += generation.record(Round([], [], [first]), self.stop_tokens)
@@ -293,8 +292,7 @@ class SpeculativeDecoder:
             read = as_row([text[-1], *proposal.tokens], target.device)
             branches = None if self.tree is None or not proposal.tokens else _below_last(proposal, len(text))
             logits, _ = target.forward(read, branches=branches)
-            p = warp(logits[0])  # (K + 1, V)
-            verdict = self.verify(p, proposal, chance)
+            verdict = self.verify(Law.under(warp, logits[0]), proposal, chance)
             if proposal.tokens:
                 self.length.end_round(len(proposal.tokens), verdict.accepted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from ..controllers.warp import Warp
 from .cache import as_row
 from .cached_model import CachedModel
 from .chance import Chance
+from .law import Law
 
 
 @dataclass(frozen=True)
@@ -20,28 +22,33 @@ class Draft:
 
     Attributes:
         tokens: one for each node; children come after their parents, siblings in the order they were drawn.
-        q: (N, V) row i is the warped distribution token i was drawn from (its first sibling's, if without replacement).
+        laws: what the tokens were drawn from, warped, in their order; without replacement, their first sibling's law.
         parents: the node above each, -1 for children of the root.
         n_forwards: forwards of the draft model it took.
     """
 
     tokens: list[int]
-    q: Tensor
+    laws: list[Law]
     parents: list[int]
     n_forwards: int
 
     @classmethod
-    def chain(cls, tokens: list[int], q: Tensor) -> Draft:
-        """y_1 … y_K, each after the one before; a forward each."""
-        return cls(tokens, q, list(range(-1, len(tokens) - 1)), len(tokens))
+    def chain(cls, tokens: list[int], laws: list[Law]) -> Draft:
+        """y_1 … y_K, each after the one before, each with a law and a forward of its own."""
+        return cls(tokens, laws, list(range(-1, len(tokens) - 1)), len(tokens))
 
-    def pick(self, distributions: Tensor) -> Tensor:
-        """(N,) what row i of ``distributions`` (N or more, V) gives token i."""
-        index = torch.tensor(self.tokens, dtype=torch.long, device=distributions.device).unsqueeze(1)
-        return distributions[: len(self.tokens)].gather(1, index).squeeze(1)
+    @cached_property
+    def q(self) -> Tensor:
+        """(N, V) row i is the distribution token i was drawn from."""
+        return torch.cat([law.dense for law in self.laws])
+
+    def ratios(self, p: Law) -> list[float]:
+        """p_i(y_i) / q_i(y_i) of a chain; q_i(y_i) > 0, since y_i was drawn from it."""
+        drawn = [law.of([token])[0] for law, token in zip(self.laws, self.tokens, strict=True)]
+        return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
 
 
-NO_DRAFT = Draft.chain([], torch.empty(0))
+NO_DRAFT = Draft.chain([], [])
 
 
 def draft_chain(
@@ -60,36 +67,21 @@ def draft_chain(
     Args:
         model: the draft model; its cache holds all but the ``unread`` last tokens of the text so far.
         unread: tokens to read first, at least one.
-        vocab_size: the target's vocabulary size V, which ``q`` is brought to.
+        vocab_size: the target's vocabulary size V.
     """
     tokens: list[int] = []
-    drawn_from: list[tuple[Tensor, Tensor | None]] = []
+    laws: list[Law] = []
     drafting = longest > 0 and controller.start_round()
     while drafting:
         logits, hidden = model.forward(as_row(unread, model.device), keep=1)
-        logits = logits[0, -1]  # (V,)
-        if len(logits) > vocab_size:  # models of one tokenizer may pad their rows apart
-            logits = logits[:vocab_size]
-        q, likely = warp.top(logits)  # (k,)
-        choice = chance.sample(q)
-        token = choice if likely is None else int(likely[choice])
+        law = Law.under(warp, logits[0], vocab_size)
+        token = law.sample(0, chance)
         tokens.append(token)
-        drawn_from.append((q, likely))
+        laws.append(law)
         unread = [token]
         drafting = (
             len(tokens) < longest
             and token not in stop_tokens
-            and controller.observe(Step(len(tokens), token, q, choice, logits, hidden[0, -1]))
+            and controller.observe(Step(len(tokens), token, law.of([token])[0], law.probabilities, logits, hidden))
         )
-    return Draft.chain(tokens, dense(drawn_from, vocab_size)) if tokens else NO_DRAFT
-
-
-def dense(drawn_from: list[tuple[Tensor, Tensor | None]], vocab_size: int) -> Tensor:
-    """(K, V) from K pairs of probabilities (k,) and their tokens (k,), None where they are the first k in order."""
-    q = torch.stack([probabilities for probabilities, _ in drawn_from])
-    dense = q.new_zeros(len(q), vocab_size)
-    tokens = [likely for _, likely in drawn_from if likely is not None]
-    if not tokens:
-        dense[:, : q.shape[1]] = q
-        return dense
-    return dense.scatter_(1, torch.stack(tokens), q)
+    return Draft.chain(tokens, laws)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from ..controllers.errors import InputError
 from ..controllers.warp import Warp
 from .branches import Branches, ancestors_of
 from .cache import as_row
 from .cached_model import CachedModel
 from .chance import Chance
-from .draft import NO_DRAFT, Draft, dense
+from .draft import NO_DRAFT, Draft
+from .law import Law
 from .verify.mcss import without
 
 MOST_NODES = 256
@@ -62,7 +61,7 @@ def draft_tree(
     """
     tokens: list[int] = []
     parents: list[int] = []
-    drawn_from: list[tuple[Tensor, Tensor | None]] = []
+    laws: list[Law] = []
     level: list[int] = [-1]
     n_forwards, trunk = 0, 0
     for factor in expansions[:deepest]:
@@ -74,22 +73,23 @@ def draft_tree(
             read = as_row([tokens[node] for node in level], model.device)
             logits, _ = model.forward(read, branches=Branches(trunk, above))
         n_forwards += 1
-        q, likely = warp.top(logits[0, :, :vocab_size])  # (nodes of this level, k)
+        law = Law.under(warp, logits[0], vocab_size)  # of each node of this level
         coming: list[int] = []
+        rows: list[int] = []
         for row, node in enumerate(level):
-            tickets = None if likely is None else likely[row]
-            left = q[row]
+            left = law.probabilities[row]
             for _ in range(factor):
                 choice = chance.sample(left)
                 coming.append(len(tokens))
-                tokens.append(choice if tickets is None else int(tickets[choice]))
+                tokens.append(choice if law.tokens is None else int(law.tokens[row, choice]))
                 parents.append(node)
-                drawn_from.append((q[row], tickets))
+                rows.append(row)
                 if not replacement:
                     left = without(left, choice)
                     if not bool(left.any()):
                         break
+        laws.append(law.take(rows))
         level = coming
         if all(tokens[node] in stop_tokens for node in level):
             break
-    return Draft(tokens, dense(drawn_from, vocab_size), parents, n_forwards) if tokens else NO_DRAFT
+    return Draft(tokens, laws, parents, n_forwards) if tokens else NO_DRAFT

@@ -29,11 +29,14 @@ class Script(Chance):
         self.probability *= probabilities[possible[choice]]
         return possible[choice]
 
-    def sample(self, probabilities: Tensor) -> int:
-        return self._toss(probabilities.tolist())
+    def pick(self, weights: list[float]) -> int:
+        return self._toss([w / sum(weights) for w in weights])
 
-    def accept(self, probabilities: Tensor) -> list[bool]:
-        return [self._toss([1 - p, p]) == 1 for p in probabilities.tolist()]
+    def sample(self, weights: Tensor) -> int:
+        return self.pick(weights.tolist())
+
+    def accept(self, probabilities: list[float]) -> list[bool]:
+        return [self._toss([1 - min(1, p), min(1, p)]) == 1 for p in probabilities]
 
 
 def outcomes(play: Callable[[Chance], T]) -> Iterator[tuple[float, T]]:

@@ -29,7 +29,7 @@ def step(weights: list[float], token: int = 0, index: int = 1, warp: Warp | None
     """A token drawn from a draft whose unwarped distribution is proportional to ``weights``."""
     logits = torch.tensor(weights, dtype=torch.float64).log()
     q = (warp or Warp(1.0, None))(logits)
-    return Step(index, token, q, token, logits, torch.empty(0))
+    return Step(index, token, float(q[token]), q, logits, torch.empty(0))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -47,7 +47,7 @@ def test_confidence_and_entropy(weights: list[float], threshold: float) -> None:
 def test_greedy_judges_by_the_unwarped_distribution() -> None:
     """The warped one is a point mass: it is always certain."""
     greedy = step([3.0, 1.0], warp=Warp(0.0, None))
-    assert float(greedy.q[greedy.choice]) == 1
+    assert greedy.probability == 1
     assert greedy.confidence() == pytest.approx(0.75)
     assert greedy.entropy() == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
     assert step([1.0, 0.0]).entropy() == 0

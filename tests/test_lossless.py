@@ -17,6 +17,7 @@ from specpilot.infer.chance import Chance
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
 from specpilot.infer.generation import Generation
+from specpilot.infer.law import Law
 from specpilot.infer.verify import LOSSY, SELECTIONS, VERIFIERS, verify_tree
 from specpilot.infer.verify.mcss import without
 from torch import Tensor
@@ -164,17 +165,26 @@ def distribution(size: int) -> st.SearchStrategy[list[float]]:
     return weights.filter(any).map(lambda w: [x / sum(w) for x in w])
 
 
+def as_law(rows: Tensor, lists: bool = False) -> Law:
+    """``rows`` (N, V) kept as lists, without the zeros wherever another row has one there too, or as they are."""
+    if not lists:
+        return Law(rows, None, rows.shape[1])
+    tokens = rows.any(0).nonzero().squeeze(1).flip(0)
+    return Law(rows[:, tokens], tokens.expand(len(rows), -1), rows.shape[1])
+
+
 @pytest.mark.parametrize("name", sorted(VERIFIERS.keys() - LOSSY))
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(0, 2))
-def test_verifier_emits_the_target_law(name: str, data: st.DataObject, vocab: int, k: int) -> None:
+@given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(0, 2), lists=st.booleans())
+def test_verifier_emits_the_target_law(name: str, data: st.DataObject, vocab: int, k: int, lists: bool) -> None:
     """One step of context: row i of p and q holds whatever came before, so tokens are independent under the target."""
     rows = [torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2 * k + 1)]
     p, q = torch.stack(rows[: k + 1]), rows[k + 1 :]
 
     def play(chance: Chance) -> tuple[int, ...]:
-        draft = Draft.chain([chance.sample(row) for row in q], torch.stack(q) if q else torch.empty(0))
-        verdict = VERIFIERS[name](p, draft, chance)
+        laws = [as_law(row[None], lists) for row in q]
+        draft = Draft.chain([x.sample(0, chance) for x in laws], laws)
+        verdict = VERIFIERS[name](as_law(p, lists), draft, chance)
         tokens = [*draft.tokens[: verdict.accepted], verdict.token]
         while len(tokens) < k + 1:  # what later rounds would add
             tokens.append(chance.sample(p[len(tokens)]))
@@ -208,7 +218,7 @@ def draw_tree(
                 rows.append(q[path])
                 left = left if replacement else without(left, token)
         level = coming
-    return Draft(tokens, torch.stack(rows), parents, len(expansions))
+    return Draft(tokens, [as_law(torch.stack(rows))], parents, len(expansions))
 
 
 @pytest.mark.parametrize(("expansions", "vocab"), [((3,), 4), ((2, 1), 3), ((1, 2), 3), ((2, 2), 2)])
@@ -231,7 +241,7 @@ def test_tree_verification_emits_the_target_law(
             tuple(draft.tokens[n] for n in [*ancestors_of(draft.parents, node), node])
             for node in range(len(draft.tokens))
         ]
-        verdict = verify_tree(torch.stack([p[path] for path in above]), draft, chance, SELECTIONS[name])
+        verdict = verify_tree(as_law(torch.stack([p[path] for path in above])), draft, chance, SELECTIONS[name])
         assert all(parent == draft.parents[node] for parent, node in itertools.pairwise([-1, *verdict.path]))
         tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
         while len(tokens) < depth + 1:

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.infer.chance import Chance
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.draft import NO_DRAFT, Draft
+from specpilot.infer.draft import Draft
 from specpilot.infer.verify.bild import bild
 from specpilot.infer.verify.typical import typical
 
 from .enumeration import law
-from .test_lossless import distribution
+from .test_lossless import as_law, distribution
 from .tiny import make
 
 
@@ -32,7 +32,7 @@ def test_longest_prefix_that_passes_then_one_token_of_the_targets(
     rows = [data.draw(distribution(vocab)) for _ in range(count + 1)]
     tokens = data.draw(st.lists(st.integers(0, vocab - 1), min_size=count, max_size=count))
     p = torch.tensor(rows, dtype=torch.float64)
-    draft = Draft.chain(tokens, torch.full((count, vocab), 1 / vocab)) if count else NO_DRAFT
+    draft = Draft.chain(tokens, [as_law(torch.full((1, vocab), 1 / vocab))] * count)
 
     def is_typical(row: list[float], token: int) -> bool:
         entropy = -sum(x * math.log(x) for x in row if x > 0)
@@ -47,7 +47,7 @@ def test_longest_prefix_that_passes_then_one_token_of_the_targets(
             expected += 1
 
         def play(chance: Chance, rule=rule) -> tuple[int, int]:  # type: ignore[no-untyped-def]
-            verdict = rule(p, draft, chance)
+            verdict = rule(as_law(p), draft, chance)
             return verdict.accepted, verdict.token
 
         found = law(play)

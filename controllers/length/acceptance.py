@@ -44,7 +44,7 @@ class AcceptanceLength(LengthController):
         return 1.0 - self.survival <= self.threshold
 
     def probability(self, hidden: Tensor) -> float:
-        """``head.probability`` of one state (d,), without the modules around it."""
+        """``head.probability`` of one state (…, d), without the modules around it."""
         x = hidden.to(self.out[0].dtype)
         for weight, bias in self.blocks:
             x = x + F.silu(F.linear(x, weight, bias))

@@ -20,23 +20,24 @@ class Step:
     Attributes:
         index: 1 for the first token of the round.
         token: the token y_i.
-        q: (k,) the warped draft distribution y_i was drawn from, without the tokens the warp rules out.
-        choice: which entry of ``q`` is y_i's.
-        logits: (V,) the draft's logits behind ``q``.
-        hidden: (d,) the draft's last hidden state at the token *before* y_i (y_i itself has not been read yet).
+        probability: q(y_i), of the warped draft distribution y_i was drawn from.
+        q: (…, k) that distribution, without the tokens the warp rules out.
+        logits: (…, V) the draft's logits behind it.
+        hidden: (…, d) the draft's last hidden state at the token *before* y_i (y_i itself has not been read yet).
+
+    All dimensions before the last have size 1; taking them off would be an operation more for every token.
     """
 
     index: int
     token: int
+    probability: float
     q: Tensor
-    choice: int
     logits: Tensor
     hidden: Tensor
 
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where the warped q is a point mass, the unwarped softmax at y_i."""
-        probability = float(self.q[self.choice])
-        return float(self._unwarped()[self.token]) if probability == 1.0 else probability
+        return float(self._unwarped()[..., self.token]) if self.probability == 1.0 else self.probability
 
     def top_probability(self) -> float:
         """max q; at temperature 0, as in :meth:`confidence`, of the unwarped softmax."""
@@ -45,7 +46,7 @@ class Step:
 
     def entropy(self) -> float:
         """H(q) in nats; at temperature 0, as in :meth:`confidence`, of the unwarped softmax."""
-        q = self._unwarped() if float(self.q[self.choice]) == 1.0 else self.q
+        q = self._unwarped() if self.probability == 1.0 else self.q
         return float(torch.special.entr(q).sum())
 
     def _unwarped(self) -> Tensor:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor
-
 from ..chance import Chance
 from ..draft import Draft
+from ..law import Law
 from .bild import bild
 from .block import block
 from .k_seq import k_seq
@@ -25,7 +24,7 @@ from .verdict import Verdict
 
 __all__ = ["LOSSY", "SELECTIONS", "VERIFIERS", "Selection", "Verdict", "Verifier", "verify_tree"]
 
-Verifier = Callable[[Tensor, Draft, Chance], Verdict]
+Verifier = Callable[[Law, Draft, Chance], Verdict]
 
 VERIFIERS: dict[str, Verifier] = {"token-wise": token_wise, "block": block, "typical": typical, "bild": bild}
 LOSSY = frozenset({"typical", "bild"})

@@ -6,16 +6,17 @@ with the length rule ``fallback``.
 
 from __future__ import annotations
 
-from torch import Tensor
+import math
 
 from ..chance import Chance
 from ..draft import Draft
+from ..law import Law
 from .verdict import Verdict, kept
 
 
-def bild(p: Tensor, draft: Draft, chance: Chance, rollback: float = 3.0) -> Verdict:
-    """Judge ``draft`` by the target's warped distributions ``p`` (K + 1, V); ``rollback`` is τ ≥ 0."""
+def bild(p: Law, draft: Draft, chance: Chance, rollback: float = 3.0) -> Verdict:
+    """Judge ``draft`` by the target's warped distributions ``p``, K + 1 of them; ``rollback`` is τ ≥ 0."""
     count = len(draft.tokens)
-    fails = (-draft.pick(p).log() > rollback).tolist()
+    fails = [p_y == 0 or -math.log(p_y) > rollback for p_y in p.of(draft.tokens)]
     accepted = fails.index(True) if True in fails else count
-    return kept(accepted, chance.sample(p[accepted]))
+    return kept(accepted, p.sample(accepted, chance))

@@ -8,41 +8,38 @@ probability ``h_i = Z_i / (Z_i + 1 - c_i)``, where ``Z_i = Σ_v (c_i·p_{i+1}(v)
 
 from __future__ import annotations
 
-import torch
+from itertools import accumulate
+
 from torch import Tensor
 
 from ..chance import Chance
 from ..draft import Draft
-from .token_wise import residual
+from ..law import Law
 from .verdict import Verdict, kept
 
 
-def block(p: Tensor, draft: Draft, chance: Chance) -> Verdict:
-    """Verify ``draft`` against the target's warped distributions ``p`` (K + 1, V)."""
+def block(p: Law, draft: Draft, chance: Chance) -> Verdict:
+    """Verify the chain ``draft`` against the target's warped distributions ``p``, K + 1 of them."""
     count = len(draft.tokens)
     if count == 0:
-        return kept(0, chance.sample(p[0]))
-    c = joint_ratios(draft.pick(p) / draft.pick(draft.q))  # (K,); q(y) > 0: y was drawn from it
-    tosses = chance.accept(pass_probabilities(p, draft.q, c))
+        return kept(0, p.sample(0, chance))
+    c = joint_ratios(draft.ratios(p))
+    tosses = chance.accept(pass_probabilities(p.dense, draft.q, c))
     accepted = count - tosses[::-1].index(True) if True in tosses else 0
     if accepted == count:
-        return kept(accepted, chance.sample(p[count]))
-    scale = c[accepted - 1] if accepted else 1.0
-    return kept(accepted, chance.sample(residual(scale * p[accepted], draft.q[accepted])))
+        return kept(accepted, p.sample(count, chance))
+    return kept(accepted, p.sample_beyond(accepted, draft.laws[accepted], chance, scale=[1.0, *c][accepted]))
 
 
-def joint_ratios(ratio: Tensor) -> Tensor:
-    """c_1 … c_K (K,) from the ratios p_i(y_i)/q_i(y_i) (K,)."""
-    c, result = ratio.new_ones(()), []
-    for r in ratio:  # a product cut off at 1 in every step, which no cumulative operation gives
-        c = (c * r).clamp(max=1.0)
-        result.append(c)
-    return torch.stack(result)
+def joint_ratios(ratios: list[float]) -> list[float]:
+    """c_1 … c_K from the ratios p_i(y_i)/q_i(y_i)."""
+    return list(accumulate(ratios, lambda c, ratio: min(1.0, c * ratio), initial=1.0))[1:]
 
 
-def pass_probabilities(p: Tensor, q: Tensor, c: Tensor) -> Tensor:
-    """h_1 … h_K (K,) from p (K + 1, V), q (K, V) and c (K,)."""
-    gain = (c[:-1, None] * p[1:-1] - q[1:]).clamp(min=0).sum(-1)  # (K - 1,) Z_1 … Z_{K-1}
-    whole = gain + 1 - c[:-1]
-    h = torch.where(whole > 0, gain / whole, 0.0)  # 0/0: nothing is left to draw, which only certainty can mean
-    return torch.cat([h, c[-1:]])
+def pass_probabilities(p: Tensor, q: Tensor, c: list[float]) -> list[float]:
+    """h_1 … h_K from p (K + 1, V), q (K, V) and c_1 … c_K."""
+    passed = p.new_tensor(c[:-1])  # (K - 1,)
+    gain = (passed[:, None] * p[1:-1] - q[1:]).clamp(min=0).sum(-1)  # Z_1 … Z_{K-1}
+    whole = gain + 1 - passed
+    h = (gain / whole.where(whole > 0, 1.0)).tolist()  # 0/0: nothing is left to draw, which only certainty can mean
+    return [*h, c[-1]]

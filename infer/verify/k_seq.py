@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
-from .token_wise import residual
+from ..law import residual
 
 STEPS = 60  # of bisection: ρ to the last bit of float64, whatever k
 
@@ -20,8 +20,7 @@ def k_seq(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
     """A token whose law is ``p`` (V,); i.i.d. ``proposals``, so that all rows of ``q`` (k, V) are the same."""
     q = q[0]
     rho = division_factor(p, q, len(proposals))
-    index = torch.tensor(proposals, device=p.device)
-    tosses = chance.accept((p[index] / (rho * q[index])).clamp(max=1.0))  # q(y) > 0: y was drawn from it
+    tosses = chance.accept((p[proposals] / (rho * q[proposals])).tolist())  # q(y) > 0: y was drawn from it
     if True in tosses:
         return proposals[tosses.index(True)]
     beta, accepted = acceptance(p, q, len(proposals), rho)

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from ..chance import Chance
-from .token_wise import residual
+from ..law import residual
 
 
 def spec_infer(p: Tensor, proposals: list[int], q: Iterable[Tensor], chance: Chance) -> int:
     """A token whose law is ``p`` (V,); proposal i was drawn from the i-th of ``q`` (V,), given those before it."""
     for token, row in zip(proposals, q, strict=True):
-        if chance.accept((p[token] / row[token]).clamp(max=1.0).unsqueeze(0))[0]:
+        if chance.accept([float(p[token] / row[token])])[0]:
             return token
         p = residual(p, row)
     return chance.sample(p)

@@ -7,29 +7,17 @@ every token from ``p``.
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from ..chance import Chance
 from ..draft import Draft
+from ..law import Law
 from .verdict import Verdict, kept
 
 
-def token_wise(p: Tensor, draft: Draft, chance: Chance) -> Verdict:
-    """Verify ``draft`` against the target's warped distributions ``p`` (K + 1, V)."""
+def token_wise(p: Law, draft: Draft, chance: Chance) -> Verdict:
+    """Verify the chain ``draft`` against the target's warped distributions ``p``, K + 1 of them."""
     count = len(draft.tokens)
-    if count:
-        # q(y) > 0 always: y was drawn from it.
-        tosses = chance.accept((draft.pick(p) / draft.pick(draft.q)).clamp(max=1.0))
-        accepted = tosses.index(False) if False in tosses else count
-    else:
-        accepted = 0
+    tosses = chance.accept(draft.ratios(p))
+    accepted = tosses.index(False) if False in tosses else count
     if accepted == count:
-        return kept(accepted, chance.sample(p[count]))
-    return kept(accepted, chance.sample(residual(p[accepted], draft.q[accepted])))
-
-
-def residual(p: Tensor, q: Tensor) -> Tensor:
-    """``norm((p - q)+)``, shapes (V,) → (V,); ``p`` where the difference is empty, as only rounding can make it."""
-    difference = (p - q).clamp(min=0)
-    mass = difference.sum()
-    return difference / mass if float(mass) > 0 else p
+        return kept(accepted, p.sample(count, chance))
+    return kept(accepted, p.sample_beyond(accepted, draft.laws[accepted], chance))

@@ -15,14 +15,15 @@ from torch import Tensor
 from ..branches import ancestors_of
 from ..chance import Chance
 from ..draft import Draft
+from ..law import Law
 from .verdict import Verdict
 
 # (p (V,), proposals, their draft laws (k, V), chance) → a token whose law is p
 Selection = Callable[[Tensor, list[int], Tensor, Chance], int]
 
 
-def verify_tree(p: Tensor, draft: Draft, chance: Chance, select: Selection) -> Verdict:
-    """Verify ``draft`` against the target's warped distributions ``p`` (N + 1, V): the root's, then each node's."""
+def verify_tree(p: Law, draft: Draft, chance: Chance, select: Selection) -> Verdict:
+    """Verify ``draft`` against the target's warped distributions ``p``: the root's, then each node's."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(draft.parents):
         children.setdefault(parent, []).append(node)
@@ -32,8 +33,8 @@ def verify_tree(p: Tensor, draft: Draft, chance: Chance, select: Selection) -> V
         path = [] if here < 0 else [*ancestors_of(draft.parents, here), here]
         proposals = [child for node in survivors for child in children.get(node, [])]
         if not proposals:
-            return Verdict(path, chance.sample(p[here + 1]))
-        token = select(p[here + 1], [draft.tokens[child] for child in proposals], draft.q[proposals], chance)
+            return Verdict(path, p.sample(here + 1, chance))
+        token = select(p.dense[here + 1], [draft.tokens[child] for child in proposals], draft.q[proposals], chance)
         survivors = [child for child in proposals if draft.tokens[child] == token]
         if not survivors:
             return Verdict(path, token)

@@ -7,17 +7,18 @@ more readily the less sure it is. Then one token from p.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ..chance import Chance
 from ..draft import Draft
+from ..law import Law
 from .verdict import Verdict, kept
 
 
-def typical(p: Tensor, draft: Draft, chance: Chance, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
-    """Judge ``draft`` by the target's warped distributions ``p`` (K + 1, V)."""
+def typical(p: Law, draft: Draft, chance: Chance, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
+    """Judge ``draft`` by the target's warped distributions ``p``, K + 1 of them."""
     count = len(draft.tokens)
-    entropy = torch.special.entr(p[:count]).sum(-1)
-    passes = (draft.pick(p) > (delta * torch.exp(-entropy)).clamp(max=epsilon)).tolist()
+    entropy = torch.special.entr(p.probabilities[:count]).sum(-1)
+    least = (delta * torch.exp(-entropy)).clamp(max=epsilon).tolist()
+    passes = [p_y > bar for p_y, bar in zip(p.of(draft.tokens), least, strict=True)]
     accepted = passes.index(False) if False in passes else count
-    return kept(accepted, chance.sample(p[accepted]))
+    return kept(accepted, p.sample(accepted, chance))

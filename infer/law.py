@@ -1,0 +1,105 @@
+"""Next-token distributions, kept on the tokens they may give.
+
+Under a top-k warp a distribution is a few dozen numbers, and plain lists are the fastest form of it: a tensor operation
+costs more than all the arithmetic on so few, most of all after a forward has emptied the processor's caches of
+everything else (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..controllers.warp import Warp
+from .chance import Chance
+
+FEW = 128  # the longest distribution that is handled as a list
+
+
+class Law:
+    """N distributions over the V tokens of the target.
+
+    Args:
+        probabilities: (N, k).
+        tokens: (N, k) whose probabilities they are; None: of the first k, in order.
+        size: V.
+    """
+
+    def __init__(self, probabilities: Tensor, tokens: Tensor | None, size: int) -> None:
+        self.probabilities, self.tokens, self.size = probabilities, tokens, size
+
+    @classmethod
+    def under(cls, warp: Warp, logits: Tensor, size: int | None = None) -> Law:
+        """Of logits (N, V'), by default V' = V; a longer row is cut: models of one tokenizer may pad theirs apart."""
+        size = logits.shape[-1] if size is None else size
+        if logits.shape[-1] > size:
+            logits = logits[:, :size]
+        return cls(*warp.top(logits), size)
+
+    @cached_property
+    def lists(self) -> list[tuple[list[float], list[int]]] | None:
+        """Each distribution's probabilities and tokens; None where they are too many."""
+        if self.tokens is None or self.tokens.shape[1] > FEW:
+            return None
+        return list(zip(self.probabilities.tolist(), self.tokens.tolist(), strict=True))
+
+    @cached_property
+    def dense(self) -> Tensor:
+        """(N, V), zero where no token can come."""
+        if self.tokens is None and self.probabilities.shape[1] == self.size:
+            return self.probabilities
+        dense = self.probabilities.new_zeros(len(self.probabilities), self.size)
+        if self.tokens is None:
+            dense[:, : self.probabilities.shape[1]] = self.probabilities
+            return dense
+        return dense.scatter_(1, self.tokens, self.probabilities)
+
+    def part(self, start: int, end: int) -> Law:
+        """The distributions from ``start`` up to ``end``."""
+        part = Law(self.probabilities[start:end], None if self.tokens is None else self.tokens[start:end], self.size)
+        if self.lists is not None:
+            part.lists = self.lists[start:end]
+        return part
+
+    def take(self, rows: list[int]) -> Law:
+        """The distributions ``rows``, in this order, each as often as it is named."""
+        return Law(self.probabilities[rows], None if self.tokens is None else self.tokens[rows], self.size)
+
+    def of(self, tokens: list[int]) -> list[float]:
+        """What row i gives ``tokens[i]``; there may be fewer tokens than rows."""
+        if self.lists is None:
+            index = torch.tensor(tokens, dtype=torch.long, device=self.probabilities.device)
+            return self.dense[: len(tokens)].gather(1, index.unsqueeze(1)).squeeze(1).tolist()  # type: ignore[no-any-return]
+        return [
+            row[0][row[1].index(token)] if token in row[1] else 0.0
+            for row, token in zip(self.lists, tokens, strict=False)
+        ]
+
+    def sample(self, row: int, chance: Chance) -> int:
+        """A token drawn from distribution ``row``."""
+        if self.lists is None:
+            choice = chance.sample(self.probabilities[row])
+            return choice if self.tokens is None else int(self.tokens[row, choice])
+        probabilities, tokens = self.lists[row]
+        return tokens[chance.pick(probabilities)]
+
+    def sample_beyond(self, row: int, other: Law, chance: Chance, scale: float = 1.0) -> int:
+        """A token from ``norm((scale·p - q)+)``, p this law's distribution ``row`` and q the first of ``other``.
+
+        From p where the difference is empty, as only rounding can make it.
+        """
+        if self.lists is None or other.lists is None:
+            return chance.sample(residual(scale * self.dense[row], other.dense[0]))
+        probabilities, tokens = self.lists[row]
+        less = dict(zip(other.lists[0][1], other.lists[0][0], strict=True))
+        left = [max(0.0, scale * p - less.get(token, 0.0)) for p, token in zip(probabilities, tokens, strict=True)]
+        return tokens[chance.pick(left if any(left) else probabilities)]
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """``norm((p - q)+)``, shapes (V,) → (V,); ``p`` where the difference is empty, as only rounding can make it."""
+    difference = (p - q).clamp(min=0)
+    mass = difference.sum()
+    return difference / mass if float(mass) > 0 else p
