@@ -34,10 +34,10 @@ class PreallocatedLayer(CacheLayerMixin):
         assert self.values is not None
         end = self.length + key_states.shape[-2]
         assert end <= self.capacity, f"KV cache of {self.capacity} tokens is full"
-        self.keys[:, :, self.length : end] = key_states
-        self.values[:, :, self.length : end] = value_states
+        self.keys.narrow(2, self.length, end - self.length).copy_(key_states)
+        self.values.narrow(2, self.length, end - self.length).copy_(value_states)
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        return self.filled()
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
@@ -74,7 +74,7 @@ class PreallocatedLayer(CacheLayerMixin):
         """Keys and values of the tokens read so far, (B, H, length, D)."""
         assert self.keys is not None
         assert self.values is not None
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        return self.keys.narrow(2, 0, self.length), self.values.narrow(2, 0, self.length)
 
 
 def _gathered(old: Tensor, rows: Tensor, columns: Tensor, capacity: int) -> Tensor:

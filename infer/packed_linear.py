@@ -8,7 +8,6 @@ which is what verifying a draft needs (docs/results.md, "One forward"). The reor
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 FEW = 150_000  # multiplications below which entering oneDNN costs more than the product itself
@@ -24,14 +23,13 @@ class PackedLinear:
         if torch.backends.mkldnn.is_available() and _packs(weight.dtype):  # type: ignore[no-untyped-call]
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
             self.product = torch.ops.mkldnn._linear_pointwise
-        self.plain = weight if self.packed is None or self.size < FEW else None
+        self.plain = weight.t() if self.packed is None or self.size < FEW else None  # (in, out)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Shapes (..., in) → (..., out)."""
-        rows = x.numel() // x.shape[-1]
-        if self.packed is None or (self.plain is not None and rows * self.size < FEW):
+        """Shapes (N, in) → (N, out)."""
+        if self.packed is None or (self.plain is not None and len(x) * self.size < FEW):
             assert self.plain is not None
-            return F.linear(x, self.plain)
+            return torch.mm(x, self.plain)
         return self.product(x, self.packed, None, "none", [], "")  # type: ignore[no-any-return]
 
 
