@@ -109,6 +109,12 @@ class PreallocatedCache(Cache):
     def length(self) -> int:
         return self.own[0].length
 
+    def mark_dynamic(self) -> None:
+        """Tell the compiler that the next text will have buffers of another size."""
+        for layer in self.own:
+            torch._dynamo.maybe_mark_dynamic(layer.keys, 2)
+            torch._dynamo.maybe_mark_dynamic(layer.values, 2)
+
     def crop_to(self, length: int) -> None:
         """Forget all but the first ``length`` tokens; they are overwritten by the next update."""
         assert 0 <= length <= self.length

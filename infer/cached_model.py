@@ -6,6 +6,8 @@ The only place, with :mod:`.cache`, that knows how transformers keeps its caches
 from __future__ import annotations
 
 import inspect
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,11 +24,15 @@ from .lean_llama import LeanLlama
 class CachedModel:
     """A decoder-only model and the keys and values of the tokens it has read.
 
+    Args:
+        model: the model.
+        compile: pass its forward through ``torch.compile``; where that fails or gains nothing, a warning says why.
+
     Raises:
         InputError: the model is an encoder-decoder, or keeps a recurrent state that cannot be rolled back.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, compile: bool = False) -> None:
         if model.config.is_encoder_decoder:
             raise InputError(f"{model.config.model_type}: encoder-decoder models are not supported; use a causal LM")
         if model._is_stateful:
@@ -44,6 +50,26 @@ class CachedModel:
         self._takes_positions = "position_ids" in accepted
         self.lean = LeanLlama(model) if LeanLlama.fits(model) else None
         self.cache = PreallocatedCache(self.layers, 0)
+        self.call: Callable[..., Any] | None = None
+        if compile:
+            self._compile()
+
+    @torch.inference_mode()
+    def _compile(self) -> None:
+        name = self.model.config.model_type
+        if self.lean is not None:
+            warnings.warn(f"compile: {name} has a lean forward here, which compiling does not beat", stacklevel=3)
+            return
+        # Shapes as they come: a graph for every length of the text would never stop compiling.
+        self.call = torch.compile(self.model, dynamic=True)
+        try:
+            self.start(8)  # tried now, not in the middle of a text; the prompt, then one token, then several
+            for n in (2, 1, 2):
+                self.forward(torch.zeros(1, n, dtype=torch.long, device=self.device))
+        except RuntimeError as error:  # which all of the compiler's own errors are
+            self.call = None
+            reason = str(error).strip().splitlines()[0]
+            warnings.warn(f"compile: {name} could not be compiled and is not ({reason})", stacklevel=3)
 
     def start(self, capacity: int) -> None:
         """Forget everything; make room for ``capacity`` tokens a row."""
@@ -107,5 +133,9 @@ class CachedModel:
             inputs["attention_mask"] = mask[None, None]  # (1, 1, n, length + n)
         if positions is not None and self._takes_positions:
             inputs["position_ids"] = positions
-        logits, hidden = forward_with_hidden(self.model, **inputs)
+        if self.call is None or self.length == 0:  # a prompt is read once, and is no small work
+            logits, hidden = forward_with_hidden(self.model, **inputs)
+        else:
+            self.cache.mark_dynamic()
+            logits, hidden = forward_with_hidden(self.model, self.call, **inputs)
         return logits[:, -keep:], hidden[:, -keep:]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 
-def forward_with_hidden(model: PreTrainedModel, **inputs: Any) -> tuple[Tensor, Tensor]:
+def forward_with_hidden(
+    model: PreTrainedModel, call: Callable[..., Any] | None = None, **inputs: Any
+) -> tuple[Tensor, Tensor]:
     """Logits (B, n, V) and last hidden states (B, n, d) of one call ``model(**inputs)``.
+
+    ``call`` is a compiled form of the model, to be called in its place.
 
     The hidden state is what the model hands to its output embedding: after the final norm and any output projection,
     in every architecture, and only at the positions ``logits_to_keep`` asks for. (``output_hidden_states=True`` would
@@ -22,7 +27,7 @@ def forward_with_hidden(model: PreTrainedModel, **inputs: Any) -> tuple[Tensor, 
 
     handle = model.get_output_embeddings().register_forward_pre_hook(keep)
     try:
-        logits = model(**inputs).logits
+        logits = (model if call is None else call)(**inputs).logits
     finally:
         handle.remove()
     return logits, captured[-1]

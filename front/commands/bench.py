@@ -66,6 +66,7 @@ def decode(
     top_p: float = 1.0,
     repeats: int = 3,
     dtype: str = "float32",
+    compile: bool = False,
     device: str = "auto",
 ) -> None:
     """Time the decoder against transformers' generate and assisted generation: same prompts, same pair, one process.
@@ -85,6 +86,7 @@ def decode(
         top_p: Keep the most probable tokens up to this mass.
         repeats: Passes over all prompts; medians are reported.
         dtype: float32, bfloat16 or float16.
+        compile: Compile the decoder's models; transformers keeps its own way.
         device: auto, cpu, cuda, …
     """
     import json
@@ -105,7 +107,7 @@ def decode(
             raise InputError(f"{name}={value}: must be at least 1")
     quiet()
     warp = Warp(temperature, top_k, top_p)
-    decoder = SpeculativeDecoder.from_pretrained(target, draft, dtype=dtype, device=device)
+    decoder = SpeculativeDecoder.from_pretrained(target, draft, dtype=dtype, device=device, compile=compile)
     rows = load_prompts(prompts, column=column, split=split, limit=limit)
     console = Console(stderr=True)
     if controller is None and (target, draft) == ("tiny", "tiny-draft"):
@@ -121,6 +123,7 @@ def decode(
     )
     settings = {
         "target": target, "draft": draft, "prompts": len(rows), "max_new_tokens": max_new_tokens, "dtype": dtype,
+        "compile": compile,
         "repeats": repeats, **warp.as_dict(),
     }  # fmt: skip
     console.print(as_table(result))

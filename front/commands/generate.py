@@ -34,6 +34,7 @@ def generate(
     stats: bool = False,
     json: bool = False,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    compile: bool = False,
     device: str = "auto",
     trust_remote_code: bool = False,
 ) -> None:
@@ -61,6 +62,7 @@ def generate(
         stats: Print counters and rates to standard error.
         json: Print one JSON object with text, tokens, rounds and counters instead of text.
         dtype: Precision of both models.
+        compile: Compile both models first; worth it for long texts only.
         device: "cpu", "cuda", "cuda:1"; "auto" takes an accelerator where there is one.
         trust_remote_code: Run code that comes with the models. Only for sources you trust.
     """
@@ -79,6 +81,7 @@ def generate(
         tree=tree,
         verifier=verifier,
         dtype=dtype,
+        compile=compile,
         device=device,
         trust_remote_code=trust_remote_code,
     )

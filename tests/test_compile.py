@@ -1,0 +1,41 @@
+"""Compiled forwards: the same numbers, and a reason where there are none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from specpilot.infer.cached_model import CachedModel
+from torch._dynamo.utils import counters
+from torch._inductor import config
+from torch._inductor.utils import fresh_cache
+
+from .tiny import make
+
+
+@torch.inference_mode()
+def test_compiled_forwards_give_the_same_and_are_compiled_once() -> None:
+    models = [CachedModel(make("gpt2", layers=1), compile=on) for on in (False, True)]
+    assert models[1].call is not None
+    graphs = counters["stats"]["unique_graphs"]
+    for room in (20, 30):
+        for model in models:
+            model.start(room)
+        for n in (5, 1, 4, 1, 2):
+            plain, compiled = (model.forward(torch.arange(n)[None])[0] for model in models)
+            torch.testing.assert_close(compiled, plain)
+    assert counters["stats"]["unique_graphs"] == graphs
+
+
+def test_where_there_is_no_compiler_decoding_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
+    torch.compiler.reset()
+    with fresh_cache(), pytest.warns(UserWarning, match="compile: opt could not be compiled"):
+        model = CachedModel(make("opt"), compile=True)
+    assert model.call is None
+    model.start(2)
+    assert model.forward(torch.tensor([[1, 2]]))[0].shape == (1, 2, 64)
+
+
+def test_lean_forwards_are_left_as_they_are() -> None:
+    with pytest.warns(UserWarning, match="compile: llama has a lean forward"):
+        assert CachedModel(make("llama"), compile=True).call is None
