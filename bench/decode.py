@@ -66,8 +66,7 @@ def bench_decode(
     console: Console,
 ) -> dict[str, Any]:
     """Measure; ``decoder`` holds the pair, ``controller`` names a trained acceptance head for it, if there is one."""
-    draft = decoder.draft
-    assert draft is not None
+    (draft,) = decoder.drafts
     theirs = Transformers(decoder.target.model, draft.model, warp, max_new_tokens)
     plain = SpeculativeDecoder(decoder.target.model, None, decoder.tokenizer)
     sampling: dict[str, Any] = {"temperature": warp.temperature, "top_k": warp.top_k, "top_p": warp.top_p}
@@ -152,20 +151,21 @@ def summary(times: dict[str, Times]) -> dict[str, Any]:
     }
 
 
-class Watched(CachedModel):
-    """A cached model that remembers how long each of its forwards took, by the tokens it read."""
+def watch(model: CachedModel) -> dict[int, list[float]]:
+    """From now on, how long each forward of ``model`` takes, by the tokens it reads; until ``del model.forward``."""
+    seconds: dict[int, list[float]] = {}
+    plain = model.forward
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self.seconds: dict[int, list[float]] = {}
-
-    def forward(self, tokens: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(tokens: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         started = time.perf_counter()
-        result = super().forward(tokens, **options)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.seconds.setdefault(tokens.shape[1], []).append(time.perf_counter() - started)
+        result = plain(tokens, **options)
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
+        seconds.setdefault(tokens.shape[1], []).append(time.perf_counter() - started)
         return result
+
+    model.forward = forward  # type: ignore[method-assign]
+    return seconds
 
 
 def shares(
@@ -178,21 +178,16 @@ def shares(
         bound_share: what forwards would take at the median time of their kind, prefills included: the cost model's
             bound, that no decoder making these forwards can pass.
     """
-    assert decoder.draft is not None
-    target, draft = decoder.target, decoder.draft
-    decoder.target, decoder.draft = Watched(target.model), Watched(draft.model)
-    watched = decoder.target, decoder.draft
-    try:
-        decoder.generate(prompts[0], max_new_tokens=max_new_tokens, **sampling)
-        for model in watched:
-            model.seconds.clear()
-        started = time.perf_counter()
-        for index, prompt in enumerate(prompts):
-            decoder.generate(prompt, max_new_tokens=max_new_tokens, seed=index, **sampling)
-        wall = time.perf_counter() - started
-    finally:
-        decoder.target, decoder.draft = target, draft
-    forwards = [times for model in watched for times in model.seconds.values()]
+    models = [decoder.target, *decoder.drafts]
+    decoder.generate(prompts[0], max_new_tokens=max_new_tokens, **sampling)
+    watched = [watch(model) for model in models]
+    started = time.perf_counter()
+    for index, prompt in enumerate(prompts):
+        decoder.generate(prompt, max_new_tokens=max_new_tokens, seed=index, **sampling)
+    wall = time.perf_counter() - started
+    for model in models:
+        del model.forward
+    forwards = [times for seconds in watched for times in seconds.values()]
     return {
         "overhead_share": 1 - sum(map(sum, forwards)) / wall,
         "bound_share": sum(len(times) * float(np.median(times)) for times in forwards) / wall,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from math import prod
-from typing import cast, overload
+from typing import Any, cast, overload
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -21,15 +21,16 @@ from ..checkpoints import shipped
 from ..controllers.checkpoint import load_controller
 from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
-from ..controllers.length import MAX_DRAFT, AcceptanceLength, Fixed, LengthController, parse_rule
+from ..controllers.length import MAX_DRAFT, AcceptanceLength, Fixed, LengthController, Oracle, parse_rule
 from ..controllers.warp import Warp
 from .batch import Batch, Row
 from .branches import Branches, ancestors_of
 from .cache import as_row
 from .cached_model import CachedModel
 from .chance import Chance
-from .draft import NO_DRAFT, Draft, draft_chain
+from .draft import NO_DRAFT, Draft, draft_chain, merge
 from .draft_tree import count_nodes, draft_tree, parse_expansions
+from .foresight import foresee
 from .generation import Generation, Round
 from .law import Law
 from .models import check_same_tokenizer, load_causal_lm, load_tokenizer
@@ -44,7 +45,7 @@ class SpeculativeDecoder:
 
     Args:
         target: the model whose text is wanted.
-        draft: the model that proposes; None decodes autoregressively.
+        draft: the model that proposes; None decodes autoregressively. Several feed one tree, each its own branches.
         tokenizer: needed for text prompts and text output.
         length: when to stop drafting a chain (default: four tokens).
         verifier: the verification rule's name, see ``specpilot.infer.verify``.
@@ -58,7 +59,7 @@ class SpeculativeDecoder:
     def __init__(
         self,
         target: PreTrainedModel,
-        draft: PreTrainedModel | None,
+        draft: PreTrainedModel | Sequence[PreTrainedModel] | None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         length: LengthController | None = None,
@@ -73,16 +74,27 @@ class SpeculativeDecoder:
                 f"verifier={verifier!r}: judges one chain; a tree needs one of {', '.join(SELECTIONS)}, which choose "
                 "from several proposals"
             )
-        if tree is not None and draft is None:
+        drafts = [] if draft is None else [draft] if isinstance(draft, PreTrainedModel) else list(draft)
+        if tree is not None and not drafts:
             raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")
         if tree is not None and length is not None:
             raise InputError("tree and length: a tree's shape is its length; give one of them")
         self.target = CachedModel(target, compile=compile)
-        self.draft = None if draft is None else CachedModel(draft, compile=compile)
-        if self.draft is not None and self.draft.device != self.target.device:
-            raise InputError(f"target is on {self.target.device}, draft on {self.draft.device}; put both on one device")
+        if len(drafts) > 1 and (tree is None or verifier != "spec-infer"):
+            raise InputError(
+                f"draft: {len(drafts)} of them can only feed one tree, and only spec-infer judges proposals of "
+                "different laws; give tree=… and verifier='spec-infer', or one draft"
+            )
+        if not drafts and length is not None and not (isinstance(length, Fixed) and length.k == 0):
+            raise InputError(
+                "length: without a draft model there is nothing to stop; name one, or leave the length out"
+            )
+        self.drafts = [CachedModel(model, compile=compile) for model in drafts]
+        for model in self.drafts:
+            if model.device != self.target.device:
+                raise InputError(f"target is on {self.target.device}, draft on {model.device}; put both on one device")
         self.tokenizer = tokenizer
-        self.length = length or Fixed(4)
+        self.length = length or Fixed(4 if drafts else 0)
         self.tree = None if tree is None else parse_expansions("x".join(map(str, tree)))
         self.verifier = verifier
         self.verify: Verifier = (
@@ -94,7 +106,7 @@ class SpeculativeDecoder:
     def from_pretrained(
         cls,
         target: str,
-        draft: str | None = None,
+        draft: str | Sequence[str] | None = None,
         *,
         length: str | int | LengthController | None = None,
         threshold: float | None = None,
@@ -108,7 +120,7 @@ class SpeculativeDecoder:
         """Load a pair by name: shipped tiny models, local folders or hub ids.
 
         Args:
-            target, draft: model names; ``draft=None`` decodes autoregressively.
+            target, draft: model names; ``draft=None`` decodes autoregressively, several drafts feed one tree.
             length: a number (fixed K; default 4), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path
                 or hub id of a trained controller, or a controller object.
             tree: children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``.
@@ -120,18 +132,14 @@ class SpeculativeDecoder:
         """
         tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
         target_model = load_causal_lm(target, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-        draft_model = None
-        if draft is not None:
-            check_same_tokenizer(tokenizer, load_tokenizer(draft, trust_remote_code=trust_remote_code))
-            draft_model = load_causal_lm(draft, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-        if draft_model is None:
-            length = None if tree is not None else Fixed(0)
-        elif length is not None and not isinstance(length, LengthController):
-            length = load_length(str(length), target_model, draft_model, tokenizer, threshold)
+        drafts = []
+        for name in [] if draft is None else [draft] if isinstance(draft, str) else draft:
+            check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=trust_remote_code))
+            drafts.append(load_causal_lm(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code))
+        if length is not None and not isinstance(length, LengthController):
+            length = load_length(str(length), target_model, drafts[0] if drafts else None, tokenizer, threshold)
         expansions = parse_expansions(tree) if isinstance(tree, str) else tree
-        return cls(
-            target_model, draft_model, tokenizer, length=length, verifier=verifier, tree=expansions, compile=compile
-        )
+        return cls(target_model, drafts, tokenizer, length=length, verifier=verifier, tree=expansions, compile=compile)
 
     @overload
     def generate(
@@ -179,6 +187,14 @@ class SpeculativeDecoder:
         if is_batch(prompt):
             if on_tokens is not None:
                 raise InputError("on_tokens: several prompts have no one stream of tokens; give one prompt")
+            if self.tree is not None:  # one after another: branches of different rows have no columns in common
+                sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+                return [
+                    self.generate(
+                        one, max_new_tokens=max_new_tokens, seed=seed + i, chat=chat, system=system, **sampling
+                    )
+                    for i, one in enumerate(prompt)
+                ]
             return self._generate_batch(prompt, max_new_tokens, Warp(temperature, top_k, top_p), seed, chat, system)
         one = cast(Prompt, prompt)  # what is no batch
         generation, rounds = self._start(one, max_new_tokens, Warp(temperature, top_k, top_p), seed, chat, system)
@@ -192,8 +208,6 @@ class SpeculativeDecoder:
     def _generate_batch(
         self, prompts: list[Prompt], max_new_tokens: int, warp: Warp, seed: int, chat: bool, system: str | None
     ) -> list[Generation]:
-        if self.tree is not None:
-            raise InputError(f"tree={'x'.join(map(str, self.tree))!r}: trees are drafted for one prompt at a time")
         generations = [
             Generation(encode_prompt(self.tokenizer, prompt, chat=chat, system=system)) for prompt in prompts
         ]
@@ -204,7 +218,10 @@ class SpeculativeDecoder:
             Row(generation, budget, Chance(seed + i), copy(self.length), [*generation.prompt_tokens])
             for i, (generation, budget) in enumerate(zip(generations, budgets, strict=True))
         ]
-        batch = Batch(self.target, self.draft, rows, verify=self.verify, warp=warp, stop_tokens=self.stop_tokens)
+        for row in rows:
+            self._inform(row.length, row.generation, row.budget)
+        draft = self.drafts[0] if self.drafts else None
+        batch = Batch(self.target, draft, rows, verify=self.verify, warp=warp, stop_tokens=self.stop_tokens)
         batch.run()
         for generation, budget in zip(generations, budgets, strict=True):
             if budget < max_new_tokens:
@@ -243,6 +260,7 @@ class SpeculativeDecoder:
         budget = self._budget(len(generation.prompt_tokens), max_new_tokens)
         self.length.check_warp(warp)
         self._check_transport(warp)
+        self._inform(self.length, generation, budget)
         if budget < max_new_tokens:
             generation.finish_reason = "context"
         return generation, self.rounds(generation, warp, budget, Chance(seed))
@@ -250,11 +268,16 @@ class SpeculativeDecoder:
     def _budget(self, prompt_length: int, max_new_tokens: int) -> int:
         if max_new_tokens < 1:
             raise InputError(f"max_new_tokens={max_new_tokens}: must be at least 1")
-        models = [self.target] if self.draft is None else [self.target, self.draft]
+        models = [self.target, *self.drafts]
         context = min((m.context for m in models if m.context is not None), default=prompt_length + max_new_tokens)
         if prompt_length >= context:
             raise InputError(f"prompt: {prompt_length} tokens, but the context holds {context}; shorten the prompt")
         return min(max_new_tokens, context - prompt_length)
+
+    def _inform(self, length: LengthController, generation: Generation, budget: int) -> None:
+        """Tell an oracle what the text will be."""
+        if isinstance(length, Oracle):
+            length.agrees = foresee(self.target, self.drafts[0], generation.prompt_tokens, budget, self.stop_tokens)
 
     def _check_transport(self, warp: Warp) -> None:
         """Refuse a warp under which optimal transport would have too many unknowns, before the first token."""
@@ -272,17 +295,17 @@ class SpeculativeDecoder:
 
         Invariant between rounds: both caches hold a prefix of ``text``; the target's lacks exactly the last token.
         """
-        target, draft, stats = self.target, self.draft, generation.stats
+        target, stats = self.target, generation.stats
         self.length.start_text()
         text = list(generation.prompt_tokens)
 
         # The prefill's last distribution already gives a token.
         started = time.perf_counter()
         prompt = as_row(text, target.device)
-        room = len(text) + budget + count_nodes(self.tree or ())
+        room = len(text) + budget + len(self.drafts) * count_nodes(self.tree or ())
         target.start(room)
         logits, _ = target.forward(prompt, keep=1)
-        if draft is not None:
+        for draft in self.drafts:
             draft.start(room)
             if _can_read(draft, text):
                 draft.forward(prompt, keep=1)
@@ -294,7 +317,9 @@ class SpeculativeDecoder:
 
         while generation.tokens[-1] not in self.stop_tokens and len(generation.tokens) < budget:
             started = time.perf_counter()
-            proposal = self._propose(text, warp, chance, budget - len(generation.tokens) - 1)
+            left = budget - len(generation.tokens) - 1  # the token after the draft is the target's own
+            proposals = [self._propose(draft, text, warp, chance, left) for draft in self.drafts]
+            proposal = merge(proposals)
             read = as_row([text[-1], *proposal.tokens], target.device)
             branches = None if self.tree is None or not proposal.tokens else _below_last(proposal, len(text))
             logits, _ = target.forward(read, branches=branches)
@@ -302,11 +327,12 @@ class SpeculativeDecoder:
             if proposal.tokens:
                 self.length.end_round(len(proposal.tokens), verdict.accepted)
 
-            # Columns of the draft's nodes, in both caches, follow the text's; the draft has not read its last ones.
-            columns = [len(text) + node for node in verdict.path]
-            target.keep(len(text), columns)
-            if draft is not None and proposal.tokens:
-                draft.keep(len(text), [column for column in columns if column < draft.length])
+            # Columns of a draft's nodes, in both caches, follow the text's; the draft has not read its last ones.
+            target.keep(len(text), [len(text) + node for node in verdict.path])
+            for draft, own in zip(self.drafts, proposals, strict=True):
+                if own.tokens:
+                    path = verdict.path if own is proposal else own.follow([proposal.tokens[n] for n in verdict.path])
+                    draft.keep(len(text), [len(text) + n for n in path if len(text) + n < draft.length])
             text += generation.record_verdict(proposal, verdict, self.stop_tokens)
             stats.seconds += time.perf_counter() - started
             yield generation.rounds[-1].emitted
@@ -314,11 +340,10 @@ class SpeculativeDecoder:
         if generation.tokens[-1] in self.stop_tokens:
             generation.finish_reason = "eos"
 
-    def _propose(self, text: list[int], warp: Warp, chance: Chance, longest: int) -> Draft:
-        """A draft after ``text``, up to ``longest`` tokens deep: the token after them is the target's own."""
-        draft = self.draft
-        unread = [] if draft is None else text[draft.length :]
-        if draft is None or not _can_read(draft, unread):
+    def _propose(self, draft: CachedModel, text: list[int], warp: Warp, chance: Chance, longest: int) -> Draft:
+        """A draft after ``text``, up to ``longest`` tokens deep."""
+        unread = text[draft.length :]
+        if not _can_read(draft, unread):
             return NO_DRAFT
         vocab_size = self.target.vocab_size
         if self.tree is None:
@@ -349,7 +374,7 @@ def _can_read(draft: CachedModel, tokens: list[int]) -> bool:
 def load_length(
     spec: str,
     target: PreTrainedModel,
-    draft: PreTrainedModel,
+    draft: PreTrainedModel | None,
     tokenizer: PreTrainedTokenizerBase,
     threshold: float | None = None,
 ) -> LengthController:
@@ -359,8 +384,12 @@ def load_length(
         InputError: no such rule or checkpoint, or the checkpoint was trained for another pair.
     """
     rule = parse_rule(spec)
+    if rule is not None and threshold is not None:
+        raise InputError(f"threshold={threshold}: only a trained head has one; length={spec!r} names its own")
     if rule is not None:
         return rule
+    if draft is None:
+        raise InputError(f"length={spec!r}: without a draft model there is nothing to stop; name one")
     local = shipped(spec)
     controller = load_controller(str(local) if local is not None else spec)
     controller.check_pair(PairFingerprint.of(target, draft, tokenizer))

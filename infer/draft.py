@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ..controllers.length import LengthController, Step
 from ..controllers.warp import Warp
+from .branches import ancestors_of
 from .cache import as_row
 from .cached_model import CachedModel
 from .chance import Chance
@@ -47,8 +49,32 @@ class Draft:
         drawn = [law.of([token])[0] for law, token in zip(self.laws, self.tokens, strict=True)]
         return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
 
+    def follow(self, tokens: list[int]) -> list[int]:
+        """The path from the root that says ``tokens``, as far as one does."""
+        path: list[int] = []
+        level = [-1]
+        for token in tokens:
+            level = [n for n, above in enumerate(self.parents) if above in level and self.tokens[n] == token]
+            if not level:
+                break
+            path = [*ancestors_of(self.parents, level[0]), level[0]]
+        return path
+
 
 NO_DRAFT = Draft.chain([], [])
+
+
+def merge(drafts: list[Draft]) -> Draft:
+    """One tree of several: all hang from the same root, one after another (SpecInfer, Miao et al. 2024, §3)."""
+    if len(drafts) == 1:
+        return drafts[0]
+    starts = accumulate((len(draft.tokens) for draft in drafts), initial=0)
+    return Draft(
+        [token for draft in drafts for token in draft.tokens],
+        [law for draft in drafts for law in draft.laws],
+        [n + start if n >= 0 else -1 for draft, start in zip(drafts, starts, strict=False) for n in draft.parents],
+        sum(draft.n_forwards for draft in drafts),
+    )
 
 
 def draft_chain(

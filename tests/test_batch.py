@@ -95,14 +95,14 @@ def test_rows_forget_and_close_up() -> None:
             torch.testing.assert_close(logits[row, -1], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("options", "settings", "message"),
-    [
-        ({"tree": (2, 1), "verifier": "mcss"}, {}, "tree='2x1': trees are drafted for one prompt at a time"),
-        ({}, {"on_tokens": print}, "on_tokens: several prompts have no one stream"),
-    ],
-)
-def test_refusals(options: dict[str, object], settings: dict[str, object], message: str) -> None:
-    decoder = SpeculativeDecoder(make(), make(layers=1), **options)
-    with pytest.raises(InputError, match=message):
-        decoder.generate(PROMPTS, **settings)
+def test_trees_take_their_turns() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1), tree=(2, 1), verifier="mcss")
+    together = decoder.generate(PROMPTS[:3], max_new_tokens=12, seed=2, top_k=8)
+    for i, (prompt, row) in enumerate(zip(PROMPTS, together, strict=False)):
+        assert row.rounds == decoder.generate(prompt, max_new_tokens=12, seed=2 + i, top_k=8).rounds
+
+
+def test_several_prompts_have_no_one_stream() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1))
+    with pytest.raises(InputError, match="on_tokens: several prompts have no one stream"):
+        decoder.generate(PROMPTS, on_tokens=print)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import CumulativeConfidence, Fixed, LengthController, parse_rule
+from specpilot.controllers.length import CumulativeConfidence, Fixed, LengthController, Oracle, parse_rule
 from specpilot.infer.decoder import SpeculativeDecoder
 from transformers import PreTrainedModel
 
@@ -134,8 +134,7 @@ def test_caches_hold_the_accepted_prefix_after_every_round() -> None:
     @torch.inference_mode()
     def check(tokens: object) -> None:
         text.extend(tokens)  # type: ignore[arg-type]
-        assert decoder.draft is not None
-        for model in (decoder.target, decoder.draft):
+        for model in (decoder.target, *decoder.drafts):
             assert model.length <= len(text) - 1
             unread = torch.tensor([text[model.length :]])
             length = model.length
@@ -231,9 +230,12 @@ def test_pairs_that_are_none(tmp_path: Path) -> None:
         ({"tree": (2, 1), "verifier": "mcss", "draft": None}, "tree: without a draft model there is nothing to draft"),
         ({"tree": (2, 0), "verifier": "mcss"}, "tree='2x0': give the children at each level, as in '3x2x1'"),
         ({"tree": (20, 20), "verifier": "mcss"}, "tree='20x20': 420 nodes; take at most 256"),
+        ({"draft": [make(), make()]}, "draft: 2 of them can only feed one tree"),
+        ({"draft": [make(), make()], "tree": (2, 1), "verifier": "mcss"}, "only spec-infer judges proposals of diff"),
+        ({"draft": None, "length": Fixed(4)}, "length: without a draft model there is nothing to stop"),
     ],
 )
-def test_trees_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+def test_combinations_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         SpeculativeDecoder(make(), **{"draft": make(layers=1), **options})
 
@@ -243,6 +245,56 @@ def test_optimal_transport_is_refused_before_the_first_token() -> None:
     with pytest.raises(InputError, match="verifier='otm' with 4 proposals over 50 tokens: too large a linear program"):
         decoder.generate(PROMPT, top_k=50)
     assert decoder.generate(PROMPT, top_k=8, max_new_tokens=5).tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 4, "threshold": 0.5}, "threshold=0.5: only a trained head has one; length='4' names its own"),
+        ({"length": "tiny-head", "draft": None}, "length='tiny-head': without a draft model"),
+    ],
+)
+def test_names_that_make_no_sense_together(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    target, draft = save_pair(tmp_path)
+    with pytest.raises(InputError, match=message):
+        SpeculativeDecoder.from_pretrained(target, **{"draft": draft, **options})
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_several_drafts_in_one_tree(architecture: str) -> None:
+    """Each draft keeps the branch that was accepted, whosever it was, and reads on from there."""
+    target, drafts = make(architecture), [make(architecture, layers=1, seed=seed) for seed in (1, 2)]
+    decoder = SpeculativeDecoder(target, [*drafts, target], verifier="spec-infer", tree=(2, 1))
+    output = decoder.generate(PROMPT, max_new_tokens=40, temperature=0)
+    assert output.tokens == transformers_greedy(target, PROMPT, 40)
+    # Three trees of four nodes, and the target's own branch is always kept.
+    assert [len(r.drafted) for r in output.rounds[:13]] == [0] + [12] * 12
+    assert [len(r.emitted) for r in output.rounds] == [1] + [3] * 13
+    for model in decoder.drafts:
+        length = model.length
+        with torch.inference_mode():
+            logits, _ = model.forward(torch.tensor([[*PROMPT, *output.tokens][length:]]), keep=1)
+            expected = model.model(input_ids=torch.tensor([[*PROMPT, *output.tokens]])).logits[:, -1:]
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_oracle_is_never_rejected_and_drafts_all_it_can(architecture: str) -> None:
+    target, draft = make(architecture), make(architecture, layers=1, seed=3)
+    best = SpeculativeDecoder(target, draft, length=Oracle())
+    for prompt in ([1], PROMPT, [7, 7, 7]):
+        output = best.generate(prompt, max_new_tokens=40, temperature=0)
+        assert output.tokens == transformers_greedy(target, prompt, 40)
+        assert output.stats.n_discarded == 0
+        rivals = (
+            SpeculativeDecoder(target, draft, length=Fixed(k)).generate(prompt, max_new_tokens=40, temperature=0)
+            for k in (1, 4, 8)
+        )
+        assert all(output.stats.n_target_forwards <= rival.stats.n_target_forwards for rival in rivals)
+        (row,) = best.generate([prompt], max_new_tokens=40, temperature=0)
+        assert row.rounds == output.rounds
+    with pytest.raises(InputError, match=r"length='oracle': at temperature 1\.0 it would have to know"):
+        best.generate(PROMPT)
 
 
 def test_truncated_weights(tmp_path: Path) -> None:

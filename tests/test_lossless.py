@@ -99,7 +99,7 @@ def pair(vocab: int, draft_vocab: int, seed: int, remember: bool) -> Speculative
     draft = make(seed=seed + 1000, vocab=draft_vocab, sharpness=6.0, **sizes).double()
     decoder = SpeculativeDecoder(target, draft)
     if remember:
-        decoder.target, decoder.draft = Remembering(target), Remembering(draft)
+        decoder.target, decoder.drafts = Remembering(target), [Remembering(draft)]
     return decoder
 
 
@@ -260,7 +260,54 @@ def test_law_of_tree_drafts(name: str, tree: tuple[int, ...] | None, warp: Warp)
     """The decoder's own loop, through caches in which a tree's path has closed up."""
     decoder = pair(3, 3, seed=11, remember=True)
     decoder = SpeculativeDecoder(
-        decoder.target.model, decoder.draft.model, verifier=name, tree=tree, length=None if tree else Fixed(2)
+        decoder.target.model, decoder.drafts[0].model, verifier=name, tree=tree, length=None if tree else Fixed(2)
     )
-    decoder.target, decoder.draft = Remembering(decoder.target.model), Remembering(decoder.draft.model)
+    decoder.target, decoder.drafts = Remembering(decoder.target.model), [Remembering(decoder.drafts[0].model)]
     assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
+
+
+@pytest.mark.parametrize(("tree", "warp"), [((1, 1), Warp(0.7, 2)), ((2,), Warp(1.0, None)), ((1, 1), Warp(0.0))])
+def test_law_of_trees_of_two_drafts(tree: tuple[int, ...], warp: Warp) -> None:
+    one, other = pair(3, 3, seed=17, remember=False), pair(3, 3, seed=18, remember=False)
+    models = [one.drafts[0].model, other.drafts[0].model]
+    decoder = SpeculativeDecoder(one.target.model, models, verifier="spec-infer", tree=tree)
+    decoder.target, decoder.drafts = Remembering(one.target.model), [Remembering(model) for model in models]
+    assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(1, 3))
+def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: int, k: int) -> None:
+    """Expected tokens a round: block ≥ token-wise, which they equal for one token (Sun et al. 2024, Theorem 2)."""
+    vocab = 3 if k == 3 else vocab
+    rows = [torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2 * k + 1)]
+    p, laws = as_law(torch.stack(rows[: k + 1])), [as_law(row[None]) for row in rows[k + 1 :]]
+    kept = {}
+    for name in ("token-wise", "block"):
+
+        def play(chance: Chance, name: str = name) -> int:
+            draft = Draft.chain([q.sample(0, chance) for q in laws], laws)
+            return VERIFIERS[name](p, draft, chance).accepted
+
+        kept[name] = sum(probability * accepted for accepted, probability in law(play).items())
+    assert kept["block"] >= kept["token-wise"] - 1e-9
+    assert k > 1 or kept["block"] == pytest.approx(kept["token-wise"], abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data(), vocab=st.integers(3, 4), name=st.sampled_from(["k-seq", "spec-infer", "mcss", "otm"]))
+def test_more_proposals_keep_no_fewer_tokens(data: st.DataObject, vocab: int, name: str) -> None:
+    """Expected accepted tokens of one level by its number of children."""
+    p, q = (torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2))
+
+    def kept(k: int) -> float:
+        def play(chance: Chance) -> int:
+            draft = draw_tree((k,), {(): q}, name != "mcss", chance)
+            rows = torch.stack([p] * (1 + len(draft.tokens)))
+            return verify_tree(as_law(rows), draft, chance, SELECTIONS[name]).accepted
+
+        return sum(probability * accepted for accepted, probability in law(play).items())
+
+    few, more, most = (kept(k) for k in (1, 2, 3))
+    assert few <= more + 1e-8
+    assert more <= most + 1e-8

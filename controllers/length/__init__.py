@@ -13,6 +13,7 @@ from .entropy import Entropy
 from .fallback import Fallback
 from .fixed import Fixed
 from .heuristic import Heuristic
+from .oracle import Oracle
 
 __all__ = [
     "MAX_DRAFT",
@@ -24,6 +25,7 @@ __all__ = [
     "Fixed",
     "Heuristic",
     "LengthController",
+    "Oracle",
     "Step",
     "parse_rule",
 ]
@@ -46,6 +48,8 @@ def parse_rule(spec: str) -> LengthController | None:
     """
     if spec == "none":
         return Fixed(0)
+    if spec == "oracle":
+        return Oracle()
     if spec.lstrip("-").isdigit():
         return Fixed(int(spec))
     name, _, parameter = spec.partition(":")

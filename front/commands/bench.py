@@ -157,13 +157,12 @@ def otm(
 
     quiet()
     decoder = SpeculativeDecoder.from_pretrained(target, draft)
-    assert decoder.draft is not None
     ids = torch.tensor([encode_prompt(decoder.tokenizer, prompt)], device=decoder.target.device)
-    size = min(decoder.target.vocab_size, decoder.draft.vocab_size)
+    size = min(decoder.target.vocab_size, decoder.drafts[0].vocab_size)
     with torch.inference_mode():
         p, q = (
             model.model(input_ids=ids).logits[0, -1, :size].double().softmax(-1)
-            for model in (decoder.target, decoder.draft)
+            for model in (decoder.target, *decoder.drafts)
         )
     result = {"uniforms": uniforms(), "coins": coins(), "models": models(p, q), "pair": f"{target} + {draft}"}
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ def generate(
     prompt: str = "-",
     *,
     target: str = "tiny",
-    draft: str | None = "tiny-draft",
+    draft: str | list[str] | None = "tiny-draft",
     length: int | str | None = None,
     threshold: float | None = None,
     tree: str | None = None,
@@ -43,7 +43,7 @@ def generate(
     Args:
         prompt: The prompt, as a bare word or by flag; "-" reads it from standard input.
         target: The model whose text this is: a shipped name, a folder or a hub id.
-        draft: The model that proposes tokens; it shares the target's vocabulary.
+        draft: The model that proposes tokens; it shares the target's vocabulary. Several, as "[a,b]", feed one tree.
         length: What ends a draft: a number of tokens (4 if not given), a controller checkpoint (folder or hub id), a
             rule such as "cumulative-confidence:0.4", or "none" for plain autoregressive decoding.
         threshold: Stopping threshold of a trained head, in place of the one its checkpoint names.
