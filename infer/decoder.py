@@ -15,7 +15,9 @@ from math import prod
 from typing import Any, cast, overload
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..checkpoints import shipped
 from ..controllers.checkpoint import load_controller
@@ -28,6 +30,7 @@ from .branches import Branches, ancestors_of
 from .cache import as_row
 from .cached_model import CachedModel
 from .chance import Chance
+from .custom_generate import custom_generate
 from .draft import NO_DRAFT, Draft, draft_chain, merge
 from .draft_tree import count_nodes, draft_tree, parse_expansions
 from .foresight import foresee
@@ -252,6 +255,13 @@ class SpeculativeDecoder:
         for tokens in rounds:
             yield text.push(tokens)
         yield text.flush()
+
+    def __call__(
+        self, model: PreTrainedModel, input_ids: Tensor, **prepared: Any
+    ) -> Tensor | GenerateDecoderOnlyOutput:
+        """What ``model.generate(…, custom_generate=decoder)`` calls; see :func:`.custom_generate.custom_generate`."""
+        # What is prepared has no names here: generate would take arguments so called away from its own preparations.
+        return custom_generate(self, model, input_ids, **prepared)
 
     def _start(
         self, prompt: Prompt, max_new_tokens: int, warp: Warp, seed: int, chat: bool, system: str | None

@@ -1,0 +1,343 @@
+"""`model.generate(…, custom_generate=decoder)`: transformers' settings, the decoder's text."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import Fixed
+from specpilot.controllers.warp import Warp
+from specpilot.infer.decoder import SpeculativeDecoder
+from torch import Tensor
+from transformers import (
+    EosTokenCriteria,
+    GenerationConfig,
+    LlamaForCausalLM,
+    LogitNormalization,
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TextIteratorStreamer,
+    TextStreamer,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    set_seed,
+)
+from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
+
+from .tiny import byte_tokenizer, make
+
+PROMPT = [5, 9, 2, 44, 17, 3, 30]
+IDS = torch.tensor([PROMPT])
+PAD = 63
+ROWS = [[31, 48], [40, 38, 57, 14, 44], [4, 33, 0, 49]]
+BATCH = torch.tensor([[PAD] * (5 - len(row)) + row for row in ROWS])
+MASK = (BATCH != PAD).long()
+
+
+def pair(architecture: str = "llama", **options: Any) -> tuple[Any, SpeculativeDecoder]:
+    model = make(architecture)
+    return model, SpeculativeDecoder(model, make(architecture, layers=1), **options)
+
+
+def drawn_seed() -> int:
+    """What the next call will draw from the global generator, left as it was."""
+    with torch.random.fork_rng():
+        return int(torch.randint(2**32, ()))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+@pytest.mark.parametrize("settings", [{"max_new_tokens": 40}, {"max_length": 30}, {}])
+def test_greedy_is_transformers_own(architecture: str, settings: dict[str, int]) -> None:
+    model, decoder = pair(architecture)
+    inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), **settings}
+    assert torch.equal(model.generate(**inputs, custom_generate=decoder), model.generate(**inputs, do_sample=False))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+@pytest.mark.parametrize("pad", [{}, {"pad_token_id": PAD}])
+def test_greedy_batches_are_transformers_own(architecture: str, pad: dict[str, int]) -> None:
+    """Padding on the left is no text; rows that come to an end token are padded on the right."""
+    model, decoder = pair(architecture)
+    inputs = {"input_ids": BATCH, "attention_mask": MASK, "max_new_tokens": 40, "do_sample": False, **pad}
+    free = model.generate(**inputs)
+    assert torch.equal(model.generate(**inputs, custom_generate=decoder), free)
+    for ends in (int(free[0, 8]), free[:2, 9].tolist()):
+        expected = model.generate(**inputs, eos_token_id=ends)
+        assert not torch.equal(expected, free[:, : expected.shape[1]])  # some row is padded
+        assert torch.equal(model.generate(**inputs, eos_token_id=ends, custom_generate=decoder), expected)
+
+
+SETTINGS = [
+    ({}, {}),
+    ({"temperature": 0.7, "top_k": 8, "top_p": 0.9}, {"temperature": 0.7, "top_k": 8, "top_p": 0.9}),
+    ({"top_k": 0}, {"top_k": None}),
+    ({"top_k": None, "top_p": None, "temperature": None}, {"top_k": None}),
+]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+@pytest.mark.parametrize(("theirs", "ours"), SETTINGS)
+def test_samples_are_the_decoders(architecture: str, theirs: dict[str, float], ours: dict[str, Any]) -> None:
+    model, decoder = pair(architecture)
+    set_seed(1)
+    expected = decoder.generate(PROMPT, max_new_tokens=30, seed=drawn_seed(), **ours)
+    output = model.generate(IDS, max_new_tokens=30, do_sample=True, custom_generate=decoder, **theirs)
+    assert output.tolist() == [PROMPT + expected.tokens]
+
+
+def test_sampled_batches_are_the_decoders() -> None:
+    model, decoder = pair()
+    seed = drawn_seed()
+    inputs = {"input_ids": BATCH, "attention_mask": MASK, "max_new_tokens": 20, "do_sample": True}
+    output = model.generate(**inputs, custom_generate=decoder)
+    assert output[:, 5:].tolist() == [row.tokens for row in decoder.generate(ROWS, max_new_tokens=20, seed=seed)]
+
+
+def test_several_samples_of_a_prompt() -> None:
+    model, decoder = pair()
+    seed = drawn_seed()
+    output = model.generate(IDS, max_new_tokens=20, do_sample=True, num_return_sequences=3, custom_generate=decoder)
+    assert output[:, len(PROMPT) :].tolist() == [
+        decoder.generate(PROMPT, max_new_tokens=20, seed=seed + i).tokens for i in range(3)
+    ]
+    assert len({tuple(row) for row in output.tolist()}) == 3
+
+
+@pytest.mark.parametrize("warp", [Warp(0.7, 8, 0.9), Warp(1.3, None, 0.6), Warp(2.0, 5, 1.0)])
+def test_settings_mean_the_same(warp: Warp) -> None:
+    """The law transformers samples from under the settings that are passed on is the warp's."""
+    processors = LogitsProcessorList([TemperatureLogitsWarper(warp.temperature)])
+    if warp.top_k is not None:
+        processors.append(TopKLogitsWarper(warp.top_k))
+    if warp.top_p < 1:
+        processors.append(TopPLogitsWarper(warp.top_p))
+    logits = torch.randn(50, 64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(torch.softmax(processors(IDS, logits), -1), warp(logits))
+
+
+def test_the_global_seed_decides() -> None:
+    model, decoder = pair()
+
+    def sample() -> list[int]:
+        return model.generate(IDS, max_new_tokens=30, do_sample=True, custom_generate=decoder)[0].tolist()
+
+    texts = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        texts.append((sample(), sample()))
+    assert texts[0] == texts[1]
+    assert len({tuple(text) for two in texts for text in two}) == 4
+
+
+def test_greedy_leaves_the_global_generator_alone() -> None:
+    model, decoder = pair()
+    before = torch.get_rng_state()
+    model.generate(IDS, max_new_tokens=10, custom_generate=decoder)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("ends", [None, "model", "call"])
+def test_whose_end_tokens(ends: str | None) -> None:
+    """The model's or the call's, as in transformers; never the decoder's own, which stay what they were."""
+    model, decoder = pair()
+    free = model.generate(IDS, max_new_tokens=30, do_sample=False)[0, len(PROMPT) :].tolist()
+    decoder.stop_tokens = frozenset(free[:1])
+    call = {"eos_token_id": [free[4], 62]} if ends == "call" else {}
+    if ends == "model":
+        model.generation_config.eos_token_id = free[4]
+    output = model.generate(IDS, max_new_tokens=30, custom_generate=decoder, **call)[0, len(PROMPT) :].tolist()
+    assert output == (free if ends is None else free[: free.index(free[4]) + 1])
+    assert decoder.stop_tokens == frozenset(free[:1])
+
+
+def test_transformers_own_output_class() -> None:
+    model, decoder = pair()
+    inputs = {"input_ids": IDS, "max_new_tokens": 20, "custom_generate": decoder}
+    output = model.generate(**inputs, return_dict_in_generate=True)
+    assert isinstance(output, GenerateDecoderOnlyOutput)
+    assert output.keys() == {"sequences"}
+    assert torch.equal(output.sequences, model.generate(**inputs))
+
+
+def test_settings_in_one_object() -> None:
+    model, decoder = pair()
+    config = GenerationConfig(max_new_tokens=12, do_sample=True, top_k=5, early_stopping=True, output_logits=False)
+    seed = drawn_seed()
+    output = model.generate(IDS, generation_config=config, custom_generate=decoder)
+    assert output[0, len(PROMPT) :].tolist() == decoder.generate(PROMPT, max_new_tokens=12, top_k=5, seed=seed).tokens
+
+
+class Recorder(BaseStreamer):
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def put(self, value: Tensor) -> None:
+        self.heard.append(value.tolist())
+
+    def end(self) -> None:
+        self.heard.append("end")
+
+
+def test_streamers_hear_what_transformers_tells_them() -> None:
+    model, decoder = pair()
+    ours, theirs = Recorder(), Recorder()
+    inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "max_new_tokens": 25, "do_sample": False}
+    model.generate(**inputs, custom_generate=decoder, streamer=ours)
+    model.generate(**inputs, streamer=theirs)
+    assert ours.heard == theirs.heard
+
+
+def test_tokens_stream_as_rounds_complete() -> None:
+    """A reader that gives up after five tokens stops the decoding there."""
+
+    class Impatient(Recorder):
+        def put(self, value: Tensor) -> None:
+            super().put(value)
+            if len(self.heard) == 6:
+                raise InterruptedError
+
+    model, decoder = pair(length=Fixed(2))
+    streamer = Impatient()
+    with pytest.raises(InterruptedError):
+        model.generate(IDS, max_new_tokens=100, custom_generate=decoder, streamer=streamer)
+    assert decoder.target.length <= len(PROMPT) + 5 + 3
+
+
+def test_text_streamers(capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = byte_tokenizer()
+    model = make(vocab=257)
+    decoder = SpeculativeDecoder(model, make(vocab=257, layers=1), tokenizer)
+    ids = tokenizer("Grüße", return_tensors="pt").input_ids
+    settings = {"max_new_tokens": 40, "custom_generate": decoder}
+    text = tokenizer.decode(model.generate(ids, **settings)[0], skip_special_tokens=True)
+
+    model.generate(ids, streamer=TextStreamer(tokenizer, skip_special_tokens=True), **settings)
+    assert capsys.readouterr().out == text + "\n"
+
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=60)
+    reader = Thread(target=model.generate, args=(ids,), kwargs={"streamer": streamer, **settings})
+    reader.start()
+    assert "Grüße" + "".join(streamer) == text
+    reader.join()
+
+
+def test_trees_and_decoders_without_a_draft() -> None:
+    model = make()
+    expected = model.generate(IDS, max_new_tokens=30, do_sample=False)
+    tree = SpeculativeDecoder(model, make(layers=1), verifier="mcss", tree=(3, 2, 1))
+    for decoder in (tree, SpeculativeDecoder(model, None)):
+        assert torch.equal(model.generate(IDS, max_new_tokens=30, custom_generate=decoder), expected)
+    with pytest.raises(InputError, match="trees are drafted for one prompt at a time"):
+        model.generate(BATCH, attention_mask=MASK, max_new_tokens=5, custom_generate=tree)
+
+
+REFUSED: dict[str, Any] = {
+    "num_beams": 4,
+    "repetition_penalty": 1.2,
+    "encoder_repetition_penalty": 1.2,
+    "no_repeat_ngram_size": 2,
+    "encoder_no_repeat_ngram_size": 2,
+    "bad_words_ids": [[3]],
+    "min_p": 0.1,
+    "top_h": 0.4,
+    "typical_p": 0.9,
+    "epsilon_cutoff": 0.01,
+    "eta_cutoff": 0.01,
+    "min_length": 9,
+    "min_new_tokens": 3,
+    "forced_bos_token_id": 0,
+    "forced_eos_token_id": 1,
+    "suppress_tokens": [1],
+    "begin_suppress_tokens": [1],
+    "sequence_bias": [[[3], 1.0]],
+    "exponential_decay_length_penalty": (3, 1.1),
+    "remove_invalid_values": True,
+    "renormalize_logits": True,
+    "guidance_scale": 1.5,
+    "watermarking_config": {"bias": 2.0},
+    "max_time": 3.0,
+    "use_cache": False,
+    "cache_implementation": "static",
+    "prefill_chunk_size": 4,
+    "output_scores": True,
+    "output_logits": True,
+    "output_attentions": True,
+    "output_hidden_states": True,
+    "prompt_lookup_num_tokens": 3,
+    "assistant_early_exit": 1,
+    "assistant_ensemble_weight": 0.5,
+    "num_assistant_tokens": 3,
+    "use_mtp": True,
+    "penalty_alpha": 0.6,
+    "dola_layers": "low",
+    "constraints": [1],
+    "force_words_ids": [[3]],
+    "assistant_model": make(layers=1),
+    "logits_processor": LogitsProcessorList([TemperatureLogitsWarper(0.5)]),
+    "stopping_criteria": [EosTokenCriteria(3)],
+    "prefix_allowed_tokens_fn": lambda batch, ids: [1, 2],
+    "synced_gpus": True,
+    "position_ids": torch.arange(1, 8)[None],
+    "inputs_embeds": torch.zeros(1, 7, 32),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_done_is_refused_by_name(name: str) -> None:
+    model, decoder = pair()
+    settings = {"eos_token_id": 7, "do_sample": True, "max_new_tokens": 5, "return_dict_in_generate": True}
+    with pytest.raises(InputError, match=rf"^{name}(=[^\n]+)?: not supported by the decoder[^\n]+$"):
+        model.generate(IDS, custom_generate=decoder, **settings | {name: REFUSED[name]})
+
+
+def test_settings_of_the_models_own_count_too() -> None:
+    model, decoder = pair()
+    model.generation_config.repetition_penalty = 1.1
+    with pytest.raises(InputError, match=r"^repetition_penalty=1.1: .*; take repetition_penalty=1.0$"):
+        model.generate(IDS, custom_generate=decoder)
+    model.generate(IDS, custom_generate=decoder, repetition_penalty=1.0)
+
+
+def test_sampling_settings_out_of_range() -> None:
+    model, decoder = pair()
+    with pytest.raises(InputError, match=r"^top_p=0.0: must be in"):
+        model.generate(IDS, custom_generate=decoder, do_sample=True, top_p=0.0)
+
+
+def test_what_transformers_refuses_itself() -> None:
+    model, decoder = pair()
+    for settings in ({"max_new_tokens": 0}, {"max_length": 7}, {"stop_strings": "."}, {"top_z": 1}):
+        with pytest.raises(ValueError, match=next(iter(settings)).replace("_", ".")):
+            model.generate(IDS, custom_generate=decoder, **settings)
+
+
+class OwnProcessors(LlamaForCausalLM):
+    """As some models do, it puts a processor of its own into every generation."""
+
+    def _get_logits_processor(self, *args: Any, **kwargs: Any) -> LogitsProcessorList:
+        return LogitsProcessorList([*super()._get_logits_processor(*args, **kwargs), LogitNormalization()])
+
+
+def test_processors_of_the_models_own() -> None:
+    model = OwnProcessors(make().config)
+    with pytest.raises(InputError, match=r"^LogitNormalization: the model's own generate asks for it"):
+        model.generate(IDS, custom_generate=SpeculativeDecoder(model, None))
+
+
+def test_models_and_inputs_that_do_not_fit() -> None:
+    model, decoder = pair()
+    with pytest.raises(InputError, match=r"^model: a LlamaForCausalLM that is not the decoder's target"):
+        make().generate(IDS, custom_generate=decoder)
+    with pytest.raises(InputError, match=r"^decoder: .*call decoder\.generate, or model\.generate"):
+        decoder(model, IDS, generation_config=model.generation_config, logits_processor=[], stopping_criteria=[])
+    for mask in ([1, 1, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 0], [0] * 7):
+        with pytest.raises(InputError, match=r"^attention_mask: row 0 is not padded on the left alone"):
+            model.generate(IDS, attention_mask=torch.tensor([mask]), custom_generate=decoder)
+    with pytest.raises(InputError, match=r"^streamer: 3 prompts have no one stream"):
+        model.generate(BATCH, attention_mask=MASK, custom_generate=decoder, streamer=Recorder())
+    with pytest.raises(InputError, match=r"^pad_token_id=None: the rows end at different lengths"):
+        model.generate(BATCH, attention_mask=MASK, max_new_tokens=127, custom_generate=decoder)
