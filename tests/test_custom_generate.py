@@ -182,7 +182,8 @@ class Recorder(BaseStreamer):
 
 
 def test_streamers_hear_what_transformers_tells_them() -> None:
-    model, decoder = pair()
+    model = make()
+    decoder = SpeculativeDecoder(model, model)  # several tokens a round
     ours, theirs = Recorder(), Recorder()
     inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "max_new_tokens": 25, "do_sample": False}
     model.generate(**inputs, custom_generate=decoder, streamer=ours)
