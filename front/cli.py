@@ -28,6 +28,9 @@ COMMANDS: Commands = {
     "generate": generate.generate,
     "bench": {
         "decode": bench.decode,
+        "batch": bench.batch,
+        "profile": bench.profile,
+        "memory": bench.memory,
         "rollouts": bench.rollouts,
         "forward": bench.forward,
         "otm": bench.otm,

@@ -71,7 +71,7 @@ class Law:
         """What row i gives ``tokens[i]``; there may be fewer tokens than rows."""
         if self.lists is None:
             index = torch.tensor(tokens, dtype=torch.long, device=self.probabilities.device)
-            return self.dense[: len(tokens)].gather(1, index.unsqueeze(1)).squeeze(1).tolist()  # type: ignore[no-any-return]
+            return self.dense[: len(tokens)].gather(1, index.unsqueeze(1)).squeeze(1).tolist()
         return [
             row[0][row[1].index(token)] if token in row[1] else 0.0
             for row, token in zip(self.lists, tokens, strict=False)

@@ -92,9 +92,11 @@ class LeanLlama:
         x = self.embedding[tokens.reshape(-1)]  # (B·n, d)
         for layer, kept in zip(self.layers, cache.own, strict=True):
             heads = layer.qkv(layer.before_attention(x)).view(batch, n, -1, self.head_size).transpose(1, 2)
-            turned, v = heads.split([rotated, self.kv_heads], 1)  # (B, H + H_kv, n, D): queries and keys turn alike
+            turned, v = heads.split_with_sizes(
+                [rotated, self.kv_heads], 1
+            )  # (B, H + H_kv, n, D): queries and keys turn alike
             turned = torch.addcmul(turned * cos, turned.roll(half, -1), sin)
-            q, k = turned.split([self.heads, self.kv_heads], 1)
+            q, k = turned.split_with_sizes([self.heads, self.kv_heads], 1)
             mixed = self._attend(q, *kept.update(k, v), mask, triangle)
             x = x + layer.out(mixed.transpose(1, 2).reshape(batch * n, -1))
             gate, up = layer.gate_up(layer.before_mlp(x)).chunk(2, -1)

@@ -231,8 +231,9 @@ def test_trees_and_decoders_without_a_draft() -> None:
     tree = SpeculativeDecoder(model, make(layers=1), verifier="mcss", tree=(3, 2, 1))
     for decoder in (tree, SpeculativeDecoder(model, None)):
         assert torch.equal(model.generate(IDS, max_new_tokens=30, custom_generate=decoder), expected)
-    with pytest.raises(InputError, match="trees are drafted for one prompt at a time"):
-        model.generate(BATCH, attention_mask=MASK, max_new_tokens=5, custom_generate=tree)
+    expected = model.generate(BATCH, attention_mask=MASK, max_new_tokens=12, do_sample=False)
+    found = model.generate(BATCH, attention_mask=MASK, max_new_tokens=12, do_sample=False, custom_generate=tree)
+    assert torch.equal(found, expected)
 
 
 REFUSED: dict[str, Any] = {

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ..bench.workload import Workload
 from ..data_gen.settings import AcceptanceData
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    Advance = Callable[[], None]
 
 
 def rollouts(settings: AcceptanceData, *, repeats: int = 3) -> None:
@@ -50,84 +59,84 @@ def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 5
     print(json.dumps(bench_forward(target, draft, repeats) | {"machine": machine(), "versions": versions()}))
 
 
-def decode(
-    *,
-    target: str = "tiny",
-    draft: str = "tiny-draft",
-    controller: str | None = None,
-    prompts: str = "builtin",
-    column: str = "prompt",
-    split: str = "test",
-    limit: int = 20,
-    chat: bool = True,
-    max_new_tokens: int = 128,
-    temperature: float = 1.0,
-    top_k: int | None = 50,
-    top_p: float = 1.0,
-    repeats: int = 3,
-    dtype: str = "float32",
-    compile: bool = False,
-    device: str = "auto",
-) -> None:
+def decode(settings: Workload, *, controller: str | None = None, repeats: int = 3) -> None:
     """Time the decoder against transformers' generate and assisted generation: same prompts, same pair, one process.
 
     Args:
-        target: Target model.
-        draft: Draft model.
         controller: Trained acceptance head for this pair (folder or hub id); the shipped pair has its own.
-        prompts: 'builtin', a JSON Lines/Parquet/text file, or a hub dataset id.
-        column: Column that holds the prompt.
-        split: Split of the built-in bank or of a hub dataset.
-        limit: How many prompts.
-        chat: Put prompts into the chat template.
-        max_new_tokens: Longest continuation.
-        temperature: Warp of both models; 0 is greedy.
-        top_k: Keep the k most probable tokens; null keeps all.
-        top_p: Keep the most probable tokens up to this mass.
         repeats: Passes over all prompts; medians are reported.
-        dtype: float32, bfloat16 or float16.
-        compile: Compile the decoder's models; transformers keeps its own way.
-        device: auto, cpu, cuda, …
     """
-    import json
-
-    from rich.console import Console
-
     from ..bench.decode import as_table, bench_decode
-    from ..controllers.errors import InputError
+    from ..bench.load import load
     from ..controllers.warp import Warp
-    from ..data_gen.prompts import load_prompts
-    from ..infer.decoder import SpeculativeDecoder
-    from ..infer.machine import machine, versions
-    from ..infer.prompting import encode_prompt
-    from ..infer.quiet import quiet
 
-    for name, value in (("repeats", repeats), ("limit", limit)):
-        if value < 1:
-            raise InputError(f"{name}={value}: must be at least 1")
-    quiet()
-    warp = Warp(temperature, top_k, top_p)
-    decoder = SpeculativeDecoder.from_pretrained(target, draft, dtype=dtype, device=device, compile=compile)
-    rows = load_prompts(prompts, column=column, split=split, limit=limit)
-    console = Console(stderr=True)
-    if controller is None and (target, draft) == ("tiny", "tiny-draft"):
+    console, _ = _begin(settings, repeats=repeats)
+    decoder, prompts = load(settings)
+    if controller is None and (settings.target, settings.draft) == ("tiny", "tiny-draft"):
         controller = "tiny-head"
     result = bench_decode(
         decoder,
-        [encode_prompt(decoder.tokenizer, row.prompt, chat=chat) for row in rows],
-        warp,
-        max_new_tokens=max_new_tokens,
+        prompts,
+        Warp(settings.temperature, settings.top_k, settings.top_p),
+        max_new_tokens=settings.max_new_tokens,
         repeats=repeats,
         controller=controller,
         console=console,
     )
-    settings = {
-        "target": target, "draft": draft, "prompts": len(rows), "max_new_tokens": max_new_tokens, "dtype": dtype,
-        "compile": compile,
-        "repeats": repeats, **warp.as_dict(),
-    }  # fmt: skip
     console.print(as_table(result))
-    print(json.dumps(result | {"settings": settings, "machine": machine(), "versions": versions()}))
+    _end(result, settings, repeats=repeats)
+
+
+def batch(settings: Workload, *, repeats: int = 3) -> None:
+    """Time batches of 1 to 16 prompts, autoregressive and with drafts of two lengths.
+
+    Args:
+        repeats: Passes over all prompts; medians are reported.
+    """
+    from ..bench.batch import LENGTHS, SIZES, bench_batch
+    from ..bench.load import load
+
+    _, progress = _begin(settings, repeats=repeats)
+    decoder, prompts = load(settings)
+    with progress("passes", (repeats + 1) * len(LENGTHS) * len(SIZES)) as advance:
+        result = bench_batch(decoder, prompts, settings.sampling, repeats, advance)
+    _end(result, settings, repeats=repeats)
+
+
+def memory(settings: Workload, *, requests: int = 1000) -> None:
+    """Watch the process's memory over many requests of random lengths.
+
+    Args:
+        requests: How many; a reading is taken after every hundredth.
+    """
+    from ..bench.load import load
+    from ..bench.memory import bench_memory
+
+    _, progress = _begin(settings, requests=requests)
+    decoder, prompts = load(settings)
+    with progress("requests", requests) as advance:
+        result = bench_memory(decoder, prompts, settings.sampling, requests, advance)
+    _end(result, settings, requests=requests)
+
+
+def profile(settings: Workload, *, length: int = 5) -> None:
+    """Break the decoder's wall time down into its parts.
+
+    Args:
+        length: Tokens a draft.
+    """
+    from ..bench.load import load
+    from ..bench.profile import profile as measure
+    from ..controllers.length import Fixed
+
+    console, _ = _begin(settings)
+    decoder, prompts = load(settings)
+    decoder.length = Fixed(length)
+    result = measure(decoder, prompts, settings.sampling)
+    for label, part in result["parts"].items():
+        console.print(f"{part['share']:6.1%} {part['calls']:7d} × {part['microseconds']:7.1f} µs  {label}")
+    console.print(f"{result['rest_share']:6.1%}                       the loop around them")
+    _end(result, settings, length=length)
 
 
 def otm(
@@ -170,64 +179,55 @@ def otm(
     print(json.dumps(result | {"prompt": prompt, "picture": str(output), "versions": versions()}))
 
 
-def spectr(
-    *,
-    target: str = "tiny",
-    draft: str = "tiny-draft",
-    prompts: str = "builtin",
-    column: str = "prompt",
-    split: str = "test",
-    limit: int = 60,
-    max_new_tokens: int = 128,
-    temperature: float = 1.0,
-    top_k: int | None = 50,
-    top_p: float = 1.0,
-) -> None:
-    """Tokens per target forward by number and length of drafts (SpecTr, Table 2).
-
-    Args:
-        target: Target model.
-        draft: Draft model.
-        prompts: 'builtin', a JSON Lines/Parquet/text file, or a hub dataset id.
-        column: Column that holds the prompt.
-        split: Split of the built-in bank or of a hub dataset.
-        limit: How many prompts.
-        max_new_tokens: Longest continuation.
-        temperature: Warp of both models; 0 is greedy.
-        top_k: Keep the k most probable tokens; null keeps all.
-        top_p: Keep the most probable tokens up to this mass.
-    """
-    import json
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def spectr(settings: Workload) -> None:
+    """Tokens per target forward by number and length of drafts (SpecTr, Table 2)."""
     from rich.table import Table
 
+    from ..bench.load import load
     from ..bench.spectr import DRAFTS, LENGTHS, RULES, bench_spectr
-    from ..controllers.errors import InputError
-    from ..data_gen.prompts import load_prompts
-    from ..infer.decoder import SpeculativeDecoder
-    from ..infer.machine import versions
-    from ..infer.prompting import encode_prompt
-    from ..infer.quiet import quiet
 
-    if limit < 1:
-        raise InputError(f"limit={limit}: must be at least 1")
-    quiet()
-    decoder = SpeculativeDecoder.from_pretrained(target, draft)
-    rows = load_prompts(prompts, column=column, split=split, limit=limit)
-    texts = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
-    sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    console = Console(stderr=True)
-    columns = (TextColumn("generations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(texts) * len(RULES) * len(LENGTHS) * len(DRAFTS))
-        result = bench_spectr(decoder, texts, sampling, lambda: progress.advance(task))
+    console, progress = _begin(settings)
+    decoder, prompts = load(settings)
+    with progress("generations", len(prompts) * len(RULES) * len(LENGTHS) * len(DRAFTS)) as advance:
+        result = bench_spectr(decoder, prompts, settings.sampling, advance)
     table = Table("rule", "L", *(f"K = {drafts}" for drafts in DRAFTS), title="tokens per target forward")
     for rule, by_length in result["block_efficiency"].items():
         for length, by_drafts in by_length.items():
             cells = [f"{x['value']:.2f} ({x['low']:.2f}-{x['high']:.2f})" for x in by_drafts.values()]
             table.add_row(rule, length, *cells)
     console.print(table)
-    settings = {"target": target, "draft": draft, "prompts": len(texts), **sampling}
-    print(json.dumps(result | {"settings": settings, "versions": versions()}))
+    _end(result, settings)
+
+
+def _begin(settings: Workload, **counts: int) -> tuple[Console, Callable[[str, int], AbstractContextManager[Advance]]]:
+    """A console for what is not the result, and a progress bar on it; ``counts`` must be positive."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from ..controllers.errors import InputError
+    from ..infer.quiet import quiet
+
+    for name, value in counts.items():
+        if value < 1:
+            raise InputError(f"{name}={value}: must be at least 1")
+    quiet()
+    console = Console(stderr=True)
+
+    @contextmanager
+    def progress(what: str, total: int) -> Iterator[Advance]:
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("", total=total)
+            yield lambda: bar.advance(task)
+
+    return console, progress
+
+
+def _end(result: dict[str, Any], settings: Workload, **more: int) -> None:
+    """The result as one line of JSON, with what it was made of and on."""
+    import json
+    from dataclasses import asdict
+
+    from ..infer.machine import machine, versions
+
+    print(json.dumps(result | {"settings": asdict(settings) | more, "machine": machine(), "versions": versions()}))

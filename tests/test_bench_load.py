@@ -1,0 +1,65 @@
+"""Batches, memory and the profile of the decoder, on a random pair."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from specpilot.bench.batch import LENGTHS, SIZES, bench_batch
+from specpilot.bench.memory import bench_memory
+from specpilot.bench.profile import profile
+from specpilot.cli import main
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.decoder import SpeculativeDecoder
+
+from .tiny import make, save_pair
+
+PROMPTS = [[1, 2, 3], [9, 8], [7] * 12]
+SAMPLING = {"max_new_tokens": 12, "temperature": 1.0, "top_k": 8, "top_p": 1.0}
+
+
+def test_batches_of_all_sizes() -> None:
+    rates = bench_batch(SpeculativeDecoder(make(), make(layers=1)), PROMPTS, SAMPLING, repeats=1)["tokens_per_second"]
+    assert {int(name.removeprefix("fixed-")) for name in rates} == set(LENGTHS)
+    assert all(
+        {int(size) for size in by_size} == set(SIZES) and min(by_size.values()) > 0 for by_size in rates.values()
+    )
+
+
+def test_requests_leave_nothing_behind() -> None:
+    readings = bench_memory(SpeculativeDecoder(make(), make(layers=1)), PROMPTS, SAMPLING, requests=300)["readings"]
+    assert [reading["requests"] for reading in readings] == [100, 200, 300]
+    assert len({reading["tensors"] for reading in readings}) == 1
+
+
+def test_profile_adds_up_and_is_taken_off_again() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1))
+    before, verify = CachedModel.forward, decoder.verify
+    result = profile(decoder, PROMPTS, SAMPLING)
+    assert sum(part["share"] for part in result["parts"].values()) + result["rest_share"] == pytest.approx(1)
+    assert {"forwards of target", "forwards of draft 1", "verification", "drawing tokens"} <= result["parts"].keys()
+    assert 0 < result["rest_share"] < 1
+    assert CachedModel.forward is before
+    assert decoder.verify is verify
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = save_pair(tmp_path)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one\nanother\n")
+    words = ["--target", target, "--draft", draft, "--limit", "2", "--max-new-tokens", "4", "--prompts", str(prompts)]
+    for command, more, key in (
+        ("batch", ["--repeats", "1"], "tokens_per_second"),
+        ("memory", ["--requests", "100"], "readings"),
+        ("profile", ["--length", "2"], "parts"),
+        ("spectr", [], "block_efficiency"),
+    ):
+        assert main(["bench", command, *words, *more]) == 0
+        result = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert result[key]
+        assert result["settings"]["limit"] == 2
+    assert main(["bench", "memory", *words, "--requests", "0"]) == 2
+    assert "requests=0: must be at least 1" in capsys.readouterr().err
+    assert main(["bench", "batch", "--limit", "0"]) == 2
+    assert "limit=0: must be at least 1" in capsys.readouterr().err
