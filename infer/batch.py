@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ..controllers.length import MAX_DRAFT, LengthController, Step
+from ..controllers.length import MAX_DRAFT, LengthController
 from ..controllers.warp import Warp
 from .cached_model import CachedModel
 from .chance import Chance
-from .draft import NO_DRAFT, Draft
+from .draft import NO_DRAFT, Chain, Draft
 from .generation import Generation, Round
 from .law import Law
 from .rows import Rows
@@ -130,28 +130,17 @@ class Batch:
     def _draft(self, guessed: Rows) -> list[Draft]:
         """A chain for each row; rows that have stopped wait for the others."""
         vocab_size = self.read.model.vocab_size
-        tokens: list[list[int]] = [[] for _ in self.rows]
-        laws: list[list[Law]] = [[] for _ in self.rows]
-        unread = [row.text[length:] for row, length in zip(self.rows, guessed.lengths, strict=True)]
-        longest = [min(MAX_DRAFT, row.budget - len(row.generation.tokens) - 1) for row in self.rows]
-        drafting = [
-            not self._ended(row)
-            and longest[i] > 0
-            and max(unread[i]) < guessed.model.vocab_size
-            and row.length.start_round()
-            for i, row in enumerate(self.rows)
-        ]
-        while any(drafting):
-            reading = [new if on else [] for new, on in zip(unread, drafting, strict=True)]
+        chains = []
+        for row, length in zip(self.rows, guessed.lengths, strict=True):
+            unread = row.text[length:]
+            can_draft = not self._ended(row) and max(unread) < guessed.model.vocab_size
+            longest = min(MAX_DRAFT, row.budget - len(row.generation.tokens) - 1) if can_draft else 0
+            chains.append(Chain(unread, row.length, row.chance, longest, self.stop_tokens))
+        while any(chain.drafting for chain in chains):
+            reading = [chain.unread if chain.drafting else [] for chain in chains]
             logits, hidden = guessed.read(reading, last=True)
             q = Law.under(self.warp, logits[:, -1], vocab_size)  # of every row
-            for i in (i for i, on in enumerate(drafting) if on):
-                row = self.rows[i]
-                law = q.part(i, i + 1)
-                token = law.sample(0, row.chance)
-                tokens[i].append(token)
-                laws[i].append(law)
-                unread[i] = [token]
-                step = Step(len(tokens[i]), token, law.of([token])[0], law.probabilities, logits[i], hidden[i])
-                drafting[i] = len(tokens[i]) < longest[i] and token not in self.stop_tokens and row.length.observe(step)
-        return [Draft.chain(*drawn) for drawn in zip(tokens, laws, strict=True)]
+            for i, chain in enumerate(chains):
+                if chain.drafting:
+                    chain.add(q.part(i, i + 1), logits[i], hidden[i])
+        return [chain.draft() for chain in chains]

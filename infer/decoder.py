@@ -31,7 +31,7 @@ from .cache import as_row
 from .cached_model import CachedModel
 from .chance import Chance
 from .custom_generate import custom_generate
-from .draft import NO_DRAFT, Draft, draft_chain, merge
+from .draft import NO_DRAFT, Chain, Draft, draft_chain, merge
 from .draft_tree import count_nodes, draft_tree, parse_expansions
 from .foresight import foresee
 from .generation import Generation, Round
@@ -357,10 +357,8 @@ class SpeculativeDecoder:
             return NO_DRAFT
         vocab_size = self.target.vocab_size
         if self.tree is None:
-            return draft_chain(
-                draft, unread, self.length, warp, chance,
-                vocab_size=vocab_size, longest=min(MAX_DRAFT, longest), stop_tokens=self.stop_tokens,
-            )  # fmt: skip
+            chain = Chain(unread, self.length, chance, min(MAX_DRAFT, longest), self.stop_tokens)
+            return draft_chain(draft, chain, warp, vocab_size)
         return draft_tree(
             draft, unread, self.tree, warp, chance,
             vocab_size=vocab_size, deepest=longest, stop_tokens=self.stop_tokens, replacement=self.verifier != "mcss",

@@ -77,37 +77,50 @@ def merge(drafts: list[Draft]) -> Draft:
     )
 
 
-def draft_chain(
-    model: CachedModel,
-    unread: list[int],
-    controller: LengthController,
-    warp: Warp,
-    chance: Chance,
-    *,
-    vocab_size: int,
-    longest: int,
-    stop_tokens: frozenset[int],
-) -> Draft:
-    """Draft token by token until the controller stops, ``longest`` is reached, or a stop token is drawn.
+class Chain:
+    """A chain while it is drafted: token by token until the controller, the budget or a stop token ends it.
 
     Args:
-        model: the draft model; its cache holds all but the ``unread`` last tokens of the text so far.
-        unread: tokens to read first, at least one.
-        vocab_size: the target's vocabulary size V.
+        unread: tokens of the text that the draft model reads next, at least one.
+        longest: tokens to draft at most.
+
+    Attributes:
+        drafting: whether another token is wanted.
     """
-    tokens: list[int] = []
-    laws: list[Law] = []
-    drafting = longest > 0 and controller.start_round()
-    while drafting:
-        logits, hidden = model.forward(as_row(unread, model.device), keep=1)
-        law = Law.under(warp, logits[0], vocab_size)
-        token = law.sample(0, chance)
-        tokens.append(token)
-        laws.append(law)
-        unread = [token]
-        drafting = (
-            len(tokens) < longest
-            and token not in stop_tokens
-            and controller.observe(Step(len(tokens), token, law.of([token])[0], law.probabilities, logits, hidden))
+
+    def __init__(
+        self, unread: list[int], controller: LengthController, chance: Chance, longest: int, stop_tokens: frozenset[int]
+    ) -> None:
+        self.unread, self.controller, self.chance = unread, controller, chance
+        self.longest, self.stop_tokens = longest, stop_tokens
+        self.tokens: list[int] = []
+        self.laws: list[Law] = []
+        self.drafting = longest > 0 and controller.start_round()
+
+    def add(self, law: Law, logits: Tensor, hidden: Tensor) -> None:
+        """Draw the next token from ``law``, made of ``logits`` (…, V), which come from ``hidden`` (…, d)."""
+        token = law.sample(0, self.chance)
+        self.tokens.append(token)
+        self.laws.append(law)
+        self.unread = [token]
+        self.drafting = (
+            len(self.tokens) < self.longest
+            and token not in self.stop_tokens
+            and self.controller.observe(
+                Step(len(self.tokens), token, law.of([token])[0], law.probabilities, logits, hidden)
+            )
         )
-    return Draft.chain(tokens, laws)
+
+    def draft(self) -> Draft:
+        return Draft.chain(self.tokens, self.laws)
+
+
+def draft_chain(model: CachedModel, chain: Chain, warp: Warp, vocab_size: int) -> Draft:
+    """Draft ``chain`` to its end; V = ``vocab_size`` is the target's.
+
+    ``model`` is the draft model; its cache holds all of the text but what the chain has unread.
+    """
+    while chain.drafting:
+        logits, hidden = model.forward(as_row(chain.unread, model.device), keep=1)
+        chain.add(Law.under(warp, logits[0], vocab_size), logits, hidden)
+    return chain.draft()
