@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..controllers.errors import InputError
 from ..controllers.length import CumulativeConfidence, Fixed, LengthController
 from ..controllers.warp import Warp
 from ..infer.cached_model import CachedModel
@@ -65,8 +66,14 @@ def bench_decode(
     controller: str | None,
     console: Console,
 ) -> dict[str, Any]:
-    """Measure; ``decoder`` holds the pair, ``controller`` names a trained acceptance head for it, if there is one."""
+    """Measure; ``decoder`` holds the pair, ``controller`` names a trained acceptance head for it, if there is one.
+
+    Raises:
+        InputError: it is a pair of encoder-decoders.
+    """
     (draft,) = decoder.drafts
+    if draft.model.config.is_encoder_decoder:
+        raise InputError(f"{draft.model.config.model_type}: an encoder-decoder; bench decode times decoder-only pairs")
     theirs = Transformers(decoder.target.model, draft.model, warp, max_new_tokens)
     plain = SpeculativeDecoder(decoder.target.model, None, decoder.tokenizer)
     sampling: dict[str, Any] = {"temperature": warp.temperature, "top_k": warp.top_k, "top_p": warp.top_p}

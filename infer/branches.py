@@ -33,6 +33,12 @@ class Branches:
         """(1, n) each new token's position: the length of what it sees before itself."""
         return torch.tensor([[self.trunk + len(ancestors) for ancestors in self.above]], device=device)
 
+    def paths(self, first: int) -> list[list[int]]:
+        """Columns from the trunk down to each new token that no other stands below; new columns begin at ``first``."""
+        inner = {column for ancestors in self.above for column in ancestors}
+        below = [[*ancestors, first + new] for new, ancestors in enumerate(self.above)]
+        return [path for path in below if path[-1] not in inner]
+
 
 def ancestors_of(parents: list[int], node: int) -> list[int]:
     """The nodes above ``node``, the root's child first; ``parents`` holds -1 for children of the root."""

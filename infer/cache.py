@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -61,6 +62,11 @@ class PreallocatedLayer(CacheLayerMixin):
         keys, values = self.filled()
         self.keys, self.values = _gathered(keys, rows, columns, capacity), _gathered(values, rows, columns, capacity)
         self.capacity, self.length = capacity, columns.shape[1]
+
+    def expand(self, rows: int) -> None:
+        """See :meth:`PreallocatedCache.expanded`."""
+        keys, values = self.filled()
+        self.keys, self.values = keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1)
 
     def refill(self, rows: Tensor, width: int, newcomers: PreallocatedLayer | None, capacity: int) -> None:
         """See :meth:`PreallocatedCache.refill`."""
@@ -136,6 +142,32 @@ class PreallocatedCache(Cache):
         """Keep ``rows`` (B',), of each its ``columns`` (B', W) in this order; make room for ``capacity`` columns."""
         for layer in self.own:
             layer.gather(rows, columns, capacity)
+
+    def spread(self, columns: Tensor, capacity: int) -> PreallocatedCache:
+        """Of a batch of one, a cache with a row for each of ``columns`` (B, W), which it holds in this order."""
+        spread = self._copy()
+        spread.gather(columns.new_zeros(len(columns)), columns, capacity)
+        return spread
+
+    def expanded(self, rows: int) -> PreallocatedCache:
+        """Of a batch of one, the same for each of several rows: a view, to read from."""
+        expanded = self._copy()
+        for layer in expanded.own:
+            layer.expand(rows)
+        return expanded
+
+    def _copy(self) -> PreallocatedCache:
+        """Another cache of the same tensors."""
+        other = copy(self)
+        other.own = [copy(layer) for layer in self.own]
+        other.layers = list(other.own)
+        return other
+
+    def append(self, other: PreallocatedCache, rows: Tensor, columns: Tensor) -> None:
+        """Append to a batch of one n tokens of another cache, by their ``rows`` and ``columns`` there, (n,) each."""
+        for layer, source in zip(self.own, other.own, strict=True):
+            keys, values = source.filled()
+            layer.update(*(part[rows, :, columns].transpose(0, 1).unsqueeze(0) for part in (keys, values)))
 
     def refill(self, rows: Tensor, width: int, newcomers: PreallocatedCache | None, capacity: int) -> None:
         """Change the batch between two forwards: finished rows leave, others take their places.

@@ -33,10 +33,11 @@ from .chance import Chance
 from .custom_generate import custom_generate
 from .draft import NO_DRAFT, Chain, Draft, draft_chain, merge
 from .draft_tree import count_nodes, draft_tree, parse_expansions
+from .encoder_decoder import cached
 from .foresight import foresee
 from .generation import Generation, Round
 from .law import Law
-from .models import check_same_tokenizer, load_causal_lm, load_tokenizer
+from .models import check_same_tokenizer, load_model, load_tokenizer
 from .prompting import Prompt, encode_prompt, is_batch
 from .text_stream import TextStream
 from .verify import SELECTIONS, VERIFIERS, Verifier, verify_tree
@@ -82,7 +83,6 @@ class SpeculativeDecoder:
             raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")
         if tree is not None and length is not None:
             raise InputError("tree and length: a tree's shape is its length; give one of them")
-        self.target = CachedModel(target, compile=compile)
         if len(drafts) > 1 and (tree is None or verifier != "spec-infer"):
             raise InputError(
                 f"draft: {len(drafts)} of them can only feed one tree, and only spec-infer judges proposals of "
@@ -92,10 +92,16 @@ class SpeculativeDecoder:
             raise InputError(
                 "length: without a draft model there is nothing to stop; name one, or leave the length out"
             )
-        self.drafts = [CachedModel(model, compile=compile) for model in drafts]
-        for model in self.drafts:
-            if model.device != self.target.device:
-                raise InputError(f"target is on {self.target.device}, draft on {model.device}; put both on one device")
+        for model in drafts:
+            if model.config.is_encoder_decoder != target.config.is_encoder_decoder:
+                raise InputError(
+                    f"target is a {target.config.model_type}, draft a {model.config.model_type}: one of them is an "
+                    "encoder-decoder; take models of one kind"
+                )
+            if model.device != target.device:
+                raise InputError(f"target is on {target.device}, draft on {model.device}; put both on one device")
+        self.target = cached(target, compile=compile)
+        self.drafts = [cached(model, compile=compile) for model in drafts]
         self.tokenizer = tokenizer
         self.length = length or Fixed(4 if drafts else 0)
         self.tree = None if tree is None else parse_expansions("x".join(map(str, tree)))
@@ -134,11 +140,11 @@ class SpeculativeDecoder:
             InputError: a model, tokenizer or controller is missing or does not belong to this pair.
         """
         tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
-        target_model = load_causal_lm(target, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        target_model = load_model(target, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         drafts = []
         for name in [] if draft is None else [draft] if isinstance(draft, str) else draft:
             check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=trust_remote_code))
-            drafts.append(load_causal_lm(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code))
+            drafts.append(load_model(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code))
         if length is not None and not isinstance(length, LengthController):
             length = load_length(str(length), target_model, drafts[0] if drafts else None, tokenizer, threshold)
         expansions = parse_expansions(tree) if isinstance(tree, str) else tree
@@ -177,7 +183,8 @@ class SpeculativeDecoder:
 
         Args:
             prompt: text, token ids, or chat messages; a list of such is decoded as one batch, whose row i says what it
-                would say alone with ``seed + i``, but for rounding.
+                would say alone with ``seed + i``, but for rounding. (One after another with trees, and with models that
+                count positions by their cache's columns: MPT and encoder-decoders.)
             max_new_tokens: the budget; never exceeded, and never padded out: EOS ends earlier.
             temperature, top_k, top_p: the warp of both models; temperature 0 is greedy.
             seed: same seed, same output on one device; the global random state is neither read nor changed.
@@ -190,7 +197,9 @@ class SpeculativeDecoder:
         if is_batch(prompt):
             if on_tokens is not None:
                 raise InputError("on_tokens: several prompts have no one stream of tokens; give one prompt")
-            if self.tree is not None:  # one after another: branches of different rows have no columns in common
+            # One after another, where there is no batch to read: branches of different rows share no columns, and some
+            # models count positions by them.
+            if self.tree is not None or not all(model.takes_holes for model in (self.target, *self.drafts)):
                 sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
                 return [
                     self.generate(
@@ -307,15 +316,16 @@ class SpeculativeDecoder:
         """
         target, stats = self.target, generation.stats
         self.length.start_text()
-        text = list(generation.prompt_tokens)
 
         # The prefill's last distribution already gives a token.
         started = time.perf_counter()
+        text = target.begin(generation.prompt_tokens)
         prompt = as_row(text, target.device)
         room = len(text) + budget + len(self.drafts) * count_nodes(self.tree or ())
         target.start(room)
         logits, _ = target.forward(prompt, keep=1)
         for draft in self.drafts:
+            draft.begin(generation.prompt_tokens)
             draft.start(room)
             if _can_read(draft, text):
                 draft.forward(prompt, keep=1)

@@ -16,15 +16,17 @@ def foresee(
 
     Both caches are used up.
     """
-    target.start(len(prompt) + budget)
-    unread, said = prompt, list[int]()
+    text = target.begin(prompt)
+    target.start(len(text) + budget)
+    unread, said = text, list[int]()
     while len(said) < budget and not (said and said[-1] in stop_tokens):
         logits, _ = target.forward(as_row(unread, target.device), keep=1)
         said.append(int(logits[0, -1].argmax()))
         unread = said[-1:]
-    if max(prompt + said) >= draft.vocab_size:
+    if max(text + said) >= draft.vocab_size:
         return []  # text the draft has no embedding for: it will not be asked
-    draft.start(len(prompt) + len(said))
-    logits, _ = draft.forward(as_row([*prompt, *said[:-1]], draft.device), keep=len(said))
+    draft.begin(prompt)
+    draft.start(len(text) + len(said))
+    logits, _ = draft.forward(as_row([*text, *said[:-1]], draft.device), keep=len(said))
     guesses: list[int] = logits[0, :, : target.vocab_size].argmax(-1).tolist()
     return [guess == token for guess, token in zip(guesses, said, strict=True)]

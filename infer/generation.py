@@ -88,7 +88,7 @@ class Generation:
     """The output of one prompt.
 
     Attributes:
-        prompt_tokens: token ids the target was given.
+        prompt_tokens: token ids the target was given; those that an encoder read.
         tokens: generated ids, the end token included where it was reached.
         text: their text, special tokens left out.
         finish_reason: ``"eos"``, ``"length"`` (the budget) or ``"context"`` (the model's longest input).

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from ..checkpoints import shipped
 from ..controllers.errors import InputError
@@ -31,23 +39,25 @@ def pick_device(device: str) -> torch.device:
     return chosen
 
 
-def load_causal_lm(
+def load_model(
     name: str,
     *,
     dtype: str = "float32",
     device: str = "auto",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    decoder_only: bool = False,
 ) -> PreTrainedModel:
-    """A causal language model in evaluation mode, without gradients.
+    """A language model in evaluation mode, without gradients: a causal one or an encoder-decoder.
 
     Args:
         name: ``tiny`` and the like (see ``specpilot.checkpoints``), a folder in transformers' format, or a hub id.
         dtype: ``float32``, ``bfloat16``, ``float16`` or ``float64``.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, …
+        decoder_only: refuse an encoder-decoder, before its weights are fetched.
 
     Raises:
-        InputError: there is no such model, it is not a causal LM, or its weights are truncated or incomplete.
+        InputError: there is no such model, it is no language model, or its weights are truncated or incomplete.
     """
     if dtype not in DTYPES:
         raise InputError(f"dtype={dtype!r}: choose one of {', '.join(DTYPES)}")
@@ -55,9 +65,10 @@ def load_causal_lm(
     source = _source(name)
     try:
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
-        if config.is_encoder_decoder:
+        if config.is_encoder_decoder and decoder_only:
             raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        loaded: Any = kind.from_pretrained(
             source,
             revision=revision,
             trust_remote_code=trust_remote_code,
@@ -70,12 +81,15 @@ def load_causal_lm(
     except SafetensorError as error:
         raise InputError(f"{name}: a weight file is truncated or damaged ({error}); fetch it again") from error
     except (OSError, ValueError, RuntimeError) as error:  # not found, of another type, of the wrong shape
-        raise InputError(f"{name}: cannot be loaded as a causal language model ({_first_line(error)})") from error
+        raise InputError(f"{name}: cannot be loaded as a language model ({_first_line(error)})") from error
     model, report = loaded
     missing = sorted(report["missing_keys"])
     if missing:
         raise InputError(f"{name}: the weights of {missing[0]} and {len(missing) - 1} more are missing from its files")
     return model.to(place).eval().requires_grad_(False)  # type: ignore[no-any-return]
+
+
+load_causal_lm = partial(load_model, decoder_only=True)  # what datasets, training and benchmarks are made for
 
 
 def load_tokenizer(

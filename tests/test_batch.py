@@ -11,7 +11,7 @@ from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.rows import Rows
 
-from .tiny import ARCHITECTURES, byte_tokenizer, make
+from .tiny import ALIBI, ARCHITECTURES, byte_tokenizer, make
 
 PROMPTS = [torch.randint(64, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (3, 11, 1, 7, 7, 20)]
 
@@ -44,6 +44,14 @@ def test_rows_are_what_they_are_alone(architecture: str, temperature: float, rul
             assert getattr(row.stats, name) == getattr(alone.stats, name)
         ends.add(len(row.tokens))
     assert len(ends) > 1 or temperature == 0
+
+
+@pytest.mark.parametrize("architecture", ALIBI)
+def test_rows_of_models_that_count_positions(architecture: str) -> None:
+    decoder = SpeculativeDecoder(make(architecture), make(architecture, layers=1), length=Fixed(3))
+    together = decoder.generate(PROMPTS, max_new_tokens=25, seed=3, top_k=8)
+    for i, (prompt, row) in enumerate(zip(PROMPTS, together, strict=True)):
+        assert row.rounds == decoder.generate(prompt, max_new_tokens=25, seed=3 + i, top_k=8).rounds
 
 
 def test_long_batches_close_their_holes() -> None:

@@ -14,16 +14,9 @@ from specpilot.infer.branches import Branches, ancestors_of
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.lean_llama import LeanLlama
 from torch import nn
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
-from .tiny import ARCHITECTURES, make
+from .tiny import ALIBI, ARCHITECTURES, make
 
 
 def reference(model: CachedModel, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,7 +52,7 @@ def test_chunks_and_rollbacks(architecture: str, lean: bool, steps: list[tuple[i
             assert model.length == kept
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ALIBI])
 @pytest.mark.parametrize("lean", [True, False])
 def test_a_tree_in_one_forward(architecture: str, lean: bool) -> None:
     """Every node's logits are those of its own path, read alone; and a path that is kept is as if read alone."""
@@ -166,6 +159,3 @@ def test_models_that_cannot_be_rolled_back_are_refused() -> None:
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1}
     with pytest.raises(InputError, match="mamba: its recurrent state cannot be rolled back"):
         CachedModel(MambaForCausalLM(MambaConfig(**sizes)))
-    t5 = T5Config(vocab_size=20, d_model=8, d_ff=8, num_layers=1, num_heads=2, d_kv=4, decoder_start_token_id=0)
-    with pytest.raises(InputError, match="t5: encoder-decoder models are not supported"):
-        CachedModel(T5ForConditionalGeneration(t5))

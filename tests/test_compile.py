@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.encoder_decoder import cached
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.utils import fresh_cache
@@ -14,7 +14,7 @@ from .tiny import make
 
 @torch.inference_mode()
 def test_compiled_forwards_give_the_same_and_are_compiled_once() -> None:
-    models = [CachedModel(make("gpt2", layers=1), compile=on) for on in (False, True)]
+    models = [cached(make("gpt2", layers=1), compile=on) for on in (False, True)]
     assert models[1].call is not None
     graphs = counters["stats"]["unique_graphs"]
     for room in (20, 30):
@@ -30,7 +30,7 @@ def test_where_there_is_no_compiler_decoding_goes_on_without(monkeypatch: pytest
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
     torch.compiler.reset()
     with fresh_cache(), pytest.warns(UserWarning, match="compile: opt could not be compiled"):
-        model = CachedModel(make("opt"), compile=True)
+        model = cached(make("opt"), compile=True)
     assert model.call is None
     model.start(2)
     assert model.forward(torch.tensor([[1, 2]]))[0].shape == (1, 2, 64)
@@ -38,4 +38,9 @@ def test_where_there_is_no_compiler_decoding_goes_on_without(monkeypatch: pytest
 
 def test_lean_forwards_are_left_as_they_are() -> None:
     with pytest.warns(UserWarning, match="compile: llama has a lean forward"):
-        assert CachedModel(make("llama"), compile=True).call is None
+        assert cached(make("llama"), compile=True).call is None
+
+
+def test_encoder_decoders_are_not_compiled() -> None:
+    with pytest.warns(UserWarning, match="compile: t5 is decoded as it is"):
+        assert cached(make("t5"), compile=True).call is None

@@ -12,7 +12,7 @@ from specpilot.controllers.length import CumulativeConfidence, Fixed, LengthCont
 from specpilot.infer.decoder import SpeculativeDecoder
 from transformers import PreTrainedModel
 
-from .tiny import ARCHITECTURES, byte_tokenizer, make, save_pair
+from .tiny import ALIBI, ARCHITECTURES, byte_tokenizer, make, save_pair
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
 
@@ -54,7 +54,7 @@ def test_greedy_trees_equal_transformers(architecture: str, verifier: str) -> No
     assert accepted > 0
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ALIBI])
 def test_a_tree_of_the_targets_own_tokens_is_accepted_to_its_leaves(architecture: str) -> None:
     """p = q: some path always survives, and the tokens it leaves in both caches are the right ones."""
     target = make(architecture)
@@ -108,8 +108,9 @@ def test_budget_is_exact(budget: int) -> None:
     assert output.finish_reason == "length"
 
 
-def test_the_context_is_the_last_budget() -> None:
-    decoder = SpeculativeDecoder(make(context=32), make(context=32, layers=1))
+@pytest.mark.parametrize("architecture", ["llama", "mpt"])
+def test_the_context_is_the_last_budget(architecture: str) -> None:
+    decoder = SpeculativeDecoder(make(architecture, context=32), make(architecture, context=32, layers=1))
     output = decoder.generate(PROMPT, max_new_tokens=100)
     assert len(output.tokens) == 32 - len(PROMPT)
     assert output.finish_reason == "context"

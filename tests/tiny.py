@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    LongT5Config,
+    LongT5ForConditionalGeneration,
+    MptConfig,
+    MptForCausalLM,
+    MT5Config,
+    MT5ForConditionalGeneration,
     OPTConfig,
     OPTForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+    UMT5Config,
+    UMT5ForConditionalGeneration,
 )
 
 NO_SPECIALS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -73,14 +88,52 @@ def opt(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) 
     )
 
 
+def bloom(vocab: int = 64, layers: int = 2, hidden: int = 32) -> PreTrainedModel:
+    return BloomForCausalLM(BloomConfig(vocab_size=vocab, hidden_size=hidden, n_layer=layers, n_head=4, **NO_SPECIALS))
+
+
+def falcon(vocab: int = 64, layers: int = 2, hidden: int = 32) -> PreTrainedModel:
+    sizes = {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": 4}
+    return FalconForCausalLM(FalconConfig(**sizes, alibi=True, **NO_SPECIALS))
+
+
+def mpt(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
+    sizes = {"vocab_size": vocab, "d_model": hidden, "n_layers": layers, "n_heads": 4}
+    return MptForCausalLM(MptConfig(**sizes, max_seq_len=context, **NO_SPECIALS))
+
+
+def t5(
+    vocab: int = 64, layers: int = 2, hidden: int = 32, encoder_layers: int = 2, family: str = "t5"
+) -> PreTrainedModel:
+    """Distances of 10 and more are all one to it."""
+    config, kind = T5_FAMILY[family]
+    sizes = {"vocab_size": vocab, "d_model": hidden, "d_kv": hidden // 4, "d_ff": 2 * hidden, "num_heads": 4}
+    positions = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
+    specials = {"eos_token_id": None, "pad_token_id": 0, "decoder_start_token_id": 0}
+    model = kind(config(**sizes, num_layers=encoder_layers, num_decoder_layers=layers, **positions, **specials))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("layer_norm.weight") and "final" not in name:
+                parameter.mul_(3)  # or the embedding, tied to the head, has every token repeat itself
+    return model
+
+
+T5_FAMILY = {
+    "t5": (T5Config, T5ForConditionalGeneration),
+    "mt5": (MT5Config, MT5ForConditionalGeneration),
+    "umt5": (UMT5Config, UMT5ForConditionalGeneration),
+    "longt5": (LongT5Config, LongT5ForConditionalGeneration),
+}
 ARCHITECTURES = {"llama": llama, "gpt2": gpt2, "qwen": qwen, "opt": opt}
+ALIBI = {"bloom": bloom, "falcon": falcon, "mpt": mpt}  # they count positions themselves
+ENCODER_DECODERS = {family: partial(t5, family=family) for family in T5_FAMILY}
 
 
 def make(architecture: str = "llama", *, seed: int = 0, sharpness: float = 3.0, **sizes: int) -> PreTrainedModel:
     """A model whose next-token distributions are far from uniform: matrices are scaled up by ``sharpness``."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = ARCHITECTURES[architecture](**sizes)
+        model = (ARCHITECTURES | ALIBI | ENCODER_DECODERS)[architecture](**sizes)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:

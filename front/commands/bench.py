@@ -159,6 +159,7 @@ def otm(
     import torch
 
     from ..bench.otm import coins, models, plot_otm, uniforms
+    from ..infer.cache import as_row
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.machine import versions
     from ..infer.prompting import encode_prompt
@@ -166,13 +167,16 @@ def otm(
 
     quiet()
     decoder = SpeculativeDecoder.from_pretrained(target, draft)
-    ids = torch.tensor([encode_prompt(decoder.tokenizer, prompt)], device=decoder.target.device)
+    ids = encode_prompt(decoder.tokenizer, prompt)
     size = min(decoder.target.vocab_size, decoder.drafts[0].vocab_size)
-    with torch.inference_mode():
-        p, q = (
-            model.model(input_ids=ids).logits[0, -1, :size].double().softmax(-1)
-            for model in (decoder.target, *decoder.drafts)
-        )
+    laws = []
+    for model in (decoder.target, *decoder.drafts):
+        text = as_row(model.begin(ids), model.device)
+        model.start(text.shape[1])
+        with torch.inference_mode():
+            logits, _ = model.forward(text, keep=1)
+        laws.append(logits[0, -1, :size].double().softmax(-1))
+    p, q = laws
     result = {"uniforms": uniforms(), "coins": coins(), "models": models(p, q), "pair": f"{target} + {draft}"}
     output.parent.mkdir(parents=True, exist_ok=True)
     plot_otm(result, output)

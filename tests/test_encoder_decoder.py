@@ -1,0 +1,248 @@
+"""Pairs of the T5 family: one encoding a text, the decoder speculated on, and the law of the target's own text."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot import cli
+from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import AcceptanceLength, Fixed, LengthController, parse_rule
+from specpilot.controllers.warp import Warp
+from specpilot.infer.branches import Branches, ancestors_of
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.chance import Chance
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.encoder_decoder import EncoderDecoder, cached
+from specpilot.infer.generation import Generation
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor
+from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel
+
+from .enumeration import law
+from .tiny import ENCODER_DECODERS, byte_tokenizer, make
+
+PROMPT = [5, 9, 2, 44, 17, 3, 30]
+
+
+def transformers_greedy(model: PreTrainedModel, prompt: list[int], budget: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=budget, do_sample=False)
+    return output[0, 1:].tolist()  # the first is the start token
+
+
+def blurred(target: PreTrainedModel) -> PreTrainedModel:
+    """A draft that is right now and then."""
+    draft = deepcopy(target)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * parameter.std() * 0.05)
+    return draft
+
+
+def logits_after(model: PreTrainedModel, prompt: list[int], text: list[int]) -> Tensor:
+    """(V,) by transformers alone, token by token with its own cache."""
+    encoded = model.get_encoder()(input_ids=torch.tensor([prompt]))
+    cache = None
+    for token in text:
+        output = model(
+            encoder_outputs=encoded, decoder_input_ids=torch.tensor([[token]]), past_key_values=cache, use_cache=True
+        )
+        cache = output.past_key_values
+    return output.logits[0, -1]
+
+
+@pytest.mark.parametrize("family", ENCODER_DECODERS)
+@pytest.mark.parametrize("options", [
+    {"length": Fixed(4)}, {"length": parse_rule("cumulative-confidence:0.05"), "verifier": "block"},
+    {"tree": (3, 2, 1), "verifier": "spec-infer"}, {"tree": (2, 2), "verifier": "mcss"},
+])  # fmt: skip
+def test_greedy_equals_transformers(family: str, options: dict[str, Any]) -> None:
+    """Prompts and texts longer than the distances that the models tell apart."""
+    target = make(family)
+    decoder = SpeculativeDecoder(target, blurred(target), **options)
+    accepted = 0
+    for seed, length in enumerate((1, 7, 40)):
+        prompt = torch.randint(64, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+        output = decoder.generate(prompt, max_new_tokens=24, temperature=0)
+        assert output.tokens == transformers_greedy(target, prompt, 24)
+        assert output.prompt_tokens == prompt
+        accepted += output.stats.n_accepted
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("family", ENCODER_DECODERS)
+def test_texts_and_trees_through_the_cache(family: str) -> None:
+    """Chunks, a tree of unequal branches, and the path of it that is kept; the encoder has fewer layers."""
+    model = cached(make(family, encoder_layers=1))
+    assert isinstance(model, EncoderDecoder)
+    trunk, nodes, parents = [0, 5, 9, 3], [7, 8, 7, 1, 2, 6], [-1, -1, 0, 0, 1, 3]
+    above = [ancestors_of(parents, node) for node in range(len(nodes))]
+    with torch.inference_mode():
+        assert model.begin(PROMPT) == [0]
+        model.start(16)
+        for part in (trunk[:1], trunk[1:]):
+            logits, _ = model.forward(torch.tensor([part]))
+            expected = logits_after(model.model, PROMPT, trunk[: model.length])
+            torch.testing.assert_close(logits[0, -1], expected, rtol=1e-4, atol=1e-4)
+        logits, _ = model.forward(
+            torch.tensor([nodes]), branches=Branches(4, [[4 + ancestor for ancestor in row] for row in above])
+        )
+        for node in range(len(nodes)):
+            path = [*trunk, *(nodes[n] for n in above[node]), nodes[node]]
+            torch.testing.assert_close(logits[0, node], logits_after(model.model, PROMPT, path), rtol=1e-4, atol=1e-4)
+        kept = [0, 3, 5]
+        model.keep(4, [4 + node for node in kept])
+        logits, _ = model.forward(torch.tensor([[4, 4]]))
+        expected = logits_after(model.model, PROMPT, [*trunk, *(nodes[n] for n in kept), 4, 4])
+        torch.testing.assert_close(logits[0, -1], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"length": Fixed(3)}, {"tree": (2, 2), "verifier": "spec-infer"}])
+def test_a_prompt_is_encoded_once(options: dict[str, Any]) -> None:
+    """So are its keys and values for the decoder's cross-attention, whatever the rounds do."""
+    decoder = SpeculativeDecoder(make("t5"), make("t5", layers=1), **options)
+    calls: Counter[tuple[str, str]] = Counter()
+    for name, model in (("target", decoder.target.model), ("draft", decoder.draft.model)):
+        for part in (model.encoder, *(block.layer[1].EncDecAttention.k for block in model.decoder.block)):
+            part.register_forward_hook(lambda module, *unused, name=name: calls.update([(name, type(module).__name__)]))
+    for texts in (1, 2):
+        output = decoder.generate(PROMPT, max_new_tokens=20, seed=texts)
+        assert output.stats.n_target_forwards > 3
+        assert calls == {
+            ("target", "T5Stack"): texts, ("target", "Linear"): 2 * texts,
+            ("draft", "T5Stack"): texts, ("draft", "Linear"): texts,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{"length": Fixed(5)}, {"tree": (2, 2, 1), "verifier": "spec-infer"}])
+def test_target_as_its_own_draft_is_always_accepted(options: dict[str, Any]) -> None:
+    target = make("t5")
+    output = SpeculativeDecoder(target, target, **options).generate(PROMPT, max_new_tokens=25, top_k=8, seed=3)
+    depth = len(options.get("tree", range(5)))
+    assert [len(r.emitted) for r in output.rounds] == [1] + [depth + 1] * (24 // (depth + 1))
+
+
+@pytest.mark.parametrize("options", [{"length": Fixed(3)}, {"tree": (2, 1), "verifier": "mcss"}])
+def test_lists(options: dict[str, Any]) -> None:
+    decoder = SpeculativeDecoder(make("t5"), make("t5", layers=1), **options)
+    prompts = [PROMPT, [1], list(range(20))]
+    together = decoder.generate(prompts, max_new_tokens=20, top_k=8, seed=3)
+    for i, (prompt, row) in enumerate(zip(prompts, together, strict=True)):
+        alone = decoder.generate(prompt, max_new_tokens=20, top_k=8, seed=3 + i)
+        assert (row.tokens, row.rounds) == (alone.tokens, alone.rounds)
+    assert together[0].tokens != together[1].tokens
+
+
+DEPTH = 3
+
+
+def target_law(target: CachedModel, prompt: list[int], warp: Warp) -> dict[tuple[int, ...], float]:
+    """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens, by transformers alone."""
+    result = {}
+    with torch.inference_mode():
+        after = {
+            text: warp(logits_after(target.model, prompt, [0, *text]))
+            for n in range(DEPTH)
+            for text in itertools.product(range(target.vocab_size), repeat=n)
+        }
+    for text in itertools.product(range(target.vocab_size), repeat=DEPTH):
+        result[text] = float(torch.stack([after[text[:i]][token] for i, token in enumerate(text)]).prod())
+    return result
+
+
+def head() -> LengthController:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        head = AcceptanceHead(8, depth=1).double()
+    head.out.weight.data *= 4
+    return AcceptanceLength(head, 0.55)
+
+
+@pytest.mark.parametrize(
+    ("options", "warp"),
+    [
+        ({"length": Fixed(2)}, Warp(1.0, 2)),
+        ({"length": Fixed(2), "verifier": "block"}, Warp(0.7, None)),
+        ({"length": head()}, Warp(1.0, 2)),
+        ({"tree": (2, 1), "verifier": "spec-infer"}, Warp(0.7, 2)),
+        ({"tree": (2, 2), "verifier": "mcss"}, Warp(1.0, 2)),
+    ],
+)
+def test_law(options: dict[str, Any], warp: Warp) -> None:
+    """Every outcome of the real loop, through real caches."""
+    sizes = {"vocab": 3, "layers": 1, "hidden": 8}
+    target, draft = make("t5", seed=7, **sizes).double(), make("t5", seed=1007, **sizes).double()
+    decoder = SpeculativeDecoder(target, draft, **options)
+
+    def play(chance: Chance) -> tuple[int, ...]:
+        generation = Generation([1, 0, 2])
+        for _ in decoder.rounds(generation, warp, 4, chance):
+            if len(generation.tokens) >= DEPTH:
+                break
+        return tuple(generation.tokens[:DEPTH])
+
+    found, expected = law(play), target_law(decoder.target, [1, 0, 2], warp)
+    assert sum(found.values()) == pytest.approx(1, abs=1e-9)
+    for text, probability in expected.items():
+        assert found.get(text, 0.0) == pytest.approx(probability, abs=1e-9), text
+
+
+def save_pair(folder: Path) -> tuple[str, str]:
+    """Two T5s with one tokenizer, which ends every prompt as T5's do."""
+    tokenizer = byte_tokenizer()
+    end = tokenizer.eos_token_id
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="$A <|end|>", special_tokens=[("<|end|>", end)]
+    )
+    for name, seed, layers in (("target", 0, 2), ("draft", 0, 1)):
+        model = make("t5", seed=seed, vocab=264, layers=layers)
+        model.config.eos_token_id = model.generation_config.eos_token_id = end
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return str(folder / "target"), str(folder / "draft")
+
+
+def test_by_name_from_text(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    decoder = SpeculativeDecoder.from_pretrained(target, draft, length=3)
+    output = decoder.generate("Schöne Grüße", max_new_tokens=30, seed=1)
+    assert output.prompt_tokens == [*decoder.tokenizer("Schöne Grüße").input_ids]
+    assert output.prompt_tokens[-1] == 256
+    assert "".join(decoder.stream("Schöne Grüße", max_new_tokens=30, seed=1)) == output.text
+
+
+@pytest.mark.parametrize("words", ["data acceptance --limit 2", "bench decode --limit 1 --no-chat", "bench forward"])
+def test_commands_for_decoder_only_pairs(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = save_pair(tmp_path)
+    output = ["--output", str(tmp_path / "data")] if words.startswith("data") else []
+    assert cli.main([*words.split(), "--target", target, "--draft", draft, *output]) == 2
+    assert "an encoder-decoder" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_refusals() -> None:
+    t5 = make("t5")
+    with pytest.raises(InputError, match="target is a t5, draft a llama: one of them is an encoder-decoder"):
+        SpeculativeDecoder(t5, make("llama"))
+    with pytest.raises(InputError, match="target is a gpt2, draft a t5: one of them is an encoder-decoder"):
+        SpeculativeDecoder(make("gpt2"), t5)
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+    bart = BartForConditionalGeneration(BartConfig(vocab_size=64, **sizes, decoder_attention_heads=2))
+    with pytest.raises(
+        InputError, match="bart: of the encoder-decoder models only t5, mt5, umt5, longt5 are supported"
+    ):
+        SpeculativeDecoder(bart, None)
+    with pytest.raises(InputError, match="t5: an encoder-decoder model; a causal"):
+        CachedModel(t5)
+    with pytest.raises(InputError, match="prompt: token 64 is beyond the 64 that t5 can encode"):
+        SpeculativeDecoder(t5, None).generate([3, 64])
+    t5.generation_config.decoder_start_token_id = None
+    with pytest.raises(InputError, match="decoder_start_token_id is not set"):
+        SpeculativeDecoder(t5, None)
