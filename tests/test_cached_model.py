@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from copy import deepcopy
 
 import pytest
@@ -52,9 +53,26 @@ def test_chunks_and_rollbacks(architecture: str, lean: bool, steps: list[tuple[i
             assert model.length == kept
 
 
+def read_tree(model: CachedModel, nodes: list[int], above: list[list[int]], reads: list[int]) -> torch.Tensor:
+    """(1, N, V) logits of the nodes, read after the cache's text so many at a time."""
+    trunk = model.length
+    columns = [[trunk + ancestor for ancestor in row] for row in above]
+    parts = zip(torch.tensor([nodes]).split(reads, 1), itertools.accumulate(reads), strict=True)
+    forwards = [
+        model.forward(part, branches=Branches(trunk, columns[end - part.shape[1] : end]))[0] for part, end in parts
+    ]
+    return torch.cat(forwards, 1)
+
+
+def test_paths_of_a_tree() -> None:
+    branches = Branches(3, [[], [], [3], [3], [4], [3, 6]])
+    assert branches.paths(3) == [[3, 5], [4, 7], [3, 6, 8]]
+
+
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ALIBI])
 @pytest.mark.parametrize("lean", [True, False])
-def test_a_tree_in_one_forward(architecture: str, lean: bool) -> None:
+@pytest.mark.parametrize("reads", [[6], [2, 3, 1]])
+def test_a_tree_at_once_or_by_levels(architecture: str, lean: bool, reads: list[int]) -> None:
     """Every node's logits are those of its own path, read alone; and a path that is kept is as if read alone."""
     model = CachedModel(make(architecture))
     if not lean:
@@ -64,8 +82,7 @@ def test_a_tree_in_one_forward(architecture: str, lean: bool) -> None:
     model.start(16)
     with torch.inference_mode():
         model.forward(torch.tensor([trunk]))
-        branches = Branches(3, [[3 + ancestor for ancestor in row] for row in above])
-        logits, _ = model.forward(torch.tensor([nodes]), branches=branches)
+        logits = read_tree(model, nodes, above, reads)
         for node in range(len(nodes)):
             path = [*trunk, *(nodes[n] for n in above[node]), nodes[node]]
             expected, _ = reference(model, torch.tensor([path]))

@@ -15,7 +15,7 @@ from specpilot.controllers.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import AcceptanceLength, Fixed, LengthController, parse_rule
 from specpilot.controllers.warp import Warp
-from specpilot.infer.branches import Branches, ancestors_of
+from specpilot.infer.branches import ancestors_of
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.chance import Chance
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -26,6 +26,7 @@ from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel
 
 from .enumeration import law
+from .test_cached_model import read_tree
 from .tiny import ENCODER_DECODERS, byte_tokenizer, make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
@@ -79,7 +80,8 @@ def test_greedy_equals_transformers(family: str, options: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODERS)
-def test_texts_and_trees_through_the_cache(family: str) -> None:
+@pytest.mark.parametrize("reads", [[6], [2, 3, 1]])
+def test_texts_and_trees_through_the_cache(family: str, reads: list[int]) -> None:
     """Chunks, a tree of unequal branches, and the path of it that is kept; the encoder has fewer layers."""
     model = cached(make(family, encoder_layers=1))
     assert isinstance(model, EncoderDecoder)
@@ -92,9 +94,7 @@ def test_texts_and_trees_through_the_cache(family: str) -> None:
             logits, _ = model.forward(torch.tensor([part]))
             expected = logits_after(model.model, PROMPT, trunk[: model.length])
             torch.testing.assert_close(logits[0, -1], expected, rtol=1e-4, atol=1e-4)
-        logits, _ = model.forward(
-            torch.tensor([nodes]), branches=Branches(4, [[4 + ancestor for ancestor in row] for row in above])
-        )
+        logits = read_tree(model, nodes, above, reads)
         for node in range(len(nodes)):
             path = [*trunk, *(nodes[n] for n in above[node]), nodes[node]]
             torch.testing.assert_close(logits[0, node], logits_after(model.model, PROMPT, path), rtol=1e-4, atol=1e-4)
