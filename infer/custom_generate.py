@@ -80,6 +80,10 @@ def custom_generate(
             f"model: a {type(model).__name__} that is not the decoder's target; call generate on the model the decoder "
             "was made with"
         )
+    if model.config.is_encoder_decoder:
+        raise InputError(
+            f"model: {model.config.model_type} is an encoder-decoder; call decoder.generate with the prompt"
+        )
     call = _call_of_generate()
     _check_settings(generation_config)
     _check_arguments(call)

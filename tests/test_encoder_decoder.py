@@ -110,7 +110,7 @@ def test_a_prompt_is_encoded_once(options: dict[str, Any]) -> None:
     """So are its keys and values for the decoder's cross-attention, whatever the rounds do."""
     decoder = SpeculativeDecoder(make("t5"), make("t5", layers=1), **options)
     calls: Counter[tuple[str, str]] = Counter()
-    for name, model in (("target", decoder.target.model), ("draft", decoder.draft.model)):
+    for name, model in (("target", decoder.target.model), ("draft", decoder.drafts[0].model)):
         for part in (model.encoder, *(block.layer[1].EncDecAttention.k for block in model.decoder.block)):
             part.register_forward_hook(lambda module, *unused, name=name: calls.update([(name, type(module).__name__)]))
     for texts in (1, 2):
