@@ -13,23 +13,33 @@ from ..infer.models import load_causal_lm
 
 READ = (1, 2, 3, 4, 5, 7, 9, 13)
 CONTEXT = 128  # tokens in the cache before
+WARM = 2  # forwards of each kind that are not counted
 
 
-def bench_forward(target: str, draft: str, repeats: int) -> dict[str, Any]:
-    """Medians over ``repeats`` forwards, the library's path and the general one in turn, and t_draft / t_target(1)."""
+def bench_forward(target: str, draft: str, repeats: int, *, compile: bool = False) -> dict[str, Any]:
+    """Medians over ``repeats`` forwards, all paths in turn, and t_draft / t_target(1).
+
+    The paths are transformers' own forward, the lean one where there is one, and transformers' own compiled if asked.
+    """
     models = {name: CachedModel(load_causal_lm(source)) for name, source in (("target", target), ("draft", draft))}
     result: dict[str, Any] = {}
     for name, model in models.items():
-        paths = {"transformers": None} | ({} if model.lean is None else {"lean": model.lean})
+        paths: dict[str, tuple[Any, Any]] = {"transformers": (None, None)}
+        if model.lean is not None:
+            paths["lean"] = (model.lean, None)
+        if compile:
+            model.lean = None
+            model.compile()
+            paths["compiled"] = (None, model.call)
         times: dict[str, dict[int, list[float]]] = {path: {n: [] for n in READ} for path in paths}
-        for _ in range(repeats + 2):  # the first two are warm-up
-            for path, lean in paths.items():
-                model.lean = lean
+        for _ in range(repeats + WARM):
+            for path, (lean, call) in paths.items():
+                model.lean, model.call = lean, call
                 _read_context(model)
                 for n in READ:
                     times[path][n].append(_one(model, n))
         result[name] = {
-            path: {str(n): round(median(t[2:]) * 1e3, 4) for n, t in by_n.items()} for path, by_n in times.items()
+            path: {str(n): round(median(t[WARM:]) * 1e3, 4) for n, t in by_n.items()} for path, by_n in times.items()
         }
     best = {name: min(path["1"] for path in paths.values()) for name, paths in result.items()}
     return {"milliseconds": result, "ratio": best["draft"] / best["target"], "context": CONTEXT, "repeats": repeats}

@@ -236,6 +236,12 @@ def test_trees_and_decoders_without_a_draft() -> None:
     assert torch.equal(found, expected)
 
 
+def test_encoder_decoders_are_refused() -> None:
+    model = make("t5")
+    with pytest.raises(InputError, match=r"model: t5 is an encoder-decoder; call decoder\.generate"):
+        model.generate(IDS, max_new_tokens=5, custom_generate=SpeculativeDecoder(model, None))
+
+
 REFUSED: dict[str, Any] = {
     "num_beams": 4,
     "repetition_penalty": 1.2,

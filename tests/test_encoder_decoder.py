@@ -13,7 +13,7 @@ import torch
 from specpilot import cli
 from specpilot.controllers.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import AcceptanceLength, Fixed, LengthController, parse_rule
+from specpilot.controllers.length import AcceptanceLength, Fixed, LengthController, Oracle, parse_rule
 from specpilot.controllers.warp import Warp
 from specpilot.infer.branches import ancestors_of
 from specpilot.infer.cached_model import CachedModel
@@ -63,12 +63,14 @@ def logits_after(model: PreTrainedModel, prompt: list[int], text: list[int]) -> 
 @pytest.mark.parametrize("family", ENCODER_DECODERS)
 @pytest.mark.parametrize("options", [
     {"length": Fixed(4)}, {"length": parse_rule("cumulative-confidence:0.05"), "verifier": "block"},
-    {"tree": (3, 2, 1), "verifier": "spec-infer"}, {"tree": (2, 2), "verifier": "mcss"},
+    {"tree": (3, 2, 1), "verifier": "spec-infer"}, {"tree": (2, 2), "verifier": "mcss"}, {"length": Oracle()},
+    {"tree": (1, 1), "verifier": "spec-infer", "more": True},
 ])  # fmt: skip
 def test_greedy_equals_transformers(family: str, options: dict[str, Any]) -> None:
     """Prompts and texts longer than the distances that the models tell apart."""
     target = make(family)
-    decoder = SpeculativeDecoder(target, blurred(target), **options)
+    drafts = [blurred(target), make(family, layers=1)] if options.get("more") else blurred(target)
+    decoder = SpeculativeDecoder(target, drafts, **{name: x for name, x in options.items() if name != "more"})
     accepted = 0
     for seed, length in enumerate((1, 7, 40)):
         prompt = torch.randint(64, (length,), generator=torch.Generator().manual_seed(seed)).tolist()

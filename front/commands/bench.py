@@ -38,13 +38,14 @@ def rollouts(settings: AcceptanceData, *, repeats: int = 3) -> None:
     print(json.dumps(result | {"machine": machine(), "versions": versions()}))
 
 
-def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 50) -> None:
+def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 50, compile: bool = False) -> None:
     """Time one forward of target and draft by how many tokens it reads, on both paths.
 
     Args:
         target: Target model.
         draft: Draft model.
         repeats: Forwards timed for each figure; medians are reported.
+        compile: Time the compiled path too.
     """
     import json
 
@@ -56,7 +57,8 @@ def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 5
     if repeats < 1:
         raise InputError(f"repeats={repeats}: must be at least 1")
     quiet()
-    print(json.dumps(bench_forward(target, draft, repeats) | {"machine": machine(), "versions": versions()}))
+    result = bench_forward(target, draft, repeats, compile=compile)
+    print(json.dumps(result | {"machine": machine(), "versions": versions()}))
 
 
 def decode(settings: Workload, *, controller: str | None = None, repeats: int = 3) -> None:
