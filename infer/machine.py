@@ -30,7 +30,7 @@ def machine() -> dict[str, Any]:
 
     return {
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": _cores(),
         "memory_gib": _memory_gib(),
         "devices": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
@@ -45,7 +45,8 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The processor's name, its maker's in it, as far as the system tells."""
     if platform.system() == "Linux":
         with open("/proc/cpuinfo") as file:
             for line in file:

@@ -1,8 +1,9 @@
 """A linear layer's product on the CPU, with the weights laid out for it once instead of in every call.
 
-The default product of few rows with a weight matrix reaches a fraction of the memory's speed on some processors.
-oneDNN's, on weights it has reordered beforehand, comes close to it, and costs hardly more for eight rows than for one,
-which is what verifying a draft needs (docs/results.md, "One forward"). The reordered copy takes as much memory again.
+The default product of few rows with a weight matrix reaches a fraction of the memory's speed on some processors, AMD's
+among them. oneDNN's, on weights it has reordered beforehand, comes close to it, and costs hardly more for eight rows
+than for one, which is what verifying a draft needs (docs/performance.md). The reordered copy takes as much memory again.
+On Intel's processors the default product is the faster one up to three rows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .machine import processor
+
 FEW = 150_000  # multiplications below which entering oneDNN costs more than the product itself
+# By the maker, not by a measurement: the same seed must round alike in every run.
+PLAIN_ROWS = 3 if "Intel" in processor() else 0
 
 
 class PackedLinear:
@@ -23,11 +28,13 @@ class PackedLinear:
         if torch.backends.mkldnn.is_available() and _packs(weight.dtype):  # type: ignore[no-untyped-call]
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
             self.product = torch.ops.mkldnn._linear_pointwise
-        self.plain = weight.t() if self.packed is None or self.size < FEW else None  # (in, out)
+        keep = self.packed is None or self.size < FEW or PLAIN_ROWS > 0
+        self.plain = weight.t() if keep else None  # (in, out)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Shapes (N, in) → (N, out)."""
-        if self.packed is None or (self.plain is not None and len(x) * self.size < FEW):
+        few = len(x) <= PLAIN_ROWS or len(x) * self.size < FEW
+        if self.packed is None or (few and self.plain is not None):
             assert self.plain is not None
             return torch.mm(x, self.plain)
         return self.product(x, self.packed, None, "none", [], "")  # type: ignore[no-any-return]

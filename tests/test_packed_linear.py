@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specpilot.infer import packed_linear
 from specpilot.infer.packed_linear import FEW, PackedLinear
 
 
@@ -18,7 +21,10 @@ from specpilot.infer.packed_linear import FEW, PackedLinear
     contiguous=st.booleans(),
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_equals_the_plain_product(dtype: torch.dtype, rows: int, inputs: int, outputs: int, contiguous: bool) -> None:
+@pytest.mark.parametrize("plain_rows", [0, 3])
+def test_equals_the_plain_product(
+    plain_rows: int, dtype: torch.dtype, rows: int, inputs: int, outputs: int, contiguous: bool
+) -> None:
     generator = torch.Generator().manual_seed(inputs)
     weight = torch.randn(outputs, inputs, generator=generator).to(dtype)
     x = torch.randn(rows, inputs, generator=generator).to(dtype)
@@ -27,7 +33,8 @@ def test_equals_the_plain_product(dtype: torch.dtype, rows: int, inputs: int, ou
     expected = F.linear(x.double(), weight.double())
     # The textbook bound of a sum of so many rounded products, in any order.
     bound = inputs * torch.finfo(dtype).eps * F.linear(x.double().abs(), weight.double().abs())
-    got = PackedLinear(weight)(x)
+    with patch.object(packed_linear, "PLAIN_ROWS", plain_rows):
+        got = PackedLinear(weight)(x)
     assert got.dtype == dtype
     assert bool(((got.double() - expected).abs() <= bound).all())
 
@@ -40,9 +47,12 @@ def test_builds_without_onednn_take_the_plain_product(monkeypatch: pytest.Monkey
     assert torch.equal(layer(x), F.linear(x, weight))
 
 
-def test_large_weights_are_kept_once() -> None:
-    """A plain copy beside the packed one is for small products only."""
+def test_large_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain copy beside the packed one is for small products only, unless few rows are better off with it."""
+    monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 0)
     weight = torch.randn(FEW // 100, 100)
     assert PackedLinear(weight).plain is None
     assert PackedLinear(weight[1:]).plain is not None
     assert PackedLinear(weight.double()).plain is not None
+    monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 3)
+    assert PackedLinear(weight).plain is not None
