@@ -199,7 +199,8 @@ class SpeculativeDecoder:
                 raise InputError("on_tokens: several prompts have no one stream of tokens; give one prompt")
             # One after another, where there is no batch to read: branches of different rows share no columns, and some
             # models count positions by them.
-            if self.tree is not None or not all(model.takes_holes for model in (self.target, *self.drafts)):
+            takes_rows = self.tree is None and all(model.takes_holes for model in (self.target, *self.drafts))
+            if len(prompt) == 1 or not takes_rows:
                 sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
                 return [
                     self.generate(

@@ -292,8 +292,8 @@ def test_the_oracle_is_never_rejected_and_drafts_all_it_can(architecture: str) -
             for k in (1, 4, 8)
         )
         assert all(output.stats.n_target_forwards <= rival.stats.n_target_forwards for rival in rivals)
-        (row,) = best.generate([prompt], max_new_tokens=40, temperature=0)
-        assert row.rounds == output.rounds
+        for row in best.generate([prompt, prompt], max_new_tokens=40, temperature=0):
+            assert row.rounds == output.rounds
     with pytest.raises(InputError, match=r"length='oracle': at temperature 1\.0 it would have to know"):
         best.generate(PROMPT)
 
