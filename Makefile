@@ -4,13 +4,20 @@ VENV := .venv
 READY := $(VENV)/.ready
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check clean
+.PHONY: demo test test-oldest check clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
 
 test: $(READY)
 	@$(VENV)/bin/python -m pytest
+
+# The oldest transformers that pyproject.toml admits, with the hub client it asks for, before the environment's own.
+test-oldest: $(READY)
+	@rm -rf build
+	@$(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target build/oldest \
+		transformers==5.17.0 huggingface_hub==1.33.0
+	@PYTHONPATH=build/oldest $(VENV)/bin/python -m pytest
 
 # mypy reads a plain install in build/check: it cannot follow the import hook of an editable one.
 check: $(READY)
