@@ -3,7 +3,7 @@
 The default product of few rows with a weight matrix reaches a fraction of the memory's speed on some processors, AMD's
 among them. oneDNN's, on weights it has reordered beforehand, comes close to it, and costs hardly more for eight rows
 than for one, which is what verifying a draft needs (docs/performance.md). The reordered copy takes as much memory
-again. On Intel's processors the default product is the faster one up to three rows.
+again. On Intel's processors the default product in float32 is the faster one up to three rows.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class PackedLinear:
         if torch.backends.mkldnn.is_available() and _packs(weight.dtype):  # type: ignore[no-untyped-call]
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
             self.product = torch.ops.mkldnn._linear_pointwise
-        keep = self.packed is None or self.size < FEW or PLAIN_ROWS > 0
+        self.plain_rows = PLAIN_ROWS if weight.dtype == torch.float32 else 0
+        keep = self.packed is None or self.size < FEW or self.plain_rows > 0
         self.plain = weight.t() if keep else None  # (in, out)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Shapes (N, in) → (N, out)."""
-        few = len(x) <= PLAIN_ROWS or len(x) * self.size < FEW
+        few = len(x) <= self.plain_rows or len(x) * self.size < FEW
         if self.packed is None or (few and self.plain is not None):
             assert self.plain is not None
             return torch.mm(x, self.plain)

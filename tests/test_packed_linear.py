@@ -56,3 +56,4 @@ def test_large_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PackedLinear(weight.double()).plain is not None
     monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 3)
     assert PackedLinear(weight).plain is not None
+    assert PackedLinear(weight.bfloat16()).plain is None
