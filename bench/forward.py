@@ -35,11 +35,11 @@ def bench_forward(target: str, draft: str, repeats: int, *, compile: bool = Fals
         for _ in range(repeats + WARM):
             for path, (lean, call) in paths.items():
                 model.lean, model.call = lean, call
-                _read_context(model)
+                read_context(model)
                 for n in READ[:2]:
-                    _one(model, n)  # not counted: another path's code is still in the caches
+                    time_forward(model, n)  # not counted: another path's code is still in the caches
                 for n in READ:
-                    times[path][n].append(_one(model, n))
+                    times[path][n].append(time_forward(model, n))
         result[name] = {
             path: {str(n): round(median(t[WARM:]) * 1e3, 4) for n, t in by_n.items()} for path, by_n in times.items()
         }
@@ -48,13 +48,14 @@ def bench_forward(target: str, draft: str, repeats: int, *, compile: bool = Fals
 
 
 @torch.inference_mode()
-def _read_context(model: CachedModel) -> None:
-    model.start(CONTEXT + max(READ))
+def read_context(model: CachedModel, longest: int = max(READ)) -> None:
+    """Have ``model`` read ``CONTEXT`` tokens, with room for ``longest`` more."""
+    model.start(CONTEXT + longest)
     model.forward(torch.arange(CONTEXT, device=model.device)[None] % model.vocab_size, keep=1)
 
 
 @torch.inference_mode()
-def _one(model: CachedModel, n: int) -> float:
+def time_forward(model: CachedModel, n: int) -> float:
     """Seconds of reading ``n`` tokens after ``CONTEXT`` others."""
     tokens = torch.arange(n, device=model.device)[None] % model.vocab_size
     started = time.perf_counter()

@@ -53,3 +53,18 @@ class Workload:
     def sampling(self) -> dict[str, Any]:
         """Keywords of ``SpeculativeDecoder.generate``."""
         return {name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
+
+
+@dataclass(frozen=True)
+class CostWorkload(Workload):
+    """Less of it, which is enough to time what one token costs, and none that controllers are judged on.
+
+    Args:
+        split: split of the built-in bank or of a hub dataset.
+        limit: how many prompts.
+        max_new_tokens: longest continuation.
+    """
+
+    split: str = "train"
+    limit: int = 4
+    max_new_tokens: int = 64

@@ -33,6 +33,7 @@ COMMANDS: Commands = {
         "memory": bench.memory,
         "rollouts": bench.rollouts,
         "forward": bench.forward,
+        "cost": bench.cost,
         "otm": bench.otm,
         "spectr": bench.spectr,
     },

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bench.workload import Workload
+from ..bench.workload import CostWorkload, Workload
 from ..data_gen.settings import AcceptanceData
 
 if TYPE_CHECKING:
@@ -59,6 +59,23 @@ def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 5
     quiet()
     result = bench_forward(target, draft, repeats, compile=compile)
     print(json.dumps(result | {"machine": machine(), "versions": versions()}))
+
+
+def cost(settings: CostWorkload, *, repeats: int = 5, output: Path | None = None) -> None:
+    """Measure what drafting and verifying a token cost on this machine, for controllers that decide by it.
+
+    Args:
+        repeats: How often each generation, and ten times that how often each forward is timed; medians are taken.
+        output: File that gets the same JSON; `specpilot generate --cost` reads it.
+    """
+    from ..bench.load import load
+    from ..bench.step_cost import bench_cost, total_generations
+
+    _, progress = _begin(settings, repeats=repeats)
+    decoder, prompts = load(settings)
+    with progress("generations", total_generations(len(prompts), repeats)) as advance:
+        result = bench_cost(decoder, prompts, repeats=repeats, sampling=settings.sampling, on_progress=advance)
+    _end(result, settings, output, repeats=repeats)
 
 
 def decode(settings: Workload, *, controller: str | None = None, repeats: int = 3) -> None:
@@ -229,11 +246,15 @@ def _begin(settings: Workload, **counts: int) -> tuple[Console, Callable[[str, i
     return console, progress
 
 
-def _end(result: dict[str, Any], settings: Workload, **more: int) -> None:
-    """The result as one line of JSON, with what it was made of and on."""
+def _end(result: dict[str, Any], settings: Workload, output: Path | None = None, **more: int) -> None:
+    """The result as one line of JSON, with what it was made of and on; also in the file ``output``."""
     import json
     from dataclasses import asdict
 
     from ..infer.machine import machine, versions
 
-    print(json.dumps(result | {"settings": asdict(settings) | more, "machine": machine(), "versions": versions()}))
+    line = json.dumps(result | {"settings": asdict(settings) | more, "machine": machine(), "versions": versions()})
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(line + "\n", encoding="utf-8")
+    print(line)

@@ -1,0 +1,134 @@
+"""``specpilot bench cost``: the cost model of a pair on this machine, measured in two ways.
+
+*Bare forwards*: t_draft of one token, t_v(n) of 1 to 21 tokens, fitted as t_v(n) = a + b·n. *The loop*: seconds of
+whole generations against their counters, as SpecDec++ does (Huang et al. 2024, eq. 2.1 and Table 2). The loop's costs
+are the ones to decide by: a step of it also warps, samples, judges and keeps books, and a decision pays for all of that.
+
+With chain drafts a generation verifies N_draft + N_target tokens, so the loop only tells t_draft + b and a + b apart. A
+length controller needs no more than these two; b itself, which splits them, is that of the bare forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LinearRegression
+
+from ..controllers.cost_model import CostModel
+from ..controllers.length import MAX_DRAFT, Fixed
+from ..infer.cached_model import CachedModel
+from ..infer.decoder import SpeculativeDecoder
+from ..infer.generation import Stats
+from .cost import Cost, fit_cost
+from .forward import read_context, time_forward
+
+READ = range(1, MAX_DRAFT + 2)  # what a verification may read: the last token and a draft
+DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations that are timed
+WARM_UP = 3
+
+
+def bench_cost(
+    decoder: SpeculativeDecoder,
+    prompts: list[list[int]],
+    *,
+    repeats: int,
+    sampling: dict[str, Any],
+    on_progress: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Both measurements, and the cost model to decide by.
+
+    Args:
+        decoder: the pair; its length controller is replaced.
+        prompts: token ids of what is generated from.
+        repeats: how often each generation, and ten times that how often each forward is timed; medians are taken.
+        sampling: keywords of the decoder's ``generate``.
+        on_progress: called after every generation.
+
+    Raises:
+        InputError: the times make no sense: a step of the draft came out as negative.
+    """
+    (draft,) = decoder.drafts
+    forward, r_squared, t_verify = forward_cost(decoder.target, draft, 10 * repeats)
+    runs = loop_runs(decoder, prompts, repeats, sampling, on_progress)
+    loop = fit_cost([run for by_length in runs.values() for run in by_length])
+    return {
+        "cost": as_cost_model(loop, forward.t_verify_token).as_dict(),
+        "forward": {
+            **forward.as_dict(),
+            "r_squared": r_squared,
+            "t_v": {str(n): seconds for n, seconds in t_verify.items()},
+        },
+        "loop": {**asdict(loop), "measured_over_fitted": {str(k): _misfit(loop, r) for k, r in runs.items()}},
+    }
+
+
+def total_generations(prompts: int, repeats: int) -> int:
+    """How often :func:`bench_cost` calls ``on_progress``."""
+    return len(DRAFTED) * prompts * repeats
+
+
+def as_cost_model(loop: Cost, t_verify_token: float) -> CostModel:
+    """What the loop's two costs are when verifying a token more costs ``t_verify_token`` of them."""
+    return CostModel(loop.t_draft - t_verify_token, loop.t_target - t_verify_token, t_verify_token)
+
+
+def forward_cost(target: CachedModel, draft: CachedModel, repeats: int) -> tuple[CostModel, float, dict[int, float]]:
+    """Cost model of bare forwards, the R² of its line, and the medians t_v(n) it was drawn through."""
+    t_draft: list[float] = []
+    t_verify: dict[int, list[float]] = {n: [] for n in READ}
+    for model in (target, draft):
+        read_context(model, max(READ))
+    for _ in range(WARM_UP + repeats):
+        t_draft.append(time_forward(draft, 1))
+        for n, seconds in t_verify.items():
+            seconds.append(time_forward(target, n))
+    medians = {n: median(seconds[WARM_UP:]) for n, seconds in t_verify.items()}
+    a, b, r_squared = fit_line(medians)
+    return CostModel(median(t_draft[WARM_UP:]), a, b), r_squared, medians
+
+
+def fit_line(points: dict[int, float]) -> tuple[float, float, float]:
+    """a, b and R² of y = a + b·x by least squares, with b ≥ 0: reading more never takes less time, however noisy."""
+    x, y = np.array([*points], dtype=float)[:, None], np.array([*points.values()])
+    fit = LinearRegression(positive=True).fit(x, y)
+    return float(fit.intercept_), float(fit.coef_[0]), float(fit.score(x, y))
+
+
+def loop_runs(
+    decoder: SpeculativeDecoder,
+    prompts: list[list[int]],
+    repeats: int,
+    sampling: dict[str, Any],
+    on_progress: Callable[[], None] = lambda: None,
+) -> dict[int, list[Stats]]:
+    """By draft length, the counters of a generation for each prompt, with the median of its times over the repeats.
+
+    The lengths take turns, prompt by prompt: all meet the same machine.
+    """
+    seconds: dict[tuple[int, int], list[float]] = {}
+    counters: dict[tuple[int, int], Stats] = {}
+    decoder.length = Fixed(max(DRAFTED))
+    decoder.generate(prompts[0], **sampling)  # warm-up
+    for _ in range(repeats):
+        for index, prompt in enumerate(prompts):
+            for k in DRAFTED:
+                decoder.length = Fixed(k)
+                stats = decoder.generate(prompt, seed=index, **sampling).stats
+                counters[k, index] = stats  # the same at every repeat
+                seconds.setdefault((k, index), []).append(stats.seconds)
+                on_progress()
+    return {
+        k: [replace(counters[k, index], seconds=median(seconds[k, index])) for index in range(len(prompts))]
+        for k in DRAFTED
+    }
+
+
+def _misfit(cost: Cost, runs: list[Stats]) -> float:
+    """Measured seconds of ``runs`` over those that ``cost`` gives them."""
+    total = sum(runs, Stats())
+    fitted = cost.t_draft * total.n_draft_forwards + cost.t_target * (total.n_target_forwards - len(runs))
+    return total.seconds / fitted

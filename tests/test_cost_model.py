@@ -1,0 +1,142 @@
+"""The cost model, and that measuring finds the costs of models whose forwards take known times."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot import cli
+from specpilot.bench.cost import Cost
+from specpilot.bench.step_cost import DRAFTED, as_cost_model, bench_cost, fit_line, loop_runs, total_generations
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.errors import InputError
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.decoder import SpeculativeDecoder
+from transformers import PreTrainedModel
+
+from .tiny import make, save_pair
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Timed(CachedModel):
+    """A model whose forward over n tokens moves ``clock`` by ``fixed + per_token·n`` seconds."""
+
+    def __init__(self, model: PreTrainedModel, clock: Clock, fixed: float, per_token: float) -> None:
+        super().__init__(model)
+        self.clock, self.fixed, self.per_token = clock, fixed, per_token
+
+    def forward(self, tokens: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        self.clock.now += self.fixed + self.per_token * tokens.shape[1]
+        return super().forward(tokens, **options)
+
+
+def test_a_round_costs_its_forwards() -> None:
+    cost = CostModel(t_draft=2.0, t_verify=10.0, t_verify_token=0.5)
+    assert cost.round(0) == cost.verification(1) == 10.5
+    assert cost.round(3) == 3 * 2.0 + 10.0 + 4 * 0.5
+    assert cost.round(4) - cost.round(3) == cost.per_token == 2.5
+
+
+def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    target, draft = make(), make(layers=1)
+    decoder = SpeculativeDecoder(target, draft)
+    decoder.target, decoder.draft = Timed(target, clock, 0.010, 0.001), Timed(draft, clock, 0.002, 0.0)
+    monkeypatch.setattr(time, "perf_counter", clock)
+    done: list[None] = []
+    result = bench_cost(
+        decoder,
+        [[1, 2, 3], [4, 5]],
+        repeats=2,
+        sampling={"max_new_tokens": 30},
+        on_progress=lambda: done.append(None),
+    )
+    monkeypatch.undo()
+    assert len(done) == total_generations(2, 2)
+    known = {"t_draft": 0.002, "t_verify": 0.010, "t_verify_token": 0.001}
+    assert result["cost"] == pytest.approx(known)
+    assert {name: result["forward"][name] for name in known} == pytest.approx(known)
+    assert result["forward"]["t_v"] == pytest.approx({str(n): 0.010 + 0.001 * n for n in range(1, 22)})
+    assert result["forward"]["r_squared"] == result["loop"]["r_squared"] == pytest.approx(1.0)
+    assert result["loop"]["measured_over_fitted"] == pytest.approx({str(k): 1.0 for k in DRAFTED})
+
+
+def test_the_loop_is_timed_by_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause in one pass of three leaves no trace."""
+    clock = Clock()
+    decoder = SpeculativeDecoder(make(), make(layers=1))
+    decoder.target = watched = Timed(decoder.target.model, clock, 1.0, 0.0)
+    done: list[None] = []
+
+    def pause() -> None:
+        done.append(None)
+        watched.fixed = 100.0 if len(done) == 10 else 1.0
+
+    monkeypatch.setattr(time, "perf_counter", clock)
+    runs = loop_runs(decoder, [[1, 2]], 3, {"max_new_tokens": 9}, pause)
+    monkeypatch.undo()
+    assert clock.now > 100
+    assert all(run.seconds == run.n_target_forwards - 1 for by_prompt in runs.values() for run in by_prompt)
+
+
+def test_a_line_never_falls() -> None:
+    a, b, r_squared = fit_line({n: 3.0 + 0.5 * n for n in range(1, 9)})
+    assert (a, b, r_squared) == (pytest.approx(3.0), pytest.approx(0.5), pytest.approx(1.0))
+    a, b, _ = fit_line({1: 3.0, 2: 2.0, 3: 1.0})
+    assert (a, b) == (pytest.approx(2.0), 0.0)
+
+
+def test_costs_that_make_no_sense() -> None:
+    with pytest.raises(InputError, match=r"t_draft=-1.0: a cost must be a finite number of seconds ≥ 0; measure again"):
+        as_cost_model(Cost(t_draft=1.0, t_target=5.0, r_squared=0.1), 2.0)
+    with pytest.raises(InputError, match="t_verify=nan"):
+        CostModel(1.0, math.nan, 0.0)
+    with pytest.raises(InputError, match="the target's forward takes time"):
+        CostModel(1.0, 0.0, 0.0)
+
+
+def test_the_command_writes_what_the_model_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a machine too busy to be measured it says so; else its file, its last line and the loaded model agree."""
+    target, draft = save_pair(tmp_path)
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    file = tmp_path / "new" / "cost.json"
+    words = ["bench", "cost", "--target", target, "--draft", draft, "--prompts", str(tmp_path / "p.txt")]
+    code = cli.main([*words, "--max-new-tokens", "8", "--repeats", "1", "--output", str(file)])
+    printed = capsys.readouterr()
+    if code:
+        assert "measure again" in printed.err
+        return
+    result = json.loads(printed.out.splitlines()[-1])
+    assert result == json.loads(file.read_text())
+    assert CostModel.load(file).as_dict() == result["cost"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "holds no costs"),
+        ("[]", "holds no costs"),
+        ('{"cost": {"t_draft": 1}}', "holds no costs"),
+        ('{"cost": {"t_draft": 1, "t_verify": "x", "t_verify_token": 0}}', "holds no costs"),
+        ('{"cost": {"t_draft": -1, "t_verify": 1, "t_verify_token": 0}}', r"cost.json: t_draft=-1.0"),
+    ],
+)
+def test_files_that_are_no_cost_model(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "cost.json"
+    with pytest.raises(InputError, match="cannot be read"):
+        CostModel.load(file)
+    file.write_text(text)
+    with pytest.raises(InputError, match=words) as error:
+        CostModel.load(file)
+    assert "\n" not in str(error.value)
