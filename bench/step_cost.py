@@ -2,7 +2,7 @@
 
 *Bare forwards*: t_draft of one token, t_v(n) of 1 to 21 tokens, fitted as t_v(n) = a + b·n. *The loop*: seconds of
 whole generations against their counters, as SpecDec++ does (Huang et al. 2024, eq. 2.1 and Table 2). The loop's costs
-are the ones to decide by: a step of it also warps, samples, judges and keeps books, and a decision pays for all of that.
+are the ones to decide by: a step of it also warps, samples, judges and keeps books, and a decision pays for all of it.
 
 With chain drafts a generation verifies N_draft + N_target tokens, so the loop only tells t_draft + b and a + b apart. A
 length controller needs no more than these two; b itself, which splits them, is that of the bare forwards.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,8 @@ from torch import Tensor
 from .acceptance_head import AcceptanceHead
 from .controller_config import CONFIG, ControllerConfig
 from .errors import InputError
-from .fingerprint import PairFingerprint
 from .model_card import model_card
-from .warp import Warp
+from .origin import Origin
 
 __all__ = ["Controller", "ControllerConfig", "load_controller", "push_controller", "save_controller"]
 
@@ -39,24 +37,11 @@ class Controller:
     config: ControllerConfig
     head: AcceptanceHead
 
-    def check_pair(self, fingerprint: PairFingerprint) -> None:
-        """Raises InputError, naming what differs, unless this is the model pair the controller was trained for."""
-        ours, theirs = self.config.fingerprint.as_dict(), fingerprint.as_dict()
-        differing = [part for part in ours if ours[part] != theirs[part]]
-        if differing:
-            raise InputError(
-                f"the controller was trained for target {self.config.target} and draft {self.config.draft}, but "
-                f"another {' and '.join(differing)} is given; load that pair, or train a controller for this one"
-            )
-
-    def check_warp(self, warp: Warp) -> None:
-        """Warns if ``warp`` is not the one of the training data: the text stays correct, the stops may be worse."""
-        if warp != self.config.warp:
-            warnings.warn(
-                f"the controller was trained under {self.config.warp}, decoding uses {warp}: the output stays exact, "
-                "but drafts may stop too early or too late",
-                stacklevel=2,
-            )
+    @property
+    def origin(self) -> Origin:
+        """What it was trained for."""
+        config = self.config
+        return Origin(config.target, config.draft, config.fingerprint, config.warp)
 
 
 def save_controller(

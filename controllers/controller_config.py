@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from .calibration import parse_calibration
 from .errors import InputError
 from .fingerprint import PairFingerprint
 from .warp import Warp
@@ -35,7 +36,8 @@ class ControllerConfig:
         threshold_source: how the threshold was chosen, in words.
         dataset_fingerprint: SHA-256 of the training data.
         metrics: validation metrics of these weights.
-        calibration: how to turn the head's logits into calibrated probabilities; None if not calibrated.
+        calibration: how to turn the head's logits into calibrated probabilities (see :mod:`.calibration`); None if not
+            calibrated.
         type: kind of controller.
         schema_version: version of this format.
     """
@@ -69,6 +71,8 @@ class ControllerConfig:
         for name, weight in (("w_acc", self.w_acc), ("w_rej", self.w_rej)):
             if not (weight > 0 and math.isfinite(weight)):
                 raise InputError(f"{name}={weight}: must be a positive number")
+        if self.calibration is not None:
+            parse_calibration(self.calibration)
 
     def as_dict(self) -> dict[str, Any]:
         return {"type": self.type, "schema_version": self.schema_version, **asdict(self)}

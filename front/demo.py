@@ -28,7 +28,7 @@ from .bench.decoding import Measured, measure
 from .bench.plots import plot_pareto
 from .controllers.checkpoint import load_controller
 from .controllers.errors import InputError
-from .controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, LengthController
+from .controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, HeadSource, LengthController
 from .data_gen.acceptance import make_acceptance_data
 from .data_gen.prompts import PromptRow, load_prompts
 from .data_gen.settings import AcceptanceData
@@ -155,7 +155,7 @@ def _decode(
     trained = load_controller(str(controller))
     lengths: dict[str, LengthController] = {f"fixed-{k}": Fixed(k) for k in FIXED}
     lengths |= {f"confidence-{threshold}": CumulativeConfidence(threshold) for threshold in CONFIDENCE}
-    lengths |= {f"head-{h}": AcceptanceLength(trained.head, h) for h in THRESHOLDS}
+    lengths |= {f"head-{h}": AcceptanceLength(HeadSource(trained.head), h) for h in THRESHOLDS}
     decoders: dict[str, tuple[SpeculativeDecoder, LengthController | None]] = {AUTOREGRESSIVE: (plain, None)}
     decoders |= {name: (decoder, length) for name, length in lengths.items()}
     sample: dict[int, Generation] = {}

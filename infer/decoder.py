@@ -20,10 +20,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..checkpoints import shipped
-from ..controllers.checkpoint import load_controller
+from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
-from ..controllers.length import MAX_DRAFT, AcceptanceLength, Fixed, LengthController, Oracle, parse_rule
+from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle, load_trained, parse_rule
 from ..controllers.warp import Warp
 from .batch import Batch, Row
 from .branches import Branches, ancestors_of
@@ -119,6 +119,7 @@ class SpeculativeDecoder:
         *,
         length: str | int | LengthController | None = None,
         threshold: float | None = None,
+        cost: str | CostModel | None = None,
         verifier: str = "token-wise",
         tree: str | Sequence[int] | None = None,
         compile: bool = False,
@@ -133,12 +134,16 @@ class SpeculativeDecoder:
             length: a number (fixed K; default 4), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path
                 or hub id of a trained controller, or a controller object.
             tree: children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``.
-            threshold: stopping threshold h of a trained acceptance head, instead of the one its checkpoint names.
+            threshold: stopping threshold h of a trained controller, instead of the one its checkpoint names.
+            cost: what a token costs, or the file of ``specpilot bench cost --output``: a trained controller then stops
+                where drafting on no longer pays, without a threshold.
             compile: pass both models through ``torch.compile``.
 
         Raises:
             InputError: a model, tokenizer or controller is missing or does not belong to this pair.
         """
+        if cost is not None and (draft is None or length is None or isinstance(length, LengthController)):
+            raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
         tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
         target_model = load_model(target, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         drafts = []
@@ -146,7 +151,9 @@ class SpeculativeDecoder:
             check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=trust_remote_code))
             drafts.append(load_model(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code))
         if length is not None and not isinstance(length, LengthController):
-            length = load_length(str(length), target_model, drafts[0] if drafts else None, tokenizer, threshold)
+            costs = CostModel.load(cost) if isinstance(cost, str) else cost
+            first = drafts[0] if drafts else None
+            length = load_length(str(length), target_model, first, tokenizer, threshold, costs)
         expansions = parse_expansions(tree) if isinstance(tree, str) else tree
         return cls(target_model, drafts, tokenizer, length=length, verifier=verifier, tree=expansions, compile=compile)
 
@@ -396,24 +403,31 @@ def load_length(
     draft: PreTrainedModel | None,
     tokenizer: PreTrainedTokenizerBase,
     threshold: float | None = None,
+    cost: CostModel | None = None,
 ) -> LengthController:
-    """The length controller ``spec`` names: a rule, or a trained checkpoint (shipped, local or on the hub).
+    """The length controller ``spec`` names: a rule, or a trained one (shipped, local or on the hub).
 
     Raises:
-        InputError: no such rule or checkpoint, or the checkpoint was trained for another pair.
+        InputError: no such rule or controller, or it was trained for another pair, or it does not go by cost.
     """
     rule = parse_rule(spec)
     if rule is not None and threshold is not None:
         raise InputError(f"threshold={threshold}: only a trained head has one; length={spec!r} names its own")
+    if rule is not None and cost is not None:
+        raise InputError(
+            f"cost: the rule {spec!r} does not ask what a token costs; give a trained controller as length"
+        )
     if rule is not None:
         return rule
     if draft is None:
         raise InputError(f"length={spec!r}: without a draft model there is nothing to stop; name one")
     local = shipped(spec)
-    controller = load_controller(str(local) if local is not None else spec)
-    controller.check_pair(PairFingerprint.of(target, draft, tokenizer))
-    return AcceptanceLength(
-        controller.head.to(target.device), controller.config.threshold if threshold is None else threshold, controller
+    return load_trained(
+        str(local) if local is not None else spec,
+        PairFingerprint.of(target, draft, tokenizer),
+        target.device,
+        threshold=threshold,
+        cost=cost,
     )
 
 

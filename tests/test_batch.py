@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, Heuristic, LengthController
+from specpilot.controllers.length import (
+    AcceptanceLength,
+    CumulativeConfidence,
+    Fixed,
+    HeadSource,
+    Heuristic,
+    LengthController,
+    RateOptimal,
+)
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.rows import Rows
@@ -20,12 +29,16 @@ def lengths(size: int) -> list[LengthController]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         head = AcceptanceHead(size, depth=1)
-    return [Fixed(0), Fixed(1), Fixed(5), CumulativeConfidence(0.2), Heuristic(2), AcceptanceLength(head, 0.6)]
+    return [
+        *(Fixed(0), Fixed(1), Fixed(5), CumulativeConfidence(0.2), Heuristic(2)),
+        AcceptanceLength(HeadSource(head), 0.6),
+        RateOptimal(HeadSource(head), CostModel(0.2, 1.0, 0.01)),
+    ]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("rule", range(6))
+@pytest.mark.parametrize("rule", range(7))
 def test_rows_are_what_they_are_alone(architecture: str, temperature: float, rule: int) -> None:
     """Same tokens, same rounds, same counters; rows end at different times, by budget and by stop tokens."""
     draft = make(architecture, layers=1)

@@ -253,7 +253,7 @@ def test_a_config_that_is_no_json_object(saved: Path, text: str) -> None:
 
 
 def test_check_pair_names_what_differs() -> None:
-    controller = Controller(CONFIG, make_head())
+    controller = Controller(CONFIG, make_head()).origin
     controller.check_pair(PAIR)
     for part in ("target", "draft", "tokenizer"):
         with pytest.raises(InputError, match=f"another {part} is given"):
@@ -263,7 +263,7 @@ def test_check_pair_names_what_differs() -> None:
 
 
 def test_check_warp_warns() -> None:
-    controller = Controller(CONFIG, make_head())
+    controller = Controller(CONFIG, make_head()).origin
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         controller.check_warp(Warp(0.7, None, 0.9))

@@ -12,11 +12,11 @@ from specpilot.controllers.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
     MAX_DRAFT,
-    AcceptanceLength,
     Confidence,
     CumulativeConfidence,
     Entropy,
     Fallback,
+    HeadSource,
     Heuristic,
     Step,
 )
@@ -105,6 +105,6 @@ def test_the_head_says_while_serving_what_its_module_says(depth: int, dtype: tor
         torch.manual_seed(depth)
         head = AcceptanceHead(16, depth).to(dtype)
         states = torch.randn(20, 16) * torch.logspace(-2, 4, 20)[:, None]
-    rule = AcceptanceLength(head, 0.5)
+    rule = HeadSource(head)
     for state in states:
         assert rule.probability(state) == pytest.approx(float(head.probability(state)), rel=1e-4, abs=1e-30)

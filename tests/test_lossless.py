@@ -9,7 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.acceptance_head import AcceptanceHead
-from specpilot.controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, LengthController
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.length import (
+    AcceptanceLength,
+    CumulativeConfidence,
+    Fixed,
+    HeadSource,
+    LengthController,
+    RateOptimal,
+)
 from specpilot.controllers.warp import Warp
 from specpilot.infer.branches import Branches, ancestors_of
 from specpilot.infer.cached_model import CachedModel
@@ -115,7 +123,9 @@ def lengths(name: str, seed: int) -> LengthController:
         head = AcceptanceHead(8, depth=1).double()
     with torch.no_grad():
         head.out.weight *= 4  # opinions strong enough to stop at some prefixes and go on at others
-    return AcceptanceLength(head, 0.55)
+    if name == "rate-optimal":  # dear enough that some rounds draft nothing
+        return RateOptimal(HeadSource(head, mean=0.7), CostModel(0.5, 1.0, 0.05))
+    return AcceptanceLength(HeadSource(head), 0.55)
 
 
 def assert_same(found: dict[tuple[int, ...], float], expected: dict[tuple[int, ...], float]) -> None:
@@ -127,7 +137,7 @@ def assert_same(found: dict[tuple[int, ...], float], expected: dict[tuple[int, .
 WARPS = [Warp(1.0, None), Warp(0.7, 2), Warp(1.5, None, 0.8), Warp(0.0, None)]
 
 
-@pytest.mark.parametrize("length", ["fixed-2", "confidence", "head"])
+@pytest.mark.parametrize("length", ["fixed-2", "confidence", "head", "rate-optimal"])
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 500), vocab=st.integers(3, 4), warp=st.sampled_from(WARPS))
 def test_law_of_three_tokens(length: str, seed: int, vocab: int, warp: Warp) -> None:

@@ -11,22 +11,32 @@ from .confidence import Confidence
 from .cumulative_confidence import CumulativeConfidence
 from .entropy import Entropy
 from .fallback import Fallback
+from .feature_source import FeatureSource
 from .fixed import Fixed
+from .head_source import HeadSource
 from .heuristic import Heuristic
 from .oracle import Oracle
+from .rate_optimal import RateOptimal
+from .source import AcceptanceSource
+from .trained import load_trained
 
 __all__ = [
     "MAX_DRAFT",
     "AcceptanceLength",
+    "AcceptanceSource",
     "Confidence",
     "CumulativeConfidence",
     "Entropy",
     "Fallback",
+    "FeatureSource",
     "Fixed",
+    "HeadSource",
     "Heuristic",
     "LengthController",
     "Oracle",
+    "RateOptimal",
     "Step",
+    "load_trained",
     "parse_rule",
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,18 +38,19 @@ class Step:
 
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where the warped q is a point mass, the unwarped softmax at y_i."""
-        return float(self._unwarped()[..., self.token]) if self.probability == 1.0 else self.probability
+        return float(self._unwarped[..., self.token]) if self.probability == 1.0 else self.probability
 
     def top_probability(self) -> float:
         """max q; at temperature 0, as in :meth:`confidence`, of the unwarped softmax."""
         probability = float(self.q.max())
-        return float(self._unwarped().max()) if probability == 1.0 else probability
+        return float(self._unwarped.max()) if probability == 1.0 else probability
 
     def entropy(self) -> float:
         """H(q) in nats; at temperature 0, as in :meth:`confidence`, of the unwarped softmax."""
-        q = self._unwarped() if self.probability == 1.0 else self.q
+        q = self._unwarped if self.probability == 1.0 else self.q
         return float(torch.special.entr(q).sum())
 
+    @cached_property
     def _unwarped(self) -> Tensor:
         return torch.softmax(self.logits.float(), -1)
 

@@ -20,6 +20,7 @@ def generate(
     draft: str | list[str] | None = "tiny-draft",
     length: int | str | None = None,
     threshold: float | None = None,
+    cost: str | None = None,
     tree: str | None = None,
     verifier: str = "token-wise",
     max_new_tokens: int = 128,
@@ -46,7 +47,9 @@ def generate(
         draft: The model that proposes tokens; it shares the target's vocabulary. Several, as "[a,b]", feed one tree.
         length: What ends a draft: a number of tokens (4 if not given), a controller checkpoint (folder or hub id), a
             rule such as "cumulative-confidence:0.4", or "none" for plain autoregressive decoding.
-        threshold: Stopping threshold of a trained head, in place of the one its checkpoint names.
+        threshold: Stopping threshold of a trained controller, in place of the one its checkpoint names.
+        cost: File of `specpilot bench cost --output`: a trained controller then stops where drafting on no longer
+            pays, without a threshold.
         tree: Draft a tree instead: children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
         verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
             replacement), k-seq or otm also for trees. These keep the target's law; typical and bild do not.
@@ -78,6 +81,7 @@ def generate(
         draft,
         length=length,
         threshold=threshold,
+        cost=cost,
         tree=tree,
         verifier=verifier,
         dtype=dtype,

@@ -1,0 +1,86 @@
+"""A logistic model of acceptance on what the draft itself says of a token: log q(y), max q and the entropy of q.
+
+No hidden states and four numbers: the baseline that an acceptance head has to beat, and a controller of its own. It
+judges the token in hand, with no lag. A token's place in the draft is no feature: given that all before it were kept,
+it follows text of the target's own law, whatever its place. Stored as one JSON file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from .calibration import sigmoid
+from .errors import InputError
+from .fingerprint import PairFingerprint
+from .origin import Origin
+from .warp import Warp
+
+TYPE = "acceptance-features"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FeatureModel:
+    """``sigmoid(bias + confidence·log q(y) + top·max q + entropy·H(q))`` and where it came from.
+
+    Attributes:
+        bias, confidence, top, entropy: the coefficients; H is in nats.
+        mean: mean acceptance in the data it was fitted to.
+        origin: the pair and warp of that data.
+        dataset_fingerprint: SHA-256 of the data.
+        metrics: how well it judges held-out data.
+    """
+
+    bias: float
+    confidence: float
+    top: float
+    entropy: float
+    mean: float
+    origin: Origin
+    dataset_fingerprint: str
+    metrics: dict[str, float]
+
+    def __post_init__(self) -> None:
+        for name in ("bias", "confidence", "top", "entropy"):
+            if not math.isfinite(getattr(self, name)):
+                raise InputError(f"{name}={getattr(self, name)}: must be a finite number")
+        if not 0 <= self.mean <= 1:
+            raise InputError(f"mean={self.mean}: must be in [0, 1]")
+
+    def probability(self, confidence: float, top: float, entropy: float) -> float:
+        """Chance of acceptance from q(y), max q and H(q)."""
+        log_confidence = math.log(max(confidence, 1e-30))
+        return sigmoid(self.bias + self.confidence * log_confidence + self.top * top + self.entropy * entropy)
+
+    def save(self, file: str | Path) -> None:
+        document = {"type": TYPE, "schema_version": SCHEMA_VERSION, **asdict(self)}
+        Path(file).write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, file: str | Path) -> FeatureModel:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InputError: it cannot be read, is something else or of a newer format, or a value is missing or wrong.
+        """
+        try:
+            data: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
+            if data["type"] != TYPE or data["schema_version"] != SCHEMA_VERSION:
+                raise InputError(f"{file}: type {data['type']!r} of format {data['schema_version']} is not known here")
+            origin = data["origin"]
+            pair = PairFingerprint(**origin["fingerprint"])
+            values = {entry.name: data[entry.name] for entry in fields(cls)}
+            values["origin"] = Origin(origin["target"], origin["draft"], pair, Warp(**origin["warp"]))
+            return cls(**values)
+        except OSError as error:
+            raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{file}: no feature controller; make one with 'specpilot train features --output FILE'"
+            ) from error

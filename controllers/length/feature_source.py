@@ -1,0 +1,21 @@
+"""Probabilities from the draft's own distribution, which judges the token in hand with no lag."""
+
+from __future__ import annotations
+
+from ..feature_model import FeatureModel
+from ..warp import Warp
+from .base import Step
+from .source import AcceptanceSource
+
+
+class FeatureSource(AcceptanceSource):
+    late = 0
+
+    def __init__(self, model: FeatureModel) -> None:
+        self.model, self.mean = model, model.mean
+
+    def check_warp(self, warp: Warp) -> None:
+        self.model.origin.check_warp(warp)
+
+    def judge(self, step: Step) -> float:
+        return self.model.probability(step.confidence(), step.top_probability(), step.entropy())

@@ -1,0 +1,81 @@
+"""Rate-optimal stopping: draft on while the next token is worth what it costs, ``E[s_{k+1}] ≥ λ·(t_draft + b)``.
+
+λ is the rate of tokens per second that the time could earn otherwise, b what verifying one token more costs. Renewal
+reward makes λ* of :mod:`.rate` the right price, and there is no threshold to tune: what SpecDec++ (Huang et al. 2024,
+Theorem 3.1) leaves to a grid search is λ*·t_draft.
+
+``E[s_{k+1}] = ŝ_k·ā_{k+1}`` falls from token to token in expectation, survival being a product of factors up to 1. If
+it falls for certain, as where the next acceptance is foreseen, looking one token ahead is exactly optimal. Where
+ā_{k+1} is only a mean it may rise again after a token that turns out easier than expected, and looking further ahead
+would gain a little; ``specpilot bench stopping`` says how little.
+"""
+
+from __future__ import annotations
+
+from ..cost_model import CostModel
+from ..warp import Warp
+from .base import LengthController, Step
+from .rate import RunningRatio, steady_rate
+from .source import AcceptanceSource
+
+ROUNDS = 32.0  # memory of the rate: a text's own pace, of which a token spared now is earned back
+TOKENS = 64.0  # memory of mean acceptances
+PRIOR = 8.0  # what the source's mean counts for at the beginning, in rounds or tokens
+PROBE = 16  # rounds without a draft after which one is drafted all the same, to see whether it pays again
+
+
+class RateOptimal(LengthController):
+    """Stops by what tokens cost and yield.
+
+    The rate is the text's own so far, by the cost model's times: no clock is read, and the same seed drafts the same.
+    Tokens that ``source`` has not judged count with the mean acceptance of this text so far, of first tokens of a draft
+    and of later ones apart. Where the mean of first tokens does not pay, nothing is drafted but now and then a probe.
+
+    Args:
+        source: judges the tokens drafted; its probabilities must be calibrated, for they are compared with costs.
+        cost: what a draft step and a verification cost.
+    """
+
+    def __init__(self, source: AcceptanceSource, cost: CostModel) -> None:
+        self.source, self.cost = source, cost
+        self.prior_rate = steady_rate(source.mean, cost)
+        self.start_text()
+
+    def check_warp(self, warp: Warp) -> None:
+        self.source.check_warp(warp)
+
+    def start_text(self) -> None:
+        # New objects, not old ones reset: the rows of a batch are copies of one controller.
+        self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
+        self.first = RunningRatio(self.source.mean, PRIOR, TOKENS)  # acceptances per first token of a draft
+        self.later = RunningRatio(self.source.mean, PRIOR, TOKENS)  # acceptances per later token
+        self.idle = 0  # rounds since something was drafted
+        self.survival = 1.0  # of the tokens judged so far
+
+    def start_round(self) -> bool:
+        self.survival = 1.0
+        if self.first.value >= self._price() or self.idle == PROBE:
+            self.idle = 0
+            return True
+        self.idle += 1
+        self.rate.add(1.0, self.cost.round(0))
+        return False
+
+    def observe(self, step: Step) -> bool:
+        late = self.source.late
+        if step.index > late:
+            self.survival *= self.source.judge(step)
+        next_survival = self.survival * self.later.value
+        if late:  # the token in hand is not judged yet
+            next_survival *= self.first.value if step.index == 1 else self.later.value
+        return next_survival >= self._price()
+
+    def end_round(self, drafted: int, accepted: int) -> None:
+        self.rate.add(accepted + 1.0, self.cost.round(drafted))
+        self.first.add(accepted > 0, 1.0)
+        for position in range(2, min(drafted, accepted + 1) + 1):  # those verified with all before them kept
+            self.later.add(position <= accepted, 1.0)
+
+    def _price(self) -> float:
+        """λ·(t_draft + b): what drafting one token more must yield."""
+        return self.rate.value * self.cost.per_token

@@ -1,0 +1,30 @@
+"""Where a length controller has its probabilities from: how likely is it that the target keeps a drafted token?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from ..warp import Warp
+from .base import Step
+
+
+class AcceptanceSource(ABC):
+    """Judges drafted tokens one by one. Nothing is remembered between calls: rows of a batch share one source.
+
+    Attributes:
+        late: how many of the newest tokens it cannot judge yet, 0 or 1.
+        mean: mean acceptance in the data it was fitted to.
+    """
+
+    late: int
+    mean: float
+
+    def check_warp(self, warp: Warp) -> None:  # noqa: B027 — not every source was trained
+        """Called with the warp of every generation; warns if the source was fitted under another."""
+
+    @abstractmethod
+    def judge(self, step: Step) -> float:
+        """Chance that the target keeps the newest token that can be judged, given that it keeps all before it.
+
+        That token is the one in hand, or the one before it if ``late`` is 1. Not called before there is one.
+        """

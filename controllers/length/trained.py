@@ -1,0 +1,77 @@
+"""Length controllers from trained ones on disk or on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ..calibration import parse_calibration, undo_weights
+from ..checkpoint import Controller, load_controller
+from ..cost_model import CostModel
+from ..errors import InputError
+from ..feature_model import FeatureModel
+from ..fingerprint import PairFingerprint
+from .acceptance import AcceptanceLength
+from .base import LengthController
+from .feature_source import FeatureSource
+from .head_source import HeadSource
+from .rate_optimal import RateOptimal
+
+UNKNOWN_MEAN = 0.5  # of a checkpoint that does not say how often its draft is accepted; the text soon will
+
+
+def load_trained(
+    name: str,
+    fingerprint: PairFingerprint,
+    device: torch.device,
+    *,
+    threshold: float | None = None,
+    cost: CostModel | None = None,
+) -> LengthController:
+    """The controller ``name``: a folder, file or hub id, checked against the pair it is used on.
+
+    Args:
+        threshold: stop by ``1 - Π â > threshold``, instead of the checkpoint's own threshold.
+        cost: stop by what tokens cost and yield, instead of by a threshold.
+
+    Raises:
+        InputError: it cannot be loaded, was trained for another pair, or both or none of the two rules is left.
+    """
+    if threshold is not None and cost is not None:
+        raise InputError(f"threshold={threshold}: stopping by cost has no threshold; give one of threshold and cost")
+    if Path(name).expanduser().is_file():
+        model = FeatureModel.load(Path(name).expanduser())
+        model.origin.check_pair(fingerprint)
+        if cost is not None:
+            return RateOptimal(FeatureSource(model), cost)
+        if threshold is None:
+            raise InputError(
+                f"length={name!r}: has no threshold of its own; give the costs to stop by (--cost FILE, written by "
+                "'specpilot bench cost --output FILE') or a threshold"
+            )
+        return AcceptanceLength(FeatureSource(model), threshold)
+    controller = load_controller(name)
+    controller.origin.check_pair(fingerprint)
+    if cost is not None:
+        return RateOptimal(head_source(controller, device, undone=True), cost)
+    return AcceptanceLength(
+        head_source(controller, device, undone=False),
+        controller.config.threshold if threshold is None else threshold,
+    )
+
+
+def head_source(controller: Controller, device: torch.device, *, undone: bool) -> HeadSource:
+    """A checkpoint's head, calibrated as the checkpoint says.
+
+    Where it says nothing the loss weights are undone, or, if not ``undone``, the head's own probabilities are taken,
+    which is what SpecDec++ sets its threshold on.
+    """
+    config = controller.config
+    calibration = None
+    if config.calibration is not None:
+        calibration = parse_calibration(config.calibration)
+    elif undone:
+        calibration = undo_weights(config.w_acc, config.w_rej)
+    mean = config.metrics.get("mean_acceptance", UNKNOWN_MEAN)
+    return HeadSource(controller.head.to(device), calibration, mean, controller.origin)

@@ -1,0 +1,288 @@
+"""Stopping by what a token costs and yields: the price, the rule, and what it learns of a text as it goes."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.calibration import Sigmoid
+from specpilot.controllers.checkpoint import load_controller
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.feature_model import FeatureModel
+from specpilot.controllers.fingerprint import PairFingerprint
+from specpilot.controllers.length import (
+    MAX_DRAFT,
+    AcceptanceLength,
+    AcceptanceSource,
+    FeatureSource,
+    HeadSource,
+    RateOptimal,
+    Step,
+)
+from specpilot.controllers.length.rate import LoggedRound, RunningRatio, optimal_rate, rate_at, steady_rate
+from specpilot.controllers.length.rate_optimal import PROBE
+from specpilot.controllers.origin import Origin
+from specpilot.controllers.warp import Warp
+from specpilot.infer.decoder import SpeculativeDecoder, load_length
+from specpilot.infer.models import load_causal_lm, load_tokenizer
+
+from .tiny import make
+
+CHEAP, FAIR, DEAR = (CostModel(t_draft, 1.0, 0.02) for t_draft in (0.01, 0.2, 2.0))
+costs = st.builds(CostModel, st.floats(0.001, 2.0), st.floats(0.1, 5.0), st.floats(0.0, 0.5))
+
+
+class Told(AcceptanceSource):
+    """A source that is told the answers: token i of a round is kept with chance ``chances[i]``."""
+
+    def __init__(self, chances: list[float], mean: float = 0.6, late: int = 0) -> None:
+        self.chances, self.mean, self.late = chances, mean, late
+
+    def judge(self, step: Step) -> float:
+        return self.chances[step.index - 1 - self.late]
+
+
+def step(index: int, q: list[float] | None = None) -> Step:
+    probabilities = torch.tensor(q or [1.0])
+    return Step(index, 0, probabilities, 0, probabilities.log(), torch.empty(0))
+
+
+def drafted(rule: RateOptimal) -> int:
+    """How many tokens the next round drafts."""
+    if not rule.start_round():
+        return 0
+    return next((k for k in range(1, MAX_DRAFT) if not rule.observe(step(k))), MAX_DRAFT)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(cost=costs, acceptance=st.floats(0.0, 1.0))
+def test_the_steady_rate_is_that_of_the_best_fixed_length(cost: CostModel, acceptance: float) -> None:
+    rates = [sum(acceptance**i for i in range(k + 1)) / cost.round(k) for k in range(MAX_DRAFT + 1)]
+    assert steady_rate(acceptance, cost) == pytest.approx(max(rates))
+
+
+logged = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6).map(
+    lambda chances: (
+        (survivals := [math.prod(chances[: k + 1]) for k in range(len(chances))]) and LoggedRound(survivals, survivals)
+    )
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(cost=costs, rounds=st.lists(logged, min_size=1, max_size=5))
+def test_no_price_earns_more_than_the_fixed_point(cost: CostModel, rounds: list[LoggedRound]) -> None:
+    """Where every survival is known beforehand, no bar at all on them beats λ*; and λ* is what it promises."""
+    best = optimal_rate(rounds, cost)
+    bars = {gain for logged_round in rounds for gain in logged_round.gains} | {0.0, 2.0}
+    rates = [rate_at(bar * (1 - 1e-9) / cost.per_token, rounds, cost) for bar in bars]
+    assert best == pytest.approx(max(rates))
+    assert rate_at(best * (1 - 1e-9), rounds, cost) == pytest.approx(best)
+
+
+def test_gains_decide_and_survivals_count() -> None:
+    rounds = [LoggedRound([0.9, 0.1], [0.5, 0.4]), LoggedRound([0.9, 0.9], [1.0, 1.0])]
+    assert rate_at(0.5, rounds, CostModel(1.0, 2.0, 0.0)) == (1.5 + 3.0) / (3.0 + 4.0)
+
+
+def test_a_running_ratio_forgets() -> None:
+    ratio = RunningRatio(0.5, weight=4, memory=10)
+    assert ratio.value == 0.5
+    ratio.add(1, 1)
+    assert ratio.value == pytest.approx((0.9 * 2 + 1) / (0.9 * 4 + 1))
+    for _ in range(200):
+        ratio.add(1, 4)
+    assert ratio.value == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    cost=costs,
+    chances=st.lists(st.floats(0.5, 1.0), min_size=MAX_DRAFT, max_size=MAX_DRAFT),
+    mean=st.floats(0.3, 0.95),
+    before=st.lists(st.integers(0, 3), max_size=8),
+)
+def test_drafting_goes_on_while_it_pays(
+    late: int, cost: CostModel, chances: list[float], mean: float, before: list[int]
+) -> None:
+    """Against the formula, written out: tokens not judged yet count with the means of what came before."""
+    rule = RateOptimal(Told(chances, mean, late), cost)
+    for accepted in before:
+        rule.end_round(3, accepted)
+    first, later, price = rule.first.value, rule.later.value, rule.rate.value * cost.per_token
+    gains = [first]
+    if late:
+        gains.append(first * later)
+    while len(gains) < MAX_DRAFT:
+        gains.append(math.prod(chances[: len(gains) - late]) * later ** (1 + late))
+    if any(gain == pytest.approx(price) for gain in gains):
+        return
+    assert drafted(rule) == next((k for k, gain in enumerate(gains) if gain < price), MAX_DRAFT)
+
+
+def test_the_same_probabilities_are_stopped_where_the_machine_says() -> None:
+    chances = [0.8] * MAX_DRAFT
+    lengths = [drafted(RateOptimal(Told(chances), cost)) for cost in (CHEAP, FAIR, DEAR)]
+    assert lengths[0] > lengths[1] > lengths[2] == 0
+    dearer_to_verify = drafted(RateOptimal(Told(chances), replace(FAIR, t_verify_token=0.2)))
+    assert dearer_to_verify < lengths[1]
+
+
+def test_what_is_accepted_moves_the_means() -> None:
+    rule = RateOptimal(Told([0.5] * MAX_DRAFT), FAIR)
+    assert (rule.first.value, rule.later.value) == pytest.approx((0.6, 0.6))
+    rule.end_round(5, 2)  # y_1 and y_2 are kept, y_3 is not, y_4 and y_5 were never judged
+    assert rule.first.above == pytest.approx(0.6 * 8 * 63 / 64 + 1)
+    assert rule.later.below == pytest.approx((8 * 63 / 64 + 1) * 63 / 64 + 1)
+    assert rule.later.value == pytest.approx(((0.6 * 8 * 63 / 64 + 1) * 63 / 64) / rule.later.below)
+    keep = 1 - 1 / 32
+    assert rule.rate.below == pytest.approx(keep * 8 * FAIR.round(0) + FAIR.round(5))
+    rule.end_round(3, 3)
+    assert rule.rate.above == pytest.approx(keep * (keep * rule.prior_rate * 8 * FAIR.round(0) + 3) + 4)
+    rule.start_text()
+    assert (rule.first.value, rule.rate.value) == pytest.approx((0.6, rule.prior_rate))
+
+
+def test_where_drafting_does_not_pay_it_looks_again_now_and_then() -> None:
+    rule = RateOptimal(Told([0.9] * MAX_DRAFT, mean=0.9), replace(FAIR, t_draft=0.6))
+
+    def play(kept: bool, rounds: int) -> list[bool]:
+        starts = []
+        for _ in range(rounds):
+            starts.append(rule.start_round())
+            if starts[-1]:
+                rule.end_round(1, int(kept))
+        return starts
+
+    assert all(play(True, 20))
+    refused = play(False, 400)
+    assert refused[-(PROBE + 1) :].count(True) == 1  # one round in seventeen is a probe
+    assert rule.rate.value == pytest.approx(1 / FAIR.round(0), rel=0.1)  # autoregressive, but for the probes
+    assert all(play(True, 1200)[-20:])  # it has noticed
+
+
+def test_the_price_is_a_rate_the_controller_reaches() -> None:
+    """Many rounds of a coin whose bias is known: the running rate settles at the best fixed length's."""
+    chance, generator = 0.7, torch.Generator().manual_seed(0)
+    rule = RateOptimal(Told([chance] * MAX_DRAFT, mean=chance), FAIR)
+    tokens = seconds = 0.0
+    for _ in range(4000):
+        k = drafted(rule)
+        tosses = (torch.rand(k, generator=generator) < chance).tolist()
+        accepted = tosses.index(False) if False in tosses else k
+        if k:
+            rule.end_round(k, accepted)
+        tokens, seconds = tokens + accepted + 1, seconds + FAIR.round(k)
+    assert tokens / seconds == pytest.approx(steady_rate(chance, FAIR), rel=0.03)
+
+
+class Forgetful:
+    """A clock that says something else whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.now % 7 + 1
+        return self.now
+
+
+def test_same_seed_same_drafts_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = make(), make(layers=1)
+    model = FeatureModel(1.0, 0.5, 0.5, -0.2, 0.5, ORIGIN, "0" * 64, {})
+    decoder = SpeculativeDecoder(target, draft, length=RateOptimal(FeatureSource(model), CHEAP))
+    first = decoder.generate([1, 2, 3], max_new_tokens=60, seed=1)
+    decoder.generate([9, 9], max_new_tokens=60, seed=2)
+    monkeypatch.setattr("time.perf_counter", Forgetful())
+    again = decoder.generate([1, 2, 3], max_new_tokens=60, seed=1)
+    monkeypatch.undo()
+    assert again.rounds == first.rounds
+    assert len({len(r.drafted) for r in first.rounds[1:]}) > 2
+
+
+ORIGIN = Origin("tiny", "tiny-draft", PairFingerprint("1" * 64, "2" * 64, "3" * 64), Warp(1.0, 50))
+
+
+def test_features_are_the_draft_s_own_words(tmp_path: Path) -> None:
+    model = FeatureModel(0.3, 0.7, 1.1, -0.4, 0.6, ORIGIN, "0" * 64, {"auroc": 0.7})
+    model.save(tmp_path / "f.json")
+    assert FeatureModel.load(tmp_path / "f.json") == model
+    q = [0.5, 0.3, 0.2]
+    entropy = -sum(x * math.log(x) for x in q)
+    logit = 0.3 + 0.7 * math.log(0.5) + 1.1 * 0.5 - 0.4 * entropy
+    assert FeatureSource(model).judge(step(1, q)) == pytest.approx(1 / (1 + math.exp(-logit)))
+    with pytest.warns(UserWarning, match="stays exact"):
+        FeatureSource(model).check_warp(Warp(0.5))
+
+
+def edited(file: Path, **changes: Any) -> str:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    return str(file)
+
+
+def test_controllers_by_name(tmp_path: Path) -> None:
+    """The shipped head, and a feature controller of the same pair, with a threshold and with costs."""
+    target, draft, tokenizer = load_causal_lm("tiny"), load_causal_lm("tiny-draft"), load_tokenizer("tiny")
+    pair = target, draft, tokenizer
+    head = load_length("tiny-head", *pair, cost=FAIR)
+    assert isinstance(head, RateOptimal)
+    assert isinstance(head.source, HeadSource)
+    shipped = load_controller(Path(__file__).parent.parent / "checkpoints" / "tiny-head")
+    assert head.source.mean == shipped.config.metrics["mean_acceptance"]
+    assert head.source.calibration == Sigmoid(1.0, math.log(6.0), "weights")  # it is the rejections that weigh six
+    plain = load_length("tiny-head", *pair)
+    assert isinstance(plain, AcceptanceLength)
+    assert isinstance(plain.source, HeadSource)
+    assert plain.source.calibration == Sigmoid()
+
+    file = tmp_path / "features.json"
+    origin = replace(ORIGIN, fingerprint=PairFingerprint.of(*pair))
+    FeatureModel(0.3, 0.7, 1.1, -0.4, 0.6, origin, "0" * 64, {}).save(file)
+    assert isinstance(load_length(str(file), *pair, cost=FAIR), RateOptimal)
+    assert isinstance(load_length(str(file), *pair, threshold=0.5), AcceptanceLength)
+    with pytest.raises(InputError, match="has no threshold of its own"):
+        load_length(str(file), *pair)
+    with pytest.raises(InputError, match="give one of threshold and cost"):
+        load_length("tiny-head", *pair, threshold=0.5, cost=FAIR)
+    with pytest.raises(InputError, match="the rule '4' does not ask what a token costs"):
+        load_length("4", *pair, cost=FAIR)
+    with pytest.raises(InputError, match="another draft is given"):
+        load_length(str(file), target, load_causal_lm("tiny-draft-math"), tokenizer, cost=FAIR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        head.check_warp(Warp(1.0, 50))
+    with pytest.warns(UserWarning, match="stays exact"):
+        head.check_warp(Warp(0.0))
+    with pytest.raises(InputError, match="cost: tells a trained controller when to stop"):
+        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", cost=FAIR)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"type": "router"}, "type 'router'"),
+        ({"schema_version": 2}, "format 2"),
+        ({"bias": "x"}, "no feature controller"),
+        ({"top": math.nan}, "top=nan: must be a finite number"),
+        ({"mean": 1.5}, r"mean=1.5: must be in \[0, 1\]"),
+        ({"origin": {}}, "no feature controller"),
+    ],
+)
+def test_files_that_are_no_feature_controller(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    file = tmp_path / "f.json"
+    FeatureModel(0.3, 0.7, 1.1, -0.4, 0.6, ORIGIN, "0" * 64, {}).save(file)
+    with pytest.raises(InputError, match=words) as error:
+        FeatureModel.load(edited(file, **changes))
+    assert "\n" not in str(error.value)
+    file.write_text("[")
+    with pytest.raises(InputError, match="no feature controller"):
+        FeatureModel.load(file)
