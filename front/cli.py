@@ -34,6 +34,7 @@ COMMANDS: Commands = {
         "rollouts": bench.rollouts,
         "forward": bench.forward,
         "cost": bench.cost,
+        "stopping": bench.stopping,
         "otm": bench.otm,
         "spectr": bench.spectr,
     },

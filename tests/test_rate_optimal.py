@@ -29,7 +29,7 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.rate import LoggedRound, RunningRatio, optimal_rate, rate_at, steady_rate
-from specpilot.controllers.length.rate_optimal import PROBE
+from specpilot.controllers.length.rate_optimal import PRIOR, PROBE, ROUNDS, TOKENS
 from specpilot.controllers.origin import Origin
 from specpilot.controllers.warp import Warp
 from specpilot.infer.decoder import SpeculativeDecoder, load_length
@@ -141,13 +141,14 @@ def test_what_is_accepted_moves_the_means() -> None:
     rule = RateOptimal(Told([0.5] * MAX_DRAFT), FAIR)
     assert (rule.first.value, rule.later.value) == pytest.approx((0.6, 0.6))
     rule.end_round(5, 2)  # y_1 and y_2 are kept, y_3 is not, y_4 and y_5 were never judged
-    assert rule.first.above == pytest.approx(0.6 * 8 * 63 / 64 + 1)
-    assert rule.later.below == pytest.approx((8 * 63 / 64 + 1) * 63 / 64 + 1)
-    assert rule.later.value == pytest.approx(((0.6 * 8 * 63 / 64 + 1) * 63 / 64) / rule.later.below)
-    keep = 1 - 1 / 32
-    assert rule.rate.below == pytest.approx(keep * 8 * FAIR.round(0) + FAIR.round(5))
+    keep = 1 - 1 / TOKENS
+    assert rule.first.above == pytest.approx(0.6 * PRIOR * keep + 1)
+    assert rule.later.below == pytest.approx((PRIOR * keep + 1) * keep + 1)
+    assert rule.later.above == pytest.approx((0.6 * PRIOR * keep + 1) * keep)
+    keep = 1 - 1 / ROUNDS
+    assert rule.rate.below == pytest.approx(keep * PRIOR * FAIR.round(0) + FAIR.round(5))
     rule.end_round(3, 3)
-    assert rule.rate.above == pytest.approx(keep * (keep * rule.prior_rate * 8 * FAIR.round(0) + 3) + 4)
+    assert rule.rate.above == pytest.approx(keep * (keep * rule.prior_rate * PRIOR * FAIR.round(0) + 3) + 4)
     rule.start_text()
     assert (rule.first.value, rule.rate.value) == pytest.approx((0.6, rule.prior_rate))
 
@@ -164,10 +165,10 @@ def test_where_drafting_does_not_pay_it_looks_again_now_and_then() -> None:
         return starts
 
     assert all(play(True, 20))
-    refused = play(False, 400)
+    refused = play(False, 2000)
     assert refused[-(PROBE + 1) :].count(True) == 1  # one round in seventeen is a probe
     assert rule.rate.value == pytest.approx(1 / FAIR.round(0), rel=0.1)  # autoregressive, but for the probes
-    assert all(play(True, 1200)[-20:])  # it has noticed
+    assert all(play(True, 4000)[-20:])  # it has noticed
 
 
 def test_the_price_is_a_rate_the_controller_reaches() -> None:

@@ -18,9 +18,9 @@ from .base import LengthController, Step
 from .rate import RunningRatio, steady_rate
 from .source import AcceptanceSource
 
-ROUNDS = 32.0  # memory of the rate: a text's own pace, of which a token spared now is earned back
-TOKENS = 64.0  # memory of mean acceptances
-PRIOR = 8.0  # what the source's mean counts for at the beginning, in rounds or tokens
+ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
+TOKENS = 256.0  # memory of mean acceptances
+PRIOR = 16.0  # what the source's mean counts for at the beginning, in rounds or tokens
 PROBE = 16  # rounds without a draft after which one is drafted all the same, to see whether it pays again
 
 

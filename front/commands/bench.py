@@ -158,6 +158,27 @@ def profile(settings: Workload, *, length: int = 5) -> None:
     _end(result, settings, length=length)
 
 
+def stopping(*, output: Path | None = None) -> None:
+    """How near rules of stopping come to the best policy there is, exactly, on a Markov model of acceptance.
+
+    Args:
+        output: File that gets the same JSON.
+    """
+    import json
+
+    from rich.console import Console
+
+    from ..bench.stopping import as_table, bench_stopping
+
+    result = bench_stopping()
+    Console(stderr=True).print(as_table(result))
+    line = json.dumps(result)
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(line + "\n", encoding="utf-8")
+    print(line)
+
+
 def otm(
     *,
     target: str = "tiny",

@@ -1,0 +1,143 @@
+"""The exact simulation: its dynamic program against enumeration, its rates against tosses, our rule against both."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.bench.markov import (
+    Choice,
+    MarkovText,
+    Nodes,
+    Payoff,
+    fixed,
+    one_step,
+    stationary,
+    threshold,
+)
+from specpilot.bench.stopping import ACCEPTANCE, TRANSITION, at_its_price, bench_stopping, costs
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.length import MAX_DRAFT, AcceptanceSource, Fixed, LengthController, RateOptimal, Step
+
+cost_models = st.builds(CostModel, st.floats(0.01, 1.5), st.floats(0.5, 2.0), st.floats(0.0, 0.2))
+
+
+@st.composite
+def texts(draw: st.DrawFn, classes: int, longest: int, **known: bool) -> MarkovText:
+    weights = [[draw(st.floats(0.05, 1.0)) for _ in range(classes)] for _ in range(classes)]
+    transition = np.array([[w / sum(row) for w in row] for row in weights])
+    known = known or {name: draw(st.booleans()) for name in ("foreseen", "fresh")}
+    return MarkovText(transition, np.array([draw(st.floats(0, 1)) for _ in range(classes)]), longest=longest, **known)
+
+
+def table(decisions: dict[int, Any]) -> Choice:
+    def draft_on(nodes: Nodes, stop: Payoff, go: Payoff) -> Any:
+        return np.array(decisions[nodes.k])
+
+    return draft_on
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(text=texts(classes=2, longest=2), cost=cost_models)
+def test_the_dynamic_program_finds_the_best_of_all_policies(text: MarkovText, cost: CostModel) -> None:
+    """Two decisions in a row, by what was seen: 64 policies, all tried."""
+    rates = [
+        text.rate(table({0: [first], 1: np.reshape(second, (2, 2))}), cost)
+        for first in product([False, True], repeat=2)
+        for second in product([False, True], repeat=4)
+    ]
+    assert text.optimal_rate(cost) == pytest.approx(max(rates))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(text=texts(classes=3, longest=8, foreseen=True, fresh=True), cost=cost_models)
+def test_looking_one_step_ahead_is_optimal_where_the_next_token_is_foreseen(text: MarkovText, cost: CostModel) -> None:
+    assert text.rate(at_its_price(text, cost), cost) == pytest.approx(text.optimal_rate(cost), rel=1e-9)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(text=texts(classes=3, longest=6), cost=cost_models, h=st.floats(0, 1), k=st.integers(0, 6))
+def test_nothing_beats_the_optimum(text: MarkovText, cost: CostModel, h: float, k: int) -> None:
+    best = text.optimal_rate(cost) * (1 + 1e-9)
+    for rule in (at_its_price(text, cost), at_its_price(text, cost, 0.5), threshold(h), fixed(k)):
+        assert text.rate(rule, cost) <= best
+
+
+def test_one_class_is_the_closed_form() -> None:
+    text, cost = MarkovText(np.ones((1, 1)), np.array([0.8])), CostModel(0.2, 1.0, 0.05)
+    for k in (0, 1, 5):
+        assert text.rate(fixed(k), cost) == pytest.approx(sum(0.8**i for i in range(k + 1)) / cost.round(k))
+    assert text.optimal_rate(cost) == pytest.approx(max(text.rate(fixed(k), cost) for k in range(MAX_DRAFT + 1)))
+    assert stationary(np.array([[0.9, 0.1], [0.3, 0.7]])) == pytest.approx([0.75, 0.25])
+
+
+def test_within_one_per_cent_of_the_optimum() -> None:
+    """Three classes, three cost ratios. What a controller knows today is the class of the token in hand, at best."""
+    rows = bench_stopping(ratios=(0.05, 0.5, 0.8), thresholds=[i / 10 for i in range(11)])["rows"]
+    for row in rows:
+        if row["seen"].startswith("in hand"):
+            assert row["one_step"] >= 0.99
+        if row["seen"] == "next, rounds exchangeable":
+            assert row["one_step"] == pytest.approx(1.0, abs=1e-9)
+            assert row["best_threshold"] < 0.991  # a threshold has no use for what comes next
+        assert max(row[rule] for rule in ("one_step_mean", "best_threshold", "best_fixed")) <= 1 + 1e-9
+    dear = [row for row in rows if row["ratio"] == 0.8]
+    assert all(row["one_step"] > row["best_threshold"] + 0.04 for row in dear)  # which always drafts a token
+    assert all(row["best_threshold"] >= row["threshold_tuned_elsewhere"] for row in rows)
+
+
+class Seen(AcceptanceSource):
+    """Knows the class of the token in hand, which is the token itself."""
+
+    late, mean = 0, 0.7
+
+    def judge(self, step: Step) -> float:
+        return ACCEPTANCE[step.token]
+
+
+def simulate(rule: LengthController, cost: CostModel, rounds: int) -> float:
+    """Tokens per second of ``rule`` on one long text, tossed."""
+    generator = np.random.default_rng(0)
+    q = torch.ones(1)
+
+    def after(seen: int) -> int:
+        return int(np.searchsorted(np.cumsum(TRANSITION[seen])[:-1], generator.random()))
+
+    tokens = seconds = 0.0
+    last = 0
+    for _ in range(rounds):
+        drafted: list[int] = []
+        on = rule.start_round()
+        while on:
+            drafted.append(after(drafted[-1] if drafted else last))
+            on = len(drafted) < MAX_DRAFT and rule.observe(Step(len(drafted), drafted[-1], q, 0, q, q))
+        kept = [generator.random() < ACCEPTANCE[token] for token in drafted]
+        accepted = kept.index(False) if False in kept else len(kept)
+        last = after(drafted[-1] if drafted else last) if accepted == len(kept) else drafted[accepted]
+        if drafted:
+            rule.end_round(len(drafted), accepted)
+        tokens, seconds = tokens + accepted + 1, seconds + cost.round(len(drafted))
+    return tokens / seconds
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.21, 0.5])
+def test_tosses_agree_and_the_controller_finds_its_price(ratio: float) -> None:
+    """Thirty thousand rounds, whose rate is known to about 0.4 %."""
+    text, cost = MarkovText(np.array(TRANSITION), np.array(ACCEPTANCE)), costs(ratio)
+    assert simulate(Fixed(3), cost, 30_000) == pytest.approx(text.rate(fixed(3), cost), rel=0.015)
+    online = simulate(RateOptimal(Seen(), cost), cost, 30_000)
+    mean = float(stationary(text.transition) @ text.acceptance)
+    assert online >= 0.985 * text.rate(at_its_price(text, cost, mean), cost)
+    assert online >= 0.96 * text.optimal_rate(cost)
+
+
+def test_a_price_too_high_or_too_low_earns_less() -> None:
+    text, cost = MarkovText(np.array(TRANSITION), np.array(ACCEPTANCE), foreseen=True, fresh=True), costs(0.21)
+    best = text.optimal_rate(cost)
+    for factor in (0.6, 1.5):
+        assert text.rate(one_step(factor * best, text, cost), cost) < 0.995 * best
