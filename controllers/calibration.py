@@ -32,7 +32,10 @@ class Sigmoid:
 
     def __post_init__(self) -> None:
         if not (self.scale > 0 and math.isfinite(self.scale) and math.isfinite(self.shift)):
-            raise InputError(f"calibration: scale={self.scale}, shift={self.shift}: finite numbers, the first positive")
+            raise InputError(
+                f"calibration: scale={self.scale}, shift={self.shift}: must be finite, and the scale positive; "
+                "a head that needs another ranks tokens the wrong way round"
+            )
 
     def __call__(self, logit: float) -> float:
         return sigmoid(self.scale * logit + self.shift)

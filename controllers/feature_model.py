@@ -1,4 +1,4 @@
-"""A logistic model of acceptance on what the draft itself says of a token: log q(y), max q and the entropy of q.
+"""A logistic model of acceptance on what the draft itself says of a token: log q(y), log(1 - max q), the entropy of q.
 
 No hidden states and four numbers: the baseline that an acceptance head has to beat, and a controller of its own. It
 judges the token in hand, with no lag. A token's place in the draft is no feature: given that all before it were kept,
@@ -21,14 +21,23 @@ from .warp import Warp
 
 TYPE = "acceptance-features"
 SCHEMA_VERSION = 1
+SMALLEST = 1e-4  # 1 - max q is no smaller than this: below it rounding says more than the draft does
+
+
+def features(confidence: float, top: float, entropy: float) -> tuple[float, float, float]:
+    """From q(y), max q and H(q) in nats to what the model is linear in.
+
+    The doubt 1 - max q counts by its logarithm: whether it is 0.1 or 0.01 matters, and max q itself hardly tells.
+    """
+    return math.log(max(confidence, 1e-30)), math.log(max(1.0 - top, SMALLEST)), entropy
 
 
 @dataclass(frozen=True)
 class FeatureModel:
-    """``sigmoid(bias + confidence·log q(y) + top·max q + entropy·H(q))`` and where it came from.
+    """``sigmoid(bias + confidence·log q(y) + doubt·log(1 - max q) + entropy·H(q))`` and where it came from.
 
     Attributes:
-        bias, confidence, top, entropy: the coefficients; H is in nats.
+        bias, confidence, doubt, entropy: the coefficients.
         mean: mean acceptance in the data it was fitted to.
         origin: the pair and warp of that data.
         dataset_fingerprint: SHA-256 of the data.
@@ -37,7 +46,7 @@ class FeatureModel:
 
     bias: float
     confidence: float
-    top: float
+    doubt: float
     entropy: float
     mean: float
     origin: Origin
@@ -45,7 +54,7 @@ class FeatureModel:
     metrics: dict[str, float]
 
     def __post_init__(self) -> None:
-        for name in ("bias", "confidence", "top", "entropy"):
+        for name in ("bias", "confidence", "doubt", "entropy"):
             if not math.isfinite(getattr(self, name)):
                 raise InputError(f"{name}={getattr(self, name)}: must be a finite number")
         if not 0 <= self.mean <= 1:
@@ -53,8 +62,8 @@ class FeatureModel:
 
     def probability(self, confidence: float, top: float, entropy: float) -> float:
         """Chance of acceptance from q(y), max q and H(q)."""
-        log_confidence = math.log(max(confidence, 1e-30))
-        return sigmoid(self.bias + self.confidence * log_confidence + self.top * top + self.entropy * entropy)
+        x, y, z = features(confidence, top, entropy)
+        return sigmoid(self.bias + self.confidence * x + self.doubt * y + self.entropy * z)
 
     def save(self, file: str | Path) -> None:
         document = {"type": TYPE, "schema_version": SCHEMA_VERSION, **asdict(self)}

@@ -65,7 +65,7 @@ def model_card(config: ControllerConfig) -> str:
         threshold_source=config.threshold_source,
         calibration="none: probabilities are those of the weighted loss"
         if config.calibration is None
-        else "see config.json",
+        else f"{config.calibration['method']} (see config.json)",
         dataset=config.dataset_fingerprint,
         metrics="\n".join(["| metric | value |", "|---|---|", *rows]) if rows else "No metrics were recorded.",
     )

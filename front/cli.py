@@ -14,7 +14,7 @@ from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, Union
 
-from .commands import bench, data, demo, env, export, generate, train
+from .commands import bench, calibrate, data, demo, env, export, generate, train
 from .controllers.errors import InputError
 from .parser import CommandParser, one_line
 
@@ -23,8 +23,9 @@ Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
 
 COMMANDS: Commands = {
     "data": {"acceptance": data.acceptance},
-    "train": {"acceptance": train.acceptance, "tiny": train.tiny},
+    "train": {"acceptance": train.acceptance, "features": train.features, "tiny": train.tiny},
     "export": export.export,
+    "calibrate": calibrate.calibrate,
     "generate": generate.generate,
     "bench": {
         "decode": bench.decode,

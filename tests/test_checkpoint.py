@@ -225,6 +225,7 @@ def test_weights_that_do_not_fit_the_config(saved: Path, change: dict[str, Any],
         ({"warp": {"temperature": "hot", "top_k": None, "top_p": 1}}, "wrong type"),
         ({"warp": [1]}, "warp: a JSON object"),
         ({"calibration": 3}, "calibration=3"),
+        ({"calibration": {"method": "platt", "scale": -1, "shift": 0}}, "scale=-1"),
     ],
 )
 def test_a_config_that_is_not_understood(saved: Path, change: dict[str, Any], words: str) -> None:

@@ -199,7 +199,7 @@ class Forgetful:
 
 def test_same_seed_same_drafts_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = make(), make(layers=1)
-    model = FeatureModel(1.0, 0.5, 0.5, -0.2, 0.5, ORIGIN, "0" * 64, {})
+    model = FeatureModel(2.0, 0.5, 0.0, 0.0, 0.9, ORIGIN, "0" * 64, {})
     decoder = SpeculativeDecoder(target, draft, length=RateOptimal(FeatureSource(model), CHEAP))
     first = decoder.generate([1, 2, 3], max_new_tokens=60, seed=1)
     decoder.generate([9, 9], max_new_tokens=60, seed=2)
@@ -214,13 +214,14 @@ ORIGIN = Origin("tiny", "tiny-draft", PairFingerprint("1" * 64, "2" * 64, "3" * 
 
 
 def test_features_are_the_draft_s_own_words(tmp_path: Path) -> None:
-    model = FeatureModel(0.3, 0.7, 1.1, -0.4, 0.6, ORIGIN, "0" * 64, {"auroc": 0.7})
+    model = FeatureModel(0.3, 0.7, -1.1, -0.4, 0.6, ORIGIN, "0" * 64, {"auroc": 0.7})
     model.save(tmp_path / "f.json")
     assert FeatureModel.load(tmp_path / "f.json") == model
     q = [0.5, 0.3, 0.2]
     entropy = -sum(x * math.log(x) for x in q)
-    logit = 0.3 + 0.7 * math.log(0.5) + 1.1 * 0.5 - 0.4 * entropy
+    logit = 0.3 + 0.7 * math.log(0.5) - 1.1 * math.log(0.5) - 0.4 * entropy
     assert FeatureSource(model).judge(step(1, q)) == pytest.approx(1 / (1 + math.exp(-logit)))
+    assert FeatureSource(model).judge(step(1, [1.0])) < 1  # a certain draft is finite doubt
     with pytest.warns(UserWarning, match="stays exact"):
         FeatureSource(model).check_warp(Warp(0.5))
 
@@ -273,7 +274,7 @@ def test_controllers_by_name(tmp_path: Path) -> None:
         ({"type": "router"}, "type 'router'"),
         ({"schema_version": 2}, "format 2"),
         ({"bias": "x"}, "no feature controller"),
-        ({"top": math.nan}, "top=nan: must be a finite number"),
+        ({"doubt": math.nan}, "doubt=nan: must be a finite number"),
         ({"mean": 1.5}, r"mean=1.5: must be in \[0, 1\]"),
         ({"origin": {}}, "no feature controller"),
     ],

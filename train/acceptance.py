@@ -53,7 +53,7 @@ def train_acceptance(config: AcceptanceTraining, *, output: Path, resume: bool =
         InputError: the data is incomplete, malformed or of another draft; ``output`` holds a run of other settings, or
             an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
-    manifest = _checked_manifest(config.data)
+    manifest = checked_manifest(config.data)
     settings = replace(config, draft=config.draft or manifest["draft"])
     output = Path(output)
     try:
@@ -73,7 +73,8 @@ def train_acceptance(config: AcceptanceTraining, *, output: Path, resume: bool =
     return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
 
 
-def _checked_manifest(data: str) -> dict[str, Any]:
+def checked_manifest(data: str) -> dict[str, Any]:
+    """The manifest of a complete acceptance dataset; raises InputError for anything else."""
     manifest = read_manifest(data)
     if manifest["kind"] != "acceptance":
         raise InputError(f"{data}: a dataset of kind {manifest['kind']!r}; make one with 'specpilot data acceptance'")

@@ -25,6 +25,29 @@ def acceptance(settings: AcceptanceTraining, *, output: Path, resume: bool = Fal
     print(f"next: specpilot export {result.run} <folder>")
 
 
+def features(
+    data: str, *, output: Path, draft: str | None = None, validation_fraction: float = 0.1, device: str = "auto"
+) -> None:
+    """Fit a controller that goes by the draft's probabilities alone: a logistic model, four numbers.
+
+    Args:
+        data: Folder written by `specpilot data acceptance`.
+        output: JSON file to write; `specpilot generate --length FILE --cost FILE` takes it.
+        draft: The draft model the data was made with, if it is elsewhere now.
+        validation_fraction: Share of prompts held out to judge it on, by a hash of their id.
+        device: auto, cpu, cuda, …
+    """
+    import json
+
+    from ..infer.quiet import quiet
+    from ..train.calibrate import train_features
+
+    quiet()
+    result = train_features(data, output, draft=draft, validation_fraction=validation_fraction, device=device)
+    print(f"{output}: a feature controller; use it with specpilot generate --length {output} --cost FILE")
+    print(json.dumps(result))
+
+
 def tiny(settings: TinyModels, *, output: Path) -> None:
     """Train the tiny models that ship with specpilot: a target, its drafts and their tokenizer.
 

@@ -1,0 +1,239 @@
+"""Calibration: closed forms, fits that find what they were made from, and the same numbers in training and serving."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot import cli
+from specpilot.checkpoints import FOLDER
+from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot.controllers.calibration import Isotonic, Sigmoid, parse_calibration, undo_weights
+from specpilot.controllers.checkpoint import load_controller, save_controller
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.feature_model import FeatureModel, features
+from specpilot.controllers.length import AcceptanceLength, FeatureSource, HeadSource, RateOptimal, Step, load_trained
+from specpilot.controllers.warp import Warp
+from specpilot.data_gen.dataset import Row, read_dataset, read_manifest
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.hidden import forward_with_hidden
+from specpilot.train.acceptance_data import is_validation
+from specpilot.train.calibration import apply, fit_all, judge, logistic, logistic_chances
+from specpilot.train.positions import read_positions, split
+
+from .tiny import make
+
+LOGITS = np.random.default_rng(0).normal(0.0, 2.0, 4000)
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def test_a_weighted_loss_is_undone() -> None:
+    for a in (0.05, 0.5, 0.93):
+        weighted = 2 * a / (2 * a + 6 * (1 - a))
+        assert undo_weights(2.0, 6.0)(math.log(weighted / (1 - weighted))) == pytest.approx(a)
+    assert Sigmoid()(0.3) == pytest.approx(sigmoid(0.3))
+    assert Sigmoid()(-1e5) >= 0
+
+
+curves = st.lists(st.tuples(st.floats(-9, 9), st.floats(0, 1)), min_size=1, max_size=6, unique_by=lambda p: p[0])
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(points=curves, at=st.floats(-12, 12))
+def test_an_isotonic_curve_is_numpys(points: list[tuple[float, float]], at: float) -> None:
+    x, y = sorted(p[0] for p in points), sorted(p[1] for p in points)
+    if min(np.diff(x), default=1) < 1e-9:
+        return
+    curve = Isotonic(tuple(x), tuple(y))
+    assert curve(at) == pytest.approx(np.interp(at, x, y))
+    assert parse_calibration(json.loads(json.dumps(curve.as_dict()))) == curve
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({}, "method=None: choose one of none, weights, temperature, platt, isotonic"),
+        ({"method": "magic"}, "method='magic'"),
+        ({"method": "platt", "scale": 1.0}, "its numbers are missing"),
+        ({"method": "platt", "scale": "x", "shift": 0}, "its numbers are missing"),
+        (
+            {"method": "platt", "scale": -1.0, "shift": 0},
+            r"scale=-1.0, shift=0.0: must be finite, and the scale positive",
+        ),
+        ({"method": "platt", "scale": 1.0, "shift": math.inf}, "must be finite"),
+        ({"method": "isotonic", "logits": [0, 0], "probabilities": [0, 1]}, "logits must rise"),
+        ({"method": "isotonic", "logits": [0, 1], "probabilities": [0.5, 0.4]}, "so must their probabilities"),
+        ({"method": "isotonic", "logits": [0, 1], "probabilities": [0.5, 1.4]}, "so must their probabilities"),
+        ({"method": "isotonic", "logits": [], "probabilities": []}, "one for each"),
+        ({"method": "isotonic", "logits": 3, "probabilities": []}, "its numbers are missing"),
+    ],
+)
+def test_calibrations_that_make_no_sense(data: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        parse_calibration(data)
+    assert "\n" not in str(error.value)
+
+
+def test_each_method_finds_the_chances_it_can_express() -> None:
+    """The labels are chances: a fit to them is exact where the method has the right form, with no noise of tosses."""
+    weighted = fit_all(LOGITS, sigmoid(LOGITS + math.log(6)), w_acc=1, w_rej=6)
+    for name in ("weights", "temperature", "platt"):
+        assert apply(weighted[name], LOGITS) == pytest.approx(sigmoid(LOGITS + math.log(6)), abs=1e-4)
+    cooled = fit_all(LOGITS, sigmoid((LOGITS + math.log(6)) / 2), w_acc=1, w_rej=6)
+    assert (cooled["temperature"].scale, cooled["temperature"].shift) == pytest.approx((0.5, math.log(6) / 2), abs=1e-3)  # type: ignore[union-attr]
+    shifted = fit_all(LOGITS, sigmoid(0.7 * LOGITS - 0.4), w_acc=1, w_rej=6)
+    assert (shifted["platt"].scale, shifted["platt"].shift) == pytest.approx((0.7, -0.4), abs=1e-3)  # type: ignore[union-attr]
+    odd = 0.2 + 0.6 * (LOGITS > 0.5)  # no sigmoid
+    assert apply(fit_all(LOGITS, odd, w_acc=1, w_rej=6)["isotonic"], LOGITS) == pytest.approx(odd)
+
+
+def test_soft_labels_count_as_their_tosses() -> None:
+    """Fitting to chances is fitting to so many tosses of each coin."""
+    x, p = np.array([[0.0], [1.0], [3.0]]), np.array([0.25, 0.5, 1.0])
+    tossed = np.repeat(x, 4, axis=0), np.array([1.0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1])
+    assert logistic(x, p)[0] == pytest.approx(logistic(*tossed)[0], rel=1e-4)
+    assert logistic_chances(x, np.array([2.0]), -1.0) == pytest.approx(sigmoid(2 * x[:, 0] - 1))
+
+
+def test_judgement_by_place() -> None:
+    p = np.full(6, 0.5)
+    judged = judge(np.array([0.6, 0.5, 0.5, 0.5, 0.2, 0.2]), p, np.array([0, 1, 2, 3, 4, 7]))
+    assert judged["ece_by_place"] == pytest.approx({"0": 0.1, "1": 0.0, "2": 0.0, "4": 0.3})
+    assert judged["ece"] == pytest.approx((0.1 + 2 * 0.3) / 6)
+    assert judged["brier"] == pytest.approx((0.01 + 2 * 0.09) / 6)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+@pytest.mark.parametrize("warp", [Warp(0.9, 12), Warp(1.0, None), Warp(0.0, None)])
+def test_positions_are_read_as_when_serving(architecture: str, warp: Warp) -> None:
+    """Each y_i after its own prefix alone, by transformers' own forward; the features are those of a serving step."""
+    model = make(architecture)
+    x, prompt = [5, 9, 60, 3, 17, 8], [1, 2, 3]
+    y = []
+    expected = []
+    for i in range(len(x)):
+        logits, states = forward_with_hidden(model, input_ids=torch.tensor([[*prompt, *x[:i]]]))
+        q, likely = warp.top(logits[0, -1])
+        choice = len(q) // 2
+        y.append(choice if likely is None else int(likely[choice]))
+        _, read = forward_with_hidden(model, input_ids=torch.tensor([[*prompt, *x[:i], y[-1]]]))
+        step = Step(1, y[-1], q, choice, logits[0, -1], states[0, -1])
+        said = features(step.confidence(), step.top_probability(), step.entropy())
+        expected.append((read[0, -1], said))
+    chances = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    found = read_positions(CachedModel(model), [Row("a", "", prompt, x, y, chances)] * 2, warp)
+    for i, (state, said) in enumerate(expected * 2):
+        torch.testing.assert_close(found.hidden[i], state, rtol=1e-4, atol=1e-5)
+        assert found.features[i] == pytest.approx(said, rel=1e-3, abs=1e-4)
+    assert found.p.tolist() == chances * 2
+    assert found.place.tolist() == [0, 1, 2, 3, 4, 5] * 2
+
+
+def test_nothing_that_was_trained_on_is_taken() -> None:
+    rows = [Row(str(i), "", [1], [2], [3], [0.5]) for i in range(300)]
+    fitted, tested = split(rows, 0.1, 0.2)
+    assert all(is_validation(row.prompt_id, 0.2) for row in fitted + tested)
+    assert not {row.prompt_id for row in fitted} & {row.prompt_id for row in tested}
+    assert len(split(rows, 0.1)[0]) + len(split(rows, 0.1)[1]) == 300
+    with pytest.raises(InputError, match="0 rollouts to fit to and 0 held out"):
+        split(rows, 1e-9, 2e-9)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("calibration") / "data"
+    words = ["data", "acceptance", "--split", "test", "--limit", "60", "--max-new-tokens", "12"]
+    assert cli.main([*words, "--output", str(folder)]) == 0
+    return folder
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return result
+
+
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+def test_the_shipped_head_is_calibrated(
+    method: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, plot = tmp_path / "new", tmp_path / "plots" / "reliability.png"
+    words = ["calibrate", "tiny-head", "--data", str(data), "--output", str(new), "--method", method]
+    assert cli.main([*words, "--plot", str(plot)]) == 0
+    result = last_line(capsys)
+    assert result["fitted"] + result["judged"] == sum(len(row.x) for row in read_dataset(data))
+    judged = result["metrics"]
+    assert judged[method]["ece"] < judged["none"]["ece"] / 2
+    assert judged[method]["brier"] < judged["none"]["brier"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert method in (new / "README.md").read_text()
+
+    old, calibrated = load_controller(FOLDER / "tiny-head"), load_controller(new)
+    assert calibrated.config.calibration is not None
+    assert calibrated.config.metrics["calibrated_ece"] == judged[method]["ece"]
+    curve = parse_calibration(calibrated.config.calibration)
+    pair, hidden = old.config.fingerprint, torch.linspace(-2, 2, old.config.hidden_size)
+    logit = float(old.head(hidden))
+    for rule in (
+        load_trained(str(new), pair, torch.device("cpu")),
+        load_trained(str(new), pair, torch.device("cpu"), cost=CostModel(0.1, 1.0, 0.0)),
+    ):
+        assert isinstance(rule, AcceptanceLength | RateOptimal)
+        assert isinstance(rule.source, HeadSource)
+        assert rule.source.probability(hidden) == pytest.approx(curve(logit), rel=1e-4)
+
+
+def test_a_head_is_judged_by_what_its_training_held_out(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the data it was trained on, only the validation prompts are taken."""
+    old = load_controller(FOLDER / "tiny-head")
+    same = replace(old.config, dataset_fingerprint=read_manifest(data)["dataset_fingerprint"])
+    trained = save_controller(tmp_path / "trained", old.head, same)
+    words = ["calibrate", str(trained), "--data", str(data), "--output", str(tmp_path / "new"), "--method", "weights"]
+    assert cli.main([*words, "--validation-fraction", "0.4"]) == 0
+    result = last_line(capsys)
+    held_out = [row for row in read_dataset(data) if is_validation(row.prompt_id, 0.4)]
+    assert 0 < result["fitted"] + result["judged"] == sum(len(row.x) for row in held_out)
+
+
+def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, costs = tmp_path / "new" / "features.json", tmp_path / "cost.json"
+    assert cli.main(["train", "features", str(data), "--output", str(file), "--validation-fraction", "0.3"]) == 0
+    metrics = last_line(capsys)["metrics"]
+    assert metrics["auroc"] > 0.55
+    assert FeatureSource(FeatureModel.load(file)).model.doubt < 0  # the surer the draft, the likelier it is kept
+    costs.write_text(json.dumps({"cost": CostModel(0.1, 1.0, 0.0).as_dict()}))
+    words = ["generate", "hello", "--length", str(file), "--cost", str(costs), "--max-new-tokens", "24", "--json"]
+    assert cli.main(words) == 0
+    lengths = {len(r["drafted"]) for r in last_line(capsys)["rounds"][1:]}
+    assert len(lengths) > 1
+
+
+def test_refusals(data: Path, tmp_path: Path) -> None:
+    head = AcceptanceHead(128, 3)
+    old = load_controller(FOLDER / "tiny-head").config
+    hot = save_controller(tmp_path / "hot", head, replace(old, warp=Warp(2.0)))
+    other = replace(old.fingerprint, draft="0" * 64)
+    stranger = save_controller(tmp_path / "stranger", head, replace(old, fingerprint=other))
+    for controller, options, words in (
+        ("tiny-head", ["--method", "magic"], "method='magic': choose one of weights, temperature, platt, isotonic"),
+        ("tiny-head", ["--validation-fraction", "1.5"], r"validation_fraction=1.5: must be between 0 and 1"),
+        ("tiny-head", ["--draft", "tiny-draft-math"], "draft='tiny-draft-math': is not the one the data was made with"),
+        (str(hot), [], "the head trained under"),
+        (str(stranger), [], "another draft is given"),
+    ):
+        with pytest.raises(InputError, match=words):
+            cli.run(["calibrate", controller, "--data", str(data), "--output", str(tmp_path / "x"), *options])
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,120 @@
+"""``specpilot calibrate`` and ``specpilot train features``: chances that may be multiplied and compared with costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints import shipped
+from ..controllers.calibration import Sigmoid
+from ..controllers.checkpoint import load_controller, save_controller
+from ..controllers.errors import InputError
+from ..controllers.feature_model import FeatureModel
+from ..controllers.fingerprint import PairFingerprint
+from ..controllers.origin import Origin
+from ..controllers.warp import Warp
+from .acceptance import checked_manifest
+from .calibration import METHODS, apply, fit_all, judge, logistic, logistic_chances, plot_reliability
+from .positions import load_draft, load_rows, read_positions, split
+
+FEATURES = "draft probabilities alone"
+
+
+def calibrate(
+    controller: str,
+    data: str,
+    output: Path,
+    *,
+    method: str,
+    draft: str | None,
+    validation_fraction: float,
+    device: str,
+    plot: Path | None,
+    overwrite: bool,
+) -> dict[str, Any]:
+    """Write the checkpoint ``controller`` with a calibration to ``output``.
+
+    Half of the prompts are fitted to, the other half judged on. Of the data the head was trained on only the prompts
+    that training held out are taken.
+
+    Returns:
+        how well the head judges before, under every method, and, fitted to the same half, a logistic model of draft
+        probabilities alone.
+
+    Raises:
+        InputError: the data is of another pair, incomplete or too small, or ``output`` is taken.
+    """
+    _check_fraction(validation_fraction)
+    if method not in METHODS:
+        raise InputError(f"method={method!r}: choose one of {', '.join(METHODS)}")
+    local = shipped(controller)
+    trained = load_controller(controller if local is None else local)
+    config = trained.config
+    manifest = checked_manifest(data)
+    trained.origin.check_pair(PairFingerprint(**manifest["fingerprint"]))
+    if Warp(**manifest["warp"]) != config.warp:
+        raise InputError(f"{data}: made under {Warp(**manifest['warp'])}, the head trained under {config.warp}")
+    same_data = manifest["dataset_fingerprint"] == config.dataset_fingerprint
+    total = validation_fraction if same_data else 1.0
+    reader = load_draft(draft, manifest, device=device)
+    fitted, tested = (read_positions(reader, rows, config.warp) for rows in split(load_rows(data), total / 2, total))
+
+    before, after = (trained.head(part.hidden).double().numpy() for part in (fitted, tested))  # logits (N,)
+    calibrations = fit_all(before, fitted.p, w_acc=config.w_acc, w_rej=config.w_rej)
+    predicted = {"none": apply(Sigmoid(), after)}
+    predicted |= {name: apply(calibration, after) for name, calibration in calibrations.items()}
+    coefficients, bias = logistic(fitted.features, fitted.p)
+    predicted[FEATURES] = logistic_chances(tested.features, coefficients, bias)
+    judged = {name: judge(chances, tested.p, tested.place) for name, chances in predicted.items()}
+    measured = {f"calibrated_{name}": judged[method][name] for name in ("auroc", "brier", "ece")}
+    new = replace(
+        config,
+        calibration={**calibrations[method].as_dict(), "dataset_fingerprint": manifest["dataset_fingerprint"]},
+        metrics={**config.metrics, **measured, "mean_acceptance": float(fitted.p.mean())},
+    )
+    save_controller(output, trained.head, new, overwrite=overwrite)
+    if plot is not None:
+        shown = dict.fromkeys(("none", "weights", method, FEATURES))
+        plot_reliability({name: (predicted[name], tested.p) for name in shown}, plot)
+    return {"method": method, "fitted": len(fitted.p), "judged": len(tested.p), "metrics": judged}
+
+
+def train_features(
+    data: str, output: Path, *, draft: str | None, validation_fraction: float, device: str
+) -> dict[str, Any]:
+    """Fit a logistic model of draft probabilities to all but the held-out prompts of ``data`` and write it to a file.
+
+    Returns:
+        how well it judges the held-out prompts.
+
+    Raises:
+        InputError: the data is incomplete or too small, or the draft is another.
+    """
+    _check_fraction(validation_fraction)
+    manifest = checked_manifest(data)
+    warp = Warp(**manifest["warp"])
+    reader = load_draft(draft, manifest, device=device)
+    fitted, tested = (read_positions(reader, rows, warp) for rows in split(load_rows(data), validation_fraction))
+    coefficients, bias = logistic(fitted.features, fitted.p)
+    metrics = judge(logistic_chances(tested.features, coefficients, bias), tested.p, tested.place)
+    origin = Origin(manifest["target"], manifest["draft"], PairFingerprint(**manifest["fingerprint"]), warp)
+    confidence, doubt, entropy = map(float, coefficients)
+    model = FeatureModel(
+        bias=bias,
+        confidence=confidence,
+        doubt=doubt,
+        entropy=entropy,
+        mean=float(fitted.p.mean()),
+        origin=origin,
+        dataset_fingerprint=manifest["dataset_fingerprint"],
+        metrics={name: metrics[name] for name in ("auroc", "brier", "kl", "ece")},
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    model.save(output)
+    return {"fitted": len(fitted.p), "judged": len(tested.p), "metrics": metrics}
+
+
+def _check_fraction(fraction: float) -> None:
+    if not 0 < fraction < 1:
+        raise InputError(f"validation_fraction={fraction}: must be between 0 and 1")

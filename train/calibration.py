@@ -1,0 +1,111 @@
+"""Calibration by scikit-learn: from logits to the chances they stand for, and how well chances fit what happens.
+
+Labels are chances P in [0, 1], not coin tosses: every position counts as two binary rows, accepted with weight P and
+rejected with weight 1 - P, which fits and scores the expectation over the tosses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+
+from ..controllers.calibration import Calibration, Isotonic, Sigmoid, undo_weights
+from .metrics import auroc, binary_kl, brier, expected_calibration_error, reliability
+
+Array = NDArray[np.float64]
+PLACES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # edges of the groups of positions that ECE is told for
+
+
+def logistic(x: Array, p: Array, *, intercept: bool = True) -> tuple[Array, float]:
+    """Coefficients (n,) and intercept of the logistic regression of chances ``p`` (N,) on ``x`` (N, n), unpenalised."""
+    label = np.repeat([1, 0], len(p))
+    fit = LogisticRegression(C=np.inf, fit_intercept=intercept, max_iter=1000, tol=1e-8)
+    fit.fit(np.concatenate([x, x]), label, sample_weight=np.concatenate([p, 1 - p]))
+    return fit.coef_[0], float(fit.intercept_[0]) if intercept else 0.0
+
+
+def logistic_chances(x: Array, coefficients: Array, intercept: float) -> Array:
+    """(N,) what :func:`logistic` predicts for ``x`` (N, n)."""
+    return np.asarray(expit(x @ coefficients + intercept))
+
+
+def fit_temperature(logits: Array, p: Array, weights: Sigmoid) -> Calibration:
+    """``sigmoid((logit + log w) / T)``: the loss weights undone, then one number."""
+    scale = float(logistic(logits[:, None] + weights.shift, p, intercept=False)[0][0])
+    return Sigmoid(scale, scale * weights.shift, "temperature")
+
+
+def fit_platt(logits: Array, p: Array, weights: Sigmoid) -> Calibration:
+    scale, shift = logistic(logits[:, None], p)
+    return Sigmoid(float(scale[0]), shift, "platt")
+
+
+def fit_isotonic(logits: Array, p: Array, weights: Sigmoid) -> Calibration:
+    fit = IsotonicRegression(y_min=0, y_max=1).fit(logits, p)
+    return Isotonic(tuple(fit.X_thresholds_.tolist()), tuple(fit.y_thresholds_.tolist()))
+
+
+METHODS: dict[str, Callable[[Array, Array, Sigmoid], Calibration]] = {
+    "weights": lambda logits, p, weights: weights,
+    "temperature": fit_temperature,
+    "platt": fit_platt,
+    "isotonic": fit_isotonic,
+}
+
+
+def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str, Calibration]:
+    """Every method, fitted to a head's ``logits`` (N,) and the chances ``p`` (N,) they should stand for."""
+    return {name: fit(logits, p, undo_weights(w_acc, w_rej)) for name, fit in METHODS.items()}
+
+
+def judge(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, Any]:
+    """How well chances ``predicted`` (N,) fit ``p`` (N,): AUROC, Brier, KL, ECE, and ECE by ``place`` (N,)."""
+    truth = torch.from_numpy(p)
+    logits = torch.logit(torch.from_numpy(predicted), eps=1e-12)
+
+    def ece(where: NDArray[np.bool_] | slice) -> float:
+        return expected_calibration_error(reliability(logits[where], truth[where]))
+
+    group = np.searchsorted(PLACES, place, side="right") - 1
+    return {
+        "auroc": auroc(logits, truth),
+        "brier": brier(logits, truth),
+        "kl": binary_kl(logits, truth),
+        "ece": ece(slice(None)),
+        "ece_by_place": {str(PLACES[g]): ece(group == g) for g in np.unique(group)},
+    }
+
+
+def plot_reliability(judged: dict[str, tuple[Array, Array]], file: Path) -> None:
+    """Observed against predicted acceptance, a line for each name → (predicted, p); a point's size is its share."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
+    for name, (predicted, p) in judged.items():
+        bins = reliability(torch.logit(torch.from_numpy(predicted), eps=1e-12), torch.from_numpy(p))
+        x, y = [b.predicted for b in bins], [b.observed for b in bins]
+        (line,) = axes.plot(x, y, label=name)
+        axes.scatter(x, y, [400 * b.count / len(p) for b in bins], color=line.get_color())
+    axes.set_xlabel("predicted chance of acceptance")
+    axes.set_ylabel("mean chance of acceptance there")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=120)
+
+
+def apply(calibration: Calibration, logits: Array) -> Array:
+    """(N,) calibrated chances of ``logits`` (N,), by the function that serves."""
+    return np.array([calibration(float(logit)) for logit in logits])

@@ -1,0 +1,116 @@
+"""A dataset's positions as a controller meets them while serving: each drafted token y_i after the target's own x_<i.
+
+A token only counts if all before it were kept, and kept tokens follow the target's law. So the context of interest is
+the target's text, at every position; no mixing. All y_i of a rollout are read in one forward, each after its prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.progress import track
+from torch import Tensor
+
+from ..controllers.errors import InputError
+from ..controllers.feature_model import features
+from ..controllers.fingerprint import model_fingerprint
+from ..controllers.length import Step
+from ..controllers.warp import Warp
+from ..data_gen.dataset import Row, read_dataset
+from ..infer.branches import Branches
+from ..infer.cache import as_row
+from ..infer.cached_model import CachedModel
+from ..infer.models import load_causal_lm
+from .acceptance_data import check_rows, is_validation
+
+
+@dataclass(frozen=True)
+class Positions:
+    """N positions of rollouts.
+
+    Attributes:
+        hidden: (N, d) the draft's last hidden state at y_i.
+        features: (N, 3) log q(y_i), log(1 - max q) and the entropy of q, as a feature controller takes them.
+        p: (N,) the chance that the target keeps y_i.
+        place: (N,) how many tokens of the rollout come before.
+    """
+
+    hidden: Tensor
+    features: NDArray[np.float64]
+    p: NDArray[np.float64]
+    place: NDArray[np.int64]
+
+
+def split(rows: Sequence[Row], test: float, total: float = 1.0) -> tuple[list[Row], list[Row]]:
+    """Rows to fit to and rows to judge on: a share ``test`` of all prompts, out of a share ``total`` that is taken.
+
+    Both are shares from the end that training holds out for validation: at most its fraction, nothing was trained on.
+
+    Raises:
+        InputError: one of the two would be empty.
+    """
+    taken = [row for row in rows if is_validation(row.prompt_id, total)]
+    tested = [row for row in taken if is_validation(row.prompt_id, test)]
+    fitted = [row for row in taken if not is_validation(row.prompt_id, test)]
+    if not fitted or not tested:
+        raise InputError(
+            f"data: {len(fitted)} rollouts to fit to and {len(tested)} held out to judge on; each needs at least one: "
+            "use more data"
+        )
+    return fitted, tested
+
+
+def load_rows(folder: str) -> list[Row]:
+    """The rollouts of a dataset that hold at least one token, checked."""
+    rows = read_dataset(folder)
+    check_rows(rows)
+    return [row for row in rows if row.x]
+
+
+def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> CachedModel:
+    """The draft a dataset was made with; ``name`` says where it is now, by default where it was.
+
+    Raises:
+        InputError: it is another model.
+    """
+    draft = load_causal_lm(name or manifest["draft"], device=device)
+    if model_fingerprint(draft) != manifest["fingerprint"]["draft"]:
+        raise InputError(f"draft={name!r}: is not the one the data was made with ({manifest['draft']}); give that one")
+    return CachedModel(draft)
+
+
+@torch.inference_mode()
+def read_positions(draft: CachedModel, rows: Sequence[Row], warp: Warp) -> Positions:
+    """Every position of ``rows``, in order; without those whose y the draft here could not have drawn, by rounding."""
+    hidden: list[Tensor] = []
+    said: list[tuple[float, float, float]] = []
+    p: list[float] = []
+    place: list[int] = []
+    for row in track(rows, "positions", transient=True):
+        logits, states = _read(draft, row)
+        for i, (token, chance) in enumerate(zip(row.y, row.p, strict=True)):
+            q, likely = warp.top(logits[i])
+            choice = [token] if likely is None else (likely == token).nonzero().flatten().tolist()
+            if not choice or float(q[choice[0]]) == 0:
+                continue
+            step = Step(1, token, q, choice[0], logits[i], states[i])  # the very numbers that serving goes by
+            said.append(features(step.confidence(), step.top_probability(), step.entropy()))
+            hidden.append(states[i])
+            p.append(chance)
+            place.append(i)
+    return Positions(torch.stack(hidden).float().cpu(), np.array(said), np.array(p), np.array(place))
+
+
+def _read(draft: CachedModel, row: Row) -> tuple[Tensor, Tensor]:
+    """Logits (T, V) behind q_i, and hidden states (T, d) at y_i, both after prompt and x_<i."""
+    start, count = len(row.prompt_ids), len(row.x)
+    draft.start(start + 2 * count)
+    logits, _ = draft.forward(as_row([*row.prompt_ids, *row.x[:-1]], draft.device), keep=count)
+    branches = Branches(start, [list(range(start, start + i)) for i in range(count)])
+    _, hidden = draft.forward(as_row(row.y, draft.device), branches=branches)
+    return logits[0], hidden[0]
