@@ -210,7 +210,9 @@ def test_a_head_is_judged_by_what_its_training_held_out(
 
 def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, costs = tmp_path / "new" / "features.json", tmp_path / "cost.json"
-    assert cli.main(["train", "features", str(data), "--output", str(file), "--validation-fraction", "0.3"]) == 0
+    assert (
+        cli.main(["train", "features", "--data", str(data), "--output", str(file), "--validation-fraction", "0.3"]) == 0
+    )
     metrics = last_line(capsys)["metrics"]
     assert metrics["auroc"] > 0.55
     assert FeatureSource(FeatureModel.load(file)).model.doubt < 0  # the surer the draft, the likelier it is kept

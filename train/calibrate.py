@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def calibrate(
     coefficients, bias = logistic(fitted.features, fitted.p)
     predicted[FEATURES] = logistic_chances(tested.features, coefficients, bias)
     judged = {name: judge(chances, tested.p, tested.place) for name, chances in predicted.items()}
-    measured = {f"calibrated_{name}": judged[method][name] for name in ("auroc", "brier", "ece")}
+    measured = {f"calibrated_{name}": value for name, value in _numbers(judged[method]).items()}
     new = replace(
         config,
         calibration={**calibrations[method].as_dict(), "dataset_fingerprint": manifest["dataset_fingerprint"]},
@@ -108,11 +109,16 @@ def train_features(
         mean=float(fitted.p.mean()),
         origin=origin,
         dataset_fingerprint=manifest["dataset_fingerprint"],
-        metrics={name: metrics[name] for name in ("auroc", "brier", "kl", "ece")},
+        metrics=_numbers(metrics),
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     model.save(output)
     return {"fitted": len(fitted.p), "judged": len(tested.p), "metrics": metrics}
+
+
+def _numbers(judged: dict[str, Any]) -> dict[str, float]:
+    """The metrics a checkpoint keeps; AUROC is none where all tokens are kept."""
+    return {name: judged[name] for name in ("auroc", "brier", "kl", "ece") if math.isfinite(judged[name])}
 
 
 def _check_fraction(fraction: float) -> None:

@@ -26,7 +26,7 @@ def acceptance(settings: AcceptanceTraining, *, output: Path, resume: bool = Fal
 
 
 def features(
-    data: str, *, output: Path, draft: str | None = None, validation_fraction: float = 0.1, device: str = "auto"
+    *, data: str, output: Path, draft: str | None = None, validation_fraction: float = 0.1, device: str = "auto"
 ) -> None:
     """Fit a controller that goes by the draft's probabilities alone: a logistic model, four numbers.
 
