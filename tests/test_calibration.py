@@ -129,7 +129,7 @@ def test_positions_are_read_as_when_serving(architecture: str, warp: Warp) -> No
         choice = len(q) // 2
         y.append(choice if likely is None else int(likely[choice]))
         _, read = forward_with_hidden(model, input_ids=torch.tensor([[*prompt, *x[:i], y[-1]]]))
-        step = Step(1, y[-1], q, choice, logits[0, -1], states[0, -1])
+        step = Step(1, y[-1], float(q[choice]), q, logits[0, -1], states[0, -1])
         said = features(step.confidence(), step.top_probability(), step.entropy())
         expected.append((read[0, -1], said))
     chances = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]

@@ -52,7 +52,7 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     target, draft = make(), make(layers=1)
     decoder = SpeculativeDecoder(target, draft)
-    decoder.target, decoder.draft = Timed(target, clock, 0.010, 0.001), Timed(draft, clock, 0.002, 0.0)
+    decoder.target, decoder.drafts = Timed(target, clock, 0.010, 0.001), [Timed(draft, clock, 0.002, 0.0)]
     monkeypatch.setattr(time, "perf_counter", clock)
     done: list[None] = []
     result = bench_cost(

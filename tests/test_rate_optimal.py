@@ -53,7 +53,7 @@ class Told(AcceptanceSource):
 
 def step(index: int, q: list[float] | None = None) -> Step:
     probabilities = torch.tensor(q or [1.0])
-    return Step(index, 0, probabilities, 0, probabilities.log(), torch.empty(0))
+    return Step(index, 0, float(probabilities[0]), probabilities, probabilities.log(), torch.empty(0))
 
 
 def drafted(rule: RateOptimal) -> int:

@@ -25,6 +25,7 @@ from ..data_gen.dataset import Row, read_dataset
 from ..infer.branches import Branches
 from ..infer.cache import as_row
 from ..infer.cached_model import CachedModel
+from ..infer.law import Law
 from ..infer.models import load_causal_lm
 from .acceptance_data import check_rows, is_validation
 
@@ -94,11 +95,11 @@ def read_positions(draft: CachedModel, rows: Sequence[Row], warp: Warp) -> Posit
     for row in track(rows, "positions", transient=True):
         logits, states = _read(draft, row)
         for i, (token, chance) in enumerate(zip(row.y, row.p, strict=True)):
-            q, likely = warp.top(logits[i])
-            choice = [token] if likely is None else (likely == token).nonzero().flatten().tolist()
-            if not choice or float(q[choice[0]]) == 0:
+            q = Law.under(warp, logits[i : i + 1])
+            (probability,) = q.of([token])
+            if probability == 0:
                 continue
-            step = Step(1, token, q, choice[0], logits[i], states[i])  # the very numbers that serving goes by
+            step = Step(1, token, probability, q.probabilities, logits[i], states[i])  # what serving goes by
             said.append(features(step.confidence(), step.top_probability(), step.entropy()))
             hidden.append(states[i])
             p.append(chance)
