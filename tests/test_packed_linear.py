@@ -57,3 +57,19 @@ def test_large_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 3)
     assert PackedLinear(weight).plain is not None
     assert PackedLinear(weight.bfloat16()).plain is None
+
+
+def test_inputs_of_all_lengths_meet_few_sizes() -> None:
+    layer = PackedLinear(torch.randn(FEW // 100, 100))
+    assert layer.packed is not None
+    met: set[int] = set()
+    product = layer.product
+
+    def counting(x: torch.Tensor, *rest: object) -> torch.Tensor:
+        met.add(len(x))
+        return product(x, *rest)
+
+    layer.product = counting
+    for rows in range(1, 400):
+        assert len(layer(torch.ones(rows, 100))) == rows
+    assert met - set(range(1, 17)) == set(range(32, 401, 16))
