@@ -3,8 +3,8 @@
 The default product of few rows with a weight matrix reaches a fraction of the memory's speed on some processors, AMD's
 among them. oneDNN's, on weights it has reordered beforehand, comes close to it, and costs hardly more for eight rows
 than for one, which is what verifying a draft needs (docs/performance.md). The reordered copy takes as much memory
-again. On Intel's processors the default product in float32 is the faster one up to a dozen rows, amid
-the other operations of a forward if not in a loop of its own.
+again. On Intel's processors the default product in float32 is the faster one up to a dozen rows, amid the other
+operations of a forward if not in a loop of its own.
 """
 
 from __future__ import annotations
