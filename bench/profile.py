@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from torch import Tensor
+
 from ..infer import decoder as loop
 from ..infer import draft as drafting
 from ..infer.cached_model import CachedModel
@@ -42,7 +44,7 @@ def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dic
     run()  # warm-up
     with ExitStack() as stack:
         for owner, name, label in (
-            (CachedModel, "forward", lambda model, *_: f"forwards of {names[id(model)]}"),
+            (CachedModel, "forward", lambda model, tokens: f"{names[id(model)]}: {_what(model, tokens)}"),
             (CachedModel, "keep", lambda *_: "caches rolled back"),
             (CachedModel, "start", lambda *_: "caches allocated"),
             (Law, "under", lambda *_: "logits to distributions (top-k, softmax)"),
@@ -63,6 +65,10 @@ def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dic
     return {"parts": rows, "rest_share": rest / wall, "seconds": wall}
 
 
+def _what(model: CachedModel, tokens: Tensor) -> str:
+    return "prompts" if model.length == 0 else f"forwards of {tokens.shape[1]}"
+
+
 _running: list[str] = []
 
 
@@ -73,7 +79,7 @@ def _timed(owner: Any, name: str, label: Any, parts: dict[str, Part]) -> Iterato
     def timed(*arguments: Any, **options: Any) -> Any:
         if _running:  # inside another part, whose time this is
             return plain(*arguments, **options)
-        part = parts.setdefault(label(*arguments), Part())
+        part = parts.setdefault(label(*arguments), Part())  # named by what it is given by place
         _running.append(name)
         started = time.perf_counter()
         try:

@@ -38,7 +38,13 @@ def test_profile_adds_up_and_is_taken_off_again() -> None:
     before, verify = CachedModel.forward, decoder.verify
     result = profile(decoder, PROMPTS, SAMPLING)
     assert sum(part["share"] for part in result["parts"].values()) + result["rest_share"] == pytest.approx(1)
-    assert {"forwards of target", "forwards of draft 1", "verification", "drawing tokens"} <= result["parts"].keys()
+    assert {
+        "target: prompts",
+        "target: forwards of 5",
+        "draft 1: forwards of 1",
+        "verification",
+        "drawing tokens",
+    } <= result["parts"].keys()
     assert 0 < result["rest_share"] < 1
     assert CachedModel.forward is before
     assert decoder.verify is verify

@@ -142,7 +142,7 @@ def profile(settings: Workload, *, length: int = 5) -> None:
     """Break the decoder's wall time down into its parts.
 
     Args:
-        length: Tokens a draft.
+        length: Tokens a draft; 0 is autoregressive.
     """
     from ..bench.load import load
     from ..bench.profile import profile as measure
