@@ -46,6 +46,11 @@ class Times:
         return float(np.median(np.sum(self.tokens, 1) / np.sum(self.seconds, 1)))
 
 
+def rate_interval(times: Times) -> tuple[float, float, float]:
+    """Tokens per second over all passes, and its 95 % interval over resampled prompts."""
+    return interval(np.divide, np.sum(times.tokens, 0), np.sum(times.seconds, 0))
+
+
 def speedup(a: Times, b: Times) -> tuple[float, float, float]:
     """Ratio of a's to b's tokens per second over all passes, and its 95 % interval over resampled prompts."""
     totals = [np.sum(x, 0) for x in (a.tokens, a.seconds, b.tokens, b.seconds)]  # (prompts,) each
@@ -145,6 +150,7 @@ def summary(times: dict[str, Times]) -> dict[str, Any]:
     return {
         "tokens_per_second": rates | {kind: rates[name] for kind, name in best.items()},
         "best": best,
+        "intervals": {name: rate_interval(result)[1:] for name, result in times.items()},
         "speedup_of_specpilot_best": {
             kind: dict(zip(("ratio", "low", "high"), speedup(times[best["specpilot-best"]], times[name]), strict=True))
             for kind, name in against.items()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from rich.console import Console
 from specpilot.bench.assisted import ASSISTED, Transformers
 from specpilot.bench.decode import AUTOREGRESSIVE, PLAIN, Times, as_table, bench_decode, speedup, summary
+from specpilot.bench.plots import plot_rates
 from specpilot.controllers.warp import Warp
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -33,7 +36,7 @@ def test_every_form_of_assistance_is_really_asked_for() -> None:
     assert draft.generation_config.assistant_confidence_threshold == 0
 
 
-def test_bench_decode() -> None:
+def test_bench_decode(tmp_path: Path) -> None:
     decoder = SpeculativeDecoder(make(), make(layers=1))
     result = bench_decode(
         decoder, PROMPTS, Warp(1.0, 20), max_new_tokens=8, repeats=2, controller=None, console=Console(quiet=True)
@@ -45,6 +48,10 @@ def test_bench_decode() -> None:
         assert rates[kind] == rates[result["best"][kind]]
         prefix = kind.removesuffix("best")
         assert rates[kind] == max(rate for name, rate in rates.items() if name.startswith(prefix))
+    assert result["intervals"].keys() == rates.keys() - best
+    assert all(0 < low <= high for low, high in result["intervals"].values())
+    plot_rates(result, tmp_path / "rates.png")
+    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
     assert result["block_efficiency"][AUTOREGRESSIVE] == 1
     assert result["block_efficiency"]["specpilot-fixed-4"] >= 1
     assert result["bound_share"] > 0

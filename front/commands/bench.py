@@ -78,15 +78,19 @@ def cost(settings: CostWorkload, *, repeats: int = 5, output: Path | None = None
     _end(result, settings, output, repeats=repeats)
 
 
-def decode(settings: Workload, *, controller: str | None = None, repeats: int = 3) -> None:
+def decode(
+    settings: Workload, *, controller: str | None = None, repeats: int = 3, plot: Path = Path("runs/decode.png")
+) -> None:
     """Time the decoder against transformers' generate and assisted generation: same prompts, same pair, one process.
 
     Args:
         controller: Trained acceptance head for this pair (folder or hub id); the shipped pair has its own.
         repeats: Passes over all prompts; medians are reported.
+        plot: Where the picture goes.
     """
     from ..bench.decode import as_table, bench_decode
     from ..bench.load import load
+    from ..bench.plots import plot_rates
     from ..controllers.warp import Warp
 
     console, _ = _begin(settings, repeats=repeats)
@@ -103,6 +107,9 @@ def decode(settings: Workload, *, controller: str | None = None, repeats: int = 
         console=console,
     )
     console.print(as_table(result))
+    plot.parent.mkdir(parents=True, exist_ok=True)
+    plot_rates(result, plot)
+    console.print(f"{plot}: the picture")
     _end(result, settings, repeats=repeats)
 
 
