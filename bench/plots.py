@@ -10,7 +10,7 @@ STYLES = {"fixed": ("o-", "fixed K"), "confidence": ("^--", "cumulative confiden
 
 
 def plot_rates(result: Mapping[str, Any], path: Path) -> None:
-    """Tokens per second of every configuration of ``bench decode`` with its interval; the best of each side are dark."""
+    """Tokens per second of every configuration of ``bench decode`` with its interval; each side's best is dark."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
