@@ -13,7 +13,7 @@ import torch
 from specpilot import cli
 from specpilot.controllers.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import AcceptanceLength, Fixed, LengthController, Oracle, parse_rule
+from specpilot.controllers.length import AcceptanceLength, Fixed, HeadSource, LengthController, Oracle, parse_rule
 from specpilot.controllers.warp import Warp
 from specpilot.infer.branches import ancestors_of
 from specpilot.infer.cached_model import CachedModel
@@ -165,7 +165,7 @@ def head() -> LengthController:
         torch.manual_seed(7)
         head = AcceptanceHead(8, depth=1).double()
     head.out.weight.data *= 4
-    return AcceptanceLength(head, 0.55)
+    return AcceptanceLength(HeadSource(head), 0.55)
 
 
 @pytest.mark.parametrize(
