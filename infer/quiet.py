@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 
 
@@ -14,3 +15,8 @@ def quiet() -> None:
     transformers_logging.disable_progress_bar()
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
+    warnings.showwarning = _one_line
+
+
+def _one_line(message: Warning | str, *_: object, **__: object) -> None:
+    print("specpilot: warning:", " ".join(str(message).split()), file=sys.stderr)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from specpilot.cli import main
 from specpilot.infer.encoder_decoder import cached
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.utils import fresh_cache
 
-from .tiny import make
+from .tiny import make, save_pair
 
 
 @torch.inference_mode()
@@ -44,3 +47,11 @@ def test_lean_forwards_are_left_as_they_are() -> None:
 def test_encoder_decoders_are_not_compiled() -> None:
     with pytest.warns(UserWarning, match="compile: t5 is decoded as it is"):
         assert cached(make("t5"), compile=True).call is None
+
+
+def test_the_command_line_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = save_pair(tmp_path)
+    words = ["--target", target, "--draft", draft, "--compile", "--max-new-tokens", "2"]
+    assert main(["generate", "hello", *words]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "compile" in line]
+    assert lines[0] == "specpilot: warning: compile: llama has a lean forward here, which compiling does not beat"
