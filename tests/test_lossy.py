@@ -63,3 +63,10 @@ def test_greedy_is_the_targets_own(verifier: str) -> None:
     plain = SpeculativeDecoder(make(), None)
     settings = {"max_new_tokens": 30, "temperature": 0.0}
     assert decoder.generate([1, 2, 3], **settings).tokens == plain.generate([1, 2, 3], **settings).tokens
+
+
+@pytest.mark.parametrize(("row", "accepted"), [([1 / 12] * 12, 1), ([0.08, 0.92] + [0.0] * 10, 0)])
+def test_an_unsure_target_finds_less_probable_tokens_typical(row: list[float], accepted: int) -> None:
+    p = torch.tensor([row, row], dtype=torch.float64)
+    draft = Draft.chain([0], [as_law(torch.full((1, 12), 1 / 12))])
+    assert typical(as_law(p), draft, Chance(0)).accepted == accepted
