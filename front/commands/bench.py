@@ -107,6 +107,10 @@ def decode(
         console=console,
     )
     console.print(as_table(result))
+    console.print(
+        f"{result['overhead_at']}: {result['overhead_share']:.1%} of the wall time is outside model forwards; the cost "
+        f"model's bound, forwards at their median time, is {result['bound_share']:.1%} of it"
+    )
     plot.parent.mkdir(parents=True, exist_ok=True)
     plot_rates(result, plot)
     console.print(f"{plot}: the picture")
