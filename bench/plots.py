@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 STYLES = {"fixed": ("o-", "fixed K"), "confidence": ("^--", "cumulative confidence"), "head": ("s-", "acceptance head")}
 
 
 def plot_rates(result: Mapping[str, Any], path: Path) -> None:
     """Tokens per second of every configuration of ``bench decode`` with its interval; each side's best is dark."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     names = list(result["intervals"])[::-1]
     rates = [result["tokens_per_second"][name] for name in names]
     errors = [
@@ -24,9 +25,7 @@ def plot_rates(result: Mapping[str, Any], path: Path) -> None:
         ("tab:blue" if name.startswith("specpilot") else "tab:orange", 1.0 if name in result["best"].values() else 0.5)
         for name in names
     ]
-    figure = Figure(figsize=(8, 8), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, axes = _canvas(8, 8)
     axes.barh(names, rates, xerr=errors, color=colours, error_kw={"elinewidth": 1})
     axes.set_xlabel("tokens per second: median pass, 95 % interval over resampled prompts")
     axes.grid(axis="x", alpha=0.3)
@@ -39,12 +38,7 @@ def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: 
     Args:
         decoders: ``family-parameter`` → row with ``discard_rate`` and ``verification_rate``.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, axes = _canvas(7, 5)
     for family, (style, label) in STYLES.items():
         points = [
             (row["discard_rate"], row["verification_rate"], name.partition("-")[2])
@@ -63,3 +57,13 @@ def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: 
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=150)
+
+
+def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of this size in inches, and its axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()

@@ -34,6 +34,7 @@ def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dic
     """
     names = {id(model): f"draft {i + 1}" for i, model in enumerate(decoder.drafts)} | {id(decoder.target): "target"}
     parts: dict[str, Part] = {}
+    running: list[str] = []  # the part that the clock is on, if any
 
     def run() -> float:
         started = time.perf_counter()
@@ -54,7 +55,7 @@ def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dic
             (loop, "as_row", lambda *_: "tokens to tensors"),
             (Generation, "record_verdict", lambda *_: "trace and counters"),
         ):
-            stack.enter_context(_timed(owner, name, label, parts))
+            stack.enter_context(_timed(owner, name, label, parts, running))
         wall = run()
     # What verification draws itself is counted there.
     rest = wall - sum(part.seconds for part in parts.values())
@@ -69,25 +70,22 @@ def _what(model: CachedModel, tokens: Tensor) -> str:
     return "prompts" if model.length == 0 else f"forwards of {tokens.shape[1]}"
 
 
-_running: list[str] = []
-
-
 @contextmanager
-def _timed(owner: Any, name: str, label: Any, parts: dict[str, Part]) -> Iterator[None]:
+def _timed(owner: Any, name: str, label: Any, parts: dict[str, Part], running: list[str]) -> Iterator[None]:
     plain = getattr(owner, name)
 
     def timed(*arguments: Any, **options: Any) -> Any:
-        if _running:  # inside another part, whose time this is
+        if running:  # inside another part, whose time this is
             return plain(*arguments, **options)
-        part = parts.setdefault(label(*arguments), Part())  # named by what it is given by place
-        _running.append(name)
+        part = parts.setdefault(label(*arguments), Part())
+        running.append(name)
         started = time.perf_counter()
         try:
             return plain(*arguments, **options)
         finally:
             part.seconds += time.perf_counter() - started
             part.calls += 1
-            _running.pop()
+            running.pop()
 
     with patch.object(owner, name, timed):
         yield

@@ -81,7 +81,7 @@ def draft_tree(
             for _ in range(factor):
                 choice = chance.sample(left)
                 coming.append(len(tokens))
-                tokens.append(choice if law.tokens is None else int(law.tokens[row, choice]))
+                tokens.append(law.token(row, choice))
                 parents.append(node)
                 rows.append(row)
                 if not replacement:

@@ -77,11 +77,14 @@ class Law:
             for row, token in zip(self.lists, tokens, strict=False)
         ]
 
+    def token(self, row: int, choice: int) -> int:
+        """Whose probability entry ``choice`` of distribution ``row`` is."""
+        return choice if self.tokens is None else int(self.tokens[row, choice])
+
     def sample(self, row: int, chance: Chance) -> int:
         """A token drawn from distribution ``row``."""
         if self.lists is None:
-            choice = chance.sample(self.probabilities[row])
-            return choice if self.tokens is None else int(self.tokens[row, choice])
+            return self.token(row, chance.sample(self.probabilities[row]))
         probabilities, tokens = self.lists[row]
         return tokens[chance.pick(probabilities)]
 
