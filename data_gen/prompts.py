@@ -6,9 +6,10 @@ import hashlib
 from dataclasses import dataclass
 
 from ..controllers.errors import InputError
-from .bank import bank
+from .bank import bank, large_bank
 from .rows import read_rows
 
+BUILTIN = {"builtin": bank, "builtin-large": large_bank}
 BUILTIN_SPLITS = ("train", "validation", "test")
 
 
@@ -31,7 +32,8 @@ def load_prompts(
     """Prompts of ``source``, in its order, repeated prompts once.
 
     Args:
-        source: ``builtin``; a JSON Lines, Parquet or text file; a folder of such; or a hub dataset id.
+        source: ``builtin``, ``builtin-large`` (2,000 prompts of each of its domains), a JSON Lines, Parquet or text
+            file, a folder of such, or a hub dataset id.
         column: the column that holds the prompt. Columns ``id`` and ``domain`` are used where there are any.
         split: of the built-in bank (train, validation, test) or of a hub dataset; local files have none.
         limit: take the first so many.
@@ -41,10 +43,10 @@ def load_prompts(
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}: must be at least 1")
-    if source == "builtin":
+    if source in BUILTIN:
         if split not in BUILTIN_SPLITS:
             raise InputError(f"split={split!r}: the built-in bank has {', '.join(BUILTIN_SPLITS)}")
-        prompts = [PromptRow(p.id, p.domain, p.prompt) for p in bank() if p.split == split]
+        prompts = [PromptRow(p.id, p.domain, p.prompt) for p in BUILTIN[source]() if p.split == split]
     else:
         rows = read_rows(source, split=split)
         prompts = []

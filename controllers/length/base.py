@@ -55,6 +55,29 @@ class Step:
         return torch.softmax(self.logits.float(), -1)
 
 
+Said = tuple[float, float, float]
+"""What a draft says of a token: its confidence, top probability and entropy, as :class:`Step` tells them."""
+
+
+def all_said(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[Said]:
+    """What N steps say, at once.
+
+    Args:
+        chosen: (N,) q(y) of each.
+        tokens: (N,) y.
+        q: (N, k) the distributions, without the tokens the warp rules out.
+        logits: (N, V) the logits behind them.
+    """
+    top, entropy = q.max(-1).values.tolist(), torch.special.entr(q).sum(-1).tolist()
+    unwarped = torch.softmax(logits.float(), -1)
+    own = unwarped.gather(1, torch.tensor(tokens, device=q.device).unsqueeze(1)).squeeze(1).tolist()
+    best, doubt = unwarped.max(-1).values.tolist(), torch.special.entr(unwarped).sum(-1).tolist()
+    return [
+        (own[n] if q_y == 1.0 else q_y, best[n] if top[n] == 1.0 else top[n], doubt[n] if q_y == 1.0 else entropy[n])
+        for n, q_y in enumerate(chosen)
+    ]
+
+
 class LengthController(ABC):
     """Decides how many tokens a round drafts. EOS, the token budget and ``MAX_DRAFT`` stop any controller.
 

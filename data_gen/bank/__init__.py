@@ -1,11 +1,13 @@
 """The built-in prompt bank: a few thousand prompts of our own, so that everything here runs without a download.
 
 Six domains, each a file of templates and word lists drawn by its own seeded generator. `bank()` always returns the
-same prompts in the same order, and a prompt's split depends on its text alone.
+same prompts in the same order, and a prompt's split depends on its text alone. `large_bank()` draws on from the same
+templates, for measurements that need more prompts than the bank has.
 """
 
 import functools
 import hashlib
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ DOMAINS: dict[str, Callable[[random.Random], Iterator[str]]] = {
 }
 
 _SEED = "prompt bank 1"
+LARGE = 2000  # prompts of each domain in the large bank
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,30 @@ def _bank() -> tuple[BankPrompt, ...]:
             BankPrompt(f"{domain}-{i:04d}", domain, prompt, _split(prompt))
             for i, prompt in enumerate(found.values(), 1)
         ]
+    random.Random(_SEED).shuffle(prompts)
+    return tuple(prompts)
+
+
+def large_bank() -> list[BankPrompt]:
+    """``LARGE`` prompts of every domain, the bank's own among them under their own ids, the domains well mixed."""
+    return list(_large_bank())
+
+
+@functools.cache
+def _large_bank() -> tuple[BankPrompt, ...]:
+    prompts: list[BankPrompt] = []
+    for domain, draw in DOMAINS.items():
+        own = [prompt for prompt in _bank() if prompt.domain == domain]
+        known = {" ".join(prompt.prompt.split()) for prompt in own}
+        for series in itertools.count(1):
+            for prompt in draw(random.Random(f"{_SEED}: {domain}: {series}")):
+                text = " ".join(prompt.split())
+                if text not in known and len(own) < LARGE:
+                    known.add(text)
+                    own.append(BankPrompt(f"{domain}-{series}-{len(own) + 1:04d}", domain, prompt, _split(prompt)))
+            if len(own) == LARGE:
+                break
+        prompts += own
     random.Random(_SEED).shuffle(prompts)
     return tuple(prompts)
 

@@ -1,0 +1,161 @@
+"""What a draft would say at every point of a text of the target's, and how far the target would keep it.
+
+A decoder's output has the target's law whatever its length controller does, so one text can be decoded again under any
+of them. The coupling is that of token-wise verification, read backwards: the text's token x_t is the one that was
+drafted with chance min(1, q(x_t)/p(x_t)), and otherwise stands for a rejected one, drawn from norm((q - p)+). These
+tosses are made once for each position. From a rejected token the draft goes on alone, off the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..controllers.length import MAX_DRAFT
+from ..controllers.length.base import Said, all_said
+from ..controllers.warp import Warp
+from ..infer.branches import Branches
+from ..infer.cache import as_row
+from ..infer.cached_model import CachedModel
+from ..infer.chance import Chance
+from ..infer.law import Law
+
+END = -1  # nothing is drafted after this node
+
+
+@dataclass
+class Trace:
+    """One text and its drafts. Of N nodes the first T are what is drafted at the text's positions.
+
+    Attributes:
+        text: x_0 … x_{T-1}, sampled from the target.
+        budget: how many tokens the text might have had.
+        kept: (T,) whether the token drafted at a position is the text's own.
+        after: (N,) the node drafted after each; ``END`` after stop tokens and where no draft may go on.
+        tokens: (N,) y.
+        q: (N,) q(y), warped.
+        said: (N,) what the draft says of it.
+        accept: (N,) min(1, p(y)/q(y)).
+        states: (N, d) the draft's hidden states at the token before.
+    """
+
+    text: list[int]
+    budget: int
+    kept: list[bool]
+    after: list[int]
+    tokens: list[int]
+    q: list[float]
+    said: list[Said]
+    accept: list[float]
+    states: Tensor
+
+
+@torch.inference_mode()
+def trace(
+    target: CachedModel,
+    draft: CachedModel,
+    prompt: list[int],
+    text: list[int],
+    budget: int,
+    warp: Warp,
+    chance: Chance,
+    stop_tokens: frozenset[int],
+) -> Trace:
+    """Trace ``text``, which the target said after ``prompt`` under ``warp``, up to ``budget`` tokens."""
+    traced = _trace_text(target, draft, prompt, text, budget, warp, chance)
+    _trace_beside(traced, target, draft, len(prompt), warp, chance, stop_tokens)
+    return traced
+
+
+def _trace_text(
+    target: CachedModel,
+    draft: CachedModel,
+    prompt: list[int],
+    text: list[int],
+    budget: int,
+    warp: Warp,
+    chance: Chance,
+) -> Trace:
+    """The nodes at the text's positions; leaves both models with the text in their caches, and room for all drafts."""
+    read = as_row([*prompt, *text[:-1]], target.device)
+    for model in (target, draft):
+        model.start(read.shape[1] + MAX_DRAFT * len(text))
+    p_logits, _ = target.forward(read, keep=len(text))
+    q_logits, states = draft.forward(read, keep=len(text))
+    p, q = Law.under(warp, p_logits[0]), Law.under(warp, q_logits[0], target.vocab_size)
+    # p(x) = 0 can only come of rounding, where the text was read in other company.
+    kept = chance.accept([min(1.0, b / a) if a > 0 else 0.0 for a, b in zip(p.of(text), q.of(text), strict=True)])
+    tokens = [
+        x if keep else q.sample_beyond(t, p.part(t, t + 1), chance)
+        for t, (x, keep) in enumerate(zip(text, kept, strict=True))
+    ]
+    chosen = q.of(tokens)
+    return Trace(
+        text,
+        budget,
+        kept,
+        [t + 1 if keep and t + 1 < len(text) else END for t, keep in enumerate(kept)],
+        tokens,
+        chosen,
+        all_said(chosen, tokens, q.probabilities, q_logits[0]),
+        _acceptances(p.of(tokens), chosen),
+        states[0].float().cpu(),
+    )
+
+
+def _trace_beside(
+    traced: Trace,
+    target: CachedModel,
+    draft: CachedModel,
+    start: int,
+    warp: Warp,
+    chance: Chance,
+    stop_tokens: frozenset[int],
+) -> None:
+    """Add what is drafted after rejected tokens: for each level of all branches a forward of the draft.
+
+    The target reads them all at once in the end.
+
+    Args:
+        start: the column of the text's first token.
+    """
+    tokens, length = traced.tokens, len(traced.text)
+    roots = {t: t for t in range(length) if not traced.kept[t] and tokens[t] not in stop_tokens}
+    above = {t: [*range(start, start + t)] for t in roots}  # columns of each node's ancestors
+    read: list[int] = []
+    states = [traced.states]
+    level = [*roots]
+    for depth in range(1, MAX_DRAFT):
+        level = [node for node in level if depth < traced.budget - roots[node] - 1]
+        if not level:
+            break
+        column = draft.length
+        branches = Branches(start, [above[node] for node in level])
+        logits, hidden = draft.forward(as_row([tokens[node] for node in level], draft.device), branches=branches)
+        law = Law.under(warp, logits[0], target.vocab_size)
+        drawn = [law.sample(row, chance) for row in range(len(level))]
+        chosen = law.of(drawn)
+        for row, node in enumerate(level):
+            child = len(tokens) + row
+            traced.after[node], roots[child] = child, roots[node]
+            above[child] = [*above[node], column + row]
+        read += level
+        level = [len(tokens) + row for row, token in enumerate(drawn) if token not in stop_tokens]
+        traced.after += [END] * len(drawn)
+        traced.q += chosen
+        traced.said += all_said(chosen, drawn, law.probabilities, logits[0])
+        tokens += drawn
+        states.append(hidden[0].float().cpu())
+    if read:
+        branches = Branches(start, [above[node] for node in read])
+        logits, _ = target.forward(as_row([tokens[node] for node in read], target.device), branches=branches)
+        p = Law.under(warp, logits[0]).of(tokens[length:])
+        traced.accept += _acceptances(p, traced.q[length:])
+    traced.states = torch.cat(states)
+
+
+def _acceptances(p: list[float], q: list[float]) -> list[float]:
+    """min(1, p/q); q is positive, for the tokens were drawn from it, but where rounding says otherwise."""
+    return [min(1.0, a / b) if b > 0 else 0.0 for a, b in zip(p, q, strict=True)]

@@ -1,0 +1,124 @@
+"""A controller replayed over traced texts has the law of rounds that it has in the decoder, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from specpilot.controllers.length import (
+    CumulativeConfidence,
+    Fixed,
+    Heuristic,
+    LengthController,
+    Step,
+)
+from specpilot.controllers.warp import Warp
+from specpilot.data_gen.replay import replay
+from specpilot.data_gen.trace import END, Trace, trace
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.chance import Chance
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.generation import Generation
+from specpilot.infer.law import Law
+
+from .enumeration import law
+from .test_lossless import pair
+from .tiny import make
+
+PROMPT = [1, 0, 2]
+Counters = tuple[int, int, int, int]
+
+
+class Looking(LengthController):
+    """Decides by everything a step and a round's start tell, so that any of it that differs shows."""
+
+    def start_text(self) -> None:
+        self.mood = 0.0
+
+    def start_round(self) -> bool:
+        self.mood += 0.37
+        return self.mood % 1.0 < 0.8
+
+    def observe(self, step: Step) -> bool:
+        told = step.confidence() + step.top_probability() + step.entropy() + float(step.hidden.sum()) + step.token
+        return (self.mood + told * 7.0) % 1.0 < 0.6
+
+
+def decoded(decoder: SpeculativeDecoder, warp: Warp, budget: int, chance: Chance) -> Counters:
+    generation = Generation(list(PROMPT))
+    for _ in decoder.rounds(generation, warp, budget, chance):
+        pass
+    return _counters(generation.stats)
+
+
+def replayed(decoder: SpeculativeDecoder, warp: Warp, budget: int, chance: Chance) -> Counters:
+    text: list[int] = []
+    while len(text) < budget and not (text and text[-1] in decoder.stop_tokens):
+        decoder.target.start(len(PROMPT) + budget)
+        logits, _ = decoder.target.forward(torch.tensor([[*PROMPT, *text]]), keep=1)
+        text.append(Law.under(warp, logits[0]).sample(0, chance))
+    traced = trace(
+        decoder.target, decoder.drafts[0], PROMPT, text, budget, warp, chance, frozenset(decoder.stop_tokens)
+    )
+    return _counters(replay(traced, decoder.length, frozenset(decoder.stop_tokens)))
+
+
+def _counters(stats: object) -> Counters:
+    names = ("n_generated", "n_target_forwards", "n_drafted", "n_accepted")
+    return tuple(vars(stats)[name] for name in names)  # type: ignore[return-value]
+
+
+RULES = [lambda: Fixed(2), lambda: CumulativeConfidence(0.5), lambda: Heuristic(2), Looking]
+
+
+@pytest.mark.parametrize("warp", [Warp(1.0, 2), Warp(0.0), Warp(0.7, None)], ids=["top-2", "greedy", "whole"])
+@pytest.mark.parametrize("make_rule", RULES)
+def test_replaying_has_the_law_of_decoding(make_rule: Callable[[], LengthController], warp: Warp) -> None:
+    decoder = pair(3, 3, 4, remember=True)
+    decoder.length, decoder.stop_tokens = make_rule(), frozenset([2])
+    budget = 4 if warp.top_k is not None else 3
+    found = law(lambda chance: replayed(decoder, warp, budget, chance))
+    expected = law(lambda chance: decoded(decoder, warp, budget, chance))
+    assert found.keys() == expected.keys()
+    for counters, probability in expected.items():
+        assert found[counters] == pytest.approx(probability, abs=1e-9)
+
+
+def traced(seed: int = 0, budget: int = 24) -> tuple[CachedModel, CachedModel, list[int], Trace]:
+    sizes = {"layers": 2, "hidden": 16, "vocab": 40, "context": 128}
+    target, draft = (CachedModel(make(seed=seed + i, sharpness=3.0, **sizes).double()) for i in range(2))
+    chance = Chance(seed)
+    text = [chance.pick([1.0] * 40) for _ in range(budget)]
+    return target, draft, text, trace(target, draft, PROMPT, text, budget, Warp(1.0, 8), chance, frozenset())
+
+
+def test_what_is_traced_off_the_text_is_what_the_models_say_there() -> None:
+    target, draft, text, found = traced()
+    rejected = next(t for t in range(len(text)) if not found.kept[t])
+    node, prefix = rejected, [*PROMPT, *text[:rejected]]
+    for _ in range(4):
+        laws = []
+        for model in (target, draft):
+            model.start(len(prefix))
+            logits, hidden = model.forward(torch.tensor([prefix]), keep=1)
+            laws.append(Law.under(Warp(1.0, 8), logits[0]))
+        token = found.tokens[node]
+        (p,), (q,) = (each.of([token]) for each in laws)
+        assert found.q[node] == pytest.approx(q)
+        assert found.accept[node] == pytest.approx(min(1.0, p / q))
+        assert torch.allclose(found.states[node].double(), hidden[0, 0], atol=1e-6)
+        step = Step(1, token, q, laws[1].probabilities, logits[0], hidden[0])
+        assert found.said[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
+        prefix.append(token)
+        node = found.after[node]
+        assert node != END
+
+
+def test_every_draft_the_decoder_may_ask_for_is_there() -> None:
+    *_, found = traced()
+    for said in range(1, len(found.text)):
+        node, longest = said, min(20, found.budget - said - 1)
+        for _ in range(longest - 1):
+            node = found.after[node]
+            assert node != END
