@@ -12,11 +12,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from .acceptance_head import AcceptanceHead
 from .controller_config import CONFIG, ControllerConfig
@@ -59,8 +60,19 @@ def save_controller(
             f"the head is {head.hidden_size} wide and {head.depth} deep, "
             f"its config says {config.hidden_size} and {config.depth}"
         )
-    state = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
-    _require_finite(state, "the head to save")
+    return write_checkpoint(folder, head, config.as_dict(), model_card(config), overwrite=overwrite)
+
+
+def write_checkpoint(
+    folder: Path, module: nn.Module, config: Mapping[str, Any], card: str, *, overwrite: bool = False
+) -> Path:
+    """Write the folder of any controller: its weights in float32, ``config`` with their digest, and its model card.
+
+    Raises:
+        InputError: as :func:`save_controller`.
+    """
+    state = {name: value.detach().float().cpu().contiguous() for name, value in module.state_dict().items()}
+    _require_finite(state, "the controller to save")
     _require_free(folder, overwrite)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -68,9 +80,9 @@ def save_controller(
             new = Path(workspace, "new")
             new.mkdir()
             save_file(state, new / WEIGHTS)
-            text = json.dumps({**config.as_dict(), _DIGEST: _sha256(new / WEIGHTS)}, indent=2, allow_nan=False)
+            text = json.dumps({**config, _DIGEST: _sha256(new / WEIGHTS)}, indent=2, allow_nan=False)
             (new / CONFIG).write_text(text + "\n", encoding="utf-8")
-            (new / CARD).write_text(model_card(config), encoding="utf-8")
+            (new / CARD).write_text(card, encoding="utf-8")
             if folder.exists():
                 folder.rename(Path(workspace, "old"))
             new.rename(folder)
@@ -104,6 +116,25 @@ def load_controller(path_or_hub_id: str | Path, *, revision: str | None = None, 
     Raises:
         InputError: it cannot be found, or its files are missing, truncated, changed or not understood.
     """
+    folder, data = read_config(path_or_hub_id, revision=revision, token=token)
+    try:
+        config = ControllerConfig.from_dict(data)
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from error
+    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
+        head = AcceptanceHead(config.hidden_size, config.depth)
+    head.load_state_dict(read_weights(folder, head), assign=True)
+    return Controller(config, head.eval().requires_grad_(False))
+
+
+def read_config(
+    path_or_hub_id: str | Path, *, revision: str | None = None, token: str | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """The folder of any controller, fetched if need be, and what its ``config.json`` says but the weights' digest.
+
+    Raises:
+        InputError: there is none, a file is missing, or the weights are not those that ``config.json`` names.
+    """
     folder = Path(path_or_hub_id).expanduser()
     if not folder.is_dir():
         folder = _download(str(path_or_hub_id), revision, token)
@@ -114,19 +145,12 @@ def load_controller(path_or_hub_id: str | Path, *, revision: str | None = None, 
     if not isinstance(data, dict):
         raise InputError(f"{folder / CONFIG}: a JSON object is expected")
     digest = data.pop(_DIGEST, None)
-    try:
-        config = ControllerConfig.from_dict(data)
-    except InputError as error:
-        raise InputError(f"{folder}: {error}") from error
     weights = _existing(folder / WEIGHTS)
     if digest is None:
         raise InputError(f"{folder}: {CONFIG}: key {_DIGEST!r} is missing; export the controller again")
     if digest != _sha256(weights):
         raise InputError(f"{weights}: truncated or changed, its SHA-256 is not the one in {CONFIG}; fetch it again")
-    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
-        head = AcceptanceHead(config.hidden_size, config.depth)
-    head.load_state_dict(_read_weights(weights, head), assign=True)
-    return Controller(config, head.eval().requires_grad_(False))
+    return folder, data
 
 
 def _existing(file: Path) -> Path:
@@ -135,9 +159,14 @@ def _existing(file: Path) -> Path:
     return file
 
 
-def _read_weights(file: Path, head: AcceptanceHead) -> dict[str, Tensor]:
-    """The tensors of ``file`` if their names, shapes and precision are those of ``head``, and all are finite."""
-    expected = {name: list(value.shape) for name, value in head.state_dict().items()}
+def read_weights(folder: Path, module: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a checkpoint.
+
+    Raises:
+        InputError: their names, shapes or precision are not those of ``module``, or one is not finite.
+    """
+    file = folder / WEIGHTS
+    expected = {name: list(value.shape) for name, value in module.state_dict().items()}
     try:
         with safe_open(file, framework="pt") as opened:
             found = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no mapping

@@ -90,12 +90,12 @@ class ControllerConfig:
         version = data.get("schema_version")
         if not isinstance(version, int) or version > SCHEMA_VERSION:
             raise InputError(f"schema_version={version}: this version reads up to {SCHEMA_VERSION}; upgrade specpilot")
-        values = _exactly(data, {entry.name for entry in fields(cls)}, CONFIG)
+        values = exactly(data, {entry.name for entry in fields(cls)}, CONFIG)
         for name, kind in _KINDS.items():
             if not isinstance(values[name], kind) or isinstance(values[name], bool):
                 raise InputError(f"{name}={values[name]!r}: has the wrong type in {CONFIG}")
-        fingerprint = _exactly(values["fingerprint"], {entry.name for entry in fields(PairFingerprint)}, "fingerprint")
-        warp = _exactly(values["warp"], {entry.name for entry in fields(Warp)}, "warp")
+        fingerprint = exactly(values["fingerprint"], {entry.name for entry in fields(PairFingerprint)}, "fingerprint")
+        warp = exactly(values["warp"], {entry.name for entry in fields(Warp)}, "warp")
         try:
             values |= {"fingerprint": PairFingerprint(**fingerprint), "warp": Warp(**warp)}
         except TypeError as error:
@@ -111,7 +111,8 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def _exactly(data: object, names: set[str], where: str) -> dict[str, Any]:
+def exactly(data: object, names: set[str], where: str) -> dict[str, Any]:
+    """``data`` if it is a mapping of exactly these keys; raises InputError, naming the odd one, if it is not."""
     if not isinstance(data, Mapping):
         raise InputError(f"{where}: a JSON object is expected")
     if unknown := sorted(set(data) - names):

@@ -132,10 +132,10 @@ def test_overwrite_replaces_controllers_only(saved: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(config: ControllerConfig) -> str:
+    def full(state: dict[str, torch.Tensor], file: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "model_card", full)
+    monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(InputError, match="No space left on device"):
         save_controller(saved, make_head(), replace(CONFIG, threshold=0.1), overwrite=True)
     assert load_controller(saved).config == CONFIG

@@ -1,0 +1,28 @@
+"""Routers: which draft model, early exit or no draft at all for this prompt (Huang et al. 2024)."""
+
+from __future__ import annotations
+
+from .arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_arms, check_enough, parse_arm
+from .base import Router
+from .checkpoint import RouterConfig, TrainedRouter, load_router, save_router
+from .policy import PolicyRouter, RouterPolicy
+from .simple import RandomRouter, SingleArm
+
+__all__ = [
+    "AUTOREGRESSIVE",
+    "DRAFT",
+    "EXIT",
+    "Arm",
+    "PolicyRouter",
+    "RandomRouter",
+    "Router",
+    "RouterConfig",
+    "RouterPolicy",
+    "SingleArm",
+    "TrainedRouter",
+    "check_arms",
+    "check_enough",
+    "load_router",
+    "parse_arm",
+    "save_router",
+]

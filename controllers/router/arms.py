@@ -1,0 +1,104 @@
+"""The arms of the bandit: draft models, early exits of the target, and no draft at all (Huang et al. 2024, §2.2, §3.2).
+
+A router's output i means its i-th arm, so arms are compared one by one and in order before a router is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..errors import InputError
+
+DRAFT, EXIT, AUTOREGRESSIVE = "draft", "exit", "autoregressive"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to decode.
+
+    Attributes:
+        kind: ``draft``, ``exit`` (the target's first layers draft) or ``autoregressive``.
+        name: what it is called: the draft's name, ``exit:2``, ``autoregressive``.
+        fingerprint: of the draft model; empty for the others, which are the target's own.
+        layer: how many of the target's layers an exit runs; 0 for the others.
+        parameters: of the model that drafts; of the whole target where none does.
+    """
+
+    kind: str
+    name: str
+    fingerprint: str = ""
+    layer: int = 0
+    parameters: int = 0
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What makes it this arm, whatever it is called."""
+        return self.kind, self.fingerprint, self.layer
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def parse_arm(spec: str) -> tuple[str, int]:
+    """Kind and layer of an arm as users write it: ``autoregressive``, ``exit:2``, or a draft model's name.
+
+    Raises:
+        InputError: an exit without a layer.
+    """
+    if spec == AUTOREGRESSIVE:
+        return AUTOREGRESSIVE, 0
+    name, colon, layer = spec.partition(":")
+    if name == EXIT and colon:
+        if not layer.isdigit() or int(layer) < 1:
+            raise InputError(f"arm {spec!r}: give the layer after which the target drafts, as in 'exit:2'")
+        return EXIT, int(layer)
+    return DRAFT, 0
+
+
+def check_enough(names: Sequence[str]) -> None:
+    """Raises InputError for fewer than two arms, or one that is named twice."""
+    if len(names) < 2:
+        raise InputError(
+            f"arms: {', '.join(names) or 'none'}: a router chooses between two or more; add a draft model, "
+            "'exit:LAYER' or 'autoregressive'"
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"arm {name!r}: named twice; name each arm once")
+
+
+def check_arms(trained: Sequence[Arm], given: Sequence[Arm]) -> None:
+    """Refuse arms other than a router was trained for.
+
+    Raises:
+        InputError: an arm is missing, is another model, is not known to the router, or the order differs; names it.
+    """
+    order = ", ".join(arm.name for arm in trained)
+    ours, theirs = [arm.identity for arm in trained], [arm.identity for arm in given]
+    by_name = {arm.name: arm for arm in given}
+    for arm in trained:
+        if arm.identity in theirs:
+            continue
+        if arm.kind == DRAFT and arm.name in by_name:
+            raise InputError(
+                f"arm {arm.name!r}: is not the model the router was trained with, its weights or configuration differ; "
+                "give that one, or train a router for this one"
+            )
+        raise InputError(
+            f"arm {arm.name!r}: is missing; the router was trained for {order}: give them all, or train a router "
+            "for these"
+        )
+    for arm in given:
+        if arm.identity not in ours:
+            raise InputError(
+                f"arm {arm.name!r}: the router does not know it, it was trained for {order}; leave it out, or train "
+                "a router with it"
+            )
+    for place, (arm, other) in enumerate(zip(trained, given, strict=True), 1):
+        if arm.identity != other.identity:
+            raise InputError(
+                f"arm {other.name!r}: is number {place}, where the router has {arm.name!r}; give the arms in its "
+                f"order: {order}"
+            )

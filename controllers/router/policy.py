@@ -1,0 +1,74 @@
+"""The policy of assistant selection (Huang et al. 2024, §3.1): three linear layers, hidden size 512, tanh, softmax.
+
+Shapes: embedding x (…, d) → logits (…, A), one for each arm.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..warp import Warp
+from .base import Router, certain
+
+WIDTH = 512
+
+
+class RouterPolicy(nn.Module):
+    """π(·|x) = softmax(MLP(x)) over ``arms``, from the target's embedding of the prompt (``hidden_size``,)."""
+
+    def __init__(self, hidden_size: int, arms: int, width: int = WIDTH) -> None:
+        super().__init__()
+        for name, value, least in (("hidden_size", hidden_size, 1), ("arms", arms, 2), ("width", width, 1)):
+            if value < least:
+                raise InputError(f"{name}={value}: must be at least {least}")
+        self.hidden_size, self.arms, self.width = hidden_size, arms, width
+        self.first = nn.Linear(hidden_size, width)
+        self.second = nn.Linear(width, width)
+        self.out = nn.Linear(width, arms)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (…, A) of embeddings (…, d)."""
+        hidden = torch.tanh(self.second(torch.tanh(self.first(x))))
+        logits: Tensor = self.out(hidden)
+        return logits
+
+    @torch.no_grad()
+    def absorb(self, mean: Tensor, scale: Tensor) -> None:
+        """Take raw embeddings from now on, where the first layer was trained on ``(x - mean) / scale``, (d,) each."""
+        self.first.weight /= scale
+        self.first.bias -= self.first.weight @ mean
+
+
+class PolicyRouter(Router):
+    """A policy at work: its most likely arm, or (``sample``) one drawn from it.
+
+    Args:
+        policy: its weights are taken as they are now.
+        warp: sampling settings of the data it was trained on, if they are known.
+    """
+
+    def __init__(self, policy: RouterPolicy, *, sample: bool = False, warp: Warp | None = None) -> None:
+        self.policy, self.sample, self.warp, self.arms = policy.eval(), sample, warp, policy.arms
+
+    def check_warp(self, warp: Warp) -> None:
+        if self.warp is not None and warp != self.warp:
+            warnings.warn(
+                f"the router was trained under {self.warp}, decoding uses {warp}: the output stays exact, but another "
+                "arm may be faster",
+                stacklevel=2,
+            )
+
+    def probabilities(self, embedding: Tensor) -> list[float]:
+        """π(·|x) of one embedding (d,)."""
+        with torch.inference_mode():
+            logits = self.policy(embedding.to(self.policy.out.weight))
+            result: list[float] = logits.double().softmax(-1).tolist()
+        return result
+
+    def weigh(self, embedding: Tensor) -> list[float]:
+        probabilities = self.probabilities(embedding)
+        return probabilities if self.sample else certain(probabilities.index(max(probabilities)), self.arms)

@@ -1,0 +1,160 @@
+"""Routers: arms that are refused by name, the policy's sizes, checkpoints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.router import (
+    Arm,
+    PolicyRouter,
+    RandomRouter,
+    RouterConfig,
+    RouterPolicy,
+    SingleArm,
+    check_arms,
+    load_router,
+    parse_arm,
+    save_router,
+)
+from specpilot.controllers.warp import Warp
+
+ARMS = (
+    Arm("draft", "small", "a" * 64, parameters=700),
+    Arm("draft", "large", "b" * 64, parameters=7000),
+    Arm("exit", "exit:2", layer=2, parameters=900),
+    Arm("autoregressive", "autoregressive", parameters=12000),
+)
+CONFIG = RouterConfig(
+    hidden_size=8, width=16, arms=ARMS, target="big", target_fingerprint="t" * 64, tokenizer_fingerprint="k" * 64,
+    warp=Warp(0.8, 20, 0.95), reward="rouge", alpha=0.5, cost="parameters", dataset_fingerprint="d" * 64,
+    metrics={"expected_reward": 0.5},
+)  # fmt: skip
+
+
+def make_policy(seed: int = 0, hidden_size: int = 8, arms: int = 4, width: int = 16) -> RouterPolicy:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return RouterPolicy(hidden_size, arms, width)
+
+
+def test_the_policy_is_the_papers() -> None:
+    policy = RouterPolicy(384, 5)
+    sizes = [tuple(parameter.shape) for parameter in policy.parameters()]
+    assert sizes == [(512, 384), (512,), (512, 512), (512,), (5, 512), (5,)]
+    x = torch.randn(3, 384)
+    expected = policy.out(torch.tanh(policy.second(torch.tanh(policy.first(x)))))
+    torch.testing.assert_close(policy(x), expected)
+
+
+def test_standardisation_goes_into_the_first_layer() -> None:
+    policy, x = make_policy(), 5 + 3 * torch.randn(4, 8)
+    mean, scale = torch.randn(8), torch.rand(8) + 0.5
+    expected = policy((x - mean) / scale)
+    policy.absorb(mean, scale)
+    torch.testing.assert_close(policy(x), expected)
+
+
+def test_greedy_and_sampled() -> None:
+    policy, x = make_policy(), torch.randn(8)
+    probabilities = policy(x).softmax(-1).tolist()
+    assert PolicyRouter(policy, sample=True).weigh(x) == pytest.approx(probabilities)
+    best = probabilities.index(max(probabilities))
+    assert PolicyRouter(policy).weigh(x) == [float(i == best) for i in range(4)]
+    assert RandomRouter(4).weigh(x) == [0.25] * 4
+    assert SingleArm(2, 4).weigh(x) == [0, 0, 1, 0]
+    with pytest.raises(InputError, match="arm=4: there are 4"):
+        SingleArm(4, 4)
+
+
+def test_arms_as_users_write_them() -> None:
+    assert parse_arm("tiny-draft") == ("draft", 0)
+    assert parse_arm("autoregressive") == ("autoregressive", 0)
+    assert parse_arm("exit:3") == ("exit", 3)
+    assert parse_arm("exit") == ("draft", 0)  # a folder of this name
+    for wrong in ("exit:", "exit:0", "exit:-1", "exit:x"):
+        with pytest.raises(InputError, match="as in 'exit:2'"):
+            parse_arm(wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (ARMS[:3], "^arm 'autoregressive': is missing; the router was trained for small, large, exit:2, auto"),
+        (ARMS[1:], "^arm 'small': is missing"),
+        ((replace(ARMS[0], fingerprint="c" * 64), *ARMS[1:]), "^arm 'small': is not the model"),
+        ((ARMS[1], ARMS[0], *ARMS[2:]), "^arm 'large': is number 1, where the router has 'small'"),
+        ((*ARMS, Arm("draft", "huge", "e" * 64)), "^arm 'huge': the router does not know it"),
+        ((*ARMS[:2], Arm("exit", "exit:1", layer=1), ARMS[3]), "^arm 'exit:2': is missing"),
+    ],
+)
+def test_other_arms_are_refused_by_name(given: tuple[Arm, ...], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check_arms(ARMS, given)
+
+
+def test_arms_may_have_moved() -> None:
+    check_arms(ARMS, [replace(arm, name=f"elsewhere/{arm.name}") for arm in ARMS])
+
+
+def test_another_target_or_tokenizer_is_refused() -> None:
+    CONFIG.check("t" * 64, "k" * 64, ARMS)
+    with pytest.raises(InputError, match="trained for target big, but another target"):
+        CONFIG.check("x" * 64, "k" * 64, ARMS)
+    with pytest.raises(InputError, match="another tokenizer"):
+        CONFIG.check("t" * 64, "x" * 64, ARMS)
+
+
+def test_a_single_arm_is_no_choice() -> None:
+    with pytest.raises(InputError, match="small: a router chooses between two or more"):
+        replace(CONFIG, arms=ARMS[:1])
+    with pytest.raises(InputError, match="'small': named twice"):
+        replace(CONFIG, arms=(ARMS[0], ARMS[0]))
+    with pytest.raises(InputError, match="arms=1: must be at least 2"):
+        RouterPolicy(8, 1)
+
+
+def test_a_router_comes_back_as_it_was(tmp_path: Path) -> None:
+    policy = make_policy()
+    loaded = load_router(save_router(tmp_path / "router", policy, CONFIG))
+    assert loaded.config == CONFIG
+    x = torch.randn(5, 8)
+    torch.testing.assert_close(loaded.policy(x), policy(x), rtol=0, atol=0)
+    card = (tmp_path / "router" / "README.md").read_text()
+    assert "`exit:2`" in card
+    assert "0.5·ROUGE-L" in card
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"type": "acceptance-head"}, "type='acceptance-head': no router"),
+        ({"schema_version": 2}, "upgrade"),
+        ({"colour": 1}, "unknown key 'colour'"),
+        ({"alpha": 2}, "alpha=2"),
+        ({"arms": []}, "none: a router chooses between two or more"),
+        ({"arms": [{"kind": "draft"}]}, r"arms\[0\]: key 'fingerprint' is missing"),
+        ({"width": 10**9}, "width=1000000000"),
+        ({"warp": {"temperature": "hot", "top_k": 1, "top_p": 1}}, "wrong type"),
+    ],
+)
+def test_a_damaged_config_is_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
+    file = save_router(tmp_path / "router", make_policy(), CONFIG) / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(InputError, match=words):
+        load_router(tmp_path / "router")
+
+
+def test_a_policy_of_other_sizes_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="its config says"):
+        save_router(tmp_path / "router", make_policy(arms=3), CONFIG)
+    policy = make_policy()
+    with torch.no_grad():
+        policy.out.bias[0] = float("nan")
+    with pytest.raises(InputError, match="NaN"):
+        save_router(tmp_path / "router", policy, CONFIG)
+    assert not (tmp_path / "router").exists()
