@@ -156,10 +156,15 @@ class PreallocatedCache(Cache):
             layer.expand(rows)
         return expanded
 
-    def _copy(self) -> PreallocatedCache:
+    def first(self, layers: int) -> PreallocatedCache:
+        """The first ``layers`` of the same tensors, whose length is set apart: what is written beyond the length here
+        stands where this cache writes next."""
+        return self._copy(layers)
+
+    def _copy(self, layers: int | None = None) -> PreallocatedCache:
         """Another cache of the same tensors."""
         other = copy(self)
-        other.own = [copy(layer) for layer in self.own]
+        other.own = [copy(layer) for layer in self.own[:layers]]
         other.layers = list(other.own)
         return other
 

@@ -86,6 +86,13 @@ class CachedModel:
         """Make ready for the text that follows ``prompt``; the tokens that :meth:`forward` is to read first."""
         return list(prompt)
 
+    def embed(self, hidden: Tensor) -> Tensor:
+        """What a router knows of a prompt: (d,), of the prompt's last ``hidden`` states (1, n, d) just read.
+
+        The last token's (Huang et al. 2024, §3.1: a sentence embedding from the target); the prefill gives it anyway.
+        """
+        return hidden[0, -1]
+
     def start(self, capacity: int) -> None:
         """Forget everything; make room for ``capacity`` tokens a row."""
         self.cache = PreallocatedCache(self.layers, capacity)

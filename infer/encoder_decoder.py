@@ -87,6 +87,10 @@ class EncoderDecoder(CachedModel):
         self.crossed = PreallocatedCache(self.layers, len(prompt))
         return [self.start_token]
 
+    def embed(self, hidden: Tensor) -> Tensor:
+        """The mean of the encoder's output over the prompt's tokens, (d,)."""
+        return self.encoded[0].mean(0)
+
     def _run(
         self, tokens: Tensor, cache: PreallocatedCache, keep: int, mask: Tensor | None, positions: Tensor | None
     ) -> tuple[Tensor, Tensor]:

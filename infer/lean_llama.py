@@ -8,6 +8,7 @@ everywhere else.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,12 @@ class LeanLlama:
         self.norm = Norm.of(self.model.model.norm)
         self.head = PackedLinear(self.model.lm_head.weight.detach())
         self.cos = self.sin = self.triangle = torch.empty(0)
+
+    def first(self, layers: int) -> LeanLlama:
+        """The forward through the first ``layers`` only, then final norm and head, of the same weights."""
+        shorter = copy(self)
+        shorter.layers = self.layers[:layers]
+        return shorter
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:

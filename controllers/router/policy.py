@@ -39,8 +39,8 @@ class RouterPolicy(nn.Module):
     @torch.no_grad()
     def absorb(self, mean: Tensor, scale: Tensor) -> None:
         """Take raw embeddings from now on, where the first layer was trained on ``(x - mean) / scale``, (d,) each."""
-        self.first.weight /= scale
-        self.first.bias -= self.first.weight @ mean
+        self.first.weight.div_(scale)
+        self.first.bias.sub_(self.first.weight @ mean)
 
 
 class PolicyRouter(Router):
