@@ -10,11 +10,12 @@ import fcntl
 import hashlib
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,16 +75,32 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class DatasetWriter:
+R = TypeVar("R")
+
+
+class ShardWriter(ABC, Generic[R]):
     """Writes the shards of one dataset, going on where an earlier run of the same settings stopped.
 
     Args:
         folder: the dataset; made if it isn't there.
         identity: everything that determines the rows. A folder begun under another identity is refused.
 
+    Attributes:
+        schema: columns of a shard, the fields of a row.
+
     Raises:
         InputError: the folder belongs to another run, holds something else, or another process is writing to it.
     """
+
+    schema: pa.Schema
+
+    @abstractmethod
+    def entry(self, rows: list[R]) -> dict[str, Any]:
+        """What the manifest says of a shard besides its file, rows and hash."""
+
+    def outcome(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
+        """What the manifest says of the complete dataset, from its shards' entries."""
+        return {}
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
@@ -125,27 +142,20 @@ class DatasetWriter:
         """Shards written so far; the next one has this index."""
         return len(self.manifest["shards"])
 
-    def write(self, rows: list[Row]) -> None:
+    def write(self, rows: list[R]) -> None:
         """Add the next shard, and then its line in the manifest."""
         path = self.folder / f"shard-{self.finished:05d}.parquet"
-        table = pa.Table.from_pylist([vars(row) for row in rows], schema=SCHEMA)
+        table = pa.Table.from_pylist([vars(row) for row in rows], schema=self.schema)
         with replacing(path) as temporary:
             pq.write_table(table, temporary, compression="zstd")
-        entry = {
-            "file": path.name,
-            "rows": len(rows),
-            "tokens": sum(len(row.x) for row in rows),
-            "acceptance_sum": float(sum(sum(row.p) for row in rows)),
-            "sha256": sha256(path),
-        }
+        entry = {"file": path.name, "rows": len(rows), **self.entry(rows), "sha256": sha256(path)}
         self.manifest["shards"].append(entry)
         self._save()
 
     def complete(self) -> None:
         """Mark the dataset finished."""
         shards = self.manifest["shards"]
-        tokens = sum(shard["tokens"] for shard in shards)
-        self.manifest["mean_acceptance"] = sum(shard["acceptance_sum"] for shard in shards) / max(1, tokens)
+        self.manifest |= self.outcome(shards)
         digest = hashlib.sha256("".join(shard["sha256"] for shard in shards).encode())
         self.manifest["dataset_fingerprint"] = digest.hexdigest()
         self.manifest["complete"] = True
@@ -159,11 +169,27 @@ class DatasetWriter:
         """Let other processes write here."""
         os.close(self._lock)
 
-    def __enter__(self) -> DatasetWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class DatasetWriter(ShardWriter[Row]):
+    """Of an acceptance dataset."""
+
+    schema = SCHEMA
+
+    def entry(self, rows: list[Row]) -> dict[str, Any]:
+        return {
+            "tokens": sum(len(row.x) for row in rows),
+            "acceptance_sum": float(sum(sum(row.p) for row in rows)),
+        }
+
+    def outcome(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
+        tokens = sum(shard["tokens"] for shard in shards)
+        return {"mean_acceptance": sum(shard["acceptance_sum"] for shard in shards) / max(1, tokens)}
 
 
 OUTCOME = {"shards", "mean_acceptance", "complete", "dataset_fingerprint"}
@@ -177,9 +203,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
-        raise InputError(
-            f"{folder}: no {MANIFEST} here, so it is no dataset; make one with 'specpilot data acceptance'"
-        )
+        raise InputError(f"{folder}: no {MANIFEST} here, so it is no dataset; make one with 'specpilot data …'")
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -192,18 +216,27 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 
 def read_dataset(folder: str | Path) -> list[Row]:
-    """All rows of a dataset, its shards checked against the manifest's hashes.
+    """All rows of an acceptance dataset, its shards checked against the manifest's hashes.
+
+    Raises:
+        InputError: a shard is missing or is not the one the manifest names.
+    """
+    return [Row(**row) for row in read_shards(folder)]
+
+
+def read_shards(folder: str | Path) -> list[dict[str, Any]]:
+    """The rows of any dataset, a dictionary each, its shards checked against the manifest's hashes.
 
     Raises:
         InputError: a shard is missing or is not the one the manifest names.
     """
     folder = Path(folder)
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     for shard in read_manifest(folder)["shards"]:
         path = folder / shard["file"]
         if not path.is_file() or sha256(path) != shard["sha256"]:
             raise InputError(
                 f"{path}: missing or changed since it was written; remove the folder and generate it again"
             )
-        rows += [Row(**row) for row in pq.read_table(path).to_pylist()]
+        rows += pq.read_table(path).to_pylist()
     return rows

@@ -50,16 +50,7 @@ def _label_chunk(
     uniforms: Tensor,
     warp: Warp,
 ) -> list[tuple[list[int], list[float]]]:
-    # Prompts end in one column, so that the T positions that are scored (the prompt's last, and those of X but its
-    # last, which is scored and never read) stand in the same columns of every row: no other logits are computed.
-    longest = max(len(rollout.tokens) for rollout in rollouts)
-    padded = left_pad(prompts, target.device)
-    tail = _stack([torch.tensor(rollout.tokens[:-1], dtype=torch.long) for rollout in rollouts], longest - 1).to(
-        target.device
-    )
-    text = PaddedPrompts(  # (B, P + T - 1)
-        torch.cat([padded.tokens, tail], 1), torch.cat([padded.real, torch.ones_like(tail, dtype=torch.bool)], 1)
-    )
+    text, longest = align(prompts, rollouts, target.device)
 
     def logits(model: CachedModel) -> Tensor:  # (B, T, V)
         model.start(text.tokens.shape[1])
@@ -73,7 +64,7 @@ def _label_chunk(
     kept = [(rollout.likely, rollout.probabilities) for rollout in rollouts]
     if all(likely is not None for likely, _ in kept):
         p_tokens, p = (
-            _stack([part for part in parts if part is not None], longest) for parts in zip(*kept, strict=True)
+            stack([part for part in parts if part is not None], longest) for parts in zip(*kept, strict=True)
         )
         p_y = torch.where(p_tokens == y, p, 0.0).sum(-1)
     else:
@@ -85,7 +76,20 @@ def _label_chunk(
     ]
 
 
-def _stack(rows: list[Tensor], length: int) -> Tensor:
+def align(prompts: list[list[int]], rollouts: list[Rollout], device: torch.device) -> tuple[PaddedPrompts, int]:
+    """Prompts with their rollouts (B, P + T - 1), and T: how many of the last columns are scored."""
+    # Prompts end in one column, so that the T positions that are scored (the prompt's last, and those of X but its
+    # last, which is scored and never read) stand in the same columns of every row: no other logits are computed.
+    longest = max(len(rollout.tokens) for rollout in rollouts)
+    padded = left_pad(prompts, device)
+    tail = stack([torch.tensor(rollout.tokens[:-1], dtype=torch.long) for rollout in rollouts], longest - 1).to(device)
+    text = PaddedPrompts(
+        torch.cat([padded.tokens, tail], 1), torch.cat([padded.real, torch.ones_like(tail, dtype=torch.bool)], 1)
+    )
+    return text, longest
+
+
+def stack(rows: list[Tensor], length: int) -> Tensor:
     """Rows (t, ...) of unequal t, filled up with zeros at the end to (B, length, ...)."""
     result = rows[0].new_zeros(len(rows), length, *rows[0].shape[1:])
     for row, values in enumerate(rows):

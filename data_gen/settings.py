@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..controllers.arms import check_enough
 from ..controllers.errors import InputError
 
 
@@ -52,6 +53,64 @@ class AcceptanceData:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "batch_size", "shard_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)}: must be at least 1")
+        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
+            raise InputError(f"max_prompt_tokens={self.max_prompt_tokens}: must be at least 1, or left out")
+
+
+ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sql-shell", "autoregressive")
+
+
+@dataclass(frozen=True)
+class RouterData:
+    """Settings of a router's dataset. Every field that the rows depend on is part of the dataset's identity.
+
+    Args:
+        target: target model: a shipped tiny model, a folder, or a hub id.
+        arms: what is chosen between, in order: draft models, exit:LAYER (the target's first layers draft), and
+            autoregressive (no draft).
+        prompts: 'builtin', a JSON Lines/Parquet/text file, a folder of such files, or a hub dataset id.
+        column: column that holds the prompt; a column 'domain' groups prompts in reports.
+        split: split of the built-in bank (train, validation, test) or of a hub dataset.
+        limit: take only the first so many prompts.
+        chat: put prompts into the chat template (false: continue them as plain text).
+        max_prompt_tokens: leave longer prompts out (default: refuse a prompt that fills the context).
+        max_new_tokens: longest output.
+        temperature: warp of the sampled output, under which arms are judged; the others are greedy.
+        top_k: keep the k most probable tokens; null keeps all.
+        top_p: keep the most probable tokens up to this mass.
+        seed: seed of every random number.
+        batch_size: prompts rolled out together.
+        shard_size: prompts a shard; also what a killed run may lose.
+        dtype: float32, bfloat16 or float16.
+        device: auto, cpu, cuda, …
+        trust_remote_code: run code that comes with models; only for sources you trust.
+    """
+
+    target: str = "tiny"
+    arms: tuple[str, ...] = ARMS
+    prompts: str = "builtin"
+    column: str = "prompt"
+    split: str = "train"
+    limit: int | None = None
+    chat: bool = True
+    max_prompt_tokens: int | None = None
+    max_new_tokens: int = 64
+    temperature: float = 1.0
+    top_k: int | None = 50
+    top_p: float = 1.0
+    seed: int = 0
+    batch_size: int = 64
+    shard_size: int = 256
+    dtype: str = "float32"
+    device: str = "auto"
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arms", tuple(self.arms))  # YAML and flags give a list
+        check_enough(self.arms)
         for name in ("max_new_tokens", "batch_size", "shard_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)}: must be at least 1")

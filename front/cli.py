@@ -22,7 +22,7 @@ Command: TypeAlias = Callable[..., None]
 Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
 
 COMMANDS: Commands = {
-    "data": {"acceptance": data.acceptance},
+    "data": {"acceptance": data.acceptance, "router": data.router},
     "train": {"acceptance": train.acceptance, "features": train.features, "tiny": train.tiny},
     "export": export.export,
     "calibrate": calibrate.calibrate,

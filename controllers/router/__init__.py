@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_arms, check_enough, parse_arm
+from ..arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_arms, check_enough, parse_arm
 from .base import Router
 from .checkpoint import RouterConfig, TrainedRouter, load_router, save_router
 from .policy import PolicyRouter, RouterPolicy

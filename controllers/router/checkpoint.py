@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from ..arms import Arm, check_arms, check_enough
 from ..checkpoint import read_config, read_weights, write_checkpoint
 from ..controller_config import CONFIG, exactly
 from ..errors import InputError
 from ..warp import Warp
-from .arms import Arm, check_arms, check_enough
 from .card import model_card
 from .policy import RouterPolicy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..data_gen.settings import AcceptanceData
+from ..data_gen.settings import AcceptanceData, RouterData
 
 
 def acceptance(settings: AcceptanceData, *, output: Path, plan: bool = False) -> None:
@@ -22,3 +22,16 @@ def acceptance(settings: AcceptanceData, *, output: Path, plan: bool = False) ->
         print(plan_acceptance_data(settings))
         return
     make_acceptance_data(settings, output)
+
+
+def router(settings: RouterData, *, output: Path) -> None:
+    """Let the target and every arm answer prompts, and score how alike they are (assistant selection, §2.3).
+
+    Args:
+        output: Folder of the dataset: Parquet shards, a manifest and measured times. An unfinished one is gone on with.
+    """
+    from ..data_gen.router import make_router_data
+    from ..infer.quiet import quiet
+
+    quiet()
+    make_router_data(settings, output)

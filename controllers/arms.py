@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import InputError
+from .errors import InputError
 
 DRAFT, EXIT, AUTOREGRESSIVE = "draft", "exit", "autoregressive"
 

@@ -1,0 +1,61 @@
+"""How often a draft is kept along the target's own text: Σ_v min(p(v), q(v)) at every token (Leviathan et al. 2023).
+
+That is the chance that token-wise verification accepts a token drawn from q, and along the target's text it is what a
+draft meets that has been accepted so far. One parallel forward of the draft, no rollout of it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..controllers.warp import Warp
+from ..infer.cached_model import CachedModel
+from .labels import MAX_SCORES, align, stack
+from .rollout import Rollout
+
+
+@torch.inference_mode()
+def overlap(
+    target: CachedModel,
+    draft: CachedModel,
+    prompts: list[list[int]],
+    rollouts: list[Rollout],
+    warp: Warp,
+) -> list[list[float]]:
+    """Σ_v min(p_i, q_i) of every rollout's tokens; both distributions warped.
+
+    Args:
+        prompts, rollouts: B prompts and the target's outputs after them under ``warp``, at least one token each.
+    """
+    longest = max(len(rollout.tokens) for rollout in rollouts)
+    chunk = max(1, MAX_SCORES // (longest * target.vocab_size)) if target.takes_holes else 1
+    result: list[list[float]] = []
+    for start in range(0, len(prompts), chunk):
+        rows = slice(start, start + chunk)
+        result += _overlap_chunk(target, draft, prompts[rows], rollouts[rows], warp)
+    return result
+
+
+def _overlap_chunk(
+    target: CachedModel, draft: CachedModel, prompts: list[list[int]], rollouts: list[Rollout], warp: Warp
+) -> list[list[float]]:
+    def scores(model: CachedModel) -> Tensor:  # (B, T, V)
+        # The texts that the rollouts follow: an encoder-decoder's begins with its start token.
+        text, longest = align([model.begin(prompt) for prompt in prompts], rollouts, model.device)
+        model.start(text.tokens.shape[1])
+        logits, _ = model.forward(text.tokens, keep=longest, padding=text.padding, positions=text.positions)
+        return logits[..., : target.vocab_size]  # models of one tokenizer may pad their rows apart
+
+    q = warp(scores(draft))
+    kept = [(rollout.likely, rollout.probabilities) for rollout in rollouts]
+    if all(likely is not None for likely, _ in kept):
+        longest = q.shape[1]
+        tokens, p = (stack([part for part in parts if part is not None], longest) for parts in zip(*kept, strict=True))
+        inside = tokens < q.shape[-1]  # the draft's rows may be shorter
+        q_there = q.gather(-1, tokens.long().clamp(max=q.shape[-1] - 1)).where(inside, 0.0)
+        shared = torch.minimum(p, q_there).sum(-1)
+    else:
+        p = warp(scores(target))
+        shared = torch.minimum(p[..., : q.shape[-1]], q).sum(-1)
+    return [row[: len(rollout.tokens)] for row, rollout in zip(shared.clamp(max=1.0).tolist(), rollouts, strict=True)]

@@ -1,0 +1,159 @@
+"""``specpilot data router``: prompts → what target and arms say → rewards → shards (Huang et al. 2024, §2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rouge_score.rouge_scorer import RougeScorer
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ..controllers.fingerprint import model_fingerprint, tokenizer_fingerprint
+from ..controllers.warp import Warp
+from ..infer.arms import load_arms
+from ..infer.cache import as_row
+from ..infer.cached_model import CachedModel
+from ..infer.decoder import stop_tokens_of
+from ..infer.early_exit import FirstLayers
+from ..infer.encoder_decoder import cached
+from ..infer.machine import machine
+from ..infer.models import load_model, load_tokenizer
+from ..infer.step_times import step_times
+from .dataset import SCHEMA_VERSION
+from .generator import Generator, Item, write_shards
+from .overlap import overlap
+from .rollout import Rollout, left_pad, roll_out
+from .router_dataset import TIMES, RouterRow, RouterWriter, Times
+from .settings import RouterData
+
+GREEDY = Warp(0.0, None)
+
+
+class RouterGenerator(Generator[RouterRow]):
+    """Target, arms, prompts and settings of one dataset; turns groups of prompts into rows.
+
+    Raises:
+        InputError: a model or prompt source is missing, an arm does not fit the target, or a prompt fills the context.
+    """
+
+    settings: RouterData
+
+    def __init__(self, settings: RouterData) -> None:
+        self.settings = settings
+        self.warp = Warp(settings.temperature, settings.top_k, settings.top_p)
+        trust = settings.trust_remote_code
+        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(settings.target, trust_remote_code=trust)
+        model = load_model(settings.target, dtype=settings.dtype, device=settings.device, trust_remote_code=trust)
+        self.target = cached(model)
+        self.arms = load_arms(
+            settings.arms, self.target, self.tokenizer,
+            exits=FirstLayers, dtype=settings.dtype, device=settings.device, trust_remote_code=trust,
+        )  # fmt: skip
+        self.stop_tokens = stop_tokens_of(model, self.tokenizer)
+        self.rouge = RougeScorer(["rougeL"])
+        self.prepare(self.tokenizer, [self.target, *(arm.model for arm in self.arms if arm.model is not None)])
+
+    def identity(self) -> dict[str, Any]:
+        s = self.settings
+        return {
+            "kind": "router",
+            "schema_version": SCHEMA_VERSION,
+            "code_version": version("specpilot"),
+            "target": s.target,
+            "arms": [arm.arm.as_dict() for arm in self.arms],
+            "fingerprint": {
+                "target": model_fingerprint(self.target.model),
+                "tokenizer": tokenizer_fingerprint(self.tokenizer),
+            },
+            "hidden_size": self.target.hidden_size,
+            "warp": self.warp.as_dict(),
+            "seed": s.seed,
+            **self.prompt_identity(self.target.device),
+        }
+
+    def times(self) -> Times:
+        """Seconds a token of each arm, and the target's cost of verifying, on this machine, now."""
+        verify, arms = step_times(self.target, [arm.model for arm in self.arms], self.items[0].ids, self.warp)
+        return Times(arms, verify)
+
+    def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[RouterRow]:
+        items = sorted(shard, key=lambda item: (len(item.ids), item.id))  # like lengths together: little is padded
+        prompts = [item.ids for item in items]
+        budgets = [torch.zeros(item.budget) for item in items]
+        embeddings = self._embed(prompts)
+        greedy = self._roll_out(self.target, prompts, budgets, GREEDY)
+        sampled = self._roll_out(self.target, prompts, [self.uniforms(item, "x") for item in items], self.warp)
+        outputs: list[list[Rollout]] = []
+        overlaps: list[list[list[float]]] = []
+        for arm in self.arms:
+            if arm.model is None:
+                outputs.append(sampled)
+                overlaps.append([[] for _ in items])
+                continue
+            outputs.append(self._roll_out(arm.model, prompts, budgets, GREEDY))
+            overlaps.append(overlap(self.target, arm.model, prompts, sampled, self.warp))
+        rows: dict[str, RouterRow] = {}
+        for i, item in enumerate(items):
+            said = [output[i].tokens for output in outputs]
+            rows[item.id] = RouterRow(
+                item.id, item.domain, item.prompt, item.ids, embeddings[i].tolist(),
+                greedy[i].tokens, sampled[i].tokens, said,
+                [self.alignment(greedy[i].tokens, tokens) for tokens in said], [shares[i] for shares in overlaps],
+            )  # fmt: skip
+            on_done(len(greedy[i].tokens) + len(sampled[i].tokens) + sum(map(len, said)))
+        return [rows[item.id] for item in shard]
+
+    def alignment(self, reference: list[int], tokens: list[int]) -> float:
+        """ROUGE-L F1 of two outputs' texts, f of eq. 1; 1 where they are the same, whatever they consist of."""
+        one, other = self.tokenizer.batch_decode([reference, tokens], skip_special_tokens=True)
+        return 1.0 if one == other else float(self.rouge.score(one, other)["rougeL"].fmeasure)
+
+    def _roll_out(
+        self, model: CachedModel, prompts: list[list[int]], budgets: list[Tensor], warp: Warp
+    ) -> list[Rollout]:
+        if model.takes_holes:
+            size = self.settings.batch_size
+            return roll_out(model, prompts, budgets, warp, self.stop_tokens, batch_size=size)
+        # One after another: positions are counted by the cache's columns, and an encoder has read one prompt.
+        return [
+            roll_out(model, [model.begin(prompt)], [budget], warp, self.stop_tokens, batch_size=1)[0]
+            for prompt, budget in zip(prompts, budgets, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _embed(self, prompts: list[list[int]]) -> Tensor:
+        """(N, d) the target's embedding of each prompt, as the decoder's prefill gives it."""
+        size = self.settings.batch_size if self.target.takes_holes else 1
+        found = []
+        for start in range(0, len(prompts), size):
+            if size == 1:
+                text = as_row(self.target.begin(prompts[start]), self.target.device)
+                self.target.start(text.shape[1])
+                _, hidden = self.target.forward(text, keep=1)
+                found.append(self.target.embed(hidden)[None])
+                continue
+            group = left_pad(prompts[start : start + size], self.target.device)
+            self.target.start(group.tokens.shape[1])
+            _, hidden = self.target.forward(group.tokens, keep=1, padding=group.padding, positions=group.positions)
+            found.append(hidden[:, -1])  # (B, d)
+        return torch.cat(found).float().cpu()
+
+
+def make_router_data(settings: RouterData, output: Path, console: Console | None = None) -> Path:
+    """Make (or finish) the dataset ``output``; returns it.
+
+    Raises:
+        InputError: see :class:`RouterGenerator` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
+    """
+    console = console or Console(stderr=True)
+    generator = RouterGenerator(settings)
+    with RouterWriter(output, generator.identity()) as writer:
+        if not (output / TIMES).exists():
+            generator.times().save(output, machine())
+        write_shards(writer, generator, console)
+    return output

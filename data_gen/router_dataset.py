@@ -1,0 +1,132 @@
+"""A router's dataset on disk: what every arm said to each prompt, how alike it is, and how much of it the target keeps.
+
+The measured times stand in a file of their own: the shards and their manifest stay the same, byte for byte, whether a
+run was killed or not, and times cannot.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..controllers.arms import Arm
+from ..controllers.cost_model import CostModel
+from ..controllers.errors import InputError
+from .dataset import ShardWriter, read_manifest, read_shards, replacing
+
+TIMES = "times.json"
+
+
+@dataclass(frozen=True)
+class RouterRow:
+    """One prompt (Huang et al. 2024, §2.3); the lists over arms are in the manifest's order.
+
+    Attributes:
+        domain: group of the prompt in reports.
+        embedding: (d,) the target's embedding of it.
+        greedy: the target's greedy output, o_e.
+        sampled: the target's output sampled under the warp.
+        outputs: each arm's own greedy output, o_j; of ``autoregressive`` the sampled one, or it would be trivially o_e.
+        rouge: ROUGE-L F1 of each arm's output against the greedy one, f(o_e, o_j).
+        overlap: for each arm, Σ_v min(p_i(v), q_i(v)) at each token i of ``sampled``: the chance that a token it drafts
+            there is kept. Empty where nothing drafts.
+    """
+
+    prompt_id: str
+    domain: str
+    prompt: str
+    prompt_ids: list[int]
+    embedding: list[float]
+    greedy: list[int]
+    sampled: list[int]
+    outputs: list[list[int]]
+    rouge: list[float]
+    overlap: list[list[float]]
+
+
+class RouterWriter(ShardWriter[RouterRow]):
+    """Of a router's dataset."""
+
+    schema = pa.schema(
+        [
+            ("prompt_id", pa.string()),
+            ("domain", pa.string()),
+            ("prompt", pa.string()),
+            ("prompt_ids", pa.list_(pa.int32())),
+            ("embedding", pa.list_(pa.float32())),
+            ("greedy", pa.list_(pa.int32())),
+            ("sampled", pa.list_(pa.int32())),
+            ("outputs", pa.list_(pa.list_(pa.int32()))),
+            ("rouge", pa.list_(pa.float32())),
+            ("overlap", pa.list_(pa.list_(pa.float32()))),
+        ]
+    )
+
+    def entry(self, rows: list[RouterRow]) -> dict[str, Any]:
+        return {"tokens": sum(len(row.greedy) + len(row.sampled) + sum(map(len, row.outputs)) for row in rows)}
+
+
+@dataclass(frozen=True)
+class Times:
+    """What was measured where the data was made: seconds a token of each arm, and the target's cost of verifying."""
+
+    arms: list[float]
+    verify: CostModel
+
+    def save(self, folder: Path, machine: dict[str, Any]) -> None:
+        document = {"seconds_per_token": self.arms, "cost": self.verify.as_dict(), "machine": machine}
+        with replacing(folder / TIMES) as temporary:
+            temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Times:
+        """Raises InputError if there are none or they are damaged."""
+        file = Path(folder) / TIMES
+        try:
+            document = json.loads(file.read_text(encoding="utf-8"))
+            arms = [float(seconds) for seconds in document["seconds_per_token"]]
+            return cls(arms, CostModel(**document["cost"]))
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{file}: missing or damaged; run 'specpilot data router' again, which measures anew"
+            ) from error
+
+
+@dataclass(frozen=True)
+class RouterDataset:
+    """A dataset as training and reports read it."""
+
+    manifest: dict[str, Any]
+    arms: tuple[Arm, ...]
+    rows: list[RouterRow]
+    times: Times
+
+
+def read_router_dataset(folder: str | Path) -> RouterDataset:
+    """A complete router's dataset, checked.
+
+    Raises:
+        InputError: it is none, is incomplete or damaged.
+    """
+    manifest = router_manifest(folder)
+    rows = [RouterRow(**row) for row in read_shards(folder)]
+    arms = tuple(Arm(**arm) for arm in manifest["arms"])
+    times = Times.load(folder)
+    for row in rows:
+        if not len(row.outputs) == len(row.rouge) == len(row.overlap) == len(arms) == len(times.arms):
+            raise InputError(f"prompt {row.prompt_id!r}: not of {len(arms)} arms; generate the data again")
+    return RouterDataset(manifest, arms, rows, times)
+
+
+def router_manifest(folder: str | Path) -> dict[str, Any]:
+    """The manifest of a complete router's dataset; raises InputError for anything else."""
+    manifest = read_manifest(folder)
+    if manifest["kind"] != "router":
+        raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; make one with 'specpilot data router'")
+    if not manifest["complete"]:
+        raise InputError(f"{folder}: the dataset is incomplete; run 'specpilot data router' again to finish it")
+    return manifest

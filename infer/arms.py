@@ -1,0 +1,69 @@
+"""A router's arms as models: loaded by name, checked against the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from ..controllers.arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_enough, parse_arm
+from ..controllers.errors import InputError
+from ..controllers.fingerprint import model_fingerprint
+from .cached_model import CachedModel
+from .early_exit import FirstLayers
+from .encoder_decoder import cached
+from .models import check_same_tokenizer, load_model, load_tokenizer
+
+
+@dataclass(frozen=True)
+class LoadedArm:
+    """An arm and the model that drafts; None where nothing does."""
+
+    arm: Arm
+    model: CachedModel | None
+
+
+def load_arms(
+    specs: Sequence[str],
+    target: CachedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    exits: type[FirstLayers],
+    dtype: str,
+    device: str,
+    trust_remote_code: bool = False,
+    compile: bool = False,
+) -> list[LoadedArm]:
+    """Load the arms of a target.
+
+    Args:
+        specs: draft models, ``exit:LAYER``, ``autoregressive``; in the router's order.
+        tokenizer: the target's.
+        exits: how early exits are read, on a cache of their own or on the target's.
+
+    Raises:
+        InputError: fewer than two, one that does not exist, or one of another vocabulary or kind of model; names it.
+    """
+    check_enough(specs)
+    loaded = []
+    for spec in specs:
+        kind, layer = parse_arm(spec)
+        if kind == DRAFT:
+            try:
+                check_same_tokenizer(tokenizer, load_tokenizer(spec, trust_remote_code=trust_remote_code))
+                model = load_model(spec, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+                if model.config.is_encoder_decoder != target.model.config.is_encoder_decoder:
+                    raise InputError(f"a {model.config.model_type} cannot draft for a {target.model.config.model_type}")
+            except InputError as error:
+                raise InputError(f"arm {spec!r}: {error}") from error
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            arm = Arm(DRAFT, spec, model_fingerprint(model), parameters=parameters)
+            loaded.append(LoadedArm(arm, cached(model, compile=compile)))
+        elif kind == EXIT:
+            exit = exits(target, layer)
+            loaded.append(LoadedArm(Arm(EXIT, spec, layer=layer, parameters=exit.parameters), exit))
+        else:
+            parameters = sum(parameter.numel() for parameter in target.model.parameters())
+            loaded.append(LoadedArm(Arm(AUTOREGRESSIVE, spec, parameters=parameters), None))
+    return loaded

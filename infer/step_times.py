@@ -1,0 +1,74 @@
+"""What one step of a model takes, sampling included: t_draft of a draft, t_v(n) of the target, at batch one.
+
+A quick look for choosing between models that are timed alike; ``specpilot bench cost`` measures a pair with more care.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import median
+
+import torch
+
+from ..controllers.cost_model import CostModel
+from ..controllers.length import MAX_DRAFT, Fixed
+from ..controllers.warp import Warp
+from .cache import as_row
+from .cached_model import CachedModel
+from .chance import Chance
+from .draft import Chain, draft_chain
+from .law import Law
+
+DRAFTED = 8  # tokens a timed draft; the figure is a token's share
+READ = (1, 5, 9)  # tokens a timed verification reads
+REPEATS = 30
+WARM = 3
+
+
+@torch.inference_mode()
+def step_times(
+    target: CachedModel, models: Sequence[CachedModel | None], prompt: list[int], warp: Warp, repeats: int = REPEATS
+) -> tuple[CostModel, list[float]]:
+    """The target's cost of verifying, and each model's seconds a token; None is the target on its own.
+
+    All are timed in turn, after the same prompt; medians are taken. The cost model's t_draft is the first draft's.
+    """
+    others = [model for model in models if model is not None]
+    verify: dict[int, list[float]] = {n: [] for n in READ}
+    draft: list[list[float]] = [[] for _ in others]
+    lengths = [_read(model, prompt) for model in (target, *others)]
+    for turn in range(WARM + repeats):
+        for n in READ:
+            started = time.perf_counter()
+            logits, _ = target.forward(as_row([0] * n, target.device))
+            _ = Law.under(warp, logits[0]).lists
+            _settle(target)
+            verify[n].append(time.perf_counter() - started)
+            target.crop(lengths[0])
+        for model, seconds, length in zip(others, draft, lengths[1:], strict=True):
+            started = time.perf_counter()
+            chain = Chain([0], Fixed(DRAFTED), Chance(turn), DRAFTED, frozenset())
+            draft_chain(model, chain, warp, target.vocab_size)
+            _settle(model)
+            seconds.append((time.perf_counter() - started) / DRAFTED)
+            model.crop(length)
+    t = {n: median(seconds[WARM:]) for n, seconds in verify.items()}
+    per_token = max(0.0, (t[READ[-1]] - t[READ[0]]) / (READ[-1] - READ[0]))
+    steps = iter([median(seconds[WARM:]) for seconds in draft])
+    times = [t[1] if model is None else next(steps) for model in models]
+    first = next((s for s, model in zip(times, models, strict=True) if model is not None), 0.0)
+    return CostModel(first, max(0.0, t[1] - per_token), per_token), times
+
+
+def _read(model: CachedModel, prompt: list[int]) -> int:
+    """Have ``model`` read a prompt, with room for what is timed; how many tokens it holds then."""
+    text = model.begin(prompt)
+    model.start(len(text) + MAX_DRAFT)
+    model.forward(as_row(text, model.device), keep=1)
+    return model.length
+
+
+def _settle(model: CachedModel) -> None:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)

@@ -1,0 +1,182 @@
+"""Router data: embeddings, overlaps and scores against direct computation; encoder-decoders; kill -9; bad arms."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.warp import Warp
+from specpilot.data_gen.overlap import overlap
+from specpilot.data_gen.rollout import roll_out
+from specpilot.data_gen.router import RouterGenerator, make_router_data
+from specpilot.data_gen.router_dataset import read_router_dataset, router_manifest
+from specpilot.data_gen.settings import RouterData
+from specpilot.infer.cached_model import CachedModel
+
+from .tiny import byte_tokenizer, make, save_pair
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> RouterData:
+    folder = tmp_path_factory.mktemp("pair")
+    target, draft = save_pair(folder)
+    prompts = folder / "prompts.jsonl"
+    lines = [{"prompt": f"prompt {i} {'word ' * (i % 5)}", "domain": "ab"[i % 2]} for i in range(12)]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return RouterData(
+        target, (draft, "exit:1", "autoregressive"), str(prompts), chat=False, max_new_tokens=8, batch_size=5,
+        shard_size=4, top_k=20, seed=3,
+    )  # fmt: skip
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "times.json"}
+
+
+def greedy(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool:
+    """Whether ``tokens`` are the model's own greedy output, by a plain forward over all of it."""
+    logits = model(input_ids=torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+    return bool((logits.argmax(-1) == torch.tensor(tokens)).all())
+
+
+def test_rows_are_what_they_say(base: RouterData, tmp_path: Path) -> None:
+    generator = RouterGenerator(base)
+    data = read_router_dataset(make_router_data(base, tmp_path / "data"))
+    assert [row.prompt_id for row in data.rows] == [item.id for item in generator.items]
+    assert [row.domain for row in data.rows] == ["a", "b"] * 6
+    assert [arm.kind for arm in data.arms] == ["draft", "exit", "autoregressive"]
+    assert len(data.times.arms) == 3
+    target = generator.target.model
+    models = [arm.model.model for arm in generator.arms if arm.model is not None]
+    for row in data.rows:
+        assert greedy(target, row.prompt_ids, row.greedy)
+        assert row.outputs[2] == row.sampled
+        out = target(input_ids=torch.tensor([row.prompt_ids]), output_hidden_states=True).hidden_states[-1][0, -1]
+        torch.testing.assert_close(torch.tensor(row.embedding), out, rtol=1e-3, atol=1e-4)
+        text, start = torch.tensor([row.prompt_ids + row.sampled]), len(row.prompt_ids) - 1
+        for arm, model in enumerate(models):
+            assert greedy(model, row.prompt_ids, row.outputs[arm])
+            p, q = (generator.warp(m(input_ids=text).logits[0, start:-1]) for m in (target, model))
+            expected = torch.minimum(p, q).sum(-1)
+            torch.testing.assert_close(torch.tensor(row.overlap[arm]), expected, rtol=1e-3, atol=1e-4)
+        assert row.overlap[2] == []
+        assert row.rouge == pytest.approx([generator.alignment(row.greedy, tokens) for tokens in row.outputs])
+
+
+def test_alignment_is_rouge_l(base: RouterData) -> None:
+    generator = RouterGenerator(base)
+    encode = generator.tokenizer.encode
+    assert generator.alignment(encode("the cat sat on"), encode("the dog sat on it")) == pytest.approx(
+        2 / 3
+    )  # 3 of 4, 5
+    assert generator.alignment(encode("+-*"), encode("+-*")) == 1.0
+    assert generator.alignment(encode("a b"), encode("c")) == 0.0
+
+
+@pytest.mark.parametrize("warp", [Warp(1.0, 20), Warp(1.0, None), Warp(0.0)])
+@pytest.mark.parametrize("draft_vocab", [50, 64, 70])
+def test_overlap_of_rows_padded_apart(warp: Warp, draft_vocab: int) -> None:
+    """Whether or not the rollouts keep their distributions, and whichever model has more rows."""
+    target, draft = CachedModel(make("llama")), CachedModel(make("gpt2", vocab=draft_vocab))
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(50, (n,), generator=generator).tolist() for n in (3, 9, 4)]
+    uniforms = torch.rand(3, 6, generator=generator)
+    rows = roll_out(target, prompts, list(uniforms), warp, frozenset(range(50, 64)), batch_size=3)
+    rows = [replace(row, tokens=row.tokens) for row in rows]
+    found = overlap(target, draft, prompts, rows, warp)
+    again = overlap(target, draft, prompts, [replace(r, likely=None, probabilities=None) for r in rows], warp)
+    for one, other, row in zip(found, again, rows, strict=True):
+        assert len(one) == len(row.tokens)
+        assert one == pytest.approx(other, abs=1e-4)
+        assert all(0 <= share <= 1 for share in one)
+
+
+def test_encoder_decoders(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    for name, seed in (("target", 0), ("one", 1), ("two", 2)):
+        make("t5", seed=seed, vocab=257).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    (tmp_path / "prompts.txt").write_text("first words\nsecond\n")
+    names = [str(tmp_path / name) for name in ("target", "one", "two")]
+    settings = RouterData(
+        names[0], (names[1], names[2], "autoregressive"), str(tmp_path / "prompts.txt"), chat=False, max_new_tokens=6
+    )
+    data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
+    model = make("t5", seed=0, vocab=257)
+    for row in data.rows:
+        encoded = model.get_encoder()(input_ids=torch.tensor([row.prompt_ids])).last_hidden_state[0]
+        torch.testing.assert_close(torch.tensor(row.embedding), encoded.mean(0), rtol=1e-3, atol=1e-4)
+        text = torch.tensor([[0, *row.greedy[:-1]]])
+        logits = model(input_ids=torch.tensor([row.prompt_ids]), decoder_input_ids=text).logits[0]
+        assert logits.argmax(-1).tolist() == row.greedy
+        assert [len(shares) for shares in row.overlap] == [len(row.sampled), len(row.sampled), 0]
+
+
+def run(settings: RouterData, output: Path) -> None:
+    torch.set_num_threads(1)
+    make_router_data(settings, output)
+
+
+def test_killed_is_the_same_in_the_end(base: RouterData, tmp_path: Path) -> None:
+    settings = replace(base, max_new_tokens=24, shard_size=1)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["specpilot.data_gen.router"])
+
+    def start(folder: Path) -> Any:
+        process = context.Process(target=run, args=(settings, folder))
+        process.start()
+        return process
+
+    start(tmp_path / "warm-up").join()
+    started = time.perf_counter()
+    start(tmp_path / "whole").join()
+    duration = time.perf_counter() - started
+    chance, kills = random.Random(0), 0
+    for _ in range(5):
+        process = start(tmp_path / "killed")
+        process.join(timeout=chance.uniform(0.2, 0.7) * duration)
+        kills += process.is_alive()
+        process.kill()
+        process.join()
+    assert kills > 0
+    start(tmp_path / "killed").join()
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert len(read_router_dataset(tmp_path / "killed").rows) == 12
+
+
+def test_what_cannot_be_made_or_read(base: RouterData, tmp_path: Path) -> None:
+    draft = base.arms[0]
+    with pytest.raises(InputError, match="a router chooses between two or more"):
+        replace(base, arms=(draft,))
+    with pytest.raises(InputError, match=r"^arm 'exit:9': the target has 2 layers"):
+        make_router_data(replace(base, arms=(draft, "exit:9")), tmp_path / "data")
+    with pytest.raises(InputError, match=r"^arm 'no/such-model': "):
+        make_router_data(replace(base, arms=(draft, "no/such-model")), tmp_path / "data")
+    make("llama", vocab=300, layers=1).save_pretrained(tmp_path / "other")
+    byte_tokenizer(extra=3).save_pretrained(tmp_path / "other")
+    other = str(tmp_path / "other")
+    with pytest.raises(InputError, match=rf"^arm '{other}': target and draft do not share a tokenizer: 3 tokens"):
+        make_router_data(replace(base, arms=(draft, other)), tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+    folder = make_router_data(replace(base, limit=2), tmp_path / "data")
+    with pytest.raises(InputError, match=r"other settings \(arms differ\)"):
+        make_router_data(replace(base, limit=2, arms=("exit:1", draft, "autoregressive")), folder)
+    (folder / "times.json").unlink()
+    with pytest.raises(InputError, match=r"times\.json: missing or damaged"):
+        read_router_dataset(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"complete": False}))
+    with pytest.raises(InputError, match="incomplete"):
+        router_manifest(folder)
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"kind": "acceptance"}))
+    with pytest.raises(InputError, match="kind 'acceptance'"):
+        router_manifest(folder)
