@@ -1,0 +1,154 @@
+"""Joules from the devices' own counters (Qin et al. 2025, §4 and Appendix D, which polls the power once a second instead).
+
+GPUs by the `zeus` extra, CPU packages by the kernel's powercap files where they may be read. Where there is no counter the
+answer is that there is none, never an estimate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+NOT_AVAILABLE = "not available"
+POWERCAP = Path("/sys/class/powercap")
+IDLE_SECONDS = 5.0
+
+
+class Counter(Protocol):
+    """A device that counts the joules it has used.
+
+    Attributes:
+        name: of the device.
+        wraps_at: joules after which the count starts anew; infinite where it never does.
+    """
+
+    name: str
+    wraps_at: float
+
+    def joules(self) -> float:
+        """Used since some moment in the past."""
+        ...
+
+
+@dataclass(frozen=True)
+class PackageCounter:
+    """One CPU package, by Linux's powercap (Intel RAPL; AMD's processors too)."""
+
+    name: str
+    folder: Path
+    wraps_at: float
+
+    @classmethod
+    def find(cls, root: Path = POWERCAP) -> list[PackageCounter]:
+        """All packages whose counter this process may read; their parts (cores, memory) are in them already."""
+        found = []
+        for folder in sorted(root.glob("*-rapl:*")):
+            try:
+                name = (folder / "name").read_text().strip()
+                if not name.startswith("package"):
+                    continue
+                counter = cls(name, folder, int((folder / "max_energy_range_uj").read_text()) / 1e6)
+                counter.joules()
+            except (OSError, ValueError):  # readable by root alone, as most systems have it
+                continue
+            found.append(counter)
+        return found
+
+    def joules(self) -> float:
+        return int((self.folder / "energy_uj").read_text()) / 1e6
+
+
+class GpuCounter:
+    """One GPU, by zeus."""
+
+    wraps_at = float("inf")
+
+    def __init__(self, index: int) -> None:
+        from zeus.device import get_gpus
+
+        self.gpus, self.index = get_gpus(), index
+        self.name = f"gpu-{index}"
+
+    def joules(self) -> float:
+        return float(self.gpus.get_total_energy_consumption(self.index)) / 1000  # millijoules
+
+    @classmethod
+    def find(cls) -> list[GpuCounter]:
+        """All GPUs this process sees, if zeus is installed and they count energy."""
+        try:
+            from zeus.device import get_gpus
+            from zeus.device.gpu import ZeusGPUInitError
+        except ImportError:
+            return []
+        try:
+            gpus = get_gpus()
+        except ZeusGPUInitError:
+            return []
+        return [cls(i) for i in range(len(gpus)) if gpus.supports_get_total_energy_consumption(i)]
+
+
+def counters(device: str) -> list[Counter]:
+    """What counts the energy of work on ``device`` (``cpu``, ``cuda``): its GPUs, and the CPU packages that feed them."""
+    gpus: list[Counter] = list(GpuCounter.find()) if device == "cuda" else []
+    packages: list[Counter] = list(PackageCounter.find())
+    return gpus + packages
+
+
+@dataclass
+class Reading:
+    """Joules of one device by name, and seconds, of one or several intervals."""
+
+    joules: dict[str, float]
+    seconds: float
+
+    @property
+    def total(self) -> float | None:
+        """Joules of all devices; None where there is no counter."""
+        return sum(self.joules.values()) if self.joules else None
+
+    def add(self, other: Reading) -> None:
+        for name, joules in other.joules.items():
+            self.joules[name] = self.joules.get(name, 0.0) + joules
+        self.seconds += other.seconds
+
+
+class Meter:
+    """Measures intervals by counters; an interval must be shorter than a counter takes to come round (minutes).
+
+    Args:
+        counters: what to read; may be empty.
+        clock: seconds.
+    """
+
+    def __init__(self, counters: Sequence[Counter], clock: Callable[[], float] = time.perf_counter) -> None:
+        self.counters, self.clock = counters, clock
+
+    @contextmanager
+    def interval(self) -> Iterator[Reading]:
+        """Yields a reading that is filled when the block ends."""
+        reading = Reading({}, 0.0)
+        before = [counter.joules() for counter in self.counters]
+        started = self.clock()
+        yield reading
+        reading.seconds = self.clock() - started
+        for counter, start in zip(self.counters, before, strict=True):
+            used = counter.joules() - start
+            reading.joules[counter.name] = used if used >= 0 else used + counter.wraps_at
+
+    def idle_watts(self, seconds: float = IDLE_SECONDS, sleep: Callable[[float], None] = time.sleep) -> float | None:
+        """Power while this process does nothing: the baseline that is reported, not taken off; None without counters."""
+        if not self.counters:
+            return None
+        with self.interval() as reading:
+            sleep(seconds)
+        assert reading.total is not None
+        return reading.total / reading.seconds
+
+
+def per_token(reading: Reading, tokens: int) -> float | str:
+    """Joules a generated token, or that they are not available."""
+    return NOT_AVAILABLE if reading.total is None or tokens == 0 else reading.total / tokens

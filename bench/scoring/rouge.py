@@ -1,0 +1,18 @@
+"""ROUGE-L F1 (Lin 2004) of a text against a reference, with stemming, as summaries are scored."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+
+@cache
+def _scorer() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer  # slow to import
+
+    return RougeScorer(["rougeL"], use_stemmer=True)
+
+
+def rouge_l(text: str, reference: str) -> float:
+    """F1 of the longest common subsequence of words, in [0, 1]; 0 where either is empty."""
+    return float(_scorer().score(reference, text)["rougeL"].fmeasure)

@@ -1,0 +1,82 @@
+"""Execution accuracy of SQL, as Spider's is scored (Yu et al. 2018): a query is right if it finds what the gold finds.
+
+A generated query is read-only whatever it says: the database is opened so, and nothing but selecting is authorised. It
+is stopped after a time, and after a number of rows.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from ...controllers.errors import InputError
+
+SECONDS = 5.0
+MOST_ROWS = 100_000
+MOST_BYTES = 10_000_000  # of one value
+ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+
+Rows = list[tuple[Any, ...]]
+
+
+def extract_sql(text: str) -> str:
+    """The first statement of a text: a fenced block's, else from SELECT or WITH up to a semicolon or blank line."""
+    fenced = re.search(r"```(?:sql\w*)?\s*(.*?)(?:```|$)", text, re.DOTALL | re.IGNORECASE)
+    if fenced:
+        text = fenced[1]
+    found = re.search(r"\b(?:select|with)\b.*?(?=;|\n\s*\n|$(?![\s\S]))", text, re.DOTALL | re.IGNORECASE)
+    return found[0].strip() if found else ""
+
+
+def run_query(database: Path, query: str, seconds: float = SECONDS) -> Rows:
+    """The rows a query finds.
+
+    Raises:
+        InputError: the database cannot be opened.
+        sqlite3.Error: the query is wrong, writes, or takes too long or too much.
+    """
+    with closing(_open(database)) as connection:
+        deadline = time.monotonic() + seconds
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
+        connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in ALLOWED else sqlite3.SQLITE_DENY)
+        rows = connection.execute(query).fetchmany(MOST_ROWS + 1)
+    if len(rows) > MOST_ROWS:
+        raise sqlite3.OperationalError(f"more than {MOST_ROWS} rows")
+    return rows
+
+
+def sql_score(text: str, gold: str, database: Path) -> float:
+    """1 if the query in ``text`` finds the same rows as ``gold``, in the same order where gold asks for one; else 0.
+
+    Raises:
+        InputError: the database does not open, or the gold query does not run.
+    """
+    try:
+        right = run_query(database, gold)
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        raise InputError(f"{database}: the reference query does not run ({error}): {gold}") from error
+    try:
+        found = run_query(database, extract_sql(text))
+    except (sqlite3.Error, sqlite3.Warning, UnicodeEncodeError, ValueError):
+        return 0.0
+    ordered = re.search(r"\border\s+by\b", gold, re.IGNORECASE)
+    return float(found == right if ordered else Counter(found) == Counter(right))
+
+
+def _open(database: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error as error:
+        raise InputError(f"{database}: the database does not open ({error})") from error
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master")  # a file that is none is noticed only when read
+    except sqlite3.Error as error:
+        connection.close()
+        raise InputError(f"{database}: the database does not open ({error})") from error
+    return connection
