@@ -1,7 +1,7 @@
-"""Joules from the devices' own counters (Qin et al. 2025, §4 and Appendix D, which polls the power once a second instead).
+"""Joules from the devices' own counters (Qin et al. 2025, §4 and Appendix D; there the power is polled every second).
 
-GPUs by the `zeus` extra, CPU packages by the kernel's powercap files where they may be read. Where there is no counter the
-answer is that there is none, never an estimate.
+GPUs by the `zeus` extra, CPU packages by the kernel's powercap files where they may be read. Where there is no counter
+the answer is that there is none, never an estimate.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class GpuCounter:
 
 
 def counters(device: str) -> list[Counter]:
-    """What counts the energy of work on ``device`` (``cpu``, ``cuda``): its GPUs, and the CPU packages that feed them."""
+    """What counts the energy of work on ``device`` (``cpu``, ``cuda``): its GPUs, and the CPU packages beside them."""
     gpus: list[Counter] = list(GpuCounter.find()) if device == "cuda" else []
     packages: list[Counter] = list(PackageCounter.find())
     return gpus + packages
@@ -140,7 +140,7 @@ class Meter:
             reading.joules[counter.name] = used if used >= 0 else used + counter.wraps_at
 
     def idle_watts(self, seconds: float = IDLE_SECONDS, sleep: Callable[[float], None] = time.sleep) -> float | None:
-        """Power while this process does nothing: the baseline that is reported, not taken off; None without counters."""
+        """Power while this process does nothing: a baseline to be reported, not taken off; None without counters."""
         if not self.counters:
             return None
         with self.interval() as reading:
