@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..controllers.length import MAX_DRAFT, LengthController, Step
-from ..controllers.length.base import Said
+from ..controllers.length import MAX_DRAFT, AcceptanceSource, Judged, LengthController, Step
+from ..controllers.said import Said
 from ..infer.generation import Stats
 from .trace import END, Trace
 
@@ -38,6 +38,9 @@ class TracedStep(Step):
 
     def entropy(self) -> float:
         return self.said[2]
+
+    def says(self) -> Said:
+        return self.said
 
 
 def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[int]) -> Stats:
@@ -82,3 +85,19 @@ def _step(trace: Trace, node: int, index: int) -> TracedStep:
     return TracedStep(
         index, trace.tokens[node], trace.q[node], NOTHING, NOTHING, trace.states[node], node, trace.said[node]
     )
+
+
+class Looked(AcceptanceSource):
+    """A source whose judgements of a trace's nodes are there already: made at once, they take a fraction of the time.
+
+    Args:
+        source: who made them.
+        judged: (N,) by node; for a late source, of the state *before* the node's token.
+    """
+
+    def __init__(self, source: AcceptanceSource, judged: list[Judged]) -> None:
+        self.late, self.mean, self.judged = source.late, source.mean, judged
+
+    def judge(self, step: Step) -> Judged:
+        assert isinstance(step, TracedStep)
+        return self.judged[step.node]

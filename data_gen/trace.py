@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..controllers.length import MAX_DRAFT
-from ..controllers.length.base import Said, all_said
+from ..controllers.said import Said, all_said
 from ..controllers.warp import Warp
 from ..infer.branches import Branches
 from ..infer.cache import as_row

@@ -18,11 +18,14 @@ class Round:
         drafted: tokens the draft proposed; those of a tree level by level.
         path: which of them the target kept, by index: the first ones of a chain, a path down a tree.
         emitted: tokens this round added to the output: accepted ones, then the target's own; trimmed after EOS.
+        ratios: p(y)/q(y) of each drafted token, under token-wise verification; the target keeps it with chance
+            min(1, p(y)/q(y)) if it keeps all before.
     """
 
     drafted: list[int]
     path: list[int]
     emitted: list[int]
+    ratios: list[float] = field(default_factory=list, compare=False)  # equal but for rounding is equal
 
     @property
     def accepted(self) -> int:
@@ -108,7 +111,7 @@ class Generation:
         self.stats.n_target_forwards += 1
         self.stats.n_verified_tokens += len(draft.tokens) + 1
         emitted = [*(draft.tokens[node] for node in verdict.path), verdict.token]
-        return self.record(Round(draft.tokens, verdict.path, emitted), stop_tokens)
+        return self.record(Round(draft.tokens, verdict.path, emitted, verdict.ratios), stop_tokens)
 
     def record(self, round: Round, stop_tokens: frozenset[int]) -> list[int]:
         """Add a round, its output trimmed after the first stop token; returns that output."""

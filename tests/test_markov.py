@@ -22,7 +22,7 @@ from specpilot.bench.markov import (
 )
 from specpilot.bench.stopping import ACCEPTANCE, TRANSITION, at_its_price, bench_stopping, costs
 from specpilot.controllers.cost_model import CostModel
-from specpilot.controllers.length import MAX_DRAFT, AcceptanceSource, Fixed, LengthController, RateOptimal, Step
+from specpilot.controllers.length import MAX_DRAFT, AcceptanceSource, Fixed, Judged, LengthController, RateOptimal, Step
 
 cost_models = st.builds(CostModel, st.floats(0.01, 1.5), st.floats(0.5, 2.0), st.floats(0.0, 0.2))
 
@@ -96,8 +96,8 @@ class Seen(AcceptanceSource):
 
     late, mean = 0, 0.7
 
-    def judge(self, step: Step) -> float:
-        return ACCEPTANCE[step.token]
+    def judge(self, step: Step) -> Judged:
+        return Judged(ACCEPTANCE[step.token])
 
 
 def simulate(rule: LengthController, cost: CostModel, rounds: int) -> float:

@@ -25,6 +25,7 @@ from specpilot.controllers.length import (
     AcceptanceSource,
     FeatureSource,
     HeadSource,
+    Judged,
     RateOptimal,
     Step,
 )
@@ -47,8 +48,8 @@ class Told(AcceptanceSource):
     def __init__(self, chances: list[float], mean: float = 0.6, late: int = 0) -> None:
         self.chances, self.mean, self.late = chances, mean, late
 
-    def judge(self, step: Step) -> float:
-        return self.chances[step.index - 1 - self.late]
+    def judge(self, step: Step) -> Judged:
+        return Judged(self.chances[step.index - 1 - self.late])
 
 
 def step(index: int, q: list[float] | None = None) -> Step:
@@ -220,8 +221,8 @@ def test_features_are_the_draft_s_own_words(tmp_path: Path) -> None:
     q = [0.5, 0.3, 0.2]
     entropy = -sum(x * math.log(x) for x in q)
     logit = 0.3 + 0.7 * math.log(0.5) - 1.1 * math.log(0.5) - 0.4 * entropy
-    assert FeatureSource(model).judge(step(1, q)) == pytest.approx(1 / (1 + math.exp(-logit)))
-    assert FeatureSource(model).judge(step(1, [1.0])) < 1  # a certain draft is finite doubt
+    assert FeatureSource(model).judge(step(1, q)).kept == pytest.approx(1 / (1 + math.exp(-logit)))
+    assert FeatureSource(model).judge(step(1, [1.0])).kept < 1  # a certain draft is finite doubt
     with pytest.warns(UserWarning, match="stays exact"):
         FeatureSource(model).check_warp(Warp(0.5))
 

@@ -15,9 +15,10 @@ from .feature_source import FeatureSource
 from .fixed import Fixed
 from .head_source import HeadSource
 from .heuristic import Heuristic
+from .lag_free_source import LagFreeSource
 from .oracle import Oracle
 from .rate_optimal import RateOptimal
-from .source import AcceptanceSource
+from .source import AcceptanceSource, Judged
 from .trained import load_trained
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "Fixed",
     "HeadSource",
     "Heuristic",
+    "Judged",
+    "LagFreeSource",
     "LengthController",
     "Oracle",
     "RateOptimal",

@@ -27,5 +27,5 @@ class AcceptanceLength(LengthController):
 
     def observe(self, step: Step) -> bool:
         if step.index > self.source.late:  # the state before the first token belongs to a token that is no draft
-            self.survival *= self.source.judge(step)
+            self.survival *= self.source.judge(step).kept
         return 1.0 - self.survival <= self.threshold

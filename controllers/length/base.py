@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..said import Said
 from ..warp import Warp
 
 MAX_DRAFT = 20  # no controller drafts more in one round
@@ -50,32 +51,13 @@ class Step:
         q = self._unwarped if self.probability == 1.0 else self.q
         return float(torch.special.entr(q).sum())
 
+    def says(self) -> Said:
+        """All three."""
+        return self.confidence(), self.top_probability(), self.entropy()
+
     @cached_property
     def _unwarped(self) -> Tensor:
         return torch.softmax(self.logits.float(), -1)
-
-
-Said = tuple[float, float, float]
-"""What a draft says of a token: its confidence, top probability and entropy, as :class:`Step` tells them."""
-
-
-def all_said(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[Said]:
-    """What N steps say, at once.
-
-    Args:
-        chosen: (N,) q(y) of each.
-        tokens: (N,) y.
-        q: (N, k) the distributions, without the tokens the warp rules out.
-        logits: (N, V) the logits behind them.
-    """
-    top, entropy = q.max(-1).values.tolist(), torch.special.entr(q).sum(-1).tolist()
-    unwarped = torch.softmax(logits.float(), -1)
-    own = unwarped.gather(1, torch.tensor(tokens, device=q.device).unsqueeze(1)).squeeze(1).tolist()
-    best, doubt = unwarped.max(-1).values.tolist(), torch.special.entr(unwarped).sum(-1).tolist()
-    return [
-        (own[n] if q_y == 1.0 else q_y, best[n] if top[n] == 1.0 else top[n], doubt[n] if q_y == 1.0 else entropy[n])
-        for n, q_y in enumerate(chosen)
-    ]
 
 
 class LengthController(ABC):

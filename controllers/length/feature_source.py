@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..feature_model import FeatureModel
 from ..warp import Warp
 from .base import Step
-from .source import AcceptanceSource
+from .source import AcceptanceSource, Judged
 
 
 class FeatureSource(AcceptanceSource):
@@ -17,5 +17,5 @@ class FeatureSource(AcceptanceSource):
     def check_warp(self, warp: Warp) -> None:
         self.model.origin.check_warp(warp)
 
-    def judge(self, step: Step) -> float:
-        return self.model.probability(step.confidence(), step.top_probability(), step.entropy())
+    def judge(self, step: Step) -> Judged:
+        return Judged(self.model.probability(*step.says()))

@@ -14,7 +14,7 @@ from ..calibration import Calibration, Sigmoid
 from ..origin import Origin
 from ..warp import Warp
 from .base import Step
-from .source import AcceptanceSource
+from .source import AcceptanceSource, Judged
 
 
 class HeadSource(AcceptanceSource):
@@ -46,8 +46,8 @@ class HeadSource(AcceptanceSource):
         if self.origin is not None:
             self.origin.check_warp(warp)
 
-    def judge(self, step: Step) -> float:
-        return self.probability(step.hidden)
+    def judge(self, step: Step) -> Judged:
+        return Judged(self.probability(step.hidden))
 
     def probability(self, hidden: Tensor) -> float:
         """The calibrated ``head.probability`` of one state (d,), without the modules around it."""

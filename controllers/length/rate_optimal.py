@@ -12,6 +12,9 @@ would gain a little; ``specpilot bench stopping`` says how little.
 
 from __future__ import annotations
 
+import math
+
+from ..calibration import sigmoid
 from ..cost_model import CostModel
 from ..warp import Warp
 from .base import LengthController, Step
@@ -21,6 +24,7 @@ from .source import AcceptanceSource
 ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
 TOKENS = 256.0  # memory of mean acceptances
 PRIOR = 16.0  # what the source's mean counts for at the beginning, in rounds or tokens
+SHIFT = 0.1  # of the surprise at each verified token goes into the shift: logistic regression of an intercept alone
 PROBE = 16  # rounds without a draft after which one is drafted all the same, to see whether it pays again
 
 
@@ -29,7 +33,9 @@ class RateOptimal(LengthController):
 
     The rate is the text's own so far, by the cost model's times: no clock is read, and the same seed drafts the same.
     Tokens that ``source`` has not judged count with the mean acceptance of this text so far, of first tokens of a draft
-    and of later ones apart. Where the mean of first tokens does not pay, nothing is drafted but now and then a probe.
+    and of later ones apart. Those it has judged are shifted by a log-odds learnt from this text: on text of a kind it
+    was not trained on, a source may be too sure throughout, or not sure enough. Where the mean of first tokens does not
+    pay, nothing is drafted but now and then a probe.
 
     Args:
         source: judges the tokens drafted; its probabilities must be calibrated, for they are compared with costs.
@@ -50,10 +56,12 @@ class RateOptimal(LengthController):
         self.first = RunningRatio(self.source.mean, PRIOR, TOKENS)  # acceptances per first token of a draft
         self.later = RunningRatio(self.source.mean, PRIOR, TOKENS)  # acceptances per later token
         self.idle = 0  # rounds since something was drafted
+        self.shift = 0.0  # log-odds
         self.survival = 1.0  # of the tokens judged so far
+        self.judged: list[float] = []  # their chances
 
     def start_round(self) -> bool:
-        self.survival = 1.0
+        self.survival, self.judged = 1.0, []
         if self.first.value >= self._price() or self.idle == PROBE:
             self.idle = 0
             return True
@@ -63,9 +71,12 @@ class RateOptimal(LengthController):
 
     def observe(self, step: Step) -> bool:
         late = self.source.late
+        then: float | None = None
         if step.index > late:
-            self.survival *= self.source.judge(step)
-        next_survival = self.survival * self.later.value
+            kept, then = self.source.judge(step)
+            self.judged.append(self._shifted(kept))
+            self.survival *= self.judged[-1]
+        next_survival = self.survival * (self.later.value if then is None else self._shifted(then))
         if late:  # the token in hand is not judged yet
             next_survival *= self.first.value if step.index == 1 else self.later.value
         return next_survival >= self._price()
@@ -75,6 +86,13 @@ class RateOptimal(LengthController):
         self.first.add(accepted > 0, 1.0)
         for position in range(2, min(drafted, accepted + 1) + 1):  # those verified with all before them kept
             self.later.add(position <= accepted, 1.0)
+        for position, chance in enumerate(self.judged[: accepted + 1]):
+            self.shift += SHIFT * ((position < accepted) - chance)
+
+    def _shifted(self, chance: float) -> float:
+        if not 0.0 < chance < 1.0:
+            return chance
+        return sigmoid(math.log(chance / (1.0 - chance)) + self.shift)
 
     def _price(self) -> float:
         """λ·(t_draft + b): what drafting one token more must yield."""

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 from ..warp import Warp
 from .base import Step
+
+
+class Judged(NamedTuple):
+    """Chances that the target keeps a token, and the token drafted after it; each given that it keeps all before.
+
+    Attributes:
+        kept: of the newest token that can be judged.
+        then: of the token after the one in hand, which is not drafted yet; None where the source does not look ahead.
+    """
+
+    kept: float
+    then: float | None = None
 
 
 class AcceptanceSource(ABC):
@@ -23,8 +36,8 @@ class AcceptanceSource(ABC):
         """Called with the warp of every generation; warns if the source was fitted under another."""
 
     @abstractmethod
-    def judge(self, step: Step) -> float:
-        """Chance that the target keeps the newest token that can be judged, given that it keeps all before it.
+    def judge(self, step: Step) -> Judged:
+        """Judge the newest token that can be judged.
 
         That token is the one in hand, or the one before it if ``late`` is 1. Not called before there is one.
         """

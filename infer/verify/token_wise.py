@@ -16,8 +16,9 @@ from .verdict import Verdict, kept
 def token_wise(p: Law, draft: Draft, chance: Chance) -> Verdict:
     """Verify the chain ``draft`` against the target's warped distributions ``p``, K + 1 of them."""
     count = len(draft.tokens)
-    tosses = chance.accept(draft.ratios(p))
+    ratios = draft.ratios(p)
+    tosses = chance.accept(ratios)
     accepted = tosses.index(False) if False in tosses else count
     if accepted == count:
-        return kept(accepted, p.sample(count, chance))
-    return kept(accepted, p.sample_beyond(accepted, draft.laws[accepted], chance))
+        return kept(accepted, p.sample(count, chance), ratios)
+    return kept(accepted, p.sample_beyond(accepted, draft.laws[accepted], chance), ratios)

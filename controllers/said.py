@@ -1,0 +1,31 @@
+"""What a draft's distribution says of a token drawn from it, in three numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Said = tuple[float, float, float]
+"""Confidence q(y), top probability max q, and the entropy of q in nats.
+
+At temperature 0, where the warped q is a point mass, all three are those of the unwarped softmax.
+"""
+
+
+def all_said(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[Said]:
+    """What N distributions say of N tokens, as :class:`~.length.Step` tells it of one.
+
+    Args:
+        chosen: (N,) q(y) of each.
+        tokens: (N,) y.
+        q: (N, k) the distributions, without the tokens the warp rules out.
+        logits: (N, V) the logits behind them.
+    """
+    top, entropy = q.max(-1).values.tolist(), torch.special.entr(q).sum(-1).tolist()
+    unwarped = torch.softmax(logits.float(), -1)
+    own = unwarped.gather(1, torch.tensor(tokens, device=q.device).unsqueeze(1)).squeeze(1).tolist()
+    best, doubt = unwarped.max(-1).values.tolist(), torch.special.entr(unwarped).sum(-1).tolist()
+    return [
+        (own[n] if q_y == 1.0 else q_y, best[n] if top[n] == 1.0 else top[n], doubt[n] if q_y == 1.0 else entropy[n])
+        for n, q_y in enumerate(chosen)
+    ]
