@@ -57,9 +57,14 @@ class CostModel:
     def load(cls, file: str | Path) -> CostModel:
         """Read the ``cost`` of a file that ``specpilot bench cost --output`` wrote.
 
+        A number instead of a file is t_draft / t_verify: times then are in verifications, which changes no decision.
+
         Raises:
             InputError: there is no such file, or no costs in it.
         """
+        ratio = _number(file)
+        if ratio is not None:
+            return cls(ratio, 1.0, 0.0)
         try:
             costs = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))["cost"]
             return cls(**{entry.name: float(costs[entry.name]) for entry in fields(cls)})
@@ -69,3 +74,10 @@ class CostModel:
             if isinstance(error, InputError):
                 raise InputError(f"{file}: {error}") from error
             raise InputError(f"{file}: holds no costs of a pair; {MEASURE}") from error
+
+
+def _number(text: str | Path) -> float | None:
+    try:
+        return float(str(text))
+    except ValueError:
+        return None

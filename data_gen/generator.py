@@ -64,7 +64,13 @@ class Generator(ABC, Generic[R]):
             InputError: there are none, or one fills the context.
         """
         settings = self.settings
-        prompts = load_prompts(settings.prompts, column=settings.column, split=settings.split, limit=settings.limit)
+        prompts = load_prompts(
+            settings.prompts,
+            column=settings.column,
+            split=settings.split,
+            limit=settings.limit,
+            domains=settings.domains,
+        )
         self.prompts_fingerprint = fingerprint(prompts)
         context = min((m.context for m in models if m.context is not None), default=None)
         self.items, self.left_out = [], 0

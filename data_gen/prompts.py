@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..controllers.errors import InputError
@@ -28,6 +29,7 @@ def load_prompts(
     column: str = "prompt",
     split: str = "train",
     limit: int | None = None,
+    domains: Sequence[str] | None = None,
 ) -> list[PromptRow]:
     """Prompts of ``source``, in its order, repeated prompts once.
 
@@ -37,6 +39,7 @@ def load_prompts(
         column: the column that holds the prompt. Columns ``id`` and ``domain`` are used where there are any.
         split: of the built-in bank (train, validation, test) or of a hub dataset; local files have none.
         limit: take the first so many.
+        domains: take only the prompts of these.
 
     Raises:
         InputError: nothing there, no such column or split, or a prompt that is empty or no text.
@@ -61,6 +64,12 @@ def load_prompts(
     unique = list({p.prompt: p for p in reversed(prompts)}.values())[::-1]
     if len({p.id for p in unique}) < len(unique):
         raise InputError(f"{source}: the column 'id' repeats an id; ids name the rollouts and must be unique")
+    if domains is not None:
+        known = {p.domain for p in unique}
+        for domain in domains:
+            if domain not in known:
+                raise InputError(f"domains: no prompt of {domain!r} in {source}; it has {', '.join(sorted(known))}")
+        unique = [p for p in unique if p.domain in domains]
     return unique[:limit]
 
 

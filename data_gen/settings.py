@@ -19,6 +19,7 @@ class AcceptanceData:
         column: column that holds the prompt.
         split: split of the built-in bank (train, validation, test) or of a hub dataset.
         limit: take only the first so many prompts.
+        domains: take only prompts of these domains.
         chat: put prompts into the chat template (false: continue them as plain text).
         max_prompt_tokens: leave longer prompts out (default: refuse a prompt that fills the context).
         max_new_tokens: longest rollout.
@@ -39,6 +40,7 @@ class AcceptanceData:
     column: str = "prompt"
     split: str = "train"
     limit: int | None = None
+    domains: list[str] | None = None
     chat: bool = True
     max_prompt_tokens: int | None = None
     max_new_tokens: int = 128
@@ -60,6 +62,21 @@ class AcceptanceData:
             raise InputError(f"max_prompt_tokens={self.max_prompt_tokens}: must be at least 1, or left out")
 
 
+@dataclass(frozen=True)
+class OnPolicyData(AcceptanceData):
+    """Settings of a dataset of the decoder's own rounds.
+
+    Args:
+        length: the length controller that drafts: a number, a rule, or a trained controller.
+        threshold: stopping threshold of a trained controller.
+        cost: file of 'specpilot bench cost', or t_draft / t_verify, for a trained controller that stops by cost.
+    """
+
+    length: str = "8"
+    threshold: float | None = None
+    cost: str | None = None
+
+
 ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sql-shell", "autoregressive")
 
 
@@ -75,6 +92,7 @@ class RouterData:
         column: column that holds the prompt; a column 'domain' groups prompts in reports.
         split: split of the built-in bank (train, validation, test) or of a hub dataset.
         limit: take only the first so many prompts.
+        domains: take only prompts of these domains.
         chat: put prompts into the chat template (false: continue them as plain text).
         max_prompt_tokens: leave longer prompts out (default: refuse a prompt that fills the context).
         max_new_tokens: longest output.
@@ -95,6 +113,7 @@ class RouterData:
     column: str = "prompt"
     split: str = "train"
     limit: int | None = None
+    domains: list[str] | None = None
     chat: bool = True
     max_prompt_tokens: int | None = None
     max_new_tokens: int = 64

@@ -22,8 +22,13 @@ Command: TypeAlias = Callable[..., None]
 Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
 
 COMMANDS: Commands = {
-    "data": {"acceptance": data.acceptance, "router": data.router},
-    "train": {"acceptance": train.acceptance, "features": train.features, "tiny": train.tiny},
+    "data": {"acceptance": data.acceptance, "on-policy": data.on_policy, "router": data.router},
+    "train": {
+        "acceptance": train.acceptance,
+        "features": train.features,
+        "lag-free": train.lag_free,
+        "tiny": train.tiny,
+    },
     "export": export.export,
     "calibrate": calibrate.calibrate,
     "generate": generate.generate,

@@ -426,6 +426,7 @@ def load_length(
         str(local) if local is not None else spec,
         PairFingerprint.of(target, draft, tokenizer),
         target.device,
+        draft.get_output_embeddings().weight,
         threshold=threshold,
         cost=cost,
     )

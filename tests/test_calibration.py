@@ -186,8 +186,8 @@ def test_the_shipped_head_is_calibrated(
     pair, hidden = old.config.fingerprint, torch.linspace(-2, 2, old.config.hidden_size)
     logit = float(old.head(hidden))
     for rule in (
-        load_trained(str(new), pair, torch.device("cpu")),
-        load_trained(str(new), pair, torch.device("cpu"), cost=CostModel(0.1, 1.0, 0.0)),
+        load_trained(str(new), pair, torch.device("cpu"), torch.empty(0)),
+        load_trained(str(new), pair, torch.device("cpu"), torch.empty(0), cost=CostModel(0.1, 1.0, 0.0)),
     ):
         assert isinstance(rule, AcceptanceLength | RateOptimal)
         assert isinstance(rule.source, HeadSource)

@@ -140,3 +140,9 @@ def test_files_that_are_no_cost_model(tmp_path: Path, text: str, words: str) -> 
     with pytest.raises(InputError, match=words) as error:
         CostModel.load(file)
     assert "\n" not in str(error.value)
+
+
+def test_a_ratio_instead_of_a_file() -> None:
+    assert CostModel.load("0.21") == CostModel(0.21, 1.0, 0.0)
+    with pytest.raises(InputError, match=r"t_draft=-1.0"):
+        CostModel.load("-1")

@@ -114,7 +114,7 @@ def _fit(run: Run, data: AcceptanceData, draft: PreTrainedModel) -> None:
         f"{len(data.training)} rollouts to train on, {len(data.validation)} to validate, {data.total_steps} steps; "
         f"head of {sum(p.numel() for p in module.head.parameters()):,} parameters on {draft.device}"
     )
-    with _quiet_lightning():
+    with quiet_lightning():
         trainer = pl.Trainer(
             accelerator="gpu" if draft.device.type == "cuda" else "cpu",
             devices=[draft.device.index] if draft.device.type == "cuda" else 1,
@@ -172,7 +172,7 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet_lightning() -> Iterator[None]:
+def quiet_lightning() -> Iterator[None]:
     """Without Lightning's remarks about accelerators and stopping; its warnings stay, save one about its own code."""
     log = logging.getLogger("pytorch_lightning.utilities.rank_zero")
     before = log.level

@@ -80,6 +80,46 @@ class AcceptanceTraining:
         _require(not uncached, "cache_epochs", self.cache_epochs, "has no effect without cache_features; set that too")
 
 
+@dataclass(frozen=True)
+class LagFreeTraining:
+    """Training of a lag-free head.
+
+    Attributes:
+        data: folders written by 'specpilot data acceptance' or 'data on-policy', all of one pair and warp.
+        cost: file of 'specpilot bench cost', or t_draft / t_verify: epochs are compared by simulated tokens/s at these
+            costs. By default 0.21, as in SpecDec++.
+        width: hidden units of the head.
+        epochs: passes over the data.
+        batch_size: drafted tokens per step.
+        lr: highest learning rate of AdamW, on a one-cycle schedule.
+        weight_decay: decoupled weight decay.
+        traced: held-out texts to simulate on.
+        seed: decides initial weights and the order of the data.
+        validation_fraction: share of prompts held out, by a hash of their id.
+        device: auto, cpu, cuda, …: where the models read the texts; the head is trained on the CPU.
+    """
+
+    data: list[str]
+    cost: str | None = None
+    width: int = 128
+    epochs: int = 4
+    batch_size: int = 512
+    lr: float = 2e-3
+    weight_decay: float = 0.05
+    traced: int = 100
+    seed: int = 0
+    validation_fraction: float = 0.1
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        _require(bool(self.data), "data", self.data, "give at least one dataset")
+        for name in ("width", "epochs", "batch_size", "traced"):
+            _require(vars(self)[name] >= 1, name, vars(self)[name], "must be at least 1")
+        _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "must be a positive number")
+        fraction = self.validation_fraction
+        _require(0 < fraction < 1, "validation_fraction", fraction, "must be between 0 and 1")
+
+
 def _require(fine: bool, name: str, value: object, remedy: str) -> None:
     if not fine:
         raise InputError(f"{name}={value}: {remedy}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..data_gen.settings import AcceptanceData, RouterData
+from ..data_gen.settings import AcceptanceData, OnPolicyData, RouterData
 
 
 def acceptance(settings: AcceptanceData, *, output: Path, plan: bool = False) -> None:
@@ -22,6 +22,19 @@ def acceptance(settings: AcceptanceData, *, output: Path, plan: bool = False) ->
         print(plan_acceptance_data(settings))
         return
     make_acceptance_data(settings, output)
+
+
+def on_policy(settings: OnPolicyData, *, output: Path) -> None:
+    """Log the decoder's own rounds: what a controller drafted, and how far the target would keep it.
+
+    Args:
+        output: Folder of the dataset: Parquet shards and a manifest. An unfinished one is gone on with.
+    """
+    from ..data_gen.on_policy import make_on_policy_data
+    from ..infer.quiet import quiet
+
+    quiet()
+    make_on_policy_data(settings, output)
 
 
 def router(settings: RouterData, *, output: Path) -> None:

@@ -48,8 +48,8 @@ def generate(
         length: What ends a draft: a number of tokens (4 if not given), a controller checkpoint (folder or hub id), a
             rule such as "cumulative-confidence:0.4", or "none" for plain autoregressive decoding.
         threshold: Stopping threshold of a trained controller, in place of the one its checkpoint names.
-        cost: File of `specpilot bench cost --output`: a trained controller then stops where drafting on no longer
-            pays, without a threshold.
+        cost: File of `specpilot bench cost --output`, or how many verifications a draft step costs, such as 0.2: a
+            trained controller then stops where drafting on no longer pays, without a threshold.
         tree: Draft a tree instead: children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
         verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
             replacement), k-seq or otm also for trees. These keep the target's law; typical and bild do not.

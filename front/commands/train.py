@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..train.settings import AcceptanceTraining
+from ..train.settings import AcceptanceTraining, LagFreeTraining
 from ..train.tiny.settings import TinyModels
 
 
@@ -46,6 +46,21 @@ def features(
     result = train_features(data, output, draft=draft, validation_fraction=validation_fraction, device=device)
     print(f"{output}: a feature controller; use it with specpilot generate --length {output} --cost FILE")
     print(json.dumps(result))
+
+
+def lag_free(settings: LagFreeTraining, *, output: Path, overwrite: bool = False) -> None:
+    """Train a head that judges a token before the draft has read it, and the token after it.
+
+    Args:
+        output: Folder of the checkpoint; `specpilot generate --length FOLDER --cost FILE` takes it.
+        overwrite: Replace a checkpoint that is there already.
+    """
+    from ..infer.quiet import quiet
+    from ..train.lag_free import train_lag_free
+
+    quiet()
+    metrics = train_lag_free(settings, output, overwrite=overwrite)
+    print(f"{output}: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
 
 def tiny(settings: TinyModels, *, output: Path) -> None:

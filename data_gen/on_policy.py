@@ -1,0 +1,170 @@
+"""``specpilot data on-policy``: the decoder's own rounds, logged: what it drafts, and how far the target keeps it.
+
+A controller trained on the target's text meets other tokens when it serves: those that stand where its own rounds begin
+and end. Here it is trained on what it meets (DAgger's idea, Ross et al. 2011), and round after round of training and
+logging brings the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from ..controllers.fingerprint import PairFingerprint
+from ..controllers.warp import Warp
+from ..infer.decoder import SpeculativeDecoder
+from ..infer.generation import Generation
+from .dataset import SCHEMA_VERSION, ShardWriter, read_shards
+from .generator import Generator, Item, write_shards
+from .settings import OnPolicyData
+
+
+@dataclass(frozen=True)
+class RoundsRow:
+    """One generation. Of each draft those tokens are kept that were verified with all before them accepted.
+
+    Attributes:
+        x: the tokens said.
+        starts: how many tokens of ``x`` stand before each round's draft.
+        drafted: the draft's tokens up to the first rejected one, a list a round.
+        accept: min(1, p(y)/q(y)) of each.
+    """
+
+    prompt_id: str
+    prompt: str
+    prompt_ids: list[int]
+    x: list[int]
+    starts: list[int]
+    drafted: list[list[int]]
+    accept: list[list[float]]
+
+
+class RoundsWriter(ShardWriter[RoundsRow]):
+    """Of a dataset of rounds."""
+
+    schema = pa.schema(
+        [
+            ("prompt_id", pa.string()),
+            ("prompt", pa.string()),
+            ("prompt_ids", pa.list_(pa.int32())),
+            ("x", pa.list_(pa.int32())),
+            ("starts", pa.list_(pa.int32())),
+            ("drafted", pa.list_(pa.list_(pa.int32()))),
+            ("accept", pa.list_(pa.list_(pa.float32()))),
+        ]
+    )
+
+    def entry(self, rows: list[RoundsRow]) -> dict[str, Any]:
+        return {
+            "tokens": sum(len(row.x) for row in rows),
+            "drafted": sum(len(draft) for row in rows for draft in row.drafted),
+            "acceptance_sum": float(sum(sum(draft) for row in rows for draft in row.accept)),
+        }
+
+    def outcome(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
+        drafted = sum(shard["drafted"] for shard in shards)
+        return {"mean_acceptance": sum(shard["acceptance_sum"] for shard in shards) / max(1, drafted)}
+
+
+class RoundsGenerator(Generator[RoundsRow]):
+    """A decoder and the prompts it answers.
+
+    Raises:
+        InputError: a model, the controller or the prompts are missing or do not fit, or a prompt fills the context.
+    """
+
+    settings: OnPolicyData
+
+    def __init__(self, settings: OnPolicyData) -> None:
+        self.settings = settings
+        self.decoder = SpeculativeDecoder.from_pretrained(
+            settings.target, settings.draft, length=settings.length, threshold=settings.threshold, cost=settings.cost,
+            dtype=settings.dtype, device=settings.device, trust_remote_code=settings.trust_remote_code,
+        )  # fmt: skip
+        (draft,) = self.decoder.drafts
+        tokenizer = self.decoder.tokenizer
+        assert tokenizer is not None, "loaded by name"
+        self.pair = PairFingerprint.of(self.decoder.target.model, draft.model, tokenizer)
+        self.prepare(tokenizer, [self.decoder.target, draft])
+        self.places = {item.id: place for place, item in enumerate(self.items)}
+
+    def identity(self) -> dict[str, Any]:
+        s = self.settings
+        return {
+            "kind": "rounds",
+            "schema_version": SCHEMA_VERSION,
+            "code_version": version("specpilot"),
+            "target": s.target,
+            "draft": s.draft,
+            "fingerprint": self.pair.as_dict(),
+            "warp": Warp(s.temperature, s.top_k, s.top_p).as_dict(),
+            "seed": s.seed,
+            "length": s.length,
+            "threshold": s.threshold,
+            "cost": s.cost,
+            **self.prompt_identity(self.decoder.target.device),
+        }
+
+    def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[RoundsRow]:
+        settings = self.settings
+        rows: list[RoundsRow] = []
+        for start in range(0, len(shard), settings.batch_size):
+            items = shard[start : start + settings.batch_size]
+            generations = self.decoder.generate(
+                [item.ids for item in items],
+                max_new_tokens=settings.max_new_tokens,
+                temperature=settings.temperature,
+                top_k=settings.top_k,
+                top_p=settings.top_p,
+                seed=settings.seed + self.places[items[0].id],  # row i of a batch has the seed plus i
+            )
+            for item, generation in zip(items, generations, strict=True):
+                rows.append(as_row(item, generation))
+                on_done(len(generation.tokens))
+        return rows
+
+
+def as_row(item: Item, generation: Generation) -> RoundsRow:
+    """The rounds of one generation under token-wise verification."""
+    starts: list[int] = []
+    drafted: list[list[int]] = []
+    accept: list[list[float]] = []
+    said = 0
+    for round in generation.rounds:
+        if round.drafted:
+            verified = round.accepted + 1  # up to the first rejected token; of a draft kept whole, all of it
+            starts.append(said)
+            drafted.append(round.drafted[:verified])
+            accept.append([min(1.0, ratio) for ratio in round.ratios[:verified]])
+        said += len(round.emitted)
+    return RoundsRow(item.id, item.prompt, item.ids, generation.tokens, starts, drafted, accept)
+
+
+def make_on_policy_data(settings: OnPolicyData, output: Path, console: Console | None = None) -> Path:
+    """Make (or finish) the dataset ``output``; returns it.
+
+    Raises:
+        InputError: see :class:`RoundsGenerator` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
+    """
+    console = console or Console(stderr=True)
+    generator = RoundsGenerator(settings)
+    with RoundsWriter(output, generator.identity()) as writer:
+        if write_shards(writer, generator, console):
+            mean = writer.manifest["mean_acceptance"]
+            console.print(f"{output}: mean acceptance of what was drafted {mean:.3f}")
+    return output
+
+
+def read_rounds(folder: str | Path) -> list[RoundsRow]:
+    """All rows of a dataset of rounds, its shards checked against the manifest's hashes.
+
+    Raises:
+        InputError: a shard is missing or is not the one the manifest names.
+    """
+    return [RoundsRow(**row) for row in read_shards(folder)]

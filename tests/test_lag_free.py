@@ -1,0 +1,204 @@
+"""The lag-free head: data of both kinds, training, checkpoint, and the same chances while training and serving."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from specpilot import cli
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.lag_free_checkpoint import LagFreeConfig, load_lag_free, save_lag_free
+from specpilot.controllers.lag_free_head import LagFreeHead
+from specpilot.controllers.length import Judged, LagFreeSource, LengthController, RateOptimal, Step, load_trained
+from specpilot.controllers.origin import Origin
+from specpilot.controllers.warp import Warp
+from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
+from specpilot.data_gen.settings import OnPolicyData
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.train.lag_free import train_lag_free
+from specpilot.train.lag_free_data import read_moments, read_texts
+from specpilot.train.settings import LagFreeTraining
+
+from .tiny import save_pair
+
+PROMPTS = "one two\nthree\nfour five six\nseven\neight nine\nten\neleven twelve\nthirteen\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, OnPolicyData, Path]:
+    folder = tmp_path_factory.mktemp("lag-free")
+    target, draft = save_pair(folder)
+    (folder / "p.txt").write_text(PROMPTS)
+    settings = OnPolicyData(
+        target, draft, str(folder / "p.txt"), chat=False, max_new_tokens=24, batch_size=3, shard_size=3, length="5"
+    )
+    return folder, settings, make_on_policy_data(settings, folder / "rounds")
+
+
+class Watching(LengthController):
+    """Drafts on and writes down what a source says of every step."""
+
+    def __init__(self, source: LagFreeSource) -> None:
+        self.source = source
+        self.rounds: list[list[Judged]] = []
+
+    def start_round(self) -> bool:
+        self.rounds.append([])
+        return True
+
+    def observe(self, step: Step) -> bool:
+        self.rounds[-1].append(self.source.judge(step))
+        return step.index < 5
+
+
+def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyData, Path]) -> None:
+    _, settings, folder = data
+    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
+    rows = read_rounds(folder)
+    assert len(rows) == 8
+    for place, row in enumerate(rows):
+        alone = decoder.generate(row.prompt_ids, seed=place, max_new_tokens=24)
+        assert row.x == alone.tokens
+        said, drafts = 0, []
+        for round in alone.rounds:
+            if round.drafted:
+                drafts.append((said, round.drafted[: round.accepted + 1], round.accepted))
+            said += len(round.emitted)
+        assert [(s, d) for s, d, _ in drafts] == list(zip(row.starts, row.drafted, strict=True))
+        for (start, tokens, accepted), chances in zip(drafts, row.accept, strict=True):
+            assert len(chances) == len(tokens)
+            assert all(0 <= chance <= 1 for chance in chances)
+            assert tokens[:accepted] == row.x[start : start + accepted]
+
+
+def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolicyData, Path]) -> None:
+    """Train/serve parity on real traces, to 1e-5, of both outputs."""
+    _, settings, folder = data
+    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
+    draft = decoder.drafts[0]
+    torch.manual_seed(0)
+    head = LagFreeHead(draft.hidden_size, 16)
+    embedding = draft.model.get_output_embeddings().weight
+    source = LagFreeSource(head, embedding)
+    texts = read_texts(folder)
+    moments = read_moments(draft.model, texts, Warp(), decoder.target.vocab_size)
+    with torch.no_grad():
+        trained = torch.sigmoid(head(moments.said, moments.hidden, embedding[moments.tokens])).tolist()
+    served: list[list[float]] = []
+    for place, text in enumerate(texts):
+        watching = Watching(source)
+        decoder.length = watching
+        generation = decoder.generate(text.prompt_ids, seed=place, max_new_tokens=24)
+        drafted = [round for round in generation.rounds if round.drafted]
+        for round, judged in zip(drafted, watching.rounds, strict=True):
+            verified = len(round.drafted[: round.accepted + 1])
+            missing = verified - len(judged)  # the round's last token is not judged where budget or cap ends it
+            served += [[one.kept, one.then or 0.0] for one in judged[:verified]] + [[-1.0, -1.0]] * max(0, missing)
+    assert len(served) == len(trained) > 100
+    compared = [(s, t) for s, t in zip(served, trained, strict=True) if s[0] >= 0]
+    assert len(compared) > 100
+    for one, other in compared:
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_a_killed_run_leaves_the_same_bytes(data: tuple[Path, OnPolicyData, Path], tmp_path: Path) -> None:
+    _, settings, whole = data
+
+    class Killed(Exception):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specpilot.data_gen.on_policy.RoundsWriter.complete", die)
+        with pytest.raises(Killed):
+            make_on_policy_data(settings, tmp_path / "d")
+    (tmp_path / "d" / "shard-00002.parquet").unlink()
+    manifest = json.loads((tmp_path / "d" / "manifest.json").read_text())
+    manifest["shards"].pop()
+    (tmp_path / "d" / "manifest.json").write_text(json.dumps(manifest))
+    make_on_policy_data(settings, tmp_path / "d")
+    for file in whole.iterdir():
+        assert file.read_bytes() == (tmp_path / "d" / file.name).read_bytes()
+
+
+def test_train_load_and_decode(data: tuple[Path, OnPolicyData, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, settings, rounds = data
+    words = ["data", "acceptance", "--target", settings.target, "--draft", settings.draft, "--no-chat"]
+    assert (
+        cli.main([*words, "--prompts", settings.prompts, "--max-new-tokens", "24", "--output", str(folder / "a")]) == 0
+    )
+    training = LagFreeTraining(
+        [str(folder / "a"), str(rounds)], epochs=3, batch_size=32, width=8, validation_fraction=0.4
+    )
+    metrics = train_lag_free(training, folder / "head")
+    _, config = load_lag_free(folder / "head")
+    assert config.foresees
+    assert config.metrics["simulated_speedup"] == metrics["simulated_speedup"] > 0
+    decoder = SpeculativeDecoder.from_pretrained(
+        settings.target, settings.draft, length=str(folder / "head"), cost=CostModel(0.1, 1.0, 0.0)
+    )
+    assert isinstance(decoder.length, RateOptimal)
+    assert isinstance(decoder.length.source, LagFreeSource)
+    plain = SpeculativeDecoder.from_pretrained(settings.target)
+    for seed in range(3):
+        ours = decoder.generate("one two", temperature=0.0, seed=seed, max_new_tokens=16).tokens
+        assert ours == plain.generate("one two", temperature=0.0, max_new_tokens=16).tokens
+    capsys.readouterr()
+    words = ["generate", "one", "--target", settings.target, "--draft", settings.draft]
+    assert cli.main([*words, "--length", str(folder / "head"), "--max-new-tokens", "4"]) == 2
+    assert "has no threshold of its own" in capsys.readouterr().err
+    assert cli.main([*words, "--length", str(folder / "head"), "--cost", "0.2", "--max-new-tokens", "4"]) == 0
+    with pytest.raises(InputError, match="exists"):
+        train_lag_free(training, folder / "head")
+
+
+def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path, OnPolicyData, Path]) -> None:
+    folder, _, _ = data
+    train_lag_free(LagFreeTraining([str(folder / "a")], epochs=1, width=8, validation_fraction=0.4), folder / "head-a")
+    _, config = load_lag_free(folder / "head-a")
+    assert not config.foresees
+    source = load_trained(
+        str(folder / "head-a"), config.origin.fingerprint, torch.device("cpu"),
+        torch.randn(64, config.hidden_size), cost=CostModel(0.1, 1.0, 0.0),
+    ).source  # type: ignore[attr-defined]  # fmt: skip
+    step = Step(1, 0, 0.5, torch.tensor([0.5, 0.5]), torch.zeros(2), torch.randn(config.hidden_size))
+    assert source.judge(step).then is None
+
+
+def test_one_judgement_is_that_of_many() -> None:
+    torch.manual_seed(0)
+    source = LagFreeSource(LagFreeHead(8, 4), torch.randn(10, 8))
+    q = torch.tensor([0.6, 0.3, 0.1])
+    steps = [Step(1, token, float(q[0]), q, q.log(), torch.randn(1, 8)) for token in range(10)]
+    many = source.judge_all([step.says() for step in steps], torch.cat([step.hidden for step in steps]), [*range(10)])
+    for step, judged in zip(steps, many, strict=True):
+        assert source.judge(step) == pytest.approx(judged, abs=1e-6)
+
+
+def test_bad_checkpoints(tmp_path: Path) -> None:
+    from specpilot.controllers.fingerprint import PairFingerprint
+
+    origin = Origin("t", "d", PairFingerprint("a", "b", "c"), Warp())
+    config = LagFreeConfig(8, 4, True, 0.5, 10, origin, ["0" * 64])
+    with pytest.raises(InputError, match="sizes"):
+        save_lag_free(tmp_path / "h", LagFreeHead(8, 5), config)
+    save_lag_free(tmp_path / "h", LagFreeHead(8, 4), config)
+    assert load_lag_free(tmp_path / "h")[1] == config
+    file = tmp_path / "h" / "config.json"
+    good = json.loads(file.read_text())
+    for change, words in (
+        ({"width": 10**9}, "width=1000000000"),
+        ({"width": "x"}, "wrong type"),
+        ({"schema_version": 2}, "upgrade specpilot"),
+        ({"mean": 2.0}, "mean=2.0"),
+        ({"weights_sha256": "0"}, "truncated or changed"),
+        ({"extra": 1}, "unknown key 'extra'"),
+    ):
+        file.write_text(json.dumps({**good, **change}))
+        with pytest.raises(InputError, match=words):
+            load_lag_free(tmp_path / "h")

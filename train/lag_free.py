@@ -1,0 +1,232 @@
+"""``specpilot train lag-free``: drafted tokens in, a lag-free head out; the epoch is chosen by simulated tokens/s."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from rich.progress import track
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from ..controllers.cost_model import CostModel
+from ..controllers.errors import InputError
+from ..controllers.fingerprint import PairFingerprint
+from ..controllers.lag_free_checkpoint import LagFreeConfig, save_lag_free
+from ..controllers.lag_free_head import LagFreeHead
+from ..controllers.length import LagFreeSource, RateOptimal
+from ..controllers.origin import Origin
+from ..controllers.warp import Warp
+from ..data_gen.dataset import read_manifest
+from ..data_gen.replay import Looked, replay
+from ..data_gen.trace import Trace, trace
+from ..infer.cached_model import CachedModel
+from ..infer.chance import Chance
+from ..infer.decoder import stop_tokens_of
+from ..infer.generation import Stats
+from ..infer.models import load_causal_lm, load_tokenizer
+from .acceptance import quiet_lightning
+from .acceptance_data import is_validation
+from .lag_free_data import Moments, Text, read_moments, read_texts
+from .metrics import auroc, brier
+from .settings import LagFreeTraining
+
+PAPER_COST = CostModel(0.21, 1.0, 0.0)  # SpecDec++'s pair: t_draft / t_verify
+
+
+class LagFreeModule(pl.LightningModule):
+    """The head in training: binary cross-entropy against the target's own chances, for both outputs.
+
+    Args:
+        validation: moments of the prompts held out.
+        traces: texts of prompts held out, to replay a controller over.
+
+    Attributes:
+        best: metrics of the epoch with the most simulated tokens/s, and the weights it had.
+    """
+
+    def __init__(
+        self,
+        head: LagFreeHead,
+        embedding: Tensor,
+        settings: LagFreeTraining,
+        steps: int,
+        validation: Moments,
+        traces: Sequence[Trace],
+        stop_tokens: frozenset[int],
+        mean: float,
+    ) -> None:
+        super().__init__()
+        self.head, self.settings, self.steps = head, settings, steps
+        self._embedding = (embedding,)  # in a tuple it is no buffer: not trained, not saved
+        self.validation, self.traces, self.stop_tokens, self.mean = validation, traces, stop_tokens, mean
+        self.foresees = bool(validation.then.isfinite().any())
+        self.cost = PAPER_COST if settings.cost is None else CostModel.load(settings.cost)
+        self.best: tuple[dict[str, float], dict[str, Tensor]] | None = None
+        self.history: list[dict[str, float]] = []
+
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+        said, hidden, tokens, accept, then = batch
+        kept, next_kept = self.head(said, hidden, self._embedding[0][tokens]).unbind(-1)
+        loss = F.binary_cross_entropy_with_logits(kept, accept)
+        known = then.isfinite()
+        if bool(known.any()):
+            loss = loss + F.binary_cross_entropy_with_logits(next_kept[known], then[known])
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        metrics = self.judge()
+        self.history.append(metrics)
+        self.print(f"epoch {self.current_epoch + 1}: " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
+        if self.best is None or metrics["simulated_speedup"] > self.best[0]["simulated_speedup"]:
+            self.best = metrics, deepcopy(self.head.state_dict())
+
+    @torch.no_grad()
+    def judge(self) -> dict[str, float]:
+        """Metrics on the prompts held out."""
+        self.head.eval()
+        v = self.validation
+        logits = self.head(v.said, v.hidden, self._embedding[0][v.tokens])
+        known = v.then.isfinite()
+        metrics = {"auroc": auroc(logits[:, 0], v.accept), "brier": brier(logits[:, 0], v.accept)}
+        if self.foresees:
+            metrics["next_auroc"] = auroc(logits[known, 1], v.then[known])
+        source = LagFreeSource(deepcopy(self.head), self._embedding[0], mean=self.mean, foresees=self.foresees)
+        metrics["simulated_speedup"] = simulated_speedup(source, self.traces, self.cost, self.stop_tokens)
+        self.head.requires_grad_(True).train()
+        return metrics
+
+    def configure_optimizers(self) -> Any:
+        settings = self.settings
+        optimizer = torch.optim.AdamW(self.head.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.lr, total_steps=self.steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def simulated_speedup(
+    source: LagFreeSource, traces: Sequence[Trace], cost: CostModel, stop_tokens: frozenset[int]
+) -> float:
+    """Tokens/s of rate-optimal stopping by ``source`` over ``traces``, relative to autoregressive decoding."""
+    total = Stats()
+    for traced in traces:
+        judged = source.judge_all(traced.said, traced.states, traced.tokens)
+        total += replay(traced, RateOptimal(Looked(source, judged), cost), stop_tokens)
+    rounds = total.n_target_forwards - len(traces)  # the first token of a text is the prefill's
+    seconds = (
+        total.n_draft_forwards * cost.t_draft
+        + rounds * cost.t_verify
+        + total.n_verified_tokens * cost.t_verify_token
+    )  # fmt: skip
+    return (total.n_generated - len(traces)) * cost.round(0) / seconds
+
+
+def train_lag_free(settings: LagFreeTraining, output: Path, *, overwrite: bool = False) -> dict[str, float]:
+    """Train a lag-free head and write its checkpoint to ``output``.
+
+    Returns:
+        validation metrics of the chosen epoch.
+
+    Raises:
+        InputError: the datasets are incomplete, too small, or not all of one pair and warp; the draft is another; or
+            ``output`` is taken.
+    """
+    manifests = [read_manifest(folder) for folder in settings.data]
+    first = manifests[0]
+    for folder, manifest in zip(settings.data, manifests, strict=True):
+        if (manifest["fingerprint"], manifest["warp"]) != (first["fingerprint"], first["warp"]):
+            raise InputError(f"{folder}: of another pair or warp than {settings.data[0]}; train on data of one")
+    if output.exists() and not overwrite:
+        raise InputError(f"{output}: exists; choose another folder or pass --overwrite")
+    texts = [text for folder in settings.data for text in read_texts(folder)]
+    training, held_out = (
+        [text for text in texts if is_validation(text.prompt_id, settings.validation_fraction) is held]
+        for held in (False, True)
+    )
+    if not training or not held_out:
+        raise InputError(
+            f"validation_fraction={settings.validation_fraction}: gives {len(training)} texts to training and "
+            f"{len(held_out)} to validation; each needs at least one: use more data or another fraction"
+        )
+    warp = Warp(**first["warp"])
+    target, draft = (load_causal_lm(name, device=settings.device) for name in (first["target"], first["draft"]))
+    tokenizer = load_tokenizer(first["target"])
+    pair = PairFingerprint.of(target, draft, tokenizer)
+    Origin(first["target"], first["draft"], PairFingerprint(**first["fingerprint"]), warp).check_pair(pair)
+    size = target.get_output_embeddings().weight.shape[0]
+    moments, validation = (read_moments(draft, part, warp, size) for part in (training, held_out))
+    stop_tokens = stop_tokens_of(target, tokenizer)
+    budget = max(manifest["settings"]["max_new_tokens"] for manifest in manifests)
+    models = CachedModel(target), CachedModel(draft)
+    traces = trace_texts(*models, held_out[: settings.traced], budget, warp, stop_tokens)
+    embedding = draft.get_output_embeddings().weight.detach().float().cpu()
+    module = _fit(moments, validation, traces, embedding, settings, stop_tokens)
+    assert module.best is not None, "an epoch has ended"
+    metrics, weights = module.best
+    head = module.head
+    head.load_state_dict(weights)
+    config = LagFreeConfig(
+        hidden_size=head.hidden_size,
+        width=head.width,
+        foresees=module.foresees,
+        mean=module.mean,
+        tokens=len(moments),
+        origin=Origin(first["target"], first["draft"], pair, warp),
+        datasets=[manifest["dataset_fingerprint"] for manifest in manifests],
+        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+    )
+    save_lag_free(output, head, config, overwrite=overwrite)
+    return metrics
+
+
+def trace_texts(
+    target: CachedModel,
+    draft: CachedModel,
+    texts: Sequence[Text],
+    budget: int,
+    warp: Warp,
+    stop_tokens: frozenset[int],
+) -> list[Trace]:
+    """Traces of ``texts``, each with tosses that depend on its prompt's id alone."""
+    traces = []
+    for text in track(texts, "tracing texts", transient=True):
+        seed = int.from_bytes(hashlib.sha256(text.prompt_id.encode()).digest()[:8])
+        traces.append(trace(target, draft, text.prompt_ids, text.x, budget, warp, Chance(seed), stop_tokens))
+    return traces
+
+
+def _fit(
+    moments: Moments,
+    validation: Moments,
+    traces: Sequence[Trace],
+    embedding: Tensor,
+    settings: LagFreeTraining,
+    stop_tokens: frozenset[int],
+) -> LagFreeModule:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        head = LagFreeHead(embedding.shape[1], settings.width)
+    head.mean.copy_(moments.said.mean(0))
+    head.scale.copy_(moments.said.std(0).clamp(min=1e-6))
+    data = TensorDataset(moments.said, moments.hidden, moments.tokens, moments.accept, moments.then)
+    loader = DataLoader(data, settings.batch_size, shuffle=True, generator=torch.Generator().manual_seed(settings.seed))
+    module = LagFreeModule(
+        head, embedding, settings, settings.epochs * len(loader), validation, traces, stop_tokens,
+        float(moments.accept.mean()),
+    )  # fmt: skip
+    print(
+        f"{len(moments):,} drafted tokens to train on, {len(validation):,} and {len(traces)} traced texts to judge by"
+    )
+    with quiet_lightning():
+        trainer = pl.Trainer(
+            accelerator="cpu", max_epochs=settings.epochs, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(module, loader)
+    return module
