@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LinearRegression
@@ -27,9 +28,12 @@ class Cost:
 
     def throughput(self, stats: Stats) -> float:
         """Tokens per second by eq. 2.3, from the discard and verification rates alone."""
-        return 1.0 / (
-            self.t_draft + self.t_draft * stats.discard_rate + (self.t_target - self.t_draft) * stats.verification_rate
-        )
+        return float(self.throughput_of(stats.n_generated, stats.n_discarded, stats.n_target_forwards))
+
+    def throughput_of(self, generated: Any, discarded: Any, verified: Any) -> Any:
+        """The same from the three counters it needs, numbers or arrays of them."""
+        t_draft, t_target = self.t_draft, self.t_target
+        return generated / (t_draft * (generated + discarded) + (t_target - t_draft) * verified)
 
 
 def fit_cost(runs: list[Stats]) -> Cost:

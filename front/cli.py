@@ -14,7 +14,7 @@ from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, Union
 
-from .commands import bench, calibrate, data, demo, env, export, generate, train
+from .commands import ablation, bench, calibrate, data, demo, env, export, generate, train
 from .controllers.errors import InputError
 from .parser import CommandParser, one_line
 
@@ -41,6 +41,7 @@ COMMANDS: Commands = {
         "forward": bench.forward,
         "cost": bench.cost,
         "stopping": bench.stopping,
+        "ablation": ablation.ablation,
         "otm": bench.otm,
         "spectr": bench.spectr,
     },

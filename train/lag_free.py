@@ -144,11 +144,13 @@ def train_lag_free(settings: LagFreeTraining, output: Path, *, overwrite: bool =
             raise InputError(f"{folder}: of another pair or warp than {settings.data[0]}; train on data of one")
     if output.exists() and not overwrite:
         raise InputError(f"{output}: exists; choose another folder or pass --overwrite")
-    texts = [text for folder in settings.data for text in read_texts(folder)]
-    training, held_out = (
-        [text for text in texts if is_validation(text.prompt_id, settings.validation_fraction) is held]
-        for held in (False, True)
-    )
+    training: list[Text] = []
+    held_out: list[Text] = []
+    for folder in settings.data:
+        texts = read_texts(folder)
+        fraction = settings.validation_fraction
+        training += [text for text in texts if not is_validation(text.prompt_id, fraction)][: settings.texts]
+        held_out += [text for text in texts if is_validation(text.prompt_id, fraction)]
     if not training or not held_out:
         raise InputError(
             f"validation_fraction={settings.validation_fraction}: gives {len(training)} texts to training and "

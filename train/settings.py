@@ -86,6 +86,7 @@ class LagFreeTraining:
 
     Attributes:
         data: folders written by 'specpilot data acceptance' or 'data on-policy', all of one pair and warp.
+        texts: take only the first so many texts of each folder that are not held out.
         cost: file of 'specpilot bench cost', or t_draft / t_verify: epochs are compared by simulated tokens/s at these
             costs. By default 0.21, as in SpecDec++.
         width: hidden units of the head.
@@ -100,6 +101,7 @@ class LagFreeTraining:
     """
 
     data: list[str]
+    texts: int | None = None
     cost: str | None = None
     width: int = 128
     epochs: int = 4
@@ -113,8 +115,8 @@ class LagFreeTraining:
 
     def __post_init__(self) -> None:
         _require(bool(self.data), "data", self.data, "give at least one dataset")
-        for name in ("width", "epochs", "batch_size", "traced"):
-            _require(vars(self)[name] >= 1, name, vars(self)[name], "must be at least 1")
+        for name in ("texts", "width", "epochs", "batch_size", "traced"):
+            _require(vars(self)[name] is None or vars(self)[name] >= 1, name, vars(self)[name], "must be at least 1")
         _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "must be a positive number")
         fraction = self.validation_fraction
         _require(0 < fraction < 1, "validation_fraction", fraction, "must be between 0 and 1")

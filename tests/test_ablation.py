@@ -1,0 +1,102 @@
+"""The ablation: its arithmetic, a run at toy size on the shipped pair, and the same again from what is on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from specpilot import cli
+from specpilot.bench.ablation import baselines, speedup, summarise, trained
+from specpilot.bench.held_out import Counts
+from specpilot.bench.sweep import Setting
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.length import Fixed, Judged
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.generation import Stats
+
+
+def test_speedup_is_eq_2_3_against_autoregressive() -> None:
+    cost = CostModel(0.2, 1.0, 0.05)
+    stats = Stats(n_generated=60, n_draft_forwards=40, n_target_forwards=30)
+    seconds = 40 * 0.2 + 30 * 1.0 + (40 + 30) * 0.05
+    assert speedup(60, 40, 30, cost) == pytest.approx(60 / seconds * 1.05)
+    assert speedup(60, 0, 60, cost) == pytest.approx(1.0)
+    assert stats.n_generated == 60
+
+
+def test_baselines_take_their_best_parameter_and_ours_has_none() -> None:
+    cheap, dear = CostModel(0.01, 1.0, 0.0), CostModel(0.9, 1.0, 0.0)
+    long, short = Counts(61, 100, 40, 21), Counts(61, 20, 15, 46)
+
+    def of(counts: Counts) -> dict[str, list[Counts]]:
+        return {"a": [counts, counts], "b": [counts]}
+
+    counted: dict[Setting, dict[str, list[Counts]]] = {}
+    for name in ("fixed", "confidence", "cumulative confidence", "informed bound", "x, best threshold"):
+        counted |= {(name, 1.0): of(short), (name, 9.0): of(long)}
+    counted |= {("x, rate-optimal", 0.0): of(long), ("x, rate-optimal", 1.0): of(short)}
+    result = summarise(counted, {"0.01": cheap, "0.9": dear}, ["a"], "x")
+    assert result["table"]["0.01"]["in_domain"]["fixed"]["parameter"] == 9.0
+    assert result["table"]["0.9"]["in_domain"]["fixed"]["parameter"] == 1.0
+    for label in ("0.01", "0.9"):
+        row = result["ratios"][label]["left_out"]
+        assert row["ours"] == row["best_fixed"] == row["best_confidence"]
+        assert row["ours_over_best_fixed"]["ratio"] == 1.0
+
+
+def test_trained_controllers_of_every_kind_judge_a_trace_as_they_judge_steps() -> None:
+    from specpilot.controllers.warp import Warp
+    from specpilot.data_gen.replay import _step
+    from specpilot.data_gen.trace import trace
+    from specpilot.infer.chance import Chance
+
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
+    prompt = decoder.generate("x", max_new_tokens=1).prompt_tokens
+    text = decoder.generate("x", max_new_tokens=16, seed=1).tokens
+    traced = trace(decoder.target, decoder.drafts[0], prompt, text, 16, Warp(), Chance(0), decoder.stop_tokens)
+    source, judge, _ = trained("tiny-head", decoder)
+    for node, judged in enumerate(judge(traced)):
+        assert source.judge(_step(traced, node, 2)) == pytest.approx(judged, abs=1e-5)
+    assert isinstance(judged, Judged)
+
+
+def test_it_runs_and_runs_again_from_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "ablation", "--controllers", "[head=tiny-head]", "--prompts", "builtin", "--per-domain", "1"]
+    words += ["--max-new-tokens", "12", "--folder", str(tmp_path / "cache")]
+    printed = []
+    for name in ("a.json", "b.json"):
+        assert cli.main([*words, "--output", str(tmp_path / name)]) == 0
+        printed.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+        assert printed[-1] == json.loads((tmp_path / name).read_text())
+    assert printed[0] == printed[1]
+    for ratio in ("0.21", "0.05"):
+        for group in ("in_domain", "left_out"):
+            row = printed[0]["ratios"][ratio][group]
+            assert {"best_fixed", "best_confidence", "informed_bound", "ours"} <= row.keys()
+            best = printed[0]["table"][ratio][group]["knows the tosses"]["speedup"]
+            assert best >= max(row["informed_bound"], row["ours"], row["best_fixed"])
+    kept = next((tmp_path / "cache").iterdir())
+    kept.write_text("{")
+    assert cli.main(words) == 2
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, message in (
+        (["--controllers", "[tiny-head]"], "give it as name=PATH"),
+        (["--controllers", "[a=x,a=y]"], "the name 'a' is given twice"),
+        (["--controllers", "[a=tiny-head]", "--per-domain", "9999", "--prompts", "builtin"], "per_domain=9999"),
+        (["--controllers", "[a=tiny-head]", "--costs", "[-1]"], "t_draft=-1.0"),
+        (["--controllers", "[a=tiny-head]", "--in-domain", "[cooking]", "--prompts", "builtin", "--per-domain", "1"],
+         "no prompts of 'cooking'"),
+    ):  # fmt: skip
+        assert cli.main(["bench", "ablation", *flags]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_baselines_are_named() -> None:
+    names = [rule.name for rule in baselines(greedy=True)]
+    assert names[-1] == "oracle (Lemma 2.1)"
+    make = baselines(greedy=False)[0].make([])
+    assert isinstance(make(0, 3.0), Fixed)
