@@ -27,6 +27,7 @@ COMMANDS: Commands = {
         "acceptance": train.acceptance,
         "features": train.features,
         "lag-free": train.lag_free,
+        "router": train.router,
         "tiny": train.tiny,
     },
     "export": export.export,

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import logging
-import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import RichProgressBar
-from pytorch_lightning.loggers import Logger
 from transformers import PreTrainedModel
 
 from ..controllers.errors import InputError
@@ -24,9 +15,9 @@ from ..data_gen.dataset import read_dataset, read_manifest
 from ..infer.models import load_causal_lm
 from .acceptance_data import AcceptanceData
 from .acceptance_module import AcceptanceModule, new_head
-from .callbacks import RunCheckpoints, RunLog
 from .features import FeatureCache
-from .run_folder import FEATURES, METRICS, Run, begin_run, find_run, locked
+from .fitting import fit, threads, writable
+from .run_folder import FEATURES, Run, begin_run, find_run, locked
 from .settings import AcceptanceTraining
 
 
@@ -56,20 +47,13 @@ def train_acceptance(config: AcceptanceTraining, *, output: Path, resume: bool =
     manifest = checked_manifest(config.data)
     settings = replace(config, draft=config.draft or manifest["draft"])
     output = Path(output)
-    try:
-        with locked(output), _threads(settings.threads):
-            run = find_run(output, settings, manifest, resume=resume)
-            result = None if run is None else run.result()
-            if result is None:
-                result = _train(run, output, settings, manifest)
-            else:
-                print(f"{output}: the run is complete; nothing to do")
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-            raise
-        raise InputError(
-            f"{output}: cannot be written ({error.strerror}); free space or choose another place"
-        ) from error
+    with writable(output), locked(output), threads(settings.threads):
+        run = find_run(output, settings, manifest, resume=resume)
+        result = None if run is None else run.result()
+        if result is None:
+            result = _train(run, output, settings, manifest)
+        else:
+            print(f"{output}: the run is complete; nothing to do")
     return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
 
 
@@ -83,7 +67,9 @@ def checked_manifest(data: str) -> dict[str, Any]:
     return manifest
 
 
-def _train(run: Run | None, output: Path, settings: AcceptanceTraining, manifest: dict[str, Any]) -> dict[str, Any]:
+def _train(
+    run: Run[AcceptanceTraining] | None, output: Path, settings: AcceptanceTraining, manifest: dict[str, Any]
+) -> dict[str, Any]:
     """Load everything, and only if all is well begin a run; returns the result."""
     assert settings.draft is not None
     data = AcceptanceData(read_dataset(settings.data), settings)
@@ -104,7 +90,7 @@ def _train(run: Run | None, output: Path, settings: AcceptanceTraining, manifest
     return result
 
 
-def _fit(run: Run, data: AcceptanceData, draft: PreTrainedModel) -> None:
+def _fit(run: Run[AcceptanceTraining], data: AcceptanceData, draft: PreTrainedModel) -> None:
     settings = run.settings
     hidden_size = _hidden_size(draft)
     if settings.cache_features:
@@ -114,72 +100,9 @@ def _fit(run: Run, data: AcceptanceData, draft: PreTrainedModel) -> None:
         f"{len(data.training)} rollouts to train on, {len(data.validation)} to validate, {data.total_steps} steps; "
         f"head of {sum(p.numel() for p in module.head.parameters()):,} parameters on {draft.device}"
     )
-    with quiet_lightning():
-        trainer = pl.Trainer(
-            accelerator="gpu" if draft.device.type == "cuda" else "cpu",
-            devices=[draft.device.index] if draft.device.type == "cuda" else 1,
-            max_epochs=settings.epochs,
-            logger=_loggers(run),
-            callbacks=[
-                RunLog(run.folder / METRICS, settings.log_every),
-                RunCheckpoints(run.last.parent, settings.checkpoint_every),
-                RichProgressBar(),
-            ],
-            default_root_dir=run.folder,
-            num_sanity_val_steps=0,
-            enable_model_summary=False,
-            log_every_n_steps=settings.log_every,
-        )
-        trainer.fit(module, datamodule=data, ckpt_path=run.last if run.last.exists() else None, weights_only=True)
-    if settings.wandb is not None:
-        import wandb
-
-        wandb.finish()  # or the next training of this process would be logged to the same run
+    fit(run, module, data, draft.device)
 
 
 def _hidden_size(draft: PreTrainedModel) -> int:
     """d: what the draft's output embedding reads, which some architectures project to another size than the layers'."""
     return int(draft.get_output_embeddings().weight.shape[1])
-
-
-def _loggers(run: Run) -> list[Logger]:
-    if run.settings.wandb is None:
-        return []
-    from pytorch_lightning.loggers import WandbLogger
-
-    offline = not os.environ.get("WANDB_API_KEY")
-    return [
-        WandbLogger(
-            project=run.settings.wandb,
-            name=run.folder.name,
-            id=run.id,
-            resume="allow",
-            offline=offline,
-            save_dir=run.folder,
-            config=vars(run.settings),
-        )
-    ]
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def quiet_lightning() -> Iterator[None]:
-    """Without Lightning's remarks about accelerators and stopping; its warnings stay, save one about its own code."""
-    log = logging.getLogger("pytorch_lightning.utilities.rank_zero")
-    before = log.level
-    log.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)")
-            yield
-    finally:
-        log.setLevel(before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -13,6 +12,7 @@ from transformers import PreTrainedModel
 
 from ..controllers.acceptance_head import AcceptanceHead
 from .acceptance_data import Batch, draft_features
+from .controller_module import ControllerModule
 from .metrics import Bin, acceptance_metrics, reliability
 from .settings import AcceptanceTraining
 
@@ -34,11 +34,13 @@ def new_head(hidden_size: int, depth: int, seed: int) -> AcceptanceHead:
         return AcceptanceHead(hidden_size, depth)
 
 
-class AcceptanceModule(pl.LightningModule):
+class AcceptanceModule(ControllerModule):
     """The head in training, and the frozen draft it listens to.
 
     ``validation`` and ``reliability`` hold the results of the last validation.
     """
+
+    criterion = "kl"
 
     def __init__(
         self, head: AcceptanceHead, draft: PreTrainedModel, settings: AcceptanceTraining, total_steps: int
@@ -71,6 +73,9 @@ class AcceptanceModule(pl.LightningModule):
         self.validation = {"loss": loss, **acceptance_metrics(logits, p, w_acc=w_acc, w_rej=w_rej)}
         self.reliability = reliability(logits, p)
         self.log("val_kl", self.validation["kl"], prog_bar=True, logger=False)
+
+    def findings(self) -> dict[str, Any]:
+        return {"reliability": [vars(row) for row in self.reliability]}
 
     def lr_at(self, step: int) -> float:
         """Learning rate of step 0, 1, …: half a cosine from ``lr`` to 0 over all steps."""

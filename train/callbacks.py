@@ -17,7 +17,7 @@ from pytorch_lightning.callbacks import Callback, Checkpoint
 
 from ..controllers.errors import InputError
 from ..data_gen.dataset import replacing
-from .acceptance_module import AcceptanceModule
+from .controller_module import ControllerModule
 
 
 class RunLog(Callback):
@@ -41,18 +41,19 @@ class RunLog(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, AcceptanceModule)
+        assert isinstance(pl_module, ControllerModule)
         if trainer.global_step % self.every == 0:
             loss, lr = float(outputs["loss"]), pl_module.lr_at(trainer.global_step - 1)
             self._add(trainer, {"loss": loss, "lr": lr})
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        assert isinstance(pl_module, AcceptanceModule)
-        self._add(trainer, {f"val_{name}": value for name, value in pl_module.validation.items()})
+        assert isinstance(pl_module, ControllerModule)
+        validation = {f"val_{name}": value for name, value in pl_module.validation.items()}
+        self._add(trainer, validation, f"val_{pl_module.criterion}")
         self._write()
 
-    def _add(self, trainer: pl.Trainer, values: dict[str, float]) -> None:
-        for name in ("loss", "val_kl"):
+    def _add(self, trainer: pl.Trainer, values: dict[str, float], criterion: str = "loss") -> None:
+        for name in ("loss", criterion):
             if name in values and not math.isfinite(values[name]):
                 raise InputError(f"{name} is {values[name]} at step {trainer.global_step}; try a smaller lr")
         self.rows.append({"step": trainer.global_step, "epoch": trainer.current_epoch, **values})
@@ -68,20 +69,20 @@ class RunLog(Callback):
 
 
 class RunCheckpoints(Checkpoint):
-    """``last.ckpt`` to resume from, every few steps and at each epoch's end; ``best.ckpt`` of the lowest ``val_kl``.
+    """``last.ckpt`` to resume from, every few steps and at each epoch's end; ``best.ckpt`` of the lowest criterion.
 
     Both are plain tensors and numbers: they load with ``weights_only=True``.
     """
 
     def __init__(self, folder: Path, every: int) -> None:
         self.last, self.best, self.every = folder / "last.ckpt", folder / "best.ckpt", every
-        self.best_kl = math.inf
+        self.lowest = math.inf
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_kl": self.best_kl}
+        return {"lowest": self.lowest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best_kl = state_dict["best_kl"]
+        self.lowest = state_dict["lowest"]
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -91,15 +92,16 @@ class RunCheckpoints(Checkpoint):
             self._save_last(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        assert isinstance(pl_module, AcceptanceModule)
-        if pl_module.validation["kl"] < self.best_kl:
-            self.best_kl = pl_module.validation["kl"]
+        assert isinstance(pl_module, ControllerModule)
+        value = pl_module.validation[pl_module.criterion]
+        if value < self.lowest:
+            self.lowest = value
             best = {
                 "head": pl_module.head.state_dict(),
                 "epoch": trainer.current_epoch,
                 "step": trainer.global_step,
                 "metrics": pl_module.validation,
-                "reliability": [vars(row) for row in pl_module.reliability],
+                **pl_module.findings(),
             }
             with replacing(self.best) as temporary:
                 torch.save(best, temporary)

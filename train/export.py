@@ -10,20 +10,23 @@ from typing import Any
 import torch
 
 from ..controllers.acceptance_head import AcceptanceHead
+from ..controllers.arms import Arm
 from ..controllers.checkpoint import ControllerConfig, save_controller
 from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
+from ..controllers.router import RouterConfig, RouterPolicy, save_router
 from ..controllers.warp import Warp
-from .run_folder import Run, read_run
+from .run_folder import Run, S, read_run, run_kind
+from .settings import AcceptanceTraining, RouterTraining
 
 PAPER_THRESHOLD = 0.7
 
 
 def export(run: Path, output: Path, *, threshold: float | None = None, overwrite: bool = False) -> Path:
-    """Write the best head of a training run as a controller checkpoint.
+    """Write the best head, or policy, of a training run as a controller checkpoint.
 
     Args:
-        run: folder that ``specpilot train acceptance`` wrote; an unfinished run gives its best epoch so far.
+        run: folder that ``specpilot train`` wrote; an unfinished run gives its best epoch so far.
         output: checkpoint folder to make.
         threshold: stop drafting when the chance of a rejection exceeds it; by default the paper's 0.7.
         overwrite: replace a checkpoint that is there already.
@@ -31,7 +34,9 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
     Raises:
         InputError: ``run`` is no run or has no finished epoch, ``output`` is taken, or the threshold is not in [0, 1].
     """
-    opened = read_run(run)
+    if run_kind(run) == "router":
+        return _export_router(run, output, threshold, overwrite)
+    opened = read_run(run, AcceptanceTraining)
     best = _read_best(opened)
     weights: dict[str, torch.Tensor] = best["head"]
     head = AcceptanceHead(weights["out.weight"].shape[1], opened.settings.depth)
@@ -55,9 +60,36 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
     return save_controller(output, head, config, overwrite=overwrite)
 
 
-def _read_best(run: Run) -> dict[str, Any]:
+def _export_router(run: Path, output: Path, threshold: float | None, overwrite: bool) -> Path:
+    if threshold is not None:
+        raise InputError(f"threshold={threshold}: a router has none; leave it out")
+    opened = read_run(run, RouterTraining)
+    best = _read_best(opened)
+    settings, dataset = opened.settings, opened.dataset
+    arms = tuple(Arm(**arm) for arm in dataset["arms"])
+    policy = RouterPolicy(dataset["hidden_size"], len(arms), settings.width)
+    policy.load_state_dict(best["head"])
+    policy.absorb(torch.tensor(best["mean"]), torch.tensor(best["scale"]))
+    config = RouterConfig(
+        hidden_size=policy.hidden_size,
+        width=policy.width,
+        arms=arms,
+        target=dataset["target"],
+        target_fingerprint=dataset["fingerprint"]["target"],
+        tokenizer_fingerprint=dataset["fingerprint"]["tokenizer"],
+        warp=Warp(**dataset["warp"]),
+        reward=settings.reward,
+        alpha=settings.alpha,
+        cost=settings.cost,
+        dataset_fingerprint=dataset["dataset_fingerprint"],
+        metrics={name: value for name, value in best["metrics"].items() if math.isfinite(value)},
+    )
+    return save_router(output, policy, config, overwrite=overwrite)
+
+
+def _read_best(run: Run[S]) -> dict[str, Any]:
     if not run.best.exists():
-        raise InputError(f"{run.folder}: no epoch is finished yet; go on with 'specpilot train acceptance --resume'")
+        raise InputError(f"{run.folder}: no epoch is finished yet; go on with 'specpilot train … --resume'")
     try:
         return torch.load(run.best, weights_only=True)  # type: ignore[no-any-return]
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:

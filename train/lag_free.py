@@ -32,8 +32,8 @@ from ..infer.chance import Chance
 from ..infer.decoder import stop_tokens_of
 from ..infer.generation import Stats
 from ..infer.models import load_causal_lm, load_tokenizer
-from .acceptance import quiet_lightning
 from .acceptance_data import is_validation
+from .fitting import quiet_lightning
 from .lag_free_data import Moments, Text, read_moments, read_texts
 from .metrics import auroc, brier
 from .settings import LagFreeTraining

@@ -18,26 +18,29 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import yaml
 
 from ..controllers.errors import InputError
 from ..data_gen.dataset import replacing
-from .settings import AcceptanceTraining
+from .settings import AcceptanceTraining, RouterTraining
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "command.txt", "env.json", "result.json"
 METRICS, CHECKPOINTS, FEATURES = "metrics.csv", "checkpoints", "features.npy"
 PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", "scikit-learn", "torchmetrics")
 
 
+S = TypeVar("S", AcceptanceTraining, RouterTraining)
+
+
 @dataclass(frozen=True)
-class Run:
+class Run(Generic[S]):
     """An opened run folder."""
 
     folder: Path
-    settings: AcceptanceTraining
+    settings: S
     dataset: dict[str, Any]
     id: str
 
@@ -64,8 +67,17 @@ class Run:
         _write(self.folder / RESULT, json.dumps(result, indent=2))
 
 
-def read_run(folder: str | Path) -> Run:
-    """The run in ``folder``.
+def run_kind(folder: str | Path) -> str:
+    """What the run in ``folder`` trains: the kind of its data; ``acceptance`` where there is no run to ask."""
+    file = Path(folder) / DATASET
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["kind"])
+    except (OSError, KeyError, TypeError, json.JSONDecodeError):
+        return "acceptance"
+
+
+def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
+    """The run in ``folder``, whose settings are of ``kind``.
 
     Raises:
         InputError: there is none, or its files are damaged.
@@ -75,7 +87,7 @@ def read_run(folder: str | Path) -> Run:
         settings = yaml.safe_load((folder / SETTINGS).read_text(encoding="utf-8"))
         dataset = json.loads((folder / DATASET).read_text(encoding="utf-8"))
         environment = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-        return Run(folder, AcceptanceTraining(**settings), dataset, environment["run_id"])
+        return Run(folder, kind(**settings), dataset, environment["run_id"])
     except (FileNotFoundError, NotADirectoryError) as error:
         name = Path(error.filename).name
         raise InputError(f"{folder}: no training run, it holds no {name}; give the folder training wrote") from error
@@ -83,7 +95,7 @@ def read_run(folder: str | Path) -> Run:
         raise InputError(f"{folder}: damaged or of another version of specpilot ({error}); train again") from error
 
 
-def find_run(folder: Path, settings: AcceptanceTraining, dataset: dict[str, Any], *, resume: bool) -> Run | None:
+def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool) -> Run[S] | None:
     """The run to go on with in ``folder``, or None if one can begin there.
 
     Raises:
@@ -96,23 +108,23 @@ def find_run(folder: Path, settings: AcceptanceTraining, dataset: dict[str, Any]
         if foreign := [path.name for path in folder.glob("*") if path.name.removesuffix(".tmp") not in ours]:
             raise InputError(f"{folder}: is not empty (it holds {foreign[0]!r}) and no run; choose another folder")
         return None
-    run = read_run(folder)
+    run = read_run(folder, type(settings))
     _require_same(run, settings, dataset)
     if run.result() is None and not resume:
         raise InputError(f"{folder}: holds an unfinished run; pass --resume to go on, or choose another folder")
     return run
 
 
-def begin_run(folder: Path, settings: AcceptanceTraining, dataset: dict[str, Any]) -> Run:
+def begin_run(folder: Path, settings: S, dataset: dict[str, Any]) -> Run[S]:
     """Write down what the run in ``folder`` is."""
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     _write(folder / ENVIRONMENT, json.dumps(_environment(), indent=2))
     _write(folder / DATASET, json.dumps(dataset, indent=2))
     _write(folder / SETTINGS, yaml.safe_dump(asdict(settings), sort_keys=False, allow_unicode=True))
-    return read_run(folder)
+    return read_run(folder, type(settings))
 
 
-def _require_same(run: Run, settings: AcceptanceTraining, dataset: dict[str, Any]) -> None:
+def _require_same(run: Run[S], settings: S, dataset: dict[str, Any]) -> None:
     if run.dataset["dataset_fingerprint"] != dataset["dataset_fingerprint"]:
         raise InputError(f"{run.folder}: belongs to a run on other data; choose another folder")
     ours, theirs = asdict(settings), asdict(run.settings)

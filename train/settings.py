@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from ..controllers.errors import InputError
 
@@ -120,6 +121,85 @@ class LagFreeTraining:
         _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "must be a positive number")
         fraction = self.validation_fraction
         _require(0 < fraction < 1, "validation_fraction", fraction, "must be between 0 and 1")
+
+
+@dataclass(frozen=True)
+class RouterTraining:
+    """Training of a router. Defaults are those of assistant selection (Huang et al. 2024, §3.1 and Table 9).
+
+    Attributes:
+        data: folder written by ``specpilot data router``.
+        reward: rouge (the paper's proxy, eq. 2), or throughput: tokens per second that the cost model expects of an
+            arm from how much of its drafts the target keeps along its own text, over the target's own.
+        alpha: with rouge: weight of alignment; the cost has the rest. 1 looks at alignment alone.
+        cost: with rouge: parameters (A.5: c = 1 - e^P / e^P_max, P in billions) or time (c = 1 - t / t_max, measured).
+        length: with throughput: tokens a draft; null: each prompt's best for each arm.
+        gradient: sampled (REINFORCE, the paper's) or exact: every arm's reward is known offline.
+        baseline: what is taken off the reward: none (the paper's), batch (mean of the others' in the batch) or query
+            (mean over the query's arms).
+        entropy: weight of the policy's entropy in nats, to keep it from settling early.
+        standardize: shift and scale every entry of the embedding to mean 0 and variance 1 over the training data; the
+            exported policy has it in its first layer.
+        width: hidden size of the MLP.
+        epochs: passes over the data.
+        batch_size: queries per step.
+        lr: learning rate of AdamW.
+        weight_decay: decoupled weight decay.
+        examples: train on the first so many queries only.
+        seed: decides initial weights, order of the data and sampled actions.
+        validation_fraction: share of prompts held out, by a hash of their id.
+        checkpoint_every: steps between two checkpoints to resume from; the end of an epoch is always one.
+        log_every: steps between two rows of metrics.csv.
+        wandb: project on Weights & Biases to log to as well; offline if WANDB_API_KEY is not set.
+        threads: CPU threads; by default PyTorch's choice.
+        device: auto, cpu, cuda, cuda:1, …
+    """
+
+    data: str
+    reward: Literal["rouge", "throughput"] = "rouge"
+    alpha: float = 0.5
+    cost: Literal["parameters", "time"] = "parameters"
+    length: int | None = None
+    gradient: Literal["sampled", "exact"] = "sampled"
+    baseline: Literal["none", "batch", "query"] = "none"
+    entropy: float = 0.0
+    standardize: bool = False
+    width: int = 512
+    epochs: int = 3
+    batch_size: int = 64
+    lr: float = 1e-3
+    weight_decay: float = 1e-2
+    examples: int | None = None
+    seed: int = 0
+    validation_fraction: float = 0.1
+    checkpoint_every: int = 100
+    log_every: int = 10
+    wandb: str | None = None
+    threads: int | None = None
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        values = vars(self)
+        for name, choices in (
+            ("reward", ("rouge", "throughput")), ("cost", ("parameters", "time")), ("gradient", ("sampled", "exact")),
+            ("baseline", ("none", "batch", "query")),
+        ):  # fmt: skip
+            _require(values[name] in choices, name, values[name], f"choose one of {', '.join(choices)}")
+        for name in ("epochs", "batch_size", "width", "checkpoint_every", "log_every", "threads", "examples"):
+            _require(values[name] is None or values[name] >= 1, name, values[name], "must be at least 1")
+        _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "must be a positive number")
+        for name in ("weight_decay", "entropy"):
+            value = values[name]
+            _require(value >= 0 and math.isfinite(value), name, value, "must be a number, 0 or more")
+        _require(0 <= self.alpha <= 1, "alpha", self.alpha, "must be in [0, 1]")
+        within = self.length is None or 1 <= self.length <= MAX_LENGTH
+        _require(within, "length", self.length, f"must be from 1 to {MAX_LENGTH}, or left out")
+        fraction = self.validation_fraction
+        _require(0 < fraction < 1, "validation_fraction", fraction, "must be between 0 and 1")
+        _require(self.seed >= 0, "seed", self.seed, "must be 0 or more")
+
+
+MAX_LENGTH = 20  # no draft is longer
 
 
 def _require(fine: bool, name: str, value: object, remedy: str) -> None:

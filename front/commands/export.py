@@ -17,7 +17,7 @@ def export(
     """Write a training run's best head as a controller checkpoint, and push it to the hub if asked.
 
     Args:
-        run: Run folder of `specpilot train acceptance`.
+        run: Run folder of `specpilot train acceptance` or `specpilot train router`.
         output: Folder of the checkpoint: config.json, model.safetensors, README.md.
         threshold: Stopping threshold h the checkpoint recommends; the paper's 0.7 by default.
         overwrite: Replace a checkpoint that is there already.
@@ -26,8 +26,10 @@ def export(
     """
     from ..controllers.checkpoint import push_controller
     from ..train import export as exporter
+    from ..train.run_folder import run_kind
 
     folder = exporter.export(run, output, threshold=threshold, overwrite=overwrite)
-    print(f"{folder}: a controller checkpoint; use it with specpilot generate --length {folder}")
+    flag = "--router" if run_kind(run) == "router" else "--length"
+    print(f"{folder}: a controller checkpoint; use it with specpilot generate {flag} {folder}")
     if push_to is not None:
         print(push_controller(folder, push_to, private=private))

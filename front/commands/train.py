@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..train.settings import AcceptanceTraining, LagFreeTraining
+from ..train.settings import AcceptanceTraining, LagFreeTraining, RouterTraining
 from ..train.tiny.settings import TinyModels
 
 
@@ -61,6 +61,23 @@ def lag_free(settings: LagFreeTraining, *, output: Path, overwrite: bool = False
     quiet()
     metrics = train_lag_free(settings, output, overwrite=overwrite)
     print(f"{output}: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+
+
+def router(settings: RouterTraining, *, output: Path, resume: bool = False) -> None:
+    """Train a router on a dataset of rewards (assistant selection, §2.4).
+
+    Args:
+        output: Run folder: resolved settings, metrics, checkpoints, a picture of the choices.
+        resume: Go on with the unfinished run in the folder.
+    """
+    from ..infer.quiet import quiet
+    from ..train.router import train_router
+
+    quiet()
+    result = train_router(settings, output=output, resume=resume)
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
+    print(f"{result.run}: best after epoch {result.epoch + 1}; {metrics}")
+    print(f"next: specpilot export {result.run} <folder>")
 
 
 def tiny(settings: TinyModels, *, output: Path) -> None:

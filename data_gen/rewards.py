@@ -1,0 +1,96 @@
+"""What an arm was worth to a prompt: the paper's proxy (Huang et al. 2024, eq. 1, 2 and A.5), or expected throughput.
+
+Formed when it is needed, from what the dataset stores, so that α, cost and machine can change without new rollouts.
+Shapes: N prompts, A arms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..controllers.arms import Arm
+from ..controllers.cost_model import CostModel
+from ..controllers.errors import InputError
+from .router_dataset import RouterDataset, RouterRow, Times
+
+LONGEST = 10  # tokens a draft, where the best length is looked for
+
+Array = NDArray[np.float64]
+
+
+def rewards(
+    data: RouterDataset, reward: str, *, alpha: float = 0.5, cost: str = "parameters", length: int | None = None
+) -> Array:
+    """(N, A) reward of every arm for every prompt.
+
+    Args:
+        reward: ``rouge``: s = α·f + (1 - α)·c (eq. 2); ``throughput``: see :func:`speedups`.
+        alpha, cost: of eq. 2; the cost c is by ``parameters`` or ``time``.
+        length: tokens a draft, for the throughput; None: the best for each prompt and arm.
+
+    Raises:
+        InputError: a reward is NaN or infinite; names the prompt and the arm.
+    """
+    if reward == "throughput":
+        found = np.array([speedups(row, data.arms, data.times, length) for row in data.rows])
+    else:
+        c = parameter_costs([arm.parameters for arm in data.arms]) if cost == "parameters" else time_costs(data.times)
+        found = alpha * np.array([row.rouge for row in data.rows]) + (1 - alpha) * c
+    check_finite(found, [row.prompt_id for row in data.rows], [arm.name for arm in data.arms])
+    return found
+
+
+def check_finite(rewards: Array, prompts: Sequence[str], arms: Sequence[str]) -> None:
+    """Raises InputError, naming the first prompt and arm, if a reward (N, A) is NaN or infinite."""
+    for row, arm in np.argwhere(~np.isfinite(rewards)):
+        raise InputError(
+            f"prompt {prompts[row]!r}, arm {arms[arm]!r}: the reward is {rewards[row, arm]}; generate the data again"
+        )
+
+
+def parameter_costs(parameters: Sequence[int]) -> Array:
+    """A.5: c_j = 1 - e^{P_j} / e^{P_max}, P in billions; (A,), 0 for the largest."""
+    billions = np.array(parameters) / 1e9
+    return np.asarray(1 - np.exp(billions - billions.max()))
+
+
+def time_costs(times: Times) -> Array:
+    """c_j = 1 - t_j / t_max by measured seconds a token; (A,), 0 for the slowest."""
+    seconds = np.array(times.arms)
+    return np.asarray(1 - seconds / seconds.max())
+
+
+def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | None) -> list[float]:
+    """Expected tokens per second of each arm over those of the target alone; (A,). 1 for an arm that drafts nothing."""
+    alone = 1 / times.verify.verification(1)
+    found = []
+    for arm, seconds, shares in zip(arms, times.arms, row.overlap, strict=True):
+        if arm.kind == "autoregressive":
+            found.append(1.0)
+            continue
+        cost = CostModel(seconds, times.verify.t_verify, times.verify.t_verify_token)
+        tokens = round_tokens(shares, length or LONGEST)
+        lengths = range(1, len(tokens)) if length is None else [length]
+        found.append(max(tokens[k] / cost.round(k) for k in lengths) / alone)
+    return found
+
+
+def round_tokens(overlap: Sequence[float], longest: int) -> list[float]:
+    """Expected tokens of a round of K = 0, 1, … ``longest`` drafted: 1 + Σ_k mean over its start t of a_t … a_{t+k-1}.
+
+    ``overlap`` are the a_i along the target's text, which is what a round meets: whatever it has kept so far follows
+    the target's law. Rounds that would reach beyond the text's end count with those that don't.
+    """
+    a = np.array(overlap)
+    if not len(a):
+        return [math.nan] * (longest + 1)
+    tokens, survival = [1.0], np.ones(len(a) + 1)
+    for k in range(1, longest + 1):
+        if k <= len(a):
+            survival = survival[: len(a) - k + 1] * a[k - 1 :]  # (T - k + 1,): Π of k in a row
+        tokens.append(tokens[-1] + (float(survival.mean()) if k <= len(a) else 0.0))
+    return tokens

@@ -1,0 +1,270 @@
+"""Training of the router: rewards, gradients, metrics, exact resume, export."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from specpilot.controllers.arms import Arm
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.router import load_router
+from specpilot.controllers.warp import Warp
+from specpilot.data_gen.rewards import parameter_costs, rewards, round_tokens, time_costs
+from specpilot.data_gen.router_dataset import RouterDataset, RouterRow, RouterWriter, Times
+from specpilot.train.export import export
+from specpilot.train.router import fit_policy, train_router
+from specpilot.train.router_data import Batch, RouterData, Table, table_of
+from specpilot.train.router_metrics import choice_table, router_metrics
+from specpilot.train.router_module import RouterModule, new_policy, policy_loss
+from specpilot.train.settings import RouterTraining
+
+ARMS = (
+    Arm("draft", "one", "a" * 64, parameters=700_000),
+    Arm("draft", "two", "b" * 64, parameters=700_000),
+    Arm("autoregressive", "autoregressive", parameters=12_000_000),
+)
+TIMES = Times([0.001, 0.001, 0.004], CostModel(0.001, 0.0039, 0.0001))
+
+
+def make_rows(count: int, seed: int = 0) -> list[RouterRow]:
+    """Two domains, told apart by the embedding's first entry; one draft is good in each."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        kind = number % 2
+        x = generator.normal(size=6)
+        x[0] = 1.0 if kind else -1.0
+        good, bad = generator.uniform(0.7, 0.9), generator.uniform(0.0, 0.2)
+        rouge = [bad, good, 0.5] if kind else [good, bad, 0.5]
+        shares = [[bad if arm != kind else good] * 12 for arm in range(2)]
+        rows.append(RouterRow(f"p{number}", "ab"[kind], "", [1], x.tolist(), [1], [1], [[1]] * 3, rouge, [*shares, []]))
+    return rows
+
+
+def write(folder: Path, rows: list[RouterRow]) -> Path:
+    identity = {
+        "kind": "router", "schema_version": 1, "target": "some/target", "arms": [arm.as_dict() for arm in ARMS],
+        "fingerprint": {"target": "t" * 64, "tokenizer": "k" * 64}, "hidden_size": 6,
+        "warp": Warp(0.8, 20, 0.95).as_dict(), "seed": 0,
+    }  # fmt: skip
+    with RouterWriter(folder, identity) as writer:
+        writer.write(rows)
+        TIMES.save(folder, {})
+        writer.complete()
+    return folder
+
+
+def dataset(rows: list[RouterRow]) -> RouterDataset:
+    return RouterDataset({}, ARMS, rows, TIMES)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> RouterTraining:
+    data = write(tmp_path_factory.mktemp("router") / "data", make_rows(200))
+    return RouterTraining(
+        str(data), width=32, epochs=4, batch_size=16, checkpoint_every=2, log_every=1, threads=1, device="cpu"
+    )
+
+
+# Settings and rewards
+
+
+def test_defaults_are_the_papers() -> None:
+    d = RouterTraining("d")
+    assert (d.lr, d.weight_decay, d.batch_size, d.epochs, d.width) == (1e-3, 1e-2, 64, 3, 512)
+    assert (d.reward, d.gradient, d.baseline, d.entropy, d.cost) == ("rouge", "sampled", "none", 0.0, "parameters")
+    module = RouterModule(new_policy(6, 3, 8, 0), d, RouterData(table_of(dataset(make_rows(40)), d), d), [])
+    group = module.configure_optimizers().param_groups[0]
+    assert (group["betas"], group["eps"], group["lr"], group["weight_decay"]) == ((0.9, 0.99), 1e-8, 1e-3, 1e-2)
+
+
+def test_shipped_config_names_every_setting() -> None:
+    values = yaml.safe_load(files("specpilot.train.configs").joinpath("router.yaml").read_text(encoding="utf-8"))
+    assert list(values) == [field.name for field in fields(RouterTraining)]
+    assert RouterTraining(**values) == RouterTraining(values["data"], device="cpu")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"alpha": 1.5}, {"alpha": math.nan}, {"reward": "bleu"}, {"cost": "money"}, {"gradient": "x"},
+        {"baseline": "x"}, {"entropy": -1.0}, {"length": 0}, {"length": 21}, {"width": 0}, {"lr": 0.0},
+        {"examples": 0}, {"epochs": 0},
+    ],
+)  # fmt: skip
+def test_bad_settings_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=rf"^{next(iter(wrong))}=.*: \w[^\n]*$"):
+        RouterTraining("d", **wrong)
+
+
+def test_costs_by_hand() -> None:
+    c = parameter_costs([80_000_000, 220_000_000, 11_000_000_000])
+    assert c.tolist() == pytest.approx([1 - math.exp(0.08 - 11), 1 - math.exp(0.22 - 11), 0])
+    assert time_costs(TIMES).tolist() == pytest.approx([0.75, 0.75, 0])
+
+
+def test_rewards_are_equation_2() -> None:
+    rows = make_rows(3)
+    found = rewards(dataset(rows), "rouge", alpha=0.3, cost="time")
+    assert found[1].tolist() == pytest.approx(
+        [0.3 * f + 0.7 * c for f, c in zip(rows[1].rouge, (0.75, 0.75, 0), strict=True)]
+    )
+    assert rewards(dataset(rows), "rouge", alpha=1) == pytest.approx(np.array([row.rouge for row in rows]))
+
+
+def test_round_tokens_against_enumeration() -> None:
+    """Of drafts from every start that fits: the chance that the first k are kept, summed."""
+    a = [0.9, 0.2, 0.7, 1.0, 0.5]
+    found = round_tokens(a, 3)
+    for k in (1, 2, 3):
+        kept = [math.prod(a[t : t + k]) for t in range(len(a) - k + 1)]
+        assert found[k] - found[k - 1] == pytest.approx(np.mean(kept))
+    assert found[0] == 1
+    assert round_tokens([0.5, 0.5], 4) == pytest.approx([1, 1.5, 1.75, 1.75, 1.75])
+    assert round_tokens([0.5] * 40, 10)[10] == pytest.approx(sum(0.5**k for k in range(11)))
+
+
+def test_throughput_is_the_cost_models() -> None:
+    rows = make_rows(1)
+    a = rows[0].overlap[0][0]
+    cost = CostModel(0.001, 0.0039, 0.0001)
+    found = rewards(dataset(rows), "throughput", length=2)[0]
+    assert found[0] == pytest.approx((1 + a + a * a) / cost.round(2) * cost.verification(1))
+    assert found[2] == 1
+    best = rewards(dataset(rows), "throughput")[0]
+    each = [(sum(a**i for i in range(k + 1)) / cost.round(k)) * cost.verification(1) for k in range(1, 11)]
+    assert best[0] == pytest.approx(max(each))
+
+
+def test_a_reward_that_is_no_number_is_named() -> None:
+    rows = make_rows(40)
+    rows[7] = replace(rows[7], rouge=[0.5, math.nan, 0.5])
+    with pytest.raises(InputError, match=r"^prompt 'p7', arm 'two': the reward is nan"):
+        table_of(dataset(rows), RouterTraining("d"))
+    rows[7] = replace(rows[7], rouge=[0.5, 0.5, 0.5], overlap=[[0.5], [], []])
+    with pytest.raises(InputError, match=r"^prompt 'p7', arm 'two': the reward is nan"):
+        table_of(dataset(rows), RouterTraining("d", reward="throughput"))
+    table = Table(torch.ones(3, 2), torch.tensor([[1.0, 0.0], [math.inf, 0], [0, 0]]), "aaa", ["x", "y", "z"])
+    with pytest.raises(InputError, match=r"^prompt 'y', arm '0': the reward is inf"):
+        RouterData(table, RouterTraining("d"))
+
+
+# Gradients
+
+
+def gradient(logits: torch.Tensor, batch: Batch, *options: Any) -> torch.Tensor:
+    logits = logits.clone().requires_grad_()
+    return torch.autograd.grad(policy_loss(logits, batch, *options), logits)[0]
+
+
+@pytest.mark.parametrize("baseline", ["none", "batch", "query"])
+@pytest.mark.parametrize("entropy", [0.0, 0.3])
+def test_the_sampled_gradient_is_the_exact_one_on_average(baseline: str, entropy: float) -> None:
+    """All pairs of actions of two queries, each weighted by its probability: no baseline biases it."""
+    logits, r = torch.tensor([[0.3, -1.0, 0.8], [0.0, 2.0, -0.5]]), torch.tensor([[0.9, 0.1, 0.4], [0.2, 0.6, 0.7]])
+    policy = logits.softmax(-1)
+    mean = torch.zeros(2, 3)
+    for actions in itertools.product(range(3), repeat=2):
+        before = torch.stack([policy[i, :a].sum() for i, a in enumerate(actions)])
+        own = torch.stack([policy[i, a] for i, a in enumerate(actions)])
+        batch = Batch(torch.zeros(2, 1), r, before + own / 2)  # a uniform that draws this action
+        mean += own.prod() * gradient(logits, batch, "sampled", baseline, entropy)
+    exact = gradient(logits, Batch(torch.zeros(2, 1), r, torch.zeros(2)), "exact", "none", entropy)
+    torch.testing.assert_close(mean, exact, rtol=1e-4, atol=1e-6)
+    if not entropy:
+        by_hand = -policy * (r - (policy * r).sum(-1, keepdim=True)) / 2  # -∂/∂z Σ π r, mean of two queries
+        torch.testing.assert_close(exact, by_hand, rtol=1e-4, atol=1e-6)
+
+
+def test_metrics_by_hand() -> None:
+    p = np.array([[0.8, 0.2], [0.6, 0.4], [0.1, 0.9]])
+    r = np.array([[1.0, 0.0], [0.2, 0.4], [0.5, 0.5]])
+    m = router_metrics(p, r, ["a", "a", "b"])
+    assert m["expected_reward"] == pytest.approx((0.8 + 0.28 + 0.5) / 3)
+    assert m["greedy_reward"] == pytest.approx((1 + 0.2 + 0.5) / 3)
+    assert m["regret"] == pytest.approx(0.2 / 3)
+    assert m["selection_accuracy"] == pytest.approx(2 / 3)  # a tie is no mistake
+    assert m["domain_accuracy"] == pytest.approx(2 / 3)
+    assert (m["best_single"], m["oracle"]) == (pytest.approx(1.7 / 3), pytest.approx(1.9 / 3))
+    table = choice_table([0, 0, 1], r, ["a", "a", "b"], ["one", "two"])
+    assert table["by_domain"] == {"a": [2, 0], "b": [0, 1]}
+    assert table["confusion"] == [[1, 1], [1, 0]]
+
+
+# Runs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient": "exact"}, {"baseline": "batch", "standardize": True}, {"reward": "throughput", "entropy": 0.01}],
+)
+def test_it_learns_which_draft_is_good_where(settings: RouterTraining, options: dict[str, Any]) -> None:
+    config = replace(settings, epochs=20, lr=1e-2, alpha=1.0, **options)
+    table = table_of(dataset(make_rows(200)), config)
+    policy = fit_policy(table, config)
+    other = table_of(dataset(make_rows(60, seed=1)), config)
+    probabilities = policy(other.x).softmax(-1).double().numpy()
+    metrics = router_metrics(probabilities, other.rewards.double().numpy(), other.domains)
+    assert metrics["domain_accuracy"] == 1.0
+    assert metrics["regret"] < 0.01 < metrics["oracle"] - metrics["best_single"]
+
+
+def test_run_resume_export(settings: RouterTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train_router(settings, output=tmp_path / "whole")
+    assert {"regret", "entropy", "expected_reward", "selection_accuracy"} <= whole.metrics.keys()
+    assert (tmp_path / "whole" / "choices.png").stat().st_size > 1000
+
+    calls, real = itertools.count(), RouterModule.training_step
+
+    def stop(module: RouterModule, batch: Batch, batch_idx: int) -> torch.Tensor:
+        if next(calls) == 17:
+            raise RuntimeError("killed")
+        return real(module, batch, batch_idx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RouterModule, "training_step", stop)
+        with pytest.raises(RuntimeError, match="killed"):
+            train_router(settings, output=tmp_path / "resumed")
+    with pytest.raises(InputError, match="unfinished run; pass --resume"):
+        train_router(settings, output=tmp_path / "resumed")
+    train_router(settings, output=tmp_path / "resumed", resume=True)
+    for name in ("metrics.csv", "result.json"):
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    with pytest.raises(InputError, match=r"alpha=0\.5, now it is 0\.1"):
+        train_router(replace(settings, alpha=0.1), output=tmp_path / "whole")
+
+    loaded = load_router(export(tmp_path / "resumed", tmp_path / "router"))
+    assert loaded.config.arms == ARMS
+    assert loaded.config.warp == Warp(0.8, 20, 0.95)
+    assert loaded.config.metrics["regret"] == whole.metrics["regret"]
+    with pytest.raises(InputError, match="a router has none"):
+        export(tmp_path / "whole", tmp_path / "other", threshold=0.5)
+
+
+def test_an_exported_router_takes_raw_embeddings(settings: RouterTraining, tmp_path: Path) -> None:
+    config = replace(settings, standardize=True)
+    train_router(config, output=tmp_path / "run")
+    policy = load_router(export(tmp_path / "run", tmp_path / "router")).policy
+    best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
+    x = torch.randn(4, 6)
+    policy_raw = policy(x)
+    policy.load_state_dict(best["head"])
+    expected = policy((x - torch.tensor(best["mean"])) / torch.tensor(best["scale"]))
+    torch.testing.assert_close(policy_raw, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_other_data_is_refused(settings: RouterTraining, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="it is no dataset"):
+        train_router(replace(settings, data=str(tmp_path)), output=tmp_path / "run")
+    one = write(tmp_path / "one", make_rows(1))
+    with pytest.raises(InputError, match=r"validation_fraction=0\.1: gives"):
+        train_router(replace(settings, data=str(one)), output=tmp_path / "run")

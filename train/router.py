@@ -1,0 +1,94 @@
+"""``specpilot train router``: a dataset of rewards in, a run folder with the best policy out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from ..controllers.router import RouterPolicy
+from ..data_gen.dataset import replacing
+from ..data_gen.router_dataset import read_router_dataset, router_manifest
+from ..infer.models import pick_device
+from .acceptance import TrainingResult
+from .fitting import fit, quiet_lightning, threads, writable
+from .router_data import RouterData, Table, table_of
+from .router_module import RouterModule, new_policy
+from .router_plot import plot_choices
+from .run_folder import Run, begin_run, find_run, locked
+from .settings import RouterTraining
+
+PICTURE = "choices.png"
+
+
+def train_router(config: RouterTraining, *, output: Path, resume: bool = False) -> TrainingResult:
+    """Train a router.
+
+    Args:
+        config: data and settings.
+        output: run folder, made here. A complete run is left as it is.
+        resume: go on with the unfinished run in ``output``; begin one if there is none.
+
+    Raises:
+        InputError: the data is incomplete or malformed, a reward is not finite; ``output`` holds a run of other
+            settings, or an unfinished one and ``resume`` is false; training diverges; the disk is full.
+    """
+    manifest = router_manifest(config.data)
+    output = Path(output)
+    with writable(output), locked(output), threads(config.threads):
+        run = find_run(output, config, manifest, resume=resume)
+        result = None if run is None else run.result()
+        if result is None:
+            result = _train(run, output, config, manifest)
+        else:
+            print(f"{output}: the run is complete; nothing to do")
+    return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
+
+
+def _train(
+    run: Run[RouterTraining] | None, output: Path, settings: RouterTraining, manifest: dict[str, Any]
+) -> dict[str, Any]:
+    """Load everything, and only if all is well begin a run; returns the result."""
+    dataset = read_router_dataset(settings.data)
+    data = RouterData(table_of(dataset, settings), settings)
+    run = run or begin_run(output, settings, manifest)
+    run.log_command()
+    names = [arm.name for arm in dataset.arms]
+    module = _module(data, settings, names)
+    print(
+        f"{len(data.training.ids)} queries to train on, {len(data.validation.ids)} to validate, {data.total_steps} "
+        f"steps; {len(names)} arms"
+    )
+    fit(run, module, data, pick_device(settings.device))
+    best = torch.load(run.best, weights_only=True)
+    result = {name: best[name] for name in ("epoch", "step", "metrics", "choices")}
+    with replacing(output / PICTURE) as temporary:
+        plot_choices(best["choices"], temporary)
+    run.complete(result)
+    return result
+
+
+def fit_policy(table: Table, settings: RouterTraining) -> RouterPolicy:
+    """The policy after the last epoch over ``table``, for raw embeddings; nothing is written.
+
+    Raises:
+        InputError: as :func:`train_router`.
+    """
+    data = RouterData(table, settings)
+    module = _module(data, settings, [str(arm) for arm in range(table.rewards.shape[1])])
+    with quiet_lightning():
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=1, max_epochs=settings.epochs, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
+        )  # fmt: skip
+        trainer.fit(module, datamodule=data)
+    policy = module.policy
+    policy.absorb(data.mean, data.scale)
+    return policy.eval().requires_grad_(False)
+
+
+def _module(data: RouterData, settings: RouterTraining, arms: list[str]) -> RouterModule:
+    hidden_size = data.training.x.shape[1]
+    return RouterModule(new_policy(hidden_size, len(arms), settings.width, settings.seed), settings, data, arms)

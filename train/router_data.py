@@ -1,0 +1,118 @@
+"""Batches for the router: embeddings, every arm's reward, and the uniforms that sampled actions are drawn with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from ..controllers.errors import InputError
+from ..data_gen.rewards import check_finite, rewards
+from ..data_gen.router_dataset import RouterDataset
+from .acceptance_data import is_validation
+from .loader import ResumableLoader
+from .settings import RouterTraining
+
+
+class Batch(NamedTuple):
+    """B queries: embeddings x (B, d), rewards (B, A), uniforms (B,) in [0, 1) for the actions."""
+
+    x: Tensor
+    rewards: Tensor
+    uniforms: Tensor
+
+
+@dataclass(frozen=True)
+class Table:
+    """Queries as a policy learns from them: x (N, d), rewards (N, A), and of each its domain and id."""
+
+    x: Tensor
+    rewards: Tensor
+    domains: Sequence[str]
+    ids: Sequence[str]
+
+    def take(self, rows: Sequence[int]) -> Table:
+        return Table(
+            self.x[list(rows)], self.rewards[list(rows)],
+            [self.domains[row] for row in rows], [self.ids[row] for row in rows],
+        )  # fmt: skip
+
+
+def table_of(data: RouterDataset, settings: RouterTraining) -> Table:
+    """The dataset with the rewards that ``settings`` ask for.
+
+    Raises:
+        InputError: a reward or an embedding is not finite.
+    """
+    found = rewards(data, settings.reward, alpha=settings.alpha, cost=settings.cost, length=settings.length)
+    x = torch.tensor(np.array([row.embedding for row in data.rows], dtype=np.float32))
+    if not bool(torch.isfinite(x).all()):
+        row = int((~torch.isfinite(x)).any(1).nonzero()[0])
+        raise InputError(f"prompt {data.rows[row].prompt_id!r}: its embedding is not finite; generate the data again")
+    ids = [row.prompt_id for row in data.rows]
+    return Table(x, torch.tensor(found, dtype=torch.float32), [row.domain for row in data.rows], ids)
+
+
+class RouterData(pl.LightningDataModule):
+    """Training and validation queries of a table.
+
+    Attributes:
+        mean, scale: (d,) what embeddings are standardised by; 0 and 1 where they are not.
+
+    Raises:
+        InputError: a reward is not finite, or training or validation would be empty.
+    """
+
+    def __init__(self, table: Table, settings: RouterTraining) -> None:
+        super().__init__()
+        arms = [str(arm) for arm in range(table.rewards.shape[1])]
+        check_finite(table.rewards.double().numpy(), table.ids, arms)
+        self.settings = settings
+        held_out = [is_validation(name, settings.validation_fraction) for name in table.ids]
+        training = [row for row, held in enumerate(held_out) if not held][: settings.examples]
+        validation = [row for row, held in enumerate(held_out) if held]
+        if not training or not validation:
+            raise InputError(
+                f"validation_fraction={settings.validation_fraction}: gives {len(training)} queries to training and "
+                f"{len(validation)} to validation; each needs at least one: use more data or another fraction"
+            )
+        self.training, self.validation = table.take(training), table.take(validation)
+        x = self.training.x
+        self.mean, self.scale = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
+        if settings.standardize and len(x) > 1:
+            self.mean, self.scale = x.mean(0), x.std(0).clamp(min=1e-6)
+        self.train_loader = ResumableLoader(len(training), settings.batch_size, settings.seed, self._train_batch)
+
+    @property
+    def total_steps(self) -> int:
+        return self.settings.epochs * len(self.train_loader)
+
+    def _batch(self, table: Table, rows: Tensor, uniforms: Tensor) -> Batch:
+        return Batch((table.x[rows] - self.mean) / self.scale, table.rewards[rows], uniforms)
+
+    def _train_batch(self, epoch: int, rows: Tensor) -> Batch:
+        # One number a query and epoch, whatever the batch it falls into.
+        stream = np.random.default_rng([self.settings.seed, epoch]).random(len(self.training.ids))
+        return self._batch(self.training, rows, torch.tensor(stream, dtype=torch.float32)[rows])
+
+    def _validation_batch(self, epoch: int, rows: Tensor) -> Batch:
+        return self._batch(self.validation, rows, torch.zeros(len(rows)))
+
+    def train_dataloader(self) -> ResumableLoader[Batch]:
+        return self.train_loader
+
+    def val_dataloader(self) -> ResumableLoader[Batch]:
+        rows, size = len(self.validation.ids), self.settings.batch_size
+        return ResumableLoader(rows, size, self.settings.seed, self._validation_batch, shuffle=False)
+
+    # As in AcceptanceData: Lightning restores a loader's own state only in the middle of an epoch.
+    def state_dict(self) -> dict[str, int]:
+        return self.train_loader.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.train_loader.load_state_dict(state_dict)

@@ -1,0 +1,106 @@
+"""The router's training step: REINFORCE on sampled actions, E[∇ log π(a|x)·r] (Huang et al. 2024, §2.4).
+
+Every arm's reward is known offline, so the same gradient can be had exactly, ∇ Σ_a π(a|x)·r(x, a).
+Shapes: logits and rewards (B, A), uniforms (B,).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..controllers.router import RouterPolicy
+from ..infer.chance import draw
+from .controller_module import ControllerModule
+from .router_data import Batch, RouterData
+from .router_metrics import choice_table, router_metrics
+from .settings import RouterTraining
+
+
+def policy_loss(logits: Tensor, batch: Batch, gradient: str, baseline: str, entropy: float) -> Tensor:
+    """A scalar whose gradient is minus the policy gradient, less ``entropy`` times the policy's entropy."""
+    log_policy = logits.log_softmax(-1)
+    policy = log_policy.exp()
+    if gradient == "exact":
+        taken, got, log_taken = policy, batch.rewards, policy  # ∇π = π·∇log π
+    else:
+        action = draw(policy.detach(), batch.uniforms).unsqueeze(-1)  # (B, 1)
+        got, log_taken = batch.rewards.gather(-1, action), log_policy.gather(-1, action)
+        taken = torch.ones_like(got)
+    advantage = got - baseline_of(batch, (taken * got).sum(-1).detach(), baseline).unsqueeze(-1)
+    gain = (log_taken * advantage.detach()).sum(-1).mean()
+    return -gain - entropy * -(policy * log_policy).sum(-1).mean()
+
+
+def baseline_of(batch: Batch, got: Tensor, baseline: str) -> Tensor:
+    """What is taken off each query's reward (B,); it does not depend on the query's own action, so nothing is biased.
+
+    Args:
+        got: (B,) the rewards that were got; ``batch`` takes the mean of the others'.
+    """
+    if baseline == "query":
+        return batch.rewards.mean(-1)
+    if baseline == "batch" and len(got) > 1:
+        return (got.sum() - got) / (len(got) - 1)
+    return torch.zeros_like(got)
+
+
+def new_policy(hidden_size: int, arms: int, width: int, seed: int) -> RouterPolicy:
+    """A policy with random weights that depend on ``seed`` alone; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return RouterPolicy(hidden_size, arms, width)
+
+
+class RouterModule(ControllerModule):
+    """The policy in training. ``choices`` holds the choice table of the last validation."""
+
+    criterion = "regret"
+
+    def __init__(self, head: RouterPolicy, settings: RouterTraining, data: RouterData, arms: list[str]) -> None:
+        super().__init__()
+        self.head = head
+        self.settings, self.arms = settings, arms
+        self.held_out, self.mean, self.scale = data.validation, data.mean, data.scale
+        self.validation: dict[str, float] = {}
+        self.choices: dict[str, Any] = {}
+        self._seen: list[Tensor] = []
+
+    @property
+    def policy(self) -> RouterPolicy:
+        assert isinstance(self.head, RouterPolicy)
+        return self.head
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        settings = self.settings
+        loss = policy_loss(self.head(batch.x), batch, settings.gradient, settings.baseline, settings.entropy)
+        self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.x))
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._seen.append(self.head(batch.x).double().softmax(-1).cpu())
+
+    def on_validation_epoch_end(self) -> None:
+        probabilities = torch.cat(self._seen).numpy()
+        self._seen.clear()
+        rewards, domains = self.held_out.rewards.double().numpy(), self.held_out.domains
+        self.validation = router_metrics(probabilities, rewards, domains)
+        chosen = np.argmax(probabilities, 1).tolist()
+        self.choices = choice_table(chosen, rewards, domains, self.arms)
+        self.log("val_regret", self.validation["regret"], prog_bar=True, logger=False)
+
+    def findings(self) -> dict[str, Any]:
+        return {"choices": self.choices, "mean": self.mean.tolist(), "scale": self.scale.tolist()}
+
+    def lr_at(self, step: int) -> float:
+        """Constant."""
+        return self.settings.lr
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        settings = self.settings  # betas and epsilon: Table 9
+        return torch.optim.AdamW(
+            self.head.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.99), eps=1e-8
+        )
