@@ -21,8 +21,9 @@ from ..controllers.errors import InputError
 from ..controllers.length import CumulativeConfidence, Fixed, LengthController
 from ..controllers.warp import Warp
 from ..infer.cached_model import CachedModel
-from ..infer.decoder import SpeculativeDecoder, load_length
+from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
+from ..infer.lengths import load_length
 from .assisted import ASSISTED, Transformers
 from .interval import interval
 

@@ -19,11 +19,10 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from ..checkpoints import shipped
 from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
-from ..controllers.fingerprint import PairFingerprint
-from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle, load_trained, parse_rule
+from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle
+from ..controllers.router import Router
 from ..controllers.warp import Warp
 from .batch import Batch, Row
 from .branches import Branches, ancestors_of
@@ -37,8 +36,10 @@ from .encoder_decoder import cached
 from .foresight import foresee
 from .generation import Generation, Round
 from .law import Law
+from .lengths import load_length
 from .models import check_same_tokenizer, load_model, load_tokenizer
 from .prompting import Prompt, encode_prompt, is_batch
+from .routing import Routing, Way, load_routing
 from .text_stream import TextStream
 from .verify import SELECTIONS, VERIFIERS, Verifier, verify_tree
 from .verify.otm import MOST, unknowns
@@ -50,6 +51,7 @@ class SpeculativeDecoder:
     Args:
         target: the model whose text is wanted.
         draft: the model that proposes; None decodes autoregressively. Several feed one tree, each its own branches.
+        routing: chooses one of several ways to decode for each prompt, instead of ``draft`` and ``length``.
         tokenizer: needed for text prompts and text output.
         length: when to stop drafting a chain (default: four tokens).
         verifier: the verification rule's name, see ``specpilot.infer.verify``.
@@ -70,6 +72,7 @@ class SpeculativeDecoder:
         verifier: str = "token-wise",
         tree: Sequence[int] | None = None,
         compile: bool = False,
+        routing: Routing | None = None,
     ) -> None:
         if verifier not in VERIFIERS and verifier not in SELECTIONS:
             raise InputError(f"verifier={verifier!r}: choose one of {', '.join([*VERIFIERS, *SELECTIONS])}")
@@ -78,6 +81,8 @@ class SpeculativeDecoder:
                 f"verifier={verifier!r}: judges one chain; a tree needs one of {', '.join(SELECTIONS)}, which choose "
                 "from several proposals"
             )
+        if routing is not None and (draft is not None or length is not None or tree is not None):
+            raise InputError("routing: its arms have drafts and lengths of their own, and draft chains; leave them out")
         drafts = [] if draft is None else [draft] if isinstance(draft, PreTrainedModel) else list(draft)
         if tree is not None and not drafts:
             raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")
@@ -100,7 +105,8 @@ class SpeculativeDecoder:
                 )
             if model.device != target.device:
                 raise InputError(f"target is on {target.device}, draft on {model.device}; put both on one device")
-        self.target = cached(target, compile=compile)
+        self.target = cached(target, compile=compile) if routing is None else routing.target
+        self.routing = routing
         self.drafts = [cached(model, compile=compile) for model in drafts]
         self.tokenizer = tokenizer
         self.length = length or Fixed(4 if drafts else 0)
@@ -117,9 +123,11 @@ class SpeculativeDecoder:
         target: str,
         draft: str | Sequence[str] | None = None,
         *,
-        length: str | int | LengthController | None = None,
+        length: str | int | LengthController | Sequence[str | int | LengthController] | None = None,
         threshold: float | None = None,
         cost: str | CostModel | None = None,
+        router: str | Router | None = None,
+        sample_arm: bool = False,
         verifier: str = "token-wise",
         tree: str | Sequence[int] | None = None,
         compile: bool = False,
@@ -137,11 +145,28 @@ class SpeculativeDecoder:
             threshold: stopping threshold h of a trained controller, instead of the one its checkpoint names.
             cost: what a token costs, or the file of ``specpilot bench cost --output``: a trained controller then stops
                 where drafting on no longer pays, without a threshold.
+            router: folder or hub id of a trained router, or a router object: for each prompt it chooses one of the
+                arms in ``draft`` (draft models, ``exit:LAYER``, ``autoregressive``; by default those it was trained
+                for). ``length`` is then one for all, or a list with one for each arm.
+            sample_arm: draw the arm from the trained router's policy instead of taking its most likely one.
             compile: pass both models through ``torch.compile``.
 
         Raises:
             InputError: a model, tokenizer or controller is missing or does not belong to this pair.
         """
+        if router is not None:
+            if tree is not None:
+                raise InputError("tree and router: a routed draft is a chain; give one of them")
+            routing, tokenizer = load_routing(
+                router, target, draft,
+                length=length, threshold=threshold, cost=cost, sample=sample_arm,
+                loading={"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code, "compile": compile},
+            )  # fmt: skip
+            return cls(routing.target.model, None, tokenizer, verifier=verifier, routing=routing)
+        if sample_arm:
+            raise InputError("sample_arm: there is no choice to draw; name a router")
+        if length is not None and not isinstance(length, str | int | LengthController):
+            raise InputError("length: several are for the arms of a router; give one, or name a router")
         if cost is not None and (draft is None or length is None or isinstance(length, LengthController)):
             raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
         tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
@@ -190,8 +215,8 @@ class SpeculativeDecoder:
 
         Args:
             prompt: text, token ids, or chat messages; a list of such is decoded as one batch, whose row i says what it
-                would say alone with ``seed + i``, but for rounding. (One after another with trees, and with models that
-                count positions by their cache's columns: MPT and encoder-decoders.)
+                would say alone with ``seed + i``, but for rounding. (One after another with trees, with a router, and
+                with models that count positions by their cache's columns: MPT and encoder-decoders.)
             max_new_tokens: the budget; never exceeded, and never padded out: EOS ends earlier.
             temperature, top_k, top_p: the warp of both models; temperature 0 is greedy.
             seed: same seed, same output on one device; the global random state is neither read nor changed.
@@ -205,8 +230,12 @@ class SpeculativeDecoder:
             if on_tokens is not None:
                 raise InputError("on_tokens: several prompts have no one stream of tokens; give one prompt")
             # One after another, where there is no batch to read: branches of different rows share no columns, and some
-            # models count positions by them.
-            takes_rows = self.tree is None and all(model.takes_holes for model in (self.target, *self.drafts))
+            # models count positions by them; and rows of different arms share no draft's forward.
+            takes_rows = (
+                self.tree is None
+                and self.routing is None
+                and all(model.takes_holes for model in (self.target, *self.drafts))
+            )
             if len(prompt) == 1 or not takes_rows:
                 sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
                 return [
@@ -285,7 +314,10 @@ class SpeculativeDecoder:
     ) -> tuple[Generation, Iterator[list[int]]]:
         generation = Generation(encode_prompt(self.tokenizer, prompt, chat=chat, system=system))
         budget = self._budget(len(generation.prompt_tokens), max_new_tokens)
-        self.length.check_warp(warp)
+        for way in self._ways():
+            way.length.check_warp(warp)
+        if self.routing is not None:
+            self.routing.router.check_warp(warp)
         self._check_transport(warp)
         self._inform(self.length, generation, budget)
         if budget < max_new_tokens:
@@ -295,7 +327,7 @@ class SpeculativeDecoder:
     def _budget(self, prompt_length: int, max_new_tokens: int) -> int:
         if max_new_tokens < 1:
             raise InputError(f"max_new_tokens={max_new_tokens}: must be at least 1")
-        models = [self.target, *self.drafts]
+        models = [self.target, *(draft for way in self._ways() for draft in way.drafts)]
         context = min((m.context for m in models if m.context is not None), default=prompt_length + max_new_tokens)
         if prompt_length >= context:
             raise InputError(f"prompt: {prompt_length} tokens, but the context holds {context}; shorten the prompt")
@@ -316,27 +348,39 @@ class SpeculativeDecoder:
                 "take a smaller top_k or tree"
             )
 
+    def _ways(self) -> Sequence[Way]:
+        """All there are to decode a prompt."""
+        return [Way(self.drafts, self.length)] if self.routing is None else self.routing.ways
+
     @torch.inference_mode()
     def rounds(self, generation: Generation, warp: Warp, budget: int, chance: Chance) -> Iterator[list[int]]:
         """Fill ``generation`` round by round, yielding each round's new tokens. The decoding loop itself.
 
         Invariant between rounds: both caches hold a prefix of ``text``; the target's lacks exactly the last token.
         """
-        target, stats = self.target, generation.stats
-        self.length.start_text()
+        target, stats, routing = self.target, generation.stats, self.routing
 
-        # The prefill's last distribution already gives a token.
+        # The prefill's last distribution already gives a token, and its last hidden state the prompt's embedding.
         started = time.perf_counter()
         text = target.begin(generation.prompt_tokens)
         prompt = as_row(text, target.device)
         room = len(text) + budget + len(self.drafts) * count_nodes(self.tree or ())
         target.start(room)
-        logits, _ = target.forward(prompt, keep=1)
-        for draft in self.drafts:
+        logits, hidden = target.forward(prompt, keep=1)
+        if routing is None:
+            way = Way(self.drafts, self.length)
+        else:
+            embedding = target.embed(hidden)
+            generation.arm = routing.choose(embedding, chance)
+            way = routing.ways[generation.arm]
+        drafts, length = way.drafts, way.length
+        length.start_text()
+        for draft in drafts:  # the others are idle: they do not even read the prompt
             draft.begin(generation.prompt_tokens)
             draft.start(room)
-            if _can_read(draft, text):
-                draft.forward(prompt, keep=1)
+            unread = text[draft.length :]
+            if unread and _can_read(draft, unread):
+                draft.forward(prompt[:, draft.length :], keep=1)
         first = Law.under(warp, logits[0]).sample(0, chance)
         stats.n_target_forwards += 1
         stats.prefill_seconds = time.perf_counter() - started
@@ -346,18 +390,18 @@ class SpeculativeDecoder:
         while generation.tokens[-1] not in self.stop_tokens and len(generation.tokens) < budget:
             started = time.perf_counter()
             left = budget - len(generation.tokens) - 1  # the token after the draft is the target's own
-            proposals = [self._propose(draft, text, warp, chance, left) for draft in self.drafts]
-            proposal = merge(proposals)
+            proposals = [self._propose(draft, length, text, warp, chance, left) for draft in drafts]
+            proposal = merge(proposals) if proposals else NO_DRAFT
             read = as_row([text[-1], *proposal.tokens], target.device)
             branches = None if self.tree is None or not proposal.tokens else _below_last(proposal, len(text))
             logits, _ = target.forward(read, branches=branches)
             verdict = self.verify(Law.under(warp, logits[0]), proposal, chance)
             if proposal.tokens:
-                self.length.end_round(len(proposal.tokens), verdict.accepted)
+                length.end_round(len(proposal.tokens), verdict.accepted)
 
             # Columns of a draft's nodes, in both caches, follow the text's; the draft has not read its last ones.
             target.keep(len(text), [len(text) + node for node in verdict.path])
-            for draft, own in zip(self.drafts, proposals, strict=True):
+            for draft, own in zip(drafts, proposals, strict=True):
                 if own.tokens:
                     path = verdict.path if own is proposal else own.follow([proposal.tokens[n] for n in verdict.path])
                     draft.keep(len(text), [len(text) + n for n in path if len(text) + n < draft.length])
@@ -367,15 +411,19 @@ class SpeculativeDecoder:
 
         if generation.tokens[-1] in self.stop_tokens:
             generation.finish_reason = "eos"
+        if routing is not None and generation.arm is not None and stats.seconds > 0:
+            routing.router.learn(embedding, generation.arm, (stats.n_generated - 1) / stats.seconds)
 
-    def _propose(self, draft: CachedModel, text: list[int], warp: Warp, chance: Chance, longest: int) -> Draft:
+    def _propose(
+        self, draft: CachedModel, length: LengthController, text: list[int], warp: Warp, chance: Chance, longest: int
+    ) -> Draft:
         """A draft after ``text``, up to ``longest`` tokens deep."""
         unread = text[draft.length :]
         if not _can_read(draft, unread):
             return NO_DRAFT
         vocab_size = self.target.vocab_size
         if self.tree is None:
-            chain = Chain(unread, self.length, chance, min(MAX_DRAFT, longest), self.stop_tokens)
+            chain = Chain(unread, length, chance, min(MAX_DRAFT, longest), self.stop_tokens)
             return draft_chain(draft, chain, warp, vocab_size)
         return draft_tree(
             draft, unread, self.tree, warp, chance,
@@ -395,41 +443,6 @@ def _can_read(draft: CachedModel, tokens: list[int]) -> bool:
     Such a token is no text of the tokenizer's; should the target emit one all the same, it goes on alone.
     """
     return max(tokens) < draft.vocab_size
-
-
-def load_length(
-    spec: str,
-    target: PreTrainedModel,
-    draft: PreTrainedModel | None,
-    tokenizer: PreTrainedTokenizerBase,
-    threshold: float | None = None,
-    cost: CostModel | None = None,
-) -> LengthController:
-    """The length controller ``spec`` names: a rule, or a trained one (shipped, local or on the hub).
-
-    Raises:
-        InputError: no such rule or controller, or it was trained for another pair, or it does not go by cost.
-    """
-    rule = parse_rule(spec)
-    if rule is not None and threshold is not None:
-        raise InputError(f"threshold={threshold}: only a trained head has one; length={spec!r} names its own")
-    if rule is not None and cost is not None:
-        raise InputError(
-            f"cost: the rule {spec!r} does not ask what a token costs; give a trained controller as length"
-        )
-    if rule is not None:
-        return rule
-    if draft is None:
-        raise InputError(f"length={spec!r}: without a draft model there is nothing to stop; name one")
-    local = shipped(spec)
-    return load_trained(
-        str(local) if local is not None else spec,
-        PairFingerprint.of(target, draft, tokenizer),
-        target.device,
-        draft.get_output_embeddings().weight,
-        threshold=threshold,
-        cost=cost,
-    )
 
 
 def stop_tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:

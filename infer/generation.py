@@ -95,6 +95,7 @@ class Generation:
         tokens: generated ids, the end token included where it was reached.
         text: their text, special tokens left out.
         finish_reason: ``"eos"``, ``"length"`` (the budget) or ``"context"`` (the model's longest input).
+        arm: which arm a router chose, counted from 0; None without a router.
         rounds: the trace. Round 0 is the token taken from the prefill: nothing drafted, one emitted.
     """
 
@@ -102,6 +103,7 @@ class Generation:
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     finish_reason: str = "length"
+    arm: int | None = None
     rounds: list[Round] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
 

@@ -33,7 +33,8 @@ from specpilot.controllers.length.rate import LoggedRound, RunningRatio, optimal
 from specpilot.controllers.length.rate_optimal import PRIOR, PROBE, ROUNDS, TOKENS
 from specpilot.controllers.origin import Origin
 from specpilot.controllers.warp import Warp
-from specpilot.infer.decoder import SpeculativeDecoder, load_length
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.lengths import load_length
 from specpilot.infer.models import load_causal_lm, load_tokenizer
 
 from .tiny import make

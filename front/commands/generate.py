@@ -18,7 +18,9 @@ def generate(
     *,
     target: str = "tiny",
     draft: str | list[str] | None = "tiny-draft",
-    length: int | str | None = None,
+    length: int | str | list[int | str] | None = None,
+    router: str | None = None,
+    sample_arm: bool = False,
     threshold: float | None = None,
     cost: str | None = None,
     tree: str | None = None,
@@ -47,6 +49,9 @@ def generate(
         draft: The model that proposes tokens; it shares the target's vocabulary. Several, as "[a,b]", feed one tree.
         length: What ends a draft: a number of tokens (4 if not given), a controller checkpoint (folder or hub id), a
             rule such as "cumulative-confidence:0.4", or "none" for plain autoregressive decoding.
+        router: Trained router (folder or hub id): it chooses between several drafts, "[a,b,exit:2,autoregressive]", by
+            the prompt. Its own arms if the draft is left as it is; the length is then one for all, or a list.
+        sample_arm: Draw the arm from the router's policy instead of taking its most likely one.
         threshold: Stopping threshold of a trained controller, in place of the one its checkpoint names.
         cost: File of `specpilot bench cost --output`, or how many verifications a draft step costs, such as 0.2: a
             trained controller then stops where drafting on no longer pays, without a threshold.
@@ -78,8 +83,10 @@ def generate(
     quiet()
     decoder = SpeculativeDecoder.from_pretrained(
         target,
-        draft,
+        None if router is not None and draft == "tiny-draft" else draft,  # the default is no choice of arms
         length=length,
+        router=router,
+        sample_arm=sample_arm,
         threshold=threshold,
         cost=cost,
         tree=tree,
@@ -109,6 +116,8 @@ def generate(
     else:
         print(generation.text if live is None else live.flush())
     if stats:
+        if decoder.routing is not None and generation.arm is not None:
+            print(f"arm: {decoder.routing.arms[generation.arm].name}", file=sys.stderr)
         _print_stats(generation)
 
 
@@ -144,6 +153,7 @@ def _as_json(generation: Generation) -> str:
         "text": generation.text,
         "tokens": generation.tokens,
         "finish_reason": generation.finish_reason,
+        "arm": generation.arm,
         "stats": asdict(stats) | rates,
         "rounds": rounds,
     }

@@ -1,0 +1,46 @@
+"""Length controllers by name, for a pair that is loaded."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..checkpoints import shipped
+from ..controllers.cost_model import CostModel
+from ..controllers.errors import InputError
+from ..controllers.fingerprint import PairFingerprint
+from ..controllers.length import LengthController, load_trained, parse_rule
+
+
+def load_length(
+    spec: str,
+    target: PreTrainedModel,
+    draft: PreTrainedModel | None,
+    tokenizer: PreTrainedTokenizerBase,
+    threshold: float | None = None,
+    cost: CostModel | None = None,
+) -> LengthController:
+    """The length controller ``spec`` names: a rule, or a trained one (shipped, local or on the hub).
+
+    Raises:
+        InputError: no such rule or controller, or it was trained for another pair, or it does not go by cost.
+    """
+    rule = parse_rule(spec)
+    if rule is not None and threshold is not None:
+        raise InputError(f"threshold={threshold}: only a trained head has one; length={spec!r} names its own")
+    if rule is not None and cost is not None:
+        raise InputError(
+            f"cost: the rule {spec!r} does not ask what a token costs; give a trained controller as length"
+        )
+    if rule is not None:
+        return rule
+    if draft is None:
+        raise InputError(f"length={spec!r}: without a draft model there is nothing to stop; name one")
+    local = shipped(spec)
+    return load_trained(
+        str(local) if local is not None else spec,
+        PairFingerprint.of(target, draft, tokenizer),
+        target.device,
+        draft.get_output_embeddings().weight,
+        threshold=threshold,
+        cost=cost,
+    )

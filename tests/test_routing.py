@@ -1,0 +1,252 @@
+"""The router in the decoder: exact laws, greedy text, idle drafts, arms refused by name, the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot.cli import main
+from specpilot.controllers.arms import Arm
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.fingerprint import model_fingerprint, tokenizer_fingerprint
+from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
+from specpilot.controllers.router import RandomRouter, Router, RouterConfig, RouterPolicy, SingleArm, save_router
+from specpilot.controllers.warp import Warp
+from specpilot.infer.arms import load_arms
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.chance import Chance
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.early_exit import EarlyExit
+from specpilot.infer.encoder_decoder import cached
+from specpilot.infer.models import load_model, load_tokenizer
+from specpilot.infer.routing import Routing, Way
+from transformers import PreTrainedModel
+
+from .test_lossless import assert_same, decoder_law, target_law
+from .tiny import byte_tokenizer, make, save_pair
+
+KINDS = [
+    Arm("draft", "one", "a"),
+    Arm("draft", "two", "b"),
+    Arm("exit", "exit:1", layer=1),
+    Arm("autoregressive", "ar"),
+]
+
+
+def routed(
+    target: PreTrainedModel,
+    drafts: Sequence[PreTrainedModel],
+    router: Router,
+    lengths: Sequence[Any],
+    lean: bool = True,
+) -> SpeculativeDecoder:
+    """Two drafts, an early exit and nothing, as far as there are lengths for them."""
+    reader = cached(target)
+    ways = [Way([cached(draft)], length) for draft, length in zip(drafts, lengths, strict=False)]
+    if len(lengths) > len(drafts):
+        ways.append(Way([EarlyExit(reader, 1)], lengths[len(drafts)]))
+    if len(lengths) > len(drafts) + 1:
+        ways.append(Way([], Fixed(0)))
+    return SpeculativeDecoder(target, None, routing=Routing(reader, router, KINDS[: len(ways)], ways))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
+@pytest.mark.parametrize("warp", [Warp(1.0, 2), Warp(0.0)])
+def test_law_under_a_random_router(architecture: str, warp: Warp) -> None:
+    """Every arm, every outcome, through the real caches, the early exit's on the target's."""
+    sizes = {"vocab": 3, "hidden": 8, "context": 32}
+    target = make(architecture, seed=3, layers=2, sharpness=6.0, **sizes).double()
+    drafts = [make(architecture, seed=seed, layers=1, sharpness=6.0, **sizes).double() for seed in (1003, 1004)]
+    lengths = [Fixed(2), CumulativeConfidence(0.35), Fixed(2), Fixed(0)]
+    decoder = routed(target, drafts, RandomRouter(4), lengths)
+    assert_same(decoder_law(decoder, warp, budget=4), target_law(CachedModel(target), warp))
+
+
+class InTurn(Router):
+    """Each arm once, then again."""
+
+    def __init__(self, arms: int) -> None:
+        self.arms, self.calls = arms, 0
+        self.learnt: list[tuple[int, float]] = []
+
+    def weigh(self, embedding: torch.Tensor) -> list[float]:
+        self.calls += 1
+        self.embedding = embedding
+        return [float(arm == (self.calls - 1) % self.arms) for arm in range(self.arms)]
+
+    def learn(self, embedding: torch.Tensor, arm: int, rate: float) -> None:
+        assert embedding is self.embedding
+        self.learnt.append((arm, rate))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "bloom"])
+def test_greedy_text_is_the_targets_whatever_the_arm(architecture: str) -> None:
+    options = {} if architecture == "bloom" else {"context": 64}
+    target = make(architecture, seed=1, layers=3, **options)
+    drafts = [make(architecture, seed=seed, layers=1, **options) for seed in (1, 2)]
+    router = InTurn(4)
+    decoder = routed(target, drafts, router, [Fixed(3), Heuristic(), Fixed(4), Fixed(0)])
+    plain = SpeculativeDecoder(target, None)
+    for prompt in ([1, 2, 3], [9, 60, 33, 2, 7]):
+        expected = plain.generate(prompt, max_new_tokens=20, temperature=0).tokens
+        for arm in range(4):
+            generation = decoder.generate(prompt, max_new_tokens=20, temperature=0)
+            assert (generation.arm, generation.tokens) == (arm, expected)
+            with torch.inference_mode():
+                hidden = target(input_ids=torch.tensor([prompt]), output_hidden_states=True).hidden_states[-1][0, -1]
+            torch.testing.assert_close(router.embedding, hidden, rtol=1e-3, atol=1e-4)
+            stats = generation.stats
+            assert (stats.n_draft_forwards == 0) == (arm == 3)
+            trimmed = stats.n_generated + stats.n_discarded
+            assert stats.n_draft_forwards + stats.n_target_forwards == trimmed
+    assert [arm for arm, _ in router.learnt] == [0, 1, 2, 3] * 2
+    assert all(rate > 0 for _, rate in router.learnt)
+    both = decoder.generate([[1, 2, 3], [4, 5]], max_new_tokens=5, temperature=0)
+    assert [generation.arm for generation in both] == [0, 1]
+
+
+def test_encoder_decoders_are_routed_by_the_mean_of_the_encoding() -> None:
+    target, drafts = make("t5", seed=0), [make("t5", seed=seed, layers=1) for seed in (1, 2)]
+    router = InTurn(2)
+    decoder = routed(target, drafts, router, [Fixed(2), Fixed(3)])
+    expected = SpeculativeDecoder(target, None).generate([5, 6, 7], max_new_tokens=12, temperature=0).tokens
+    for arm in range(2):
+        generation = decoder.generate([5, 6, 7], max_new_tokens=12, temperature=0)
+        assert (generation.arm, generation.tokens) == (arm, expected)
+    encoded = target.get_encoder()(input_ids=torch.tensor([[5, 6, 7]])).last_hidden_state[0].mean(0)
+    torch.testing.assert_close(router.embedding, encoded, rtol=1e-4, atol=1e-5)
+
+
+def test_idle_drafts_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does anything read the prompt twice: the target once, the chosen draft once, an exit not at all."""
+    target = make(seed=1, layers=2)
+    drafts = [make(seed=seed, layers=1) for seed in (1, 2)]
+    decoder = routed(target, drafts, InTurn(4), [Fixed(3), Fixed(3), Fixed(2), Fixed(0)])
+    assert decoder.routing is not None
+    reads: dict[int, list[int]] = {}
+    plain = CachedModel.forward
+
+    def watched(model: CachedModel, tokens: torch.Tensor, **options: Any) -> Any:
+        reads.setdefault(id(model), []).append(tokens.shape[1])
+        return plain(model, tokens, **options)
+
+    monkeypatch.setattr(CachedModel, "forward", watched)
+    models = [way.drafts[0] if way.drafts else None for way in decoder.routing.ways]
+    prompt = list(range(1, 30))
+    for arm, model in enumerate(models):
+        reads.clear()
+        assert decoder.generate(prompt, max_new_tokens=10).arm == arm
+        assert reads.keys() == {id(decoder.target)} | ({id(model)} if model is not None else set())
+        assert [n for n in reads[id(decoder.target)] if n > 4] == [29]
+        if model is not None:
+            assert [n for n in reads[id(model)] if n > 3] == ([29] if arm < 2 else [])
+
+
+def test_a_certain_choice_is_no_toss() -> None:
+    """The same text, seed for seed, as without a router."""
+    target, draft = make(seed=1), make(seed=2, layers=1)
+    decoder = routed(target, [draft, draft], SingleArm(0, 2), [Fixed(3), Fixed(3)])
+    plain = SpeculativeDecoder(target, draft, length=Fixed(3))
+    for seed in range(3):
+        assert (
+            decoder.generate([1, 2], max_new_tokens=20, seed=seed).tokens
+            == plain.generate([1, 2], max_new_tokens=20, seed=seed).tokens
+        )
+    weights = Routing(decoder.target, RandomRouter(2), KINDS[:2], [Way([], Fixed(0))] * 2)
+    assert {weights.choose(torch.zeros(32), Chance(seed)) for seed in range(20)} == {0, 1}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+    """Target, draft, and a router for them, an early exit and no draft."""
+    folder = tmp_path_factory.mktemp("routed")
+    target, draft = save_pair(folder)
+    model, tokenizer = load_model(target), load_tokenizer(target)
+    loaded = load_arms(
+        [draft, "exit:1", "autoregressive"], CachedModel(model), tokenizer, exits=EarlyExit, dtype="float32",
+        device="cpu",
+    )  # fmt: skip
+    config = RouterConfig(
+        32, 16, tuple(arm.arm for arm in loaded), target, model_fingerprint(model), tokenizer_fingerprint(tokenizer),
+        Warp(), "rouge", 0.5, "parameters", "d" * 64,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        policy = RouterPolicy(32, 3, 16)
+    save_router(folder / "router", policy, config)
+    with torch.no_grad():
+        policy.out.bias[1] += 100  # always the exit
+    save_router(folder / "exits", policy, replace(config, metrics={}))
+    return target, draft, str(folder / "router")
+
+
+def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
+    target, draft, router = saved
+    decoder = SpeculativeDecoder.from_pretrained(target, router=router, length=["3", 2, "none"])
+    assert decoder.routing is not None
+    assert [arm.name for arm in decoder.routing.arms] == [draft, "exit:1", "autoregressive"]
+    assert [way.length.k for way in decoder.routing.ways] == [3, 2, 0]  # type: ignore[attr-defined]
+    plain = SpeculativeDecoder.from_pretrained(target)
+    prompt = "some words"
+    expected = plain.generate(prompt, max_new_tokens=16, temperature=0).tokens
+    arms = [draft, "exit:1", "autoregressive"]
+    for options in ({}, {"sample_arm": True}, {"length": "cumulative-confidence:0.4"}, {"draft": arms}):
+        decoder = SpeculativeDecoder.from_pretrained(target, router=router, **options)  # type: ignore[arg-type]
+        generation = decoder.generate(prompt, max_new_tokens=16, temperature=0)
+        assert generation.tokens == expected
+        assert generation.arm in range(3)
+    with pytest.warns(UserWarning, match="the router was trained under"):
+        decoder.generate(prompt, max_new_tokens=2, temperature=0.3)
+
+
+def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], tmp_path: Path) -> None:
+    target, draft, router = saved
+    arms = [draft, "exit:1", "autoregressive"]
+
+    def load(**options: Any) -> SpeculativeDecoder:
+        return SpeculativeDecoder.from_pretrained(**{"target": target, "router": router, **options})
+
+    other, other_draft = save_pair(tmp_path, target_seed=5, draft_seed=6)
+    make("llama", vocab=300, layers=1).save_pretrained(tmp_path / "wide")
+    byte_tokenizer(extra=3).save_pretrained(tmp_path / "wide")
+    wide = str(tmp_path / "wide")
+    for options, words in (
+        ({"draft": arms[:2]}, "^arm 'autoregressive': is missing"),
+        ({"draft": [arms[1], arms[0], arms[2]]}, "^arm 'exit:1': is number 1, where the router has"),
+        ({"draft": [other_draft, *arms[1:]]}, rf"^arm '{draft}': is missing"),
+        ({"draft": [*arms, other_draft]}, rf"^arm '{other_draft}': the router does not know it"),
+        ({"draft": [draft]}, "a router chooses between two or more"),
+        ({"draft": [draft, wide]}, rf"^arm '{wide}': target and draft do not share a tokenizer"),
+        ({"target": other, "draft": arms}, "another target is given"),
+        ({"length": [1, 2]}, "length: 2 for 3 arms"),
+        ({"length": "oracle"}, rf"^arm '{draft}': length='oracle'"),
+        ({"length": "tiny-head"}, rf"^arm '{draft}': the controller was trained for"),
+        ({"tree": "2x1"}, "tree and router"),
+        ({"router": RandomRouter(3)}, "names no arms"),
+        ({"router": RandomRouter(2), "draft": arms}, "chooses between 2 arms, but 3 are given"),
+        ({"router": RandomRouter(3), "draft": arms, "sample_arm": True}, "sample_arm"),
+        ({"router": None, "sample_arm": True}, "sample_arm"),
+        ({"router": None, "length": [1, 2]}, "length: several"),
+        ({"router": str(tmp_path / "nothing")}, "no controller folder"),
+    ):
+        with pytest.raises(InputError, match=words):
+            load(**options)
+
+
+def test_on_the_command_line(saved: tuple[str, str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    target, _, router = saved
+    exits = str(Path(router).parent / "exits")
+    words = ["generate", "some words", "--target", target, "--router", exits, "--no-chat", "--max-new-tokens", "8"]
+    assert main([*words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["arm"] == 1
+    assert report["stats"]["n_draft_forwards"] > 0
+    assert main([*words, "--stats", "--sample-arm", "--length", "[2,3,none]"]) == 0
+    assert "arm: exit:1" in capsys.readouterr().err
+    assert main([*words, "--draft", "[exit:1,autoregressive]"]) == 2
+    assert "is missing; the router was trained for" in capsys.readouterr().err
