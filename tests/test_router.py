@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.router import (
     Arm,
+    OnlineRouter,
     PolicyRouter,
     RandomRouter,
     RouterConfig,
@@ -21,6 +23,7 @@ from specpilot.controllers.router import (
     parse_arm,
     save_router,
 )
+from specpilot.controllers.router.baselines import baseline_choices
 from specpilot.controllers.warp import Warp
 
 ARMS = (
@@ -158,3 +161,45 @@ def test_a_policy_of_other_sizes_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="NaN"):
         save_router(tmp_path / "router", policy, CONFIG)
     assert not (tmp_path / "router").exists()
+
+
+def test_the_online_router_begins_as_the_policy_and_moves_on() -> None:
+    """The policy is sure of the arm that is worst: a few generations of each kind of prompt teach otherwise."""
+    policy = PolicyRouter(make_policy(arms=3))
+    with torch.no_grad():
+        for layer in (policy.policy.first, policy.policy.second, policy.policy.out):
+            layer.weight.zero_()
+            layer.bias.zero_()
+        policy.policy.first.weight[0, 0], policy.policy.second.weight[0, 0] = 3, 3
+        policy.policy.out.weight[:, 0] = torch.tensor([4.0, -4.0, 0.0])
+    router = OnlineRouter(policy)
+    kinds = [torch.eye(8)[0], -torch.eye(8)[0]]
+    assert [router.weigh(x).index(1.0) for x in kinds] == [0, 1]  # as offline
+    rates = [[100.0, 100.0, 150.0], [100.0, 150.0, 100.0]]  # the policy is wrong about the first kind only
+    chosen = []
+    for turn in range(60):
+        kind = turn % 2
+        arm = router.weigh(kinds[kind]).index(1.0)
+        chosen.append((kind, arm))
+        router.learn(kinds[kind], arm, rates[kind][arm])
+    assert set(chosen[-20:]) == {(0, 2), (1, 1)}
+    assert router.counts == [sum(arm == i for _, arm in chosen) for i in range(3)]
+    with pytest.raises(InputError, match="explore=-1"):
+        OnlineRouter(policy, explore=-1)
+
+
+def test_baselines_where_the_best_arm_shows() -> None:
+    generator = np.random.default_rng(0)
+    x, new = generator.normal(size=(200, 4)), generator.normal(size=(50, 4))
+
+    def worth(x: np.ndarray) -> np.ndarray:
+        return np.stack([x[:, 0], -x[:, 0], np.full(len(x), -0.1)], 1)
+
+    chosen = baseline_choices(x, worth(x), new, worth(new))
+    oracle = worth(new).argmax(1)
+    assert (chosen["oracle"] == oracle).all()
+    assert (chosen["logistic"] == oracle).mean() > 0.9
+    assert (chosen["neighbours"] == oracle).mean() > 0.8
+    assert len(set(chosen["best_single"])) == 1
+    same = baseline_choices(x, np.ones((200, 2)) * [1, 0], new, np.ones((50, 2)))
+    assert (same["logistic"] == 0).all()

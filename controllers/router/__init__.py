@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_arms, check_enough, parse_arm
 from .base import Router
 from .checkpoint import RouterConfig, TrainedRouter, load_router, save_router
+from .online import OnlineRouter
 from .policy import PolicyRouter, RouterPolicy
 from .simple import RandomRouter, SingleArm
 
@@ -13,6 +14,7 @@ __all__ = [
     "DRAFT",
     "EXIT",
     "Arm",
+    "OnlineRouter",
     "PolicyRouter",
     "RandomRouter",
     "Router",
