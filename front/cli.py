@@ -43,6 +43,7 @@ COMMANDS: Commands = {
         "cost": bench.cost,
         "stopping": bench.stopping,
         "ablation": ablation.ablation,
+        "router": bench.router,
         "otm": bench.otm,
         "spectr": bench.spectr,
     },

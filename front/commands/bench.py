@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bench.router_work import RouterWorkload
 from ..bench.workload import CostWorkload, Workload
 from ..data_gen.settings import AcceptanceData
 
@@ -254,7 +255,35 @@ def spectr(settings: Workload) -> None:
     _end(result, settings)
 
 
-def _begin(settings: Workload, **counts: int) -> tuple[Console, Callable[[str, int], AbstractContextManager[Advance]]]:
+def router(settings: RouterWorkload, *, output: Path | None = None) -> None:
+    """Routers against single drafts, and the tables of assistant selection on held-out prompts.
+
+    Args:
+        output: File that gets the same JSON.
+    """
+
+    from ..bench.router import bench_router
+    from ..bench.router_report import tables
+    from ..controllers.router import RouterPolicy
+    from ..data_gen.router_dataset import RouterDataset
+    from ..train.router import fit_policy
+    from ..train.router_data import table_of
+    from ..train.settings import RouterTraining
+
+    def fit(data: RouterDataset, **options: Any) -> RouterPolicy:
+        training = RouterTraining(data=settings.work, device="cpu", **options)
+        return fit_policy(table_of(data, training), training)
+
+    console, progress = _begin(settings)
+    result = bench_router(settings, fit, console, progress)
+    for table in tables(result):
+        console.print(table)
+    _end(result, settings, output)
+
+
+def _begin(
+    settings: Workload | RouterWorkload, **counts: int
+) -> tuple[Console, Callable[[str, int], AbstractContextManager[Advance]]]:
     """A console for what is not the result, and a progress bar on it; ``counts`` must be positive."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -278,7 +307,7 @@ def _begin(settings: Workload, **counts: int) -> tuple[Console, Callable[[str, i
     return console, progress
 
 
-def _end(result: dict[str, Any], settings: Workload, output: Path | None = None, **more: int) -> None:
+def _end(result: dict[str, Any], settings: Workload | RouterWorkload, output: Path | None = None, **more: int) -> None:
     """The result as one line of JSON, with what it was made of and on; also in the file ``output``."""
     import json
     from dataclasses import asdict

@@ -1,0 +1,384 @@
+"""``specpilot bench router``: routers on held-out prompts, and the tables of assistant selection (Huang et al. 2024).
+
+Rewards are made once, for all arms, on training and held-out prompts. Every arm decodes every held-out prompt, the
+configurations in turn, and so do the routers themselves; tables of other policies are made of the arms' runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from ..controllers.length import Fixed, LengthController
+from ..controllers.router import OnlineRouter, PolicyRouter, Router, RouterPolicy, SingleArm
+from ..controllers.router.baselines import baseline_choices
+from ..data_gen.rewards import rewards
+from ..data_gen.router import make_router_data
+from ..data_gen.router_dataset import RouterDataset, read_router_dataset
+from ..data_gen.settings import RouterData
+from ..infer.arms import LoadedArm, load_arms
+from ..infer.decoder import SpeculativeDecoder
+from ..infer.early_exit import EarlyExit
+from ..infer.encoder_decoder import cached
+from ..infer.generation import Stats
+from ..infer.lengths import load_length
+from ..infer.models import load_model, load_tokenizer
+from ..infer.routing import Routing, Way
+from .decoding import measure
+from .interval import interval
+from .router_tables import (
+    OURS,
+    PAPER,
+    Choices,
+    Fit,
+    Grid,
+    accuracy,
+    alpha_sweep,
+    arm_set_table,
+    domains_of,
+    embeddings,
+    example_curve,
+    greedy,
+    policy_of,
+    sampled,
+    subset,
+)
+from .router_work import RouterWorkload
+
+AUTOREGRESSIVE = "autoregressive"
+LEARNED = "learned"
+
+
+class Bench:
+    """Target, arms and held-out prompts, loaded once; configurations are made of them."""
+
+    def __init__(self, work: RouterWorkload) -> None:
+        self.work = work
+        self.tokenizer = load_tokenizer(work.target)
+        self.target = cached(load_model(work.target, dtype=work.dtype, device=work.device))
+        self.loaded: dict[str, LoadedArm] = {
+            arm.arm.name: arm
+            for arm in load_arms(
+                work.arms, self.target, self.tokenizer, exits=EarlyExit, dtype=work.dtype, device=work.device
+            )
+        }
+        learned = work.learned if isinstance(work.learned, tuple) else (work.learned,) * len(work.drafts)
+        self.rules = dict(zip(work.drafts, learned, strict=True))
+
+    def length(self, arm: str, label: str) -> LengthController:
+        """The controller behind a label: a number, or ``learned``; exits follow the first draft's rule."""
+        model = self.loaded[arm].model
+        if model is None:
+            return Fixed(0)
+        spec = self.rules.get(arm, self.rules[self.work.drafts[0]]) if label == LEARNED else label
+        return load_length(spec, self.target.model, model.model, self.tokenizer)
+
+    def decoder(self, names: Sequence[str], router: Router, label: str) -> SpeculativeDecoder:
+        arms = [self.loaded[name] for name in names]
+        ways = [
+            Way([] if arm.model is None else [arm.model], self.length(name, label))
+            for name, arm in zip(names, arms, strict=True)
+        ]
+        routing = Routing(self.target, router, [arm.arm for arm in arms], ways)
+        return SpeculativeDecoder(self.target.model, None, self.tokenizer, routing=routing)
+
+    def single(self, name: str, label: str) -> SpeculativeDecoder:
+        return self.decoder([name, AUTOREGRESSIVE] if name != AUTOREGRESSIVE else [name, self.work.drafts[0]],
+                            SingleArm(0, 2), label)  # fmt: skip
+
+
+def bench_router(
+    work: RouterWorkload, fit: Fit, console: Console, progress: Callable[[str, int], Any]
+) -> dict[str, Any]:
+    """Everything; ``fit(dataset, **settings)`` trains a policy."""
+    train, test = datasets(work, console)
+    bench = Bench(work)
+    prompts = [row.prompt_ids for row in test.rows]
+    fixed = str(work.length)
+    main = [*work.drafts, AUTOREGRESSIVE]
+    no_help = [*work.pair, AUTOREGRESSIVE]
+    policy = fit(subset(train, main), **OURS)
+    fallback = fit(subset(train, no_help), **OURS)
+
+    grid_labels = [(name, label) for name in work.arms if name != AUTOREGRESSIVE for label in (fixed, LEARNED)]
+    grid_labels += [(name, str(k)) for name in work.drafts for k in work.lengths if str(k) != fixed]
+    singles = {(AUTOREGRESSIVE, ""): bench.single(AUTOREGRESSIVE, fixed)}
+    singles |= {(name, label): bench.single(name, label) for name, label in grid_labels}
+    routers = {
+        "router": bench.decoder(main, PolicyRouter(policy), fixed),
+        "router_sampled": bench.decoder(main, PolicyRouter(policy, sample=True), fixed),
+        "router_and_length": bench.decoder(main, PolicyRouter(policy), LEARNED),
+        "router_no_help": bench.decoder(no_help, PolicyRouter(fallback), fixed),
+    }
+    decoders = {f"{name}@{label}": decoder for (name, label), decoder in singles.items()} | routers
+    with progress("generations", len(decoders) * len(prompts)) as advance:
+        measured = measure(
+            {name: (decoder, None) for name, decoder in decoders.items()}, prompts, work.sampling, on_progress=advance
+        )
+    grid = Grid({(name, label): measured[f"{name}@{label}"].runs for name, label in singles})
+
+    result = headline(work, train, test, policy, main, grid, {name: measured[name].runs for name in routers})
+    result["autoregressive"] = no_help_loss(
+        train, test, no_help, fallback, grid, measured["router_no_help"].runs, fixed
+    )
+    result["autoregressive_loss"] = result["autoregressive"]["loss"]
+    result["overhead"] = overhead(routers["router"], prompts[: max(1, len(prompts) // 4)], work.sampling)
+    result["overhead_share"] = result["overhead"]["share"]
+    result["selection"] = selection(fit, train, test, main, grid, fixed)
+    result["online"] = online(fit, train, test, main, grid, fixed)
+
+    everywhere = list(dict.fromkeys(row.domain for row in train.rows))
+    exits = [f"exit:{layer}" for layer in work.exits]
+    sets = {"all drafts": list(work.drafts), "specialists": list(work.drafts[1:]), "with autoregressive": main}
+    result["tables"] = {
+        "table_1": arm_set_table(fit, train, test, work.pair, grid, fixed, work.pair_domains, **OURS),
+        "table_1_paper_settings": arm_set_table(fit, train, test, work.pair, grid, fixed, work.pair_domains, **PAPER),
+        "figure_2": alpha_sweep(fit, train, test, [work.drafts[0], *exits], grid, fixed, work.alphas),
+        "figure_3": example_curve(fit, train, test, main, grid, fixed, work.examples),
+        "table_3_4": arm_set_table(fit, train, test, no_help, grid, fixed, everywhere, **OURS),
+        "table_5": {
+            name: arm_set_table(fit, train, test, arms, grid, fixed, everywhere, **OURS) for name, arms in sets.items()
+        },
+        "table_6": arm_set_table(fit, train, test, [*exits, AUTOREGRESSIVE], grid, fixed, everywhere, **OURS),
+        "tables_11_12": {
+            str(k): arm_set_table(fit, train, test, work.drafts, grid, str(k), everywhere, **OURS)
+            for k in sorted({*work.lengths, work.length})
+        },
+        "tables_13_14": temperatures(work, bench, fit, train, test, progress),
+    }
+    return result
+
+
+def datasets(work: RouterWorkload, console: Console) -> tuple[RouterDataset, RouterDataset]:
+    """Training and held-out prompts with every arm's rewards, made or gone on with."""
+    found = []
+    for split, limit in (("train", work.train_limit), ("test", work.limit)):
+        settings = RouterData(
+            target=work.target, arms=work.arms, split=split, limit=limit, max_new_tokens=min(64, work.max_new_tokens),
+            temperature=work.temperature, top_k=work.top_k, dtype=work.dtype, device=work.device,
+        )  # fmt: skip
+        found.append(read_router_dataset(make_router_data(settings, Path(work.work) / split, console)))
+    train, test = found
+    return train, replace(test, times=train.times)  # one machine, one price
+
+
+def totals(runs: Sequence[Stats]) -> tuple[Any, Any]:
+    """Tokens and seconds (N,), prefill included."""
+    tokens = np.array([run.n_generated for run in runs], dtype=float)
+    return tokens, np.array([run.seconds + run.prefill_seconds for run in runs])
+
+
+def rate_row(runs: Sequence[Stats], base: Sequence[Stats], where: Any = slice(None)) -> dict[str, float]:
+    """Tokens per second, and the ratio to ``base`` with its 95 % interval over prompts."""
+    tokens, seconds = (x[where] for x in totals(runs))
+    ratio, low, high = interval(
+        lambda a, b, c, d: (a / b) / (c / d), tokens, seconds, *(x[where] for x in totals(base))
+    )
+    return {"tokens_per_second": float(tokens.sum() / seconds.sum()), "ratio": ratio, "low": low, "high": high}
+
+
+def headline(
+    work: RouterWorkload, train: RouterDataset, test: RouterDataset, policy: RouterPolicy, main: Sequence[str],
+    grid: Grid, routed: dict[str, Sequence[Stats]],
+) -> dict[str, Any]:  # fmt: skip
+    """Selection, throughput by domain against the best single draft there, and the mixture."""
+    fixed, ours = str(work.length), subset(test, main)
+    where = domains_of(ours)
+    choices = greedy(policy_of(policy, ours))
+    worth = rewards(ours, "throughput", length=work.length)
+    found = accuracy(choices, rewards(ours, "throughput"), where)
+    # The best draft of a domain is chosen on training prompts: chosen on these, luck would count as merit.
+    known = subset(train, main)
+    known_worth, known_where = rewards(known, "throughput", length=work.length), domains_of(known)
+    rows = np.arange(len(choices))
+    by_domain: dict[str, Any] = {}
+    best = np.zeros(len(choices), dtype=np.int64)
+    for domain in dict.fromkeys(where.tolist()):
+        here = where == domain
+        best[here] = known_worth[known_where == domain].mean(0)[: len(work.drafts)].argmax()
+        arm = main[int(best[here][0])]
+        by_domain[domain] = {
+            "best_draft": arm,
+            "prompts": int(here.sum()),
+            "router": rate_row(routed["router"], grid.of(arm, fixed), here),
+            "cost_model": float(worth[rows, choices][here].sum() / worth[rows, best][here].sum()),
+        }
+    whole = [grid.of(main[arm], fixed)[i] for i, arm in enumerate(best)]
+    base = grid.of(AUTOREGRESSIVE, "")
+    single = {label: {name: rate_row(grid.of(name, label), base) for name in main} for label in (fixed, LEARNED)}
+    top = {label: max(work.drafts, key=lambda n: single[label][n]["tokens_per_second"]) for label in single}
+    mixture = {
+        "best_single": {"arm": top[fixed], **single[fixed][top[fixed]]},
+        "best_single_and_length": {"arm": top[LEARNED], **single[LEARNED][top[LEARNED]]},
+        **{name: rate_row(routed[name], base) for name in ("router", "router_sampled", "router_and_length")},
+    }
+    both = routed["router_and_length"]
+    return {
+        "selection_accuracy": found["where_domains_differ"],
+        "selection_accuracy_of": found,
+        "throughput_vs_best_arm": rate_row(routed["router"], whole)["ratio"],
+        "throughput_vs_best_arm_interval": rate_row(routed["router"], whole),
+        "throughput_vs_best_arm_cost_model": float(worth[rows, choices].sum() / worth[rows, best].sum()),
+        "by_domain": by_domain,
+        "mixture": mixture,
+        "both_against": {
+            "router": rate_row(both, routed["router"]),
+            "best_single_and_length": rate_row(both, grid.of(top[LEARNED], LEARNED)),
+            "best_single": rate_row(both, grid.of(top[fixed], fixed)),
+        },
+        "router_against_single": {name: rate_row(routed["router"], grid.of(name, fixed)) for name in work.drafts},
+        "single": single,
+    }
+
+
+def no_help_loss(
+    train: RouterDataset, test: RouterDataset, names: Sequence[str], policy: RouterPolicy, grid: Grid,
+    runs: Sequence[Stats], fixed: str,
+) -> dict[str, Any]:  # fmt: skip
+    """The domains in which none of these drafts helped on training prompts: what the router loses there.
+
+    ``loss`` is 1 - its throughput over autoregressive decoding's; None where every domain has a draft that helps.
+    """
+    known = subset(train, names)
+    worth, where = rewards(known, "throughput", length=int(fixed)), domains_of(known)
+    domains = [domain for domain in dict.fromkeys(where.tolist()) if worth[where == domain].mean(0)[:-1].max() < 1.0]
+    here = np.isin(domains_of(test), domains)
+    if not here.any():
+        return {"arms": list(names), "domains": domains, "loss": None}
+    row = rate_row(runs, grid.of(AUTOREGRESSIVE, ""), here)
+    chosen = greedy(policy_of(policy, subset(test, names)))[here]
+    best = max(names[:-1], key=lambda name: rate_row(grid.of(name, fixed), grid.of(AUTOREGRESSIVE, ""), here)["ratio"])
+    return {
+        "arms": list(names),
+        "domains": domains,
+        "prompts": int(here.sum()),
+        "loss": 1 - row["ratio"],
+        "router": row,
+        "best_draft": {"arm": best, **rate_row(grid.of(best, fixed), grid.of(AUTOREGRESSIVE, ""), here)},
+        "chosen": dict(zip(names, np.bincount(chosen, minlength=len(names)).tolist(), strict=True)),
+    }
+
+
+def overhead(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], sampling: dict[str, Any]) -> dict[str, float]:
+    """Share of a generation's wall time that embedding, policy and choice take, and their seconds a generation."""
+    routing = decoder.routing
+    assert routing is not None
+    spent = 0.0
+    choose, embed = routing.choose, decoder.target.embed
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal spent
+            started = time.perf_counter()
+            result = function(*arguments)
+            spent += time.perf_counter() - started
+            return result
+
+        return call
+
+    routing.choose = timed(choose)  # type: ignore[method-assign]
+    decoder.target.embed = timed(embed)  # type: ignore[method-assign]
+    started = time.perf_counter()
+    for index, prompt in enumerate(prompts):
+        decoder.generate(prompt, seed=index, **sampling)
+    wall = time.perf_counter() - started
+    del routing.choose, decoder.target.embed
+    return {"share": spent / wall, "seconds": spent / len(prompts)}
+
+
+def selection(
+    fit: Fit, train: RouterDataset, test: RouterDataset, names: Sequence[str], grid: Grid, length: str
+) -> dict[str, Any]:
+    """The policies and the baselines beside them, on the same features: choices judged by rewards and by the clock."""
+    ours, theirs = subset(train, names), subset(test, names)
+    known, worth, where = rewards(ours, "throughput"), rewards(theirs, "throughput"), domains_of(theirs)
+    found: dict[str, Choices] = {}
+    for name, settings in (
+        ("policy, throughput", OURS),
+        ("policy, throughput, paper's training", {"reward": "throughput"}),
+        ("policy, ROUGE-L", {**OURS, **PAPER, "baseline": "query", "standardize": True}),
+        ("policy, ROUGE-L, paper's training", PAPER),
+    ):
+        found[name] = greedy(policy_of(fit(ours, **settings), theirs))
+    found |= baseline_choices(embeddings(ours).astype(float), known, embeddings(theirs).astype(float), worth)
+    rng = np.random.default_rng(0)
+    found["random"] = rng.integers(len(names), size=len(theirs.rows))
+    rows = np.arange(len(worth))
+    result = {}
+    for name, choices in found.items():
+        hits = accuracy(choices, worth, where)
+        result[name] = {
+            "accuracy": hits["all_domains"],
+            "accuracy_where_domains_differ": hits["where_domains_differ"],
+            "reward": float(worth[rows, choices].mean()),
+            "regret": float((worth.max(1) - worth[rows, choices]).mean()),
+            **{key: value for key, value in grid.row(names, choices, length).items() if key != "ms_per_token"},
+        }
+    return result
+
+
+def online(
+    fit: Fit, train: RouterDataset, test: RouterDataset, names: Sequence[str], grid: Grid, length: str
+) -> dict[str, Any]:
+    """LinUCB over the held-out prompts, fed with the measured rates, beside the policy it begins as.
+
+    Two beginnings: the policy as trained, and one trained with its rewards turned round, which is always wrong.
+    """
+    ours, theirs = subset(train, names), subset(test, names)
+    x = torch.from_numpy(embeddings(theirs))
+    good = fit(ours, **OURS)
+    result: dict[str, Any] = {}
+    for name, sign in (("as trained", 1.0), ("turned round", -1.0)):
+        policy = RouterPolicy(good.hidden_size, good.arms, good.width)
+        policy.load_state_dict(good.state_dict())
+        with torch.no_grad():
+            policy.out.weight.mul_(sign)
+            policy.out.bias.mul_(sign)
+        router = OnlineRouter(PolicyRouter(policy))
+        learnt, begun = [], []
+        for i in range(len(x)):
+            arm = router.weigh(x[i]).index(1.0)
+            begun.append(int(policy(x[i]).argmax()))
+            learnt.append(arm)
+            run = grid.of(names[arm], length)[i]
+            router.learn(x[i], arm, (run.n_generated - 1) / run.seconds if run.seconds > 0 else 0.0)
+        half = slice(len(x) // 2, None)
+        result[name] = {
+            "counts": dict(zip(names, router.counts, strict=True)),
+            "offline": grid.row(names, np.array(begun), length),
+            "online": grid.row(names, np.array(learnt), length),
+            "offline_second_half": grid.row(names, np.array(begun), length, half),
+            "online_second_half": grid.row(names, np.array(learnt), length, half),
+        }
+    return result
+
+
+def temperatures(
+    work: RouterWorkload, bench: Bench, fit: Fit, train: RouterDataset, test: RouterDataset,
+    progress: Callable[[str, int], Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Tables 13 and 14: single drafts and the policy trained at the benchmark's temperature, at others."""
+    fixed, names = str(work.length), [*work.drafts, AUTOREGRESSIVE]
+    few = test.rows[: max(1, len(test.rows) // 2)]
+    theirs = replace(subset(test, names), rows=subset(test, names).rows[: len(few)])
+    policy = policy_of(fit(subset(train, names), **OURS), theirs)
+    result = {}
+    for temperature in work.temperatures:
+        decoders = {(name, "" if name == AUTOREGRESSIVE else fixed): bench.single(name, fixed) for name in names}
+        with progress(f"temperature {temperature}", len(decoders) * len(few)) as advance:
+            measured = measure(
+                {f"{name}@{label}": (decoder, None) for (name, label), decoder in decoders.items()},
+                [row.prompt_ids for row in few], work.sampling | {"temperature": temperature}, on_progress=advance,
+            )  # fmt: skip
+        grid = Grid({key: measured[f"{key[0]}@{key[1]}"].runs for key in decoders})
+        rows = {name: np.full(len(few), i) for i, name in enumerate(names)}
+        rows |= {"policy, greedy": greedy(policy), "policy, dynamic": sampled(policy)}
+        result[str(temperature)] = {name: grid.row(names, choices, fixed) for name, choices in rows.items()}
+    return result
