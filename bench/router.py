@@ -19,7 +19,6 @@ from rich.console import Console
 from ..controllers.length import Fixed, LengthController
 from ..controllers.router import OnlineRouter, PolicyRouter, Router, RouterPolicy, SingleArm
 from ..controllers.router.baselines import baseline_choices
-from ..data_gen.rewards import rewards
 from ..data_gen.router import make_router_data
 from ..data_gen.router_dataset import RouterDataset, read_router_dataset
 from ..data_gen.settings import RouterData
@@ -34,7 +33,6 @@ from ..infer.routing import Routing, Way
 from .decoding import measure
 from .interval import interval
 from .router_tables import (
-    OURS,
     PAPER,
     Choices,
     Fit,
@@ -46,9 +44,11 @@ from .router_tables import (
     embeddings,
     example_curve,
     greedy,
+    ours,
     policy_of,
     sampled,
     subset,
+    worth_of,
 )
 from .router_work import RouterWorkload
 
@@ -104,8 +104,9 @@ def bench_router(
     fixed = str(work.length)
     main = [*work.drafts, AUTOREGRESSIVE]
     no_help = [*work.pair, AUTOREGRESSIVE]
-    policy = fit(subset(train, main), **OURS)
-    fallback = fit(subset(train, no_help), **OURS)
+    policy = fit(subset(train, main), **ours(fixed))
+    with_length = fit(subset(train, main), **ours(LEARNED))
+    fallback = fit(subset(train, no_help), **ours(fixed))
 
     grid_labels = [(name, label) for name in work.arms if name != AUTOREGRESSIVE for label in (fixed, LEARNED)]
     grid_labels += [(name, str(k)) for name in work.drafts for k in work.lengths if str(k) != fixed]
@@ -114,7 +115,7 @@ def bench_router(
     routers = {
         "router": bench.decoder(main, PolicyRouter(policy), fixed),
         "router_sampled": bench.decoder(main, PolicyRouter(policy, sample=True), fixed),
-        "router_and_length": bench.decoder(main, PolicyRouter(policy), LEARNED),
+        "router_and_length": bench.decoder(main, PolicyRouter(with_length), LEARNED),
         "router_no_help": bench.decoder(no_help, PolicyRouter(fallback), fixed),
     }
     decoders = {f"{name}@{label}": decoder for (name, label), decoder in singles.items()} | routers
@@ -138,17 +139,19 @@ def bench_router(
     exits = [f"exit:{layer}" for layer in work.exits]
     sets = {"all drafts": list(work.drafts), "specialists": list(work.drafts[1:]), "with autoregressive": main}
     result["tables"] = {
-        "table_1": arm_set_table(fit, train, test, work.pair, grid, fixed, work.pair_domains, **OURS),
+        "table_1": arm_set_table(fit, train, test, work.pair, grid, fixed, work.pair_domains),
         "table_1_paper_settings": arm_set_table(fit, train, test, work.pair, grid, fixed, work.pair_domains, **PAPER),
         "figure_2": alpha_sweep(fit, train, test, [work.drafts[0], *exits], grid, fixed, work.alphas),
-        "figure_3": example_curve(fit, train, test, main, grid, fixed, work.examples),
-        "table_3_4": arm_set_table(fit, train, test, no_help, grid, fixed, everywhere, **OURS),
+        "figure_3": example_curve(fit, train, test, main, grid, fixed, work.examples, work.seeds),
+        "table_3_4": arm_set_table(fit, train, test, no_help, grid, fixed, everywhere),
         "table_5": {
-            name: arm_set_table(fit, train, test, arms, grid, fixed, everywhere, **OURS) for name, arms in sets.items()
+            name: arm_set_table(fit, train, test, arms, grid, fixed, everywhere)
+            for name, arms in sets.items()
+            if len(arms) > 1
         },
-        "table_6": arm_set_table(fit, train, test, [*exits, AUTOREGRESSIVE], grid, fixed, everywhere, **OURS),
+        "table_6": arm_set_table(fit, train, test, [*exits, AUTOREGRESSIVE], grid, fixed, everywhere),
         "tables_11_12": {
-            str(k): arm_set_table(fit, train, test, work.drafts, grid, str(k), everywhere, **OURS)
+            str(k): arm_set_table(fit, train, test, work.drafts, grid, str(k), everywhere)
             for k in sorted({*work.lengths, work.length})
         },
         "tables_13_14": temperatures(work, bench, fit, train, test, progress),
@@ -189,28 +192,28 @@ def headline(
     grid: Grid, routed: dict[str, Sequence[Stats]],
 ) -> dict[str, Any]:  # fmt: skip
     """Selection, throughput by domain against the best single draft there, and the mixture."""
-    fixed, ours = str(work.length), subset(test, main)
-    where = domains_of(ours)
-    choices = greedy(policy_of(policy, ours))
-    worth = rewards(ours, "throughput", length=work.length)
-    found = accuracy(choices, rewards(ours, "throughput"), where)
+    fixed, held_out = str(work.length), subset(test, main)
+    where = domains_of(held_out)
+    choices = greedy(policy_of(policy, held_out))
+    worth = worth_of(held_out, fixed)
+    found = accuracy(choices, worth, where)
     # The best draft of a domain is chosen on training prompts: chosen on these, luck would count as merit.
     known = subset(train, main)
-    known_worth, known_where = rewards(known, "throughput", length=work.length), domains_of(known)
+    known_worth, known_where = worth_of(known, fixed), domains_of(known)
     rows = np.arange(len(choices))
     by_domain: dict[str, Any] = {}
     best = np.zeros(len(choices), dtype=np.int64)
     for domain in dict.fromkeys(where.tolist()):
         here = where == domain
         best[here] = known_worth[known_where == domain].mean(0)[: len(work.drafts)].argmax()
-        arm = main[int(best[here][0])]
+        arm = main[best[here].tolist()[0]]
         by_domain[domain] = {
             "best_draft": arm,
             "prompts": int(here.sum()),
             "router": rate_row(routed["router"], grid.of(arm, fixed), here),
             "cost_model": float(worth[rows, choices][here].sum() / worth[rows, best][here].sum()),
         }
-    whole = [grid.of(main[arm], fixed)[i] for i, arm in enumerate(best)]
+    whole = [grid.of(main[arm], fixed)[i] for i, arm in enumerate(best.tolist())]
     base = grid.of(AUTOREGRESSIVE, "")
     single = {label: {name: rate_row(grid.of(name, label), base) for name in main} for label in (fixed, LEARNED)}
     top = {label: max(work.drafts, key=lambda n: single[label][n]["tokens_per_second"]) for label in single}
@@ -247,7 +250,7 @@ def no_help_loss(
     ``loss`` is 1 - its throughput over autoregressive decoding's; None where every domain has a draft that helps.
     """
     known = subset(train, names)
-    worth, where = rewards(known, "throughput", length=int(fixed)), domains_of(known)
+    worth, where = worth_of(known, fixed), domains_of(known)
     domains = [domain for domain in dict.fromkeys(where.tolist()) if worth[where == domain].mean(0)[:-1].max() < 1.0]
     here = np.isin(domains_of(test), domains)
     if not here.any():
@@ -297,17 +300,19 @@ def selection(
     fit: Fit, train: RouterDataset, test: RouterDataset, names: Sequence[str], grid: Grid, length: str
 ) -> dict[str, Any]:
     """The policies and the baselines beside them, on the same features: choices judged by rewards and by the clock."""
-    ours, theirs = subset(train, names), subset(test, names)
-    known, worth, where = rewards(ours, "throughput"), rewards(theirs, "throughput"), domains_of(theirs)
+    known, theirs = subset(train, names), subset(test, names)
+    worth, where = worth_of(theirs, length), domains_of(theirs)
     found: dict[str, Choices] = {}
     for name, settings in (
-        ("policy, throughput", OURS),
-        ("policy, throughput, paper's training", {"reward": "throughput"}),
-        ("policy, ROUGE-L", {**OURS, **PAPER, "baseline": "query", "standardize": True}),
+        ("policy, throughput", ours(length)),
+        ("policy, throughput, paper's training", {"reward": "throughput", "length": int(length)}),
+        ("policy, ROUGE-L", ours(length) | PAPER),
         ("policy, ROUGE-L, paper's training", PAPER),
     ):
-        found[name] = greedy(policy_of(fit(ours, **settings), theirs))
-    found |= baseline_choices(embeddings(ours).astype(float), known, embeddings(theirs).astype(float), worth)
+        found[name] = greedy(policy_of(fit(known, **settings), theirs))
+    found |= baseline_choices(
+        embeddings(known).astype(float), worth_of(known, length), embeddings(theirs).astype(float), worth
+    )
     rng = np.random.default_rng(0)
     found["random"] = rng.integers(len(names), size=len(theirs.rows))
     rows = np.arange(len(worth))
@@ -331,9 +336,9 @@ def online(
 
     Two beginnings: the policy as trained, and one trained with its rewards turned round, which is always wrong.
     """
-    ours, theirs = subset(train, names), subset(test, names)
+    theirs = subset(test, names)
     x = torch.from_numpy(embeddings(theirs))
-    good = fit(ours, **OURS)
+    good = fit(subset(train, names), **ours(length))
     result: dict[str, Any] = {}
     for name, sign in (("as trained", 1.0), ("turned round", -1.0)):
         policy = RouterPolicy(good.hidden_size, good.arms, good.width)
@@ -368,7 +373,7 @@ def temperatures(
     fixed, names = str(work.length), [*work.drafts, AUTOREGRESSIVE]
     few = test.rows[: max(1, len(test.rows) // 2)]
     theirs = replace(subset(test, names), rows=subset(test, names).rows[: len(few)])
-    policy = policy_of(fit(subset(train, names), **OURS), theirs)
+    policy = policy_of(fit(subset(train, names), **ours(fixed)), theirs)
     result = {}
     for temperature in work.temperatures:
         decoders = {(name, "" if name == AUTOREGRESSIVE else fixed): bench.single(name, fixed) for name in names}

@@ -23,9 +23,20 @@ from .interval import interval
 Choices = NDArray[np.int64]
 Fit = Callable[..., RouterPolicy]  # (dataset, **settings of RouterTraining)
 
-OURS: dict[str, Any] = {"reward": "throughput", "baseline": "query", "standardize": True, "epochs": 10}
+EPOCHS = 10
 PAPER: dict[str, Any] = {"reward": "rouge", "alpha": 0.5, "cost": "time"}
 LEAD = 0.02  # domains differ where the best arm's mean throughput leads the second's by this share
+
+
+def ours(length: str) -> dict[str, Any]:
+    """Settings of training, to serve with drafts of this length; if it is not fixed, by each prompt's best."""
+    fixed = int(length) if length.isdigit() else None
+    return {"reward": "throughput", "length": fixed, "baseline": "query", "standardize": True, "epochs": EPOCHS}
+
+
+def worth_of(data: RouterDataset, length: str) -> NDArray[np.float64]:
+    """(N, A) throughput that the cost model expects with drafts of this length."""
+    return rewards(data, "throughput", length=int(length) if length.isdigit() else None)
 
 
 def subset(data: RouterDataset, names: Sequence[str]) -> RouterDataset:
@@ -144,9 +155,11 @@ def arm_set_table(
     Args:
         names: the arms; ``autoregressive`` is the unit, whether it is one of them or not.
         domains: where policies are trained and compared.
+        settings: of training; by default :func:`ours`.
     """
-    ours, theirs = within(subset(train, names), domains), subset(test, names)
-    policy = policy_of(fit(ours, **settings), theirs)
+    settings = settings or ours(length)
+    theirs = subset(test, names)
+    policy = policy_of(fit(within(subset(train, names), domains), **settings), theirs)
     rows: dict[str, Choices] = {name: np.full(len(theirs.rows), i) for i, name in enumerate(names)}
     rows |= {"policy, greedy": greedy(policy), "policy, dynamic": sampled(policy)}
     where = domains_of(theirs)
@@ -176,11 +189,11 @@ def alpha_sweep(
     alphas: Sequence[float],
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Figure 2: what a dynamic policy chooses, and how fast it is, by the weight of alignment against measured cost."""
-    ours, theirs = subset(train, names), subset(test, names)
+    known, theirs = subset(train, names), subset(test, names)
     rows = []
     for alpha in alphas:
-        settings = {**OURS, "reward": "rouge", "cost": "time", "alpha": alpha}
-        policy = policy_of(fit(ours, **settings), theirs)
+        settings = {**ours(length), "reward": "rouge", "cost": "time", "alpha": alpha}
+        policy = policy_of(fit(known, **settings), theirs)
         row = grid.row(names, sampled(policy), length)
         rows.append({"alpha": alpha, "shares": dict(zip(names, policy.mean(0).tolist(), strict=True)), **row})
     return rows
@@ -188,18 +201,18 @@ def alpha_sweep(
 
 def example_curve(
     fit: Fit, train: RouterDataset, test: RouterDataset, names: Sequence[str], grid: Grid, length: str,
-    examples: Sequence[int], seeds: int = 3,
+    examples: Sequence[int], seeds: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Figure 3: speed and selection accuracy by the number of training prompts; means over seeds."""
-    ours, theirs = subset(train, names), subset(test, names)
-    worth, where = rewards(theirs, "throughput"), domains_of(theirs)
+    """Figure 3: speed and selection accuracy by the number of training prompts; means over seeds.
+
+    Few prompts are seen more often, up to a hundred times: what is asked is what they hold, not what a step does.
+    """
+    known, theirs = subset(train, names), subset(test, names)
+    worth, where = worth_of(theirs, length), domains_of(theirs)
     rows = []
-    for count in [n for n in examples if n < len(ours.rows)] + [len(ours.rows)]:
-        epochs = min(200, max(OURS["epochs"], 7200 // count))  # few must be seen more often
-        found = [
-            greedy(policy_of(fit(ours, **{**OURS, "examples": count, "epochs": epochs, "seed": seed}), theirs))
-            for seed in range(seeds)
-        ]
+    for count in [n for n in examples if n < len(known.rows)] + [len(known.rows)]:
+        settings = ours(length) | {"examples": count, "epochs": min(100, max(EPOCHS, 7200 // count))}
+        found = [greedy(policy_of(fit(known, **settings, seed=seed), theirs)) for seed in range(seeds)]
         hits = [accuracy(choices, worth, where) for choices in found]
         speeds = [grid.row(names, choices, length)["speedup"] for choices in found]
         rows.append(

@@ -30,6 +30,7 @@ class RouterWorkload:
         temperatures: others that the routers are tried at (Tables 13, 14).
         lengths: fixed lengths that are tried (Tables 11, 12).
         examples: numbers of training prompts that are tried (Figure 3); all of them come last.
+        seeds: trainings of each of those, with as many seeds.
         alphas: weights of alignment that are tried (Figure 2).
         dtype: float32, bfloat16 or float16.
         device: auto, cpu, cuda, …
@@ -51,12 +52,13 @@ class RouterWorkload:
     temperatures: tuple[float, ...] = (0.5, 0.9)
     lengths: tuple[int, ...] = (5, 7, 10)
     examples: tuple[int, ...] = (10, 30, 100, 300)
+    seeds: int = 3
     alphas: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     dtype: str = "float32"
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("limit", "train_limit", "max_new_tokens", "length"):
+        for name in ("limit", "train_limit", "max_new_tokens", "length", "seeds"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)}: must be at least 1")
         check_enough(list(self.drafts))

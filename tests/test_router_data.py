@@ -140,7 +140,7 @@ def test_killed_is_the_same_in_the_end(base: RouterData, tmp_path: Path) -> None
     start(tmp_path / "whole").join()
     duration = time.perf_counter() - started
     chance, kills = random.Random(0), 0
-    for _ in range(5):
+    for _ in range(4):
         process = start(tmp_path / "killed")
         process.join(timeout=chance.uniform(0.2, 0.7) * duration)
         kills += process.is_alive()
@@ -158,8 +158,8 @@ def test_what_cannot_be_made_or_read(base: RouterData, tmp_path: Path) -> None:
         replace(base, arms=(draft,))
     with pytest.raises(InputError, match=r"^arm 'exit:9': the target has 2 layers"):
         make_router_data(replace(base, arms=(draft, "exit:9")), tmp_path / "data")
-    with pytest.raises(InputError, match=r"^arm 'no/such-model': "):
-        make_router_data(replace(base, arms=(draft, "no/such-model")), tmp_path / "data")
+    with pytest.raises(InputError, match=r"^arm '\./no-such-model': "):
+        make_router_data(replace(base, arms=(draft, "./no-such-model")), tmp_path / "data")
     make("llama", vocab=300, layers=1).save_pretrained(tmp_path / "other")
     byte_tokenizer(extra=3).save_pretrained(tmp_path / "other")
     other = str(tmp_path / "other")

@@ -87,10 +87,13 @@ def test_defaults_are_the_papers() -> None:
     assert (group["betas"], group["eps"], group["lr"], group["weight_decay"]) == ((0.9, 0.99), 1e-8, 1e-3, 1e-2)
 
 
-def test_shipped_config_names_every_setting() -> None:
-    values = yaml.safe_load(files("specpilot.train.configs").joinpath("router.yaml").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", ["router", "router-tiny"])
+def test_shipped_configs_name_every_setting(name: str) -> None:
+    values = yaml.safe_load(files("specpilot.train.configs").joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
     assert list(values) == [field.name for field in fields(RouterTraining)]
-    assert RouterTraining(**values) == RouterTraining(values["data"], device="cpu")
+    config = RouterTraining(**values)
+    if name == "router":
+        assert config == RouterTraining(values["data"], device="cpu")
 
 
 @pytest.mark.parametrize(

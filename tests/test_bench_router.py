@@ -1,0 +1,106 @@
+"""The router's benchmark: tables from known runs, and the whole once on tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from specpilot.bench.router_tables import Grid, accuracy, sampled, subset, within
+from specpilot.bench.router_work import RouterWorkload
+from specpilot.cli import main
+from specpilot.controllers.errors import InputError
+from specpilot.infer.generation import Stats
+
+from .test_router_training import dataset, make_rows
+from .tiny import byte_tokenizer, make
+
+
+def run(tokens: int, seconds: float) -> Stats:
+    return Stats(n_generated=tokens, seconds=seconds * 0.75, prefill_seconds=seconds * 0.25)
+
+
+GRID = Grid(
+    {
+        ("autoregressive", ""): [run(10, 1.0), run(10, 1.0), run(20, 2.0)],
+        ("one", "4"): [run(10, 0.5), run(10, 2.0), run(20, 1.0)],
+        ("two", "4"): [run(12, 2.0), run(10, 0.5), run(20, 4.0)],
+    }
+)
+
+
+def test_a_policys_figure_is_that_of_the_runs_it_chose() -> None:
+    row = GRID.row(["one", "two", "autoregressive"], np.array([0, 1, 2]), "4")
+    assert row["tokens_per_second"] == pytest.approx(40 / 3.0)
+    assert row["speedup"] == pytest.approx((40 / 3.0) / 10)
+    assert row["low"] <= row["speedup"] <= row["high"]
+    only = GRID.row(["one", "two"], np.array([0, 1, 0]), "4", np.array([False, True, False]))
+    assert only["speedup"] == pytest.approx(2)
+    assert GRID.against(["one", "two"], np.array([0, 1, 0]), np.array([0, 0, 0]), "4")[0] == pytest.approx(3.5 / 2)
+
+
+def test_accuracy_counts_where_there_is_something_to_select() -> None:
+    worth = np.array([[1.0, 2.0], [1.0, 2.0], [1.5, 1.51], [1.5, 1.51]])
+    found = accuracy(np.array([1, 0, 0, 0]), worth, np.array(["a", "a", "b", "b"]))
+    assert found["all_domains"] == 0.25
+    assert (found["where_domains_differ"], found["prompts_there"]) == (0.5, 2)
+    assert accuracy(np.array([0]), np.array([[1.0, 1.0]]), np.array(["a"]))["where_domains_differ"] is None
+
+
+def test_sampled_follows_the_policy() -> None:
+    chosen = sampled(np.tile([0.2, 0.0, 0.8], (4000, 1)))
+    assert np.bincount(chosen, minlength=3) / 4000 == pytest.approx([0.2, 0, 0.8], abs=0.03)
+    assert sampled(np.array([[1.0, 0.0]])).tolist() == [0]
+
+
+def test_subsets_keep_order_and_prices() -> None:
+    data = subset(dataset(make_rows(4)), ["autoregressive", "one"])
+    assert [arm.name for arm in data.arms] == ["autoregressive", "one"]
+    assert data.times.arms == [0.004, 0.001]
+    assert data.rows[1].rouge == [0.5, make_rows(4)[1].rouge[0]]
+    assert [row.domain for row in within(data, ["a"]).rows] == ["a", "a"]
+    with pytest.raises(InputError, match="domains: c: no prompt"):
+        within(data, ["c"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"limit": 0}, "limit=0"), ({"drafts": ("tiny",)}, "two or more"), ({"pair": ("tiny-draft", "x")}, "pair="),
+        ({"pair_domains": ("sql",)}, "pair_domains"),
+    ],
+)  # fmt: skip
+def test_bad_work_is_named(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        RouterWorkload(**wrong)
+
+
+def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Random models: the figures mean nothing, but all of them are there."""
+    tokenizer = byte_tokenizer()
+    for name, seed, layers in (("target", 0, 2), ("one", 1, 1), ("two", 2, 1)):
+        make(seed=seed, vocab=257, layers=layers, context=1024).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    target, one, two = (str(tmp_path / name) for name in ("target", "one", "two"))
+    words = [
+        "bench", "router", "--target", target, "--drafts", f"[{one},{two}]", "--pair", f"[{one},{two}]",
+        "--exits", "[1]", "--limit", "8", "--train-limit", "40", "--max-new-tokens", "4", "--examples", "[10]",
+        "--seeds", "1",
+        "--alphas", "[0.5]", "--lengths", "[5]", "--temperatures", "[0.5]", "--work", str(tmp_path / "work"),
+        "--output", str(tmp_path / "router.json"),
+    ]  # fmt: skip
+    assert main(words) == 0
+    result = json.loads((tmp_path / "router.json").read_text())
+    assert json.loads(capsys.readouterr().out) == result
+    assert 0 <= result["selection_accuracy_of"]["all_domains"] <= 1
+    assert result["throughput_vs_best_arm"] > 0
+    assert {"best_single", "router", "router_and_length"} <= result["mixture"].keys()
+    assert {"autoregressive_loss", "selection_accuracy", "machine", "versions", "settings"} <= result.keys()
+    assert 0 < result["overhead_share"] < 1
+    assert {"table_1", "figure_2", "figure_3", "table_3_4", "table_5", "table_6", "tables_11_12", "tables_13_14"} <= (
+        result["tables"].keys()
+    )
+    assert main(words) == 0  # the datasets are there: nothing is made again
+    assert "already complete" in capsys.readouterr().err
