@@ -23,6 +23,7 @@ from .interval import interval
 Choices = NDArray[np.int64]
 Fit = Callable[..., RouterPolicy]  # (dataset, **settings of RouterTraining)
 
+AUTOREGRESSIVE, LEARNED = "autoregressive", "learned"
 EPOCHS = 10
 PAPER: dict[str, Any] = {"reward": "rouge", "alpha": 0.5, "cost": "time"}
 LEAD = 0.02  # domains differ where the best arm's mean throughput leads the second's by this share
@@ -111,12 +112,12 @@ class Grid:
         )
 
     def of(self, arm: str, length: str) -> Sequence[Stats]:
-        return self.runs[arm, "" if arm == "autoregressive" else length]
+        return self.runs[arm, "" if arm == AUTOREGRESSIVE else length]
 
     def row(self, names: Sequence[str], choices: Choices, length: str, where: Any = slice(None)) -> dict[str, float]:
         """Tokens per second, ms a token, and the ratio to autoregressive with its 95 % interval over prompts."""
         tokens, seconds = (x[where] for x in self.totals(names, choices, length))
-        alone = self.totals(["autoregressive"], np.zeros(len(choices), dtype=np.int64), "")
+        alone = self.totals([AUTOREGRESSIVE], np.zeros(len(choices), dtype=np.int64), "")
         base_tokens, base_seconds = (x[where] for x in alone)
         ratio, low, high = interval(_ratio, tokens, seconds, base_tokens, base_seconds)
         rate = tokens.sum() / seconds.sum()

@@ -40,7 +40,9 @@ def shell(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("section", ["Decode", "Train a controller for your own models", "Choose the draft by the prompt"])
+@pytest.mark.parametrize(
+    "section", ["Decode", "Train a controller for your own models", "Choose the draft by the prompt"]
+)
 def test_commands(section: str, elsewhere: Path) -> None:
     for script in blocks("bash", section):
         result = shell(script, elsewhere)
