@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from functools import partial
 from math import prod
 from typing import Any, cast, overload
 
@@ -31,6 +30,7 @@ from .cached_model import CachedModel
 from .chance import Chance
 from .custom_generate import custom_generate
 from .draft import NO_DRAFT, Chain, Draft, draft_chain, merge
+from .draft_beam import Beams, draft_beams
 from .draft_tree import count_nodes, draft_tree, parse_expansions
 from .encoder_decoder import cached
 from .foresight import foresee
@@ -41,8 +41,32 @@ from .models import check_same_tokenizer, load_model, load_tokenizer
 from .prompting import Prompt, encode_prompt, is_batch
 from .routing import Routing, Way, load_routing
 from .text_stream import TextStream
-from .verify import SELECTIONS, VERIFIERS, Verifier, verify_tree
+from .verify import SELECTIONS, VERIFIERS, parse_verifier
 from .verify.otm import MOST, unknowns
+
+JOINT = ("mtad", "mtjd")  # rules whose sequences are searched by beams
+
+
+def check_joint(rule: str, drafts: int, length: LengthController | None, beams: Beams | None) -> None:
+    """Refuse what does not go with joint decoding, or without it.
+
+    Raises:
+        InputError: it does not.
+    """
+    if rule not in JOINT:
+        if beams is not None:
+            raise InputError(f"beams: only {' and '.join(JOINT)} search; verifier={rule!r} does not, leave them out")
+        return
+    if rule == "mtad" and not drafts:
+        raise InputError("verifier='mtad': it judges a draft model's beams; name a draft, or take 'mtjd' without one")
+    if rule == "mtjd" and drafts:
+        raise InputError(
+            "verifier='mtjd': the target decodes alone; leave the draft out (null), or take 'mtad' with it"
+        )
+    if length is not None and not isinstance(length, Fixed):
+        raise InputError(f"length: verifier={rule!r} takes a number of tokens a step, no rule of stopping")
+    if length is not None and length.k < 1:
+        raise InputError(f"length={length.k}: verifier={rule!r} needs at least one token a step")
 
 
 class SpeculativeDecoder:
@@ -54,7 +78,9 @@ class SpeculativeDecoder:
         routing: chooses one of several ways to decode for each prompt, instead of ``draft`` and ``length``.
         tokenizer: needed for text prompts and text output.
         length: when to stop drafting a chain (default: four tokens).
-        verifier: the verification rule's name, see ``specpilot.infer.verify``.
+        verifier: the verification rule, with its threshold where it has one: ``"block"``, ``"mtad:0.5"``; see
+            ``specpilot.infer.verify``. ``"mtjd"`` is joint decoding by the target alone, ``length`` tokens a step.
+        beams: how MTAD's drafts and MTJD's steps are searched (default: four beams, drawn).
         tree: draft a tree instead of a chain: children at each level, such as (3, 2, 1).
         compile: pass both models through ``torch.compile``: seconds to minutes at first, faster forwards after.
 
@@ -70,13 +96,13 @@ class SpeculativeDecoder:
         *,
         length: LengthController | None = None,
         verifier: str = "token-wise",
+        beams: Beams | None = None,
         tree: Sequence[int] | None = None,
         compile: bool = False,
         routing: Routing | None = None,
     ) -> None:
-        if verifier not in VERIFIERS and verifier not in SELECTIONS:
-            raise InputError(f"verifier={verifier!r}: choose one of {', '.join([*VERIFIERS, *SELECTIONS])}")
-        if tree is not None and verifier in VERIFIERS:
+        rule, verify = ("mtjd", VERIFIERS["token-wise"]) if verifier == "mtjd" else parse_verifier(verifier)
+        if tree is not None and rule not in SELECTIONS:
             raise InputError(
                 f"verifier={verifier!r}: judges one chain; a tree needs one of {', '.join(SELECTIONS)}, which choose "
                 "from several proposals"
@@ -88,12 +114,13 @@ class SpeculativeDecoder:
             raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")
         if tree is not None and length is not None:
             raise InputError("tree and length: a tree's shape is its length; give one of them")
-        if len(drafts) > 1 and (tree is None or verifier != "spec-infer"):
+        if len(drafts) > 1 and (tree is None or rule != "spec-infer"):
             raise InputError(
                 f"draft: {len(drafts)} of them can only feed one tree, and only spec-infer judges proposals of "
                 "different laws; give tree=… and verifier='spec-infer', or one draft"
             )
-        if not drafts and length is not None and not (isinstance(length, Fixed) and length.k == 0):
+        check_joint(rule, len(drafts), length, beams)
+        if not drafts and rule != "mtjd" and length is not None and not (isinstance(length, Fixed) and length.k == 0):
             raise InputError(
                 "length: without a draft model there is nothing to stop; name one, or leave the length out"
             )
@@ -109,12 +136,10 @@ class SpeculativeDecoder:
         self.routing = routing
         self.drafts = [cached(model, compile=compile) for model in drafts]
         self.tokenizer = tokenizer
-        self.length = length or Fixed(4 if drafts else 0)
+        self.beams = (beams or Beams()) if rule in JOINT else None
+        self.length = length or Fixed(4 if drafts or self.beams is not None else 0)
         self.tree = None if tree is None else parse_expansions("x".join(map(str, tree)))
-        self.verifier = verifier
-        self.verify: Verifier = (
-            VERIFIERS[verifier] if verifier in VERIFIERS else partial(verify_tree, select=SELECTIONS[verifier])
-        )
+        self.verifier, self.verify = rule, verify
         self.stop_tokens = stop_tokens_of(target, tokenizer)
 
     @classmethod
@@ -129,6 +154,7 @@ class SpeculativeDecoder:
         router: str | Router | None = None,
         sample_arm: bool = False,
         verifier: str = "token-wise",
+        beams: Beams | None = None,
         tree: str | Sequence[int] | None = None,
         compile: bool = False,
         dtype: str = "float32",
@@ -141,6 +167,7 @@ class SpeculativeDecoder:
             target, draft: model names; ``draft=None`` decodes autoregressively, several drafts feed one tree.
             length: a number (fixed K; default 4), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path
                 or hub id of a trained controller, or a controller object.
+            beams: how MTAD's drafts and MTJD's steps are searched.
             tree: children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``.
             threshold: stopping threshold h of a trained controller, instead of the one its checkpoint names.
             cost: what a token costs, or the file of ``specpilot bench cost --output``: a trained controller then stops
@@ -180,7 +207,8 @@ class SpeculativeDecoder:
             first = drafts[0] if drafts else None
             length = load_length(str(length), target_model, first, tokenizer, threshold, costs)
         expansions = parse_expansions(tree) if isinstance(tree, str) else tree
-        return cls(target_model, drafts, tokenizer, length=length, verifier=verifier, tree=expansions, compile=compile)
+        shape: dict[str, Any] = {"beams": beams, "tree": expansions}
+        return cls(target_model, drafts, tokenizer, length=length, verifier=verifier, compile=compile, **shape)
 
     @overload
     def generate(
@@ -215,8 +243,8 @@ class SpeculativeDecoder:
 
         Args:
             prompt: text, token ids, or chat messages; a list of such is decoded as one batch, whose row i says what it
-                would say alone with ``seed + i``, but for rounding. (One after another with trees, with a router, and
-                with models that count positions by their cache's columns: MPT and encoder-decoders.)
+                would say alone with ``seed + i``, but for rounding. (One after another with trees and beams, with a
+                router, and with models that count positions by their cache's columns: MPT and encoder-decoders.)
             max_new_tokens: the budget; never exceeded, and never padded out: EOS ends earlier.
             temperature, top_k, top_p: the warp of both models; temperature 0 is greedy.
             seed: same seed, same output on one device; the global random state is neither read nor changed.
@@ -233,6 +261,7 @@ class SpeculativeDecoder:
             # models count positions by them; and rows of different arms share no draft's forward.
             takes_rows = (
                 self.tree is None
+                and self.beams is None
                 and self.routing is None
                 and all(model.takes_holes for model in (self.target, *self.drafts))
             )
@@ -319,6 +348,8 @@ class SpeculativeDecoder:
         if self.routing is not None:
             self.routing.router.check_warp(warp)
         self._check_transport(warp)
+        if self.beams is not None:
+            self.beams.check_warp(warp, self.target.vocab_size)
         self._inform(self.length, generation, budget)
         if budget < max_new_tokens:
             generation.finish_reason = "context"
@@ -365,6 +396,8 @@ class SpeculativeDecoder:
         text = target.begin(generation.prompt_tokens)
         prompt = as_row(text, target.device)
         room = len(text) + budget + len(self.drafts) * count_nodes(self.tree or ())
+        if self.beams is not None:
+            room += self.beams.width * self._joint_length
         target.start(room)
         logits, hidden = target.forward(prompt, keep=1)
         if routing is None:
@@ -390,6 +423,12 @@ class SpeculativeDecoder:
         while generation.tokens[-1] not in self.stop_tokens and len(generation.tokens) < budget:
             started = time.perf_counter()
             left = budget - len(generation.tokens) - 1  # the token after the draft is the target's own
+            if self.verifier == "mtjd":
+                step = self._search(target, text[-1:], warp, chance, left + 1)
+                text += generation.record_step(step, self.stop_tokens)
+                stats.seconds += time.perf_counter() - started
+                yield generation.rounds[-1].emitted
+                continue
             proposals = [self._propose(draft, length, text, warp, chance, left) for draft in drafts]
             proposal = merge(proposals) if proposals else NO_DRAFT
             read = as_row([text[-1], *proposal.tokens], target.device)
@@ -422,6 +461,8 @@ class SpeculativeDecoder:
         if not _can_read(draft, unread):
             return NO_DRAFT
         vocab_size = self.target.vocab_size
+        if self.beams is not None:
+            return self._search(draft, unread, warp, chance, longest)
         if self.tree is None:
             chain = Chain(unread, length, chance, min(MAX_DRAFT, longest), self.stop_tokens)
             return draft_chain(draft, chain, warp, vocab_size)
@@ -429,6 +470,22 @@ class SpeculativeDecoder:
             draft, unread, self.tree, warp, chance,
             vocab_size=vocab_size, deepest=longest, stop_tokens=self.stop_tokens, replacement=self.verifier != "mcss",
         )  # fmt: skip
+
+    def _search(self, model: CachedModel, unread: list[int], warp: Warp, chance: Chance, longest: int) -> Draft:
+        """The best of ``model``'s beams after a text of which it has read all but ``unread``."""
+        assert self.beams is not None
+        # A step of one token leaves nothing to choose jointly: it is drawn (Qin et al. 2025, after Definition 3.1).
+        beams = Beams(1) if self.verifier == "mtjd" and self._joint_length == 1 else self.beams
+        return draft_beams(
+            model, unread, beams, min(self._joint_length, longest), warp, chance,
+            vocab_size=self.target.vocab_size, stop_tokens=self.stop_tokens,
+        )  # fmt: skip
+
+    @property
+    def _joint_length(self) -> int:
+        """γ of MTAD, K of MTJD."""
+        assert isinstance(self.length, Fixed)
+        return self.length.k
 
 
 def _below_last(draft: Draft, length: int) -> Branches:

@@ -115,6 +115,11 @@ class Generation:
         emitted = [*(draft.tokens[node] for node in verdict.path), verdict.token]
         return self.record(Round(draft.tokens, verdict.path, emitted, verdict.ratios), stop_tokens)
 
+    def record_step(self, step: Draft, stop_tokens: frozenset[int]) -> list[int]:
+        """Add tokens that the target itself chose jointly (MTJD); its forwards read a beam a row, all of them new."""
+        self.stats.n_target_forwards += step.n_forwards
+        return self.record(Round([], [], step.tokens), stop_tokens)
+
     def record(self, round: Round, stop_tokens: frozenset[int]) -> list[int]:
         """Add a round, its output trimmed after the first stop token; returns that output."""
         for i, token in enumerate(round.emitted):

@@ -25,6 +25,8 @@ def generate(
     cost: str | None = None,
     tree: str | None = None,
     verifier: str = "token-wise",
+    beams: int | None = None,
+    argmax: bool = False,
     max_new_tokens: int = 128,
     temperature: float = 1.0,
     top_k: int | None = 50,
@@ -57,7 +59,10 @@ def generate(
             trained controller then stops where drafting on no longer pays, without a threshold.
         tree: Draft a tree instead: children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
         verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
-            replacement), k-seq or otm also for trees. These keep the target's law; typical and bild do not.
+            replacement), k-seq or otm also for trees. These keep the target's law. Typical, bild and mtad do not; their
+            threshold follows a colon, "mtad:0.5". mtjd, with no draft, chooses `length` tokens of the target jointly.
+        beams: Sequences that mtad and mtjd search among; 4 if not given.
+        argmax: Keep the most probable of them instead of drawing them.
         max_new_tokens: The most tokens to generate.
         temperature: Divides the logits; 0 is greedy.
         top_k: Sample among the k most probable tokens; null keeps all.
@@ -77,6 +82,7 @@ def generate(
     text = _read(prompt)
 
     from ..infer.decoder import SpeculativeDecoder
+    from ..infer.draft_beam import Beams
     from ..infer.quiet import quiet
     from ..infer.text_stream import TextStream
 
@@ -91,6 +97,7 @@ def generate(
         cost=cost,
         tree=tree,
         verifier=verifier,
+        beams=None if beams is None and not argmax else Beams(4 if beams is None else beams, argmax),
         dtype=dtype,
         compile=compile,
         device=device,

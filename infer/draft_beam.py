@@ -1,0 +1,160 @@
+"""Beam-sampled drafts (Qin et al. 2025, §2.1, eq. 2): the most probable of W sequences drawn jointly.
+
+At every step the candidates are pairs of a beam and a next token, weighted by the beam's probability times the
+token's; W of them are drawn without replacement, or the W heaviest taken. Probabilities are the warped ones, so a
+beam's weight is exactly the probability of its tokens under the law that is decoded. A beam that has said a stop token
+has no more to say: it stays a candidate as it is.
+
+All beams are read in one forward. They stand in one cache as the branches of a tree, each seeing its own ancestors, so
+that a beam that forks copies nothing; in the end the best beam's columns close up behind the text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..controllers.errors import InputError
+from ..controllers.warp import Warp, require_finite
+from .branches import Branches
+from .cache import as_row
+from .cached_model import CachedModel
+from .chance import Chance
+from .draft import NO_DRAFT, Draft
+from .law import Law
+
+MOST_BEAMS = 64
+
+
+@dataclass(frozen=True)
+class Beams:
+    """How sequences are searched.
+
+    Attributes:
+        width: W, how many are kept.
+        argmax: take the W heaviest candidates instead of drawing them.
+
+    Raises:
+        InputError: a width out of range.
+    """
+
+    width: int = 4
+    argmax: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= MOST_BEAMS:
+            raise InputError(f"beams={self.width}: give 1 to {MOST_BEAMS}")
+
+    def check_warp(self, warp: Warp, vocab_size: int) -> None:
+        """Refuse a warp that leaves fewer tokens than beams: the first token could not fill them.
+
+        Raises:
+            InputError: it does.
+        """
+        support = min(warp.support or vocab_size, vocab_size)
+        if self.width > support:
+            reason = "temperature 0 leaves one token" if warp.temperature == 0 else f"top_k and vocabulary: {support}"
+            raise InputError(
+                f"beams={self.width}: wider than the support ({reason}); take fewer beams, or a warp that leaves more"
+            )
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A sequence being drafted.
+
+    Attributes:
+        tokens: what it says.
+        laws: what each token was drawn from, N = 1.
+        columns: of the cache, that hold its tokens but the last.
+        log_q: log-probability of its tokens, in nats.
+    """
+
+    tokens: list[int]
+    laws: list[Law]
+    columns: list[int]
+    log_q: float
+
+
+def draft_beams(
+    model: CachedModel,
+    unread: list[int],
+    beams: Beams,
+    length: int,
+    warp: Warp,
+    chance: Chance,
+    *,
+    vocab_size: int,
+    stop_tokens: frozenset[int],
+) -> Draft:
+    """The beam of the largest joint probability, as a chain of up to ``length`` tokens that ends with a stop token.
+
+    Args:
+        model: what drafts, or MTJD's target; its cache holds all but the ``unread`` last tokens of the text so far. It
+            will hold the draft's tokens but the last after them.
+    """
+    if length < 1:
+        return NO_DRAFT
+    found = [Beam([], [], [], 0.0)]
+    trunk, n_forwards = 0, 0
+    while True:
+        live = [beam for beam in found if not _ended(beam, stop_tokens)]
+        if not live or n_forwards == length:
+            break
+        if n_forwards == 0:
+            logits, _ = model.forward(as_row(unread, model.device), keep=1)
+            trunk = model.length
+        else:
+            branches = Branches(trunk, [beam.columns for beam in live])
+            first = model.length
+            logits, _ = model.forward(as_row([beam.tokens[-1] for beam in live], model.device), branches=branches)
+            live = [
+                Beam(beam.tokens, beam.laws, [*beam.columns, first + row], beam.log_q) for row, beam in enumerate(live)
+            ]
+        n_forwards += 1
+        ended = [beam for beam in found if _ended(beam, stop_tokens)]
+        found = _spread(live, ended, Law.under(warp, logits[0], vocab_size), beams, chance)
+    best = max(found, key=lambda beam: beam.log_q)
+    model.keep(trunk, best.columns)
+    return Draft(best.tokens, best.laws, list(range(-1, len(best.tokens) - 1)), n_forwards)
+
+
+def _ended(beam: Beam, stop_tokens: frozenset[int]) -> bool:
+    return bool(beam.tokens) and beam.tokens[-1] in stop_tokens
+
+
+def _spread(live: list[Beam], ended: list[Beam], law: Law, beams: Beams, chance: Chance) -> list[Beam]:
+    """The next beams, of the ``live`` ones, whose next tokens have ``law``, and of those that have ``ended``."""
+    most = max(beam.log_q for beam in (*live, *ended))  # by which all are divided: a long beam's may be tiny
+    each = law.probabilities.double().cpu()  # (B, k)
+    shares = each.new_tensor([math.exp(beam.log_q - most) for beam in live])
+    rest = each.new_tensor([math.exp(beam.log_q - most) for beam in ended])
+    weights = torch.cat([(shares[:, None] * each).flatten(), rest])
+    require_finite(float(weights.sum()))
+    spread: list[Beam] = []
+    for candidate in _choose(weights, beams, chance):
+        row, choice = divmod(candidate, each.shape[1])
+        if row >= len(live):
+            spread.append(ended[candidate - each.numel()])
+            continue
+        beam = live[row]
+        log_q = beam.log_q + math.log(float(each[row, choice]))
+        spread.append(
+            Beam([*beam.tokens, law.token(row, choice)], [*beam.laws, law.part(row, row + 1)], beam.columns, log_q)
+        )
+    return spread
+
+
+def _choose(weights: torch.Tensor, beams: Beams, chance: Chance) -> list[int]:
+    """Up to W of the candidates with ``weights`` (C,) float64 above zero, heaviest first or in the order drawn."""
+    possible = min(beams.width, int((weights > 0).sum()))
+    if beams.argmax:
+        return weights.topk(possible).indices.tolist()
+    left: list[float] = weights.tolist()
+    chosen = []
+    for _ in range(possible):
+        chosen.append(chance.pick(left))
+        left[chosen[-1]] = 0.0
+    return chosen

@@ -1,0 +1,430 @@
+"""Joint decoding (MTAD, MTJD) against its definition, worked out on small models by enumeration, and its bounds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import Confidence, Fixed
+from specpilot.controllers.warp import Warp
+from specpilot.infer.chance import Chance
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.draft import Draft
+from specpilot.infer.draft_beam import Beams, draft_beams
+from specpilot.infer.encoder_decoder import cached
+from specpilot.infer.generation import Generation
+from specpilot.infer.verify import parse_verifier
+from specpilot.infer.verify.mtad import mtad
+
+from .enumeration import law, outcomes
+from .test_lossless import DEPTH, PROMPT, Remembering, as_law, assert_same, decoder_law, distribution, target_law
+from .tiny import make
+
+START = [1, 0]  # where two tokens are all there are
+Text = tuple[int, ...]
+Next = Callable[[Text], list[float]]  # the next token's probabilities
+
+
+def model(seed: int, vocab: int = 3, sharpness: float = 6.0) -> Remembering:
+    return Remembering(make(seed=seed, vocab=vocab, sharpness=sharpness, layers=1, hidden=8, context=32).double())
+
+
+def joint_pair(seed: int, verifier: str, beams: Beams, length: int, vocab: int = 3) -> SpeculativeDecoder:
+    target, draft = model(seed, vocab), model(seed + 1000, vocab)
+    decoder = SpeculativeDecoder(target.model, draft.model, verifier=verifier, beams=beams, length=Fixed(length))
+    decoder.target, decoder.drafts = target, [draft]
+    return decoder
+
+
+def table(reader: Remembering, warp: Warp) -> Next:
+    """What follows each text, from the model's own forward over all of it."""
+    known: dict[Text, list[float]] = {}
+
+    def after(text: Text) -> list[float]:
+        if text not in known:
+            reader.start(len(text))
+            logits, _ = reader.forward(torch.tensor([text]), keep=1)
+            known[text] = warp(logits[0, -1]).tolist()
+        return known[text]
+
+    return after
+
+
+def searched(q: Next, text: Text, width: int, length: int) -> Iterator[tuple[float, Text]]:
+    """(probability, tokens) of every outcome of beam sampling, by eq. 2 to the letter: products, no logarithms."""
+
+    def joint(tokens: Text) -> float:
+        return math.prod(q((*text, *tokens[:i]))[token] for i, token in enumerate(tokens))
+
+    def draws(weights: dict[Text, float], count: int) -> Iterator[tuple[float, list[Text]]]:
+        if count == 0 or not weights:
+            yield 1.0, []
+            return
+        mass = sum(weights.values())
+        for one, weight in weights.items():
+            rest = {other: w for other, w in weights.items() if other != one}
+            for probability, others in draws(rest, count - 1):
+                yield weight / mass * probability, [one, *others]
+
+    def levels(beams: list[Text], left: int) -> Iterator[tuple[float, Text]]:
+        if left == 0:
+            yield 1.0, max(beams, key=joint)
+            return
+        candidates = {(*beam, token): joint((*beam, token)) for beam in beams for token in range(len(q(text)))}
+        for probability, chosen in draws({c: w for c, w in candidates.items() if w > 0}, width):
+            for more, best in levels(chosen, left - 1):
+                yield probability * more, best
+
+    yield from levels([()], length)
+
+
+def reference(p: Next, q: Next, width: int, length: int, tau: float, budget: int) -> dict[Text, float]:
+    """The law of MTAD's first DEPTH tokens by Algorithm 1."""
+    total: dict[Text, float] = {}
+
+    def go(said: Text, probability: float) -> None:
+        if len(said) >= DEPTH:
+            total[said[:DEPTH]] = total.get(said[:DEPTH], 0.0) + probability
+            return
+        text = (*PROMPT, *said)
+        longest = min(length, budget - len(said) - 1) if said else 0  # the first token is the prefill's
+        drafts = searched(q, text, width, longest) if longest else [(1.0, ())]
+        for chance, draft in drafts:
+            accepted, big, small = 0, 1.0, 1.0
+            for i, token in enumerate(draft):
+                before = (*text, *draft[:i])
+                big, small = big * p(before)[token], small * q(before)[token]
+                if min(1.0, big / small) > tau:
+                    accepted = i + 1
+            for token, more in enumerate(p((*text, *draft[:accepted]))):
+                if more > 0:
+                    go((*said, *draft[:accepted], token), probability * chance * more)
+
+    go((), 1.0)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("width", "length", "seed", "tau", "warp"),
+    [
+        (1, 2, 0, 0.0, Warp(1.0, None)),
+        (1, 2, 1, 0.5, Warp(0.7, 3)),
+        (2, 2, 2, 0.3, Warp(1.0, None)),
+        (2, 2, 3, 0.8, Warp(1.5, 2)),
+        (3, 1, 4, 0.3, Warp(1.0, None)),
+        (3, 1, 5, 0.9, Warp(0.7, None)),
+    ],
+)
+def test_the_law_of_mtad_is_algorithm_1(width: int, length: int, seed: int, tau: float, warp: Warp) -> None:
+    decoder = joint_pair(seed, f"mtad:{tau}", Beams(width), length)
+    p, q = table(decoder.target, warp), table(decoder.drafts[0], warp)  # type: ignore[arg-type]
+    assert_same(decoder_law(decoder, warp, budget=4), reference(p, q, width, length, tau, 4))
+
+
+@pytest.mark.parametrize(("width", "length"), [(1, 3), (1, 2), (3, 1)])
+def test_one_beam_or_one_token_of_the_target_is_sampling(width: int, length: int) -> None:
+    """MTJD with K = 1, or with a single beam, is drawing token by token (after Definition 3.1)."""
+    target = model(4)
+    decoder = SpeculativeDecoder(target.model, None, verifier="mtjd", beams=Beams(width), length=Fixed(length))
+    decoder.target = target
+    warp = Warp(1.0, None)
+    assert_same(decoder_law(decoder, warp, budget=4), target_law(target, warp))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> None:
+    warp, length = Warp(1.0, None), 3
+    drafter = model(seed, vocab=4)
+    q = table(drafter, warp)
+    for beams in (Beams(64, argmax=True), Beams(64)):
+        drafter.start(0)
+        drafter.forward(torch.tensor([PROMPT[:-1]]))
+        draft = draft_beams(drafter, PROMPT[-1:], beams, length, warp, Chance(0), vocab_size=4, stop_tokens=frozenset())
+        assert drafter.read == [*PROMPT, *draft.tokens[:-1]]
+        joint = {
+            tokens: math.prod(q((*PROMPT, *tokens[:i]))[token] for i, token in enumerate(tokens))
+            for tokens in itertools.product(range(4), repeat=length)
+        }
+        assert tuple(draft.tokens) == max(joint, key=joint.__getitem__)
+        drawn = [row.of([token])[0] for row, token in zip(draft.laws, draft.tokens, strict=True)]
+        assert math.prod(drawn) == pytest.approx(joint[tuple(draft.tokens)])
+
+
+@pytest.mark.parametrize("argmax", [False, True])
+def test_the_law_of_drawn_beams(argmax: bool) -> None:
+    """W = 2 of two levels: the draft's law is eq. 2's; the heaviest two give one draft for certain."""
+    warp, drafter = Warp(1.0, None), model(9)
+    q = table(drafter, warp)
+
+    def play(chance: Chance) -> Text:
+        drafter.start(0)
+        drafter.forward(torch.tensor([PROMPT[:-1]]))
+        beams = Beams(2, argmax)
+        return tuple(
+            draft_beams(drafter, PROMPT[-1:], beams, 2, warp, chance, vocab_size=3, stop_tokens=frozenset()).tokens
+        )
+
+    found = law(play)
+    expected: dict[Text, float] = {}
+    for probability, tokens in searched(q, tuple(PROMPT), 2, 2):
+        expected[tokens] = expected.get(tokens, 0.0) + probability
+    if argmax:
+        assert len(found) == 1
+    else:
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "opt", "bloom", "mpt", "t5"])
+@pytest.mark.parametrize("argmax", [False, True])
+def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
+    """Beams fork and die; what is left reads on as a text that was never searched."""
+    reader, fresh = (cached(make(architecture, vocab=32, layers=1)) for _ in range(2))
+    prompt = [3, 1, 4, 1, 5]
+    texts = [r.begin(prompt) for r in (reader, fresh)]
+    with torch.inference_mode():
+        reader.start(80)
+        text = texts[0]
+        unread = text
+        for step in range(3):
+            draft = draft_beams(
+                reader, unread, Beams(5, argmax), 4, Warp(1.0, 8), Chance(step), vocab_size=32, stop_tokens=frozenset()
+            )
+            text = [*text, *draft.tokens]
+            unread = text[reader.length :]
+            assert unread == draft.tokens[-1:]
+        logits, _ = reader.forward(torch.tensor([unread]), keep=1)
+        fresh.start(80)
+        expected, _ = fresh.forward(torch.tensor([text]), keep=1)
+    assert torch.allclose(logits, expected, atol=1e-3, rtol=1e-4)
+
+
+def test_a_beam_that_has_ended_stays_as_it_is() -> None:
+    """Token 2 ends a text: drafts end with it, are no longer than asked, and hold it nowhere else."""
+    warp, drafter = Warp(1.0, None), model(2)
+    lengths = set()
+    for seed in range(40):
+        drafter.start(0)
+        drafter.forward(torch.tensor([PROMPT[:-1]]))
+        beams = Beams(3, argmax=False)
+        draft = draft_beams(
+            drafter, PROMPT[-1:], beams, 4, warp, Chance(seed), vocab_size=3, stop_tokens=frozenset([2])
+        )
+        assert 2 not in draft.tokens[:-1]
+        assert len(draft.tokens) == 4 or draft.tokens[-1] == 2
+        assert drafter.read == [*PROMPT, *draft.tokens[:-1]]
+        lengths.add(len(draft.tokens))
+    assert len(lengths) > 1
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(data=st.data(), vocab=st.integers(2, 5), count=st.integers(0, 4), tau=st.floats(0, 0.999))
+def test_the_longest_prefix_by_joint_likelihood(data: st.DataObject, vocab: int, count: int, tau: float) -> None:
+    p = torch.tensor([data.draw(distribution(vocab)) for _ in range(count + 1)], dtype=torch.float64)
+    q = torch.tensor([data.draw(distribution(vocab)) for _ in range(count)], dtype=torch.float64).view(count, vocab)
+    tokens = [data.draw(st.sampled_from(row.nonzero().flatten().tolist())) for row in q]
+    draft = Draft.chain(tokens, [as_law(row[None]) for row in q])
+    expected, joint = 0, 1.0
+    for i, token in enumerate(tokens):
+        joint *= float(p[i, token]) / float(q[i, token])
+        if abs(joint - tau) < 1e-9:
+            return  # which side of the bar it falls is rounding
+        if min(1.0, joint) > tau:
+            expected = i + 1
+
+    def play(chance: Chance) -> tuple[int, int]:
+        verdict = mtad(as_law(p), draft, chance, tau)
+        return verdict.accepted, verdict.token
+
+    found = law(play)
+    assert {accepted for accepted, _ in found} == {expected}
+    for token in range(vocab):
+        assert found.get((expected, token), 0.0) == pytest.approx(float(p[expected, token]), abs=1e-9)
+
+
+def test_a_failing_prefix_is_passed_over() -> None:
+    p = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.5, 0.5]], dtype=torch.float64)
+    draft = Draft.chain([0, 0], [as_law(torch.tensor([row], dtype=torch.float64)) for row in ([0.5, 0.5], [0.3, 0.7])])
+    assert mtad(as_law(p), draft, Chance(0), tau=0.5).accepted == 2  # 0.4 fails, 0.4 · 3 passes
+
+
+def rounds_of(decoder: SpeculativeDecoder, warp: Warp, rounds: int) -> Iterator[tuple[float, list[list[int]]]]:
+    """(probability, tokens of each round) of the loop's first rounds after the prefill's token."""
+
+    def play(chance: Chance) -> list[list[int]]:
+        generation = Generation(list(START))
+        budget = 1 + rounds * (decoder.length.k + 1)  # type: ignore[attr-defined]
+        for _ in decoder.rounds(generation, warp, budget, chance):
+            if len(generation.rounds) > rounds:
+                break
+        return [r.emitted for r in generation.rounds]
+
+    yield from outcomes(play)
+
+
+def log_likelihood(after: Next, tokens: list[int]) -> float:
+    text = [*START, *tokens]
+    return sum(math.log(after(tuple(text[: len(START) + i]))[token]) for i, token in enumerate(tokens))
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_lemma_a1(seed: int, tau: float) -> None:
+    """PPL_p / PPL_q ≤ τ^(-N/Γ) over N rounds (one) that give Γ tokens in expectation, every outcome counted."""
+    warp, rounds = Warp(1.0, None), 1
+    decoder = joint_pair(seed, f"mtad:{tau}", Beams(2), 2, vocab=2)
+    p, q = table(decoder.target, warp), table(decoder.drafts[0], warp)  # type: ignore[arg-type]
+    tokens = big = small = 0.0
+    for probability, emitted in list(rounds_of(decoder, warp, rounds)):
+        said = [token for r in emitted for token in r]
+        tokens += probability * len(said)
+        big += probability * log_likelihood(p, said)
+        small += probability * log_likelihood(q, said)
+    ratio = math.exp(-big / tokens) / math.exp(-small / tokens)
+    assert ratio <= tau ** -(rounds / tokens) + 1e-9
+
+
+@pytest.mark.parametrize(("tau", "size"), [(0.1, 0.02), (0.5, 0.02), (0.5, 0.2), (0.9, 0.002)])
+def test_theorem_3_6(tau: float, size: float) -> None:
+    """Tokens a round ≥ |log τ| / U, as far as the draft's length lets it; U is the largest gap of the models' logs."""
+    warp, length = Warp(1.0, None), 3
+    target, draft = model(5, vocab=2), model(5, vocab=2)
+    with torch.no_grad():
+        for i, parameter in enumerate(draft.model.parameters()):
+            parameter.add_(size * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(i)))
+    decoder = SpeculativeDecoder(
+        target.model, draft.model, verifier=f"mtad:{tau}", beams=Beams(2), length=Fixed(length)
+    )
+    decoder.target, decoder.drafts = target, [draft]
+    p, q = table(target, warp), table(draft, warp)
+    texts = [(*START, *more) for n in range(length + 2) for more in itertools.product(range(2), repeat=n)]
+    gap = max(abs(math.log(a / b)) for text in texts for a, b in zip(p(text), q(text), strict=True))
+    mean = sum(probability * len(emitted[1]) for probability, emitted in list(rounds_of(decoder, warp, 1)))
+    assert mean >= min(length + 1, abs(math.log(tau)) / gap) - 1e-9
+
+
+def small(verifier: str = "mtad:0.3", length: int = 3, beams: Beams | None = None) -> SpeculativeDecoder:
+    draft = None if verifier == "mtjd" else make(seed=1, layers=1)
+    return SpeculativeDecoder(make(), draft, verifier=verifier, beams=beams or Beams(4), length=Fixed(length))
+
+
+@pytest.mark.parametrize("verifier", ["mtad:0.3", "mtjd"])
+def test_counters_budget_stream_and_lists(verifier: str) -> None:
+    decoder = small(verifier)
+    heard: list[int] = []
+    one = decoder.generate([1, 2, 3], max_new_tokens=29, top_k=10, seed=7, on_tokens=heard.extend)
+    assert heard == one.tokens
+    assert len(one.tokens) == 29 == one.stats.n_generated
+    assert one.stats.n_drafted == one.stats.n_accepted + one.stats.n_discarded
+    if verifier == "mtjd":
+        assert one.stats.n_drafted == one.stats.n_draft_forwards == 0
+        assert one.stats.n_target_forwards == 29
+    else:
+        assert one.stats.n_target_forwards == len(one.rounds)
+        assert one.stats.n_draft_forwards + one.stats.n_target_forwards == 29 + one.stats.n_discarded
+    again = decoder.generate([[5, 6], [1, 2, 3]], max_new_tokens=29, top_k=10, seed=6)
+    assert again[1].tokens == one.tokens
+    decoder.stop_tokens = frozenset(one.tokens[9:10])
+    cut = decoder.generate([1, 2, 3], max_new_tokens=29, top_k=10, seed=7)
+    assert cut.finish_reason == "eos"
+    assert cut.tokens[-1] in decoder.stop_tokens
+    assert not decoder.stop_tokens & set(cut.tokens[:-1])
+
+
+def test_the_whole_budget_is_searched_by_beams_of_the_targets_own() -> None:
+    """MTJD with the target's arg-max beams never says anything less probable than what greedy steps say."""
+    target = make(vocab=24)
+    reader = cached(target)
+    found = []
+    for prompt in ([1, 2], [7], [3, 3, 9]):
+        joint, greedy = (
+            SpeculativeDecoder(target, None, verifier="mtjd", beams=Beams(width, argmax=True), length=Fixed(12))
+            for width in (16, 1)
+        )
+        pair = []
+        for decoder in (joint, greedy):
+            generation = Generation(list(prompt))
+            said = decoder.rounds(generation, Warp(1.0, None), 13, Chance(3))  # the same first token
+            next(said), next(said)
+            assert len(generation.tokens) == 13
+            with torch.inference_mode():
+                reader.start(40)
+                logits, _ = reader.forward(torch.tensor([[*prompt, *generation.tokens[:-1]]]), keep=12)
+            laws = logits[0].double().log_softmax(-1)
+            pair.append(float(laws.gather(1, torch.tensor(generation.tokens[1:])[:, None]).sum()))
+        found.append(pair)
+    assert all(a >= b - 1e-6 for a, b in found)
+    assert any(a > b + 0.1 for a, b in found)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("mtad:1", "verifier='mtad:1': τ must be in"),
+        ("mtad:-0.1", "τ must be in"),
+        ("mtad:nan", "τ must be in"),
+        ("mtad:high", "give the rule's number"),
+        ("typical:0", "ε must be in"),
+        ("bild:-1", "must be at least 0 nats"),
+        ("bild:nan", "must be at least 0 nats"),
+        ("block:1", "only typical, bild, mtad have a threshold"),
+        ("coin", "choose one of token-wise"),
+    ],
+)
+def test_rules_that_cannot_be(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_verifier(spec)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": Fixed(0)}, "length=0: verifier='mtad' needs at least one token"),
+        ({"length": Confidence(0.4)}, "takes a number of tokens a step"),
+        ({"tree": (2, 1)}, "judges one chain"),
+        ({"draft": None}, "it judges a draft model's beams"),
+        ({"verifier": "mtjd"}, "the target decodes alone"),
+        ({"verifier": "block"}, "beams: only mtad and mtjd search"),
+    ],
+)
+def test_what_does_not_go_together(options: dict[str, object], message: str) -> None:
+    plain = {"draft": make(layers=1), "verifier": "mtad", "beams": Beams(2)}
+    with pytest.raises(InputError, match=message):
+        SpeculativeDecoder(make(), **(plain | options))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [({"top_k": 3}, "beams=4: wider than the support"), ({"temperature": 0.0}, "temperature 0 leaves one token")],
+)
+def test_beams_wider_than_the_support(sampling: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        small().generate([1, 2], **sampling)
+    for width in (0, 65):
+        with pytest.raises(InputError, match=f"beams={width}"):
+            Beams(width)
+
+
+def test_thresholds_reach_the_rules() -> None:
+    """From nothing kept to everything, monotonically: τ, ε and the rollback threshold do what they say."""
+
+    def accepted(spec: str) -> int:
+        length = Fixed(3)
+        decoder = SpeculativeDecoder(make(), make(seed=1, layers=1), verifier=spec, length=length)
+        return decoder.generate([1, 2, 3], max_new_tokens=60, top_k=10).stats.n_accepted
+
+    for specs in (("mtad:0.999999", "mtad:0.3", "mtad:0"), ("bild:0", "bild:2", "bild:9")):
+        counts = list(map(accepted, specs))
+        assert all(a <= b for a, b in pairwise(counts))
+        assert counts[0] < counts[-1]
+    strict, lax = (parse_verifier(spec)[1] for spec in ("typical:1", "typical:0.0001"))
+    assert isinstance(strict, partial)
+    assert strict.keywords == {"epsilon": 1.0, "delta": 1.0}
+    assert lax.keywords["delta"] == pytest.approx(0.01)  # type: ignore[attr-defined]
