@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from ..controllers.errors import InputError
 from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.prompting import encode_prompt
 from .workload import Workload
 
 
-def load(work: Workload) -> tuple[SpeculativeDecoder, list[list[int]]]:
-    """The pair in a decoder, and the prompts' token ids."""
-    decoder = SpeculativeDecoder.from_pretrained(
+def load(work: Workload, decoder: SpeculativeDecoder | None = None) -> tuple[SpeculativeDecoder, list[list[int]]]:
+    """The pair in a decoder, this one if it is loaded already, and the prompts' token ids.
+
+    Raises:
+        InputError: the prompts end before any is left.
+    """
+    decoder = decoder or SpeculativeDecoder.from_pretrained(
         work.target, work.draft, dtype=work.dtype, compile=work.compile, device=work.device
     )
-    rows = load_prompts(work.prompts, column=work.column, split=work.split, limit=work.limit)
-    return decoder, [encode_prompt(decoder.tokenizer, row.prompt, chat=work.chat) for row in rows]
+    rows = load_prompts(work.prompts, column=work.column, split=work.split, limit=work.skip + work.limit)
+    if len(rows) <= work.skip:
+        raise InputError(f"{work.prompts}: {len(rows)} prompts, but the first {work.skip} are left out; give more")
+    return decoder, [encode_prompt(decoder.tokenizer, row.prompt, chat=work.chat) for row in rows[work.skip :]]

@@ -25,7 +25,7 @@ def plot_rates(result: Mapping[str, Any], path: Path) -> None:
         ("tab:blue" if name.startswith("specpilot") else "tab:orange", 1.0 if name in result["best"].values() else 0.5)
         for name in names
     ]
-    figure, axes = _canvas(8, 8)
+    figure, axes = canvas(8, 8)
     axes.barh(names, rates, xerr=errors, color=colours, error_kw={"elinewidth": 1})
     axes.set_xlabel("tokens per second: median pass, 95 % interval over resampled prompts")
     axes.grid(axis="x", alpha=0.3)
@@ -38,7 +38,7 @@ def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: 
     Args:
         decoders: ``family-parameter`` → row with ``discard_rate`` and ``verification_rate``.
     """
-    figure, axes = _canvas(7, 5)
+    figure, axes = canvas(7, 5)
     for family, (style, label) in STYLES.items():
         points = [
             (row["discard_rate"], row["verification_rate"], name.partition("-")[2])
@@ -59,11 +59,17 @@ def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: 
     figure.savefig(path, dpi=150)
 
 
-def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure of this size in inches, and its axes."""
+    figure, (axes,) = canvases(width, height, 1, 1)
+    return figure, axes
+
+
+def canvases(width: float, height: float, rows: int, columns: int) -> tuple[Figure, list[Axes]]:
+    """A figure of this size in inches, and its axes row by row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.add_subplot()
+    return figure, [*figure.subplots(rows, columns, squeeze=False).flat]

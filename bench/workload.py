@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..controllers.errors import InputError
@@ -19,6 +19,7 @@ class Workload:
         column: column that holds the prompt.
         split: split of the built-in bank or of a hub dataset.
         limit: how many prompts.
+        skip: how many to leave out before them.
         chat: put prompts into the chat template.
         max_new_tokens: longest continuation.
         temperature: warp of both models; 0 is greedy.
@@ -35,6 +36,7 @@ class Workload:
     column: str = "prompt"
     split: str = "test"
     limit: int = 20
+    skip: int = 0
     chat: bool = True
     max_new_tokens: int = 128
     temperature: float = 1.0
@@ -48,6 +50,8 @@ class Workload:
         for name in ("limit", "max_new_tokens"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)}: must be at least 1")
+        if self.skip < 0:
+            raise InputError(f"skip={self.skip}: must not be negative")
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -68,3 +72,36 @@ class CostWorkload(Workload):
     split: str = "train"
     limit: int = 4
     max_new_tokens: int = 64
+
+
+@dataclass(frozen=True)
+class PapersWorkload(Workload):
+    """The papers' sampling, and prompts to choose settings on.
+
+    Args:
+        limit: how many prompts.
+        validation_limit: how many others, for the choice of settings: the built-in bank's validation split, or those
+            that follow in a file.
+        max_new_tokens: longest continuation.
+        top_k: keep the k most probable tokens; null keeps all.
+        top_p: keep the most probable tokens up to this mass.
+    """
+
+    limit: int = 60
+    validation_limit: int = 16
+    max_new_tokens: int = 96
+    top_k: int | None = 10
+    top_p: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.validation_limit < 1:
+            raise InputError(f"validation_limit={self.validation_limit}: must be at least 1")
+
+    def validation(self) -> Workload:
+        """The same on the prompts to choose by."""
+        builtin = self.prompts == "builtin"
+        fields = asdict(self)
+        limit = fields.pop("validation_limit")
+        fields |= {"split": "validation"} if builtin else {"skip": self.skip + self.limit}
+        return Workload(**(fields | {"limit": limit}))

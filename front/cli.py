@@ -46,6 +46,7 @@ COMMANDS: Commands = {
         "router": bench.router,
         "otm": bench.otm,
         "spectr": bench.spectr,
+        "papers": bench.papers,
     },
     "demo": demo.demo,
     "env": env.env,

@@ -109,6 +109,8 @@ class SpeculativeDecoder:
             )
         if routing is not None and (draft is not None or length is not None or tree is not None):
             raise InputError("routing: its arms have drafts and lengths of their own, and draft chains; leave them out")
+        if routing is not None and rule in JOINT:
+            raise InputError(f"verifier={verifier!r}: a router's arms draft chains; leave the router out")
         drafts = [] if draft is None else [draft] if isinstance(draft, PreTrainedModel) else list(draft)
         if tree is not None and not drafts:
             raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bench.router_work import RouterWorkload
-from ..bench.workload import CostWorkload, Workload
+from ..bench.workload import CostWorkload, PapersWorkload, Workload
 from ..data_gen.settings import AcceptanceData
 
 if TYPE_CHECKING:
@@ -279,6 +279,26 @@ def router(settings: RouterWorkload, *, output: Path | None = None) -> None:
     for table in tables(result):
         console.print(table)
     _end(result, settings, output)
+
+
+def papers(settings: PapersWorkload, paper: str = "all", *, output: Path = Path("runs/papers")) -> None:
+    """Make the papers' tables, with their figures beside ours: Markdown, JSON and a picture a paper.
+
+    A run that was cut short goes on where it stopped.
+
+    Args:
+        paper: Which one, or all; see `bench/papers`.
+        output: Folder of the tables, and of what was measured, in `records`.
+    """
+    import json
+
+    from ..bench.papers.command import bench_papers, chosen
+
+    chosen(paper)  # before anything is loaded
+    console, _ = _begin(settings)
+    result = bench_papers(paper, settings, output, console)
+    console.print(f"{output}: papers.json, papers-*.md, papers-*.png")
+    print(json.dumps(result))
 
 
 def _begin(

@@ -1,0 +1,111 @@
+"""``specpilot bench papers``: the papers' tables from one pair, with Markdown, JSON and a picture a paper."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ...controllers.errors import InputError
+from ...data_gen.dataset import replacing
+from ...infer.decoder import SpeculativeDecoder
+from ...infer.machine import machine, versions
+from ..energy import NOT_AVAILABLE, Meter, counters
+from ..load import load
+from ..scoring.rouge import rouge_l
+from ..workload import PapersWorkload, Workload
+from . import PAPERS
+from .lab import Lab, Scorer
+from .report import Report
+
+
+def chosen(paper: str) -> list[str]:
+    """The papers that ``paper`` names.
+
+    Raises:
+        InputError: there is no such paper.
+    """
+    if paper != "all" and paper not in PAPERS:
+        raise InputError(f"paper={paper!r}: choose one of {', '.join([*PAPERS, 'all'])}")
+    return list(PAPERS) if paper == "all" else [paper]
+
+
+def bench_papers(paper: str, work: PapersWorkload, output: Path, console: Console) -> dict[str, Any]:
+    """Reproduce ``paper`` (or all) into ``output``; what is there of other papers stays.
+
+    Returns:
+        The content of ``papers.json``.
+    """
+    names = chosen(paper)
+    pair, prompts = load(work)
+    _, validation = load(work.validation(), pair)
+    columns = (TextColumn("generations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    meter = Meter(counters(pair.target.device.type))
+    idle = meter.idle_watts()
+    result = _read(output / "papers.json")
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=0)
+
+        def expect(count: int) -> None:
+            progress.update(task, total=(progress.tasks[0].total or 0) + count)
+
+        lab = Lab(
+            pair, prompts, validation, work.sampling, output / "records",
+            meter=meter, expect=expect, advance=lambda: progress.advance(task),
+        )  # fmt: skip
+        lab.score = agreement(pair, lab.greedy_texts())
+        for name in names:
+            console.print(f"{name}: {PAPERS[name].title}")
+            report = PAPERS[name].run(lab)
+            result |= report.figures
+            result.setdefault("made_by", {})[name] = {
+                "command": f"specpilot bench papers {name}",
+                "settings": asdict(work),
+                "idle_watts": NOT_AVAILABLE if idle is None else idle,
+                "machine": machine(),
+                "versions": versions(),
+            }
+            _write(output, name, report, work)
+            with replacing(output / "papers.json") as file:
+                file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
+
+
+def agreement(pair: SpeculativeDecoder, greedy: list[list[int]]) -> Scorer:
+    """ROUGE-L with the target's greedy text: the score of prompts that come without an answer."""
+    assert pair.tokenizer is not None
+    decode = pair.tokenizer.decode
+    references = [str(decode(tokens, skip_special_tokens=True)) for tokens in greedy]
+    return lambda index, tokens: rouge_l(str(decode(tokens, skip_special_tokens=True)), references[index])
+
+
+def _write(output: Path, name: str, report: Report, work: Workload) -> None:
+    picture = f"papers-{name}.png"
+    about = (
+        f"`specpilot bench papers {name}`: {work.target} + {work.draft}, {work.limit} prompts of {work.prompts}, up to "
+        f"{work.max_new_tokens} tokens at temperature {work.temperature:g}, top-k {work.top_k}, top-p {work.top_p:g}, "
+        "unless a table says otherwise. In brackets 95 % intervals over resampled prompts. Perplexity is the unwarped "
+        "target's; the score is ROUGE-L with the target's greedy text."
+    )
+    parts = [f"## {PAPERS[name].title}", "", about, "", *(table.markdown() for table in report.tables)]
+    parts += [f"![{name}]({picture})", ""]
+    with replacing(output / f"papers-{name}.md") as file:
+        file.write_text("\n".join(parts), encoding="utf-8")
+    with replacing(output / picture) as file:
+        report.draw(file)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}); move it away") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: not a JSON object; move it away")
+    return content

@@ -1,0 +1,216 @@
+"""MTAD (Qin et al. 2025): Figure 1, the rules of Table 5, thresholds (Table 10, Figure 3), beams (Table 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..energy import NOT_AVAILABLE
+from ..plots import canvases
+from .contender import AUTOREGRESSIVE, Contender
+from .lab import Lab, Runs
+from .report import QUALITY, Paper, Report, Row, Table, number, percent
+from .search import BILD_GRID, MTAD_GRID, TYPICAL_GRID, choose
+
+STEPS = (1, 2, 3, 4, 5)  # K of MTJD
+STEP_BEAMS = 4
+TAUS = (0.1, 0.3, 0.5, 0.7, 0.9)
+WIDTHS = (2, 4, 6, 8)
+PAPER_TOKENS = {0.1: 4.72, 0.3: 4.43, 0.5: 4.12, 0.7: 3.93, 0.9: 3.64}  # Table 10, Llama-3: tokens an iteration
+PAPER_BEAMS = {2: (55.9, 2.44), 4: (59.9, 2.12), 6: (60.2, 2.14), 8: (61.3, 2.10)}  # Table 11, Llama-2: tokens/s, PPL
+# Table 5, HumanEval, Llama-3-Instruct: tokens/s and J/token
+PAPER_RULES = {
+    "SpD": (22.2, 7.8), "SpecTr": (23.8, 7.8), "SpecInfer": (22.8, 7.9), "MCSS": (23.7, 7.8), "BiLD": (17.4, 10.0),
+    "typical": (21.7, 8.1), "MTAD": (24.8, 7.6),
+}  # fmt: skip
+PAPER_CHANGE, PAPER_SPEED = -0.21, 1.42  # perplexity against single-token sampling, and speed against SpD
+DIFFERS = "models (the paper: Llama-3 8B and 1B, or Llama-2 13B and 68M, on an L40), prompts, length of the outputs"
+
+
+def run(lab: Lab) -> Report:
+    chosen, grid = choose(lab, MTAD_GRID)
+    typical, typical_grid = choose(lab, TYPICAL_GRID)
+    bild, bild_grid = choose(lab, BILD_GRID)
+    length = chosen.length or ""
+    nodes = "x".join(["4", *["1"] * (int(length) - 1)])  # four drafts
+    rules = {
+        "SpD": Contender(length=length),
+        "SpecTr": Contender("k-seq", tree=nodes),
+        "SpecInfer": Contender("spec-infer", tree=nodes),
+        "MCSS": Contender("mcss", tree=nodes),
+        "BiLD": bild,
+        "typical": typical,
+        "MTAD": chosen,
+    }
+    taus = {tau: replace(chosen, verifier=f"mtad:{tau}") for tau in TAUS}
+    widths = {width: replace(chosen, beams=width) for width in WIDTHS}
+    joint = {k: Contender("mtjd", str(k), beams=STEP_BEAMS, argmax=True, drafts=False) for k in STEPS}
+    everything = [AUTOREGRESSIVE, *rules.values(), *taus.values(), *widths.values(), *joint.values()]
+    runs = lab.measure(everything)
+
+    baseline = runs[rules["SpD"]]
+    figures = {
+        "mtjd": {
+            "perplexity": {str(k): runs[c].perplexity for k, c in joint.items()},
+            "score": {str(k): runs[c].score for k, c in joint.items()},
+            "beams": STEP_BEAMS,
+        },
+        "mtad": {
+            "chosen": chosen.as_dict(),
+            **{
+                name: found["value"]
+                for name, found in _against(runs[chosen], baseline).items()
+            },
+            "intervals": _against(runs[chosen], baseline),
+            "against_autoregressive": runs[chosen].perplexity_change(runs[AUTOREGRESSIVE]),
+            "tau": {str(tau): _summary(runs[c]) for tau, c in taus.items()},
+            "beams": {str(width): _summary(runs[c]) for width, c in widths.items()},
+            "rules": {name: c.as_dict() | _summary(runs[c]) for name, c in rules.items()},
+            "search": {"mtad": grid, "typical": typical_grid, "bild": bild_grid},
+        },
+    }  # fmt: skip
+    tables = [
+        _joint_table(runs, joint),
+        _headline(runs[chosen], baseline, runs[AUTOREGRESSIVE]),
+        _rules_table(runs, rules),
+        _tau_table(runs, taus, baseline),
+        _beams_table(runs, widths),
+    ]
+    return Report(figures, tables, lambda path: _draw(runs, joint, taus, widths, rules, path))
+
+
+def _against(found: Runs, baseline: Runs) -> dict[str, dict[str, float]]:
+    return {
+        "perplexity_change": found.perplexity_change(baseline),
+        "tokens_per_target_forward_ratio": found.ratio(baseline, "target_forwards"),
+        "speed_ratio": found.ratio(baseline, "seconds"),
+    }
+
+
+def _summary(runs: Runs) -> dict[str, Any]:
+    return {
+        "perplexity": runs.perplexity,
+        "tokens_per_target_forward": runs.tokens_per_forward,
+        "tokens_per_round": runs.tokens_per_round,
+        "tokens_per_second": runs.tokens_per_second,
+        "score": runs.score,
+        "joules_per_token": NOT_AVAILABLE if runs.joules_per_token is None else runs.joules_per_token,
+    }
+
+
+def _score(runs: Runs) -> str:
+    return "" if runs.score is None else number(runs.score)
+
+
+def _row(label: dict[str, str], runs: Runs, paper: Mapping[str, str] | None = None) -> Row:
+    """What every table says of a configuration: its speed and its quality together."""
+    energy = runs.joules_per_token
+    cells = {
+        **label,
+        "tokens/s": f"{runs.tokens_per_second['value']:.0f}",
+        "tokens per target forward": number(runs.tokens_per_forward),
+        QUALITY: number(runs.perplexity),
+        "score": _score(runs),
+        "J/token": NOT_AVAILABLE if energy is None else f"{energy:.3f}",
+        **(paper or {}),
+    }
+    return Row(cells, runs.contender.lossy)
+
+
+def _joint_table(runs: Mapping[Contender, Runs], joint: dict[int, Contender]) -> Table:
+    rows = [
+        Row(
+            {
+                "K": str(k),
+                QUALITY: number(runs[c].perplexity),
+                "score": _score(runs[c]),
+                "the paper's": "highest" if k == 1 else "falls",
+            },
+            lossy=True,
+        )
+        for k, c in joint.items()
+    ]
+    note = f"{DIFFERS}. K = 1 is multinomial sampling; from K = 2 on the best of {STEP_BEAMS} beams, the heaviest kept."
+    return Table("MTAD, Figure 1: MTJD's perplexity by tokens a step", rows, note)
+
+
+def _headline(found: Runs, baseline: Runs, plain: Runs) -> Table:
+    against = _against(found, baseline)
+    cells = {
+        "perplexity against token-wise": (percent(against["perplexity_change"]), f"{PAPER_CHANGE:+.0%}"),
+        "perplexity against autoregressive": (percent(found.perplexity_change(plain)), ""),
+        "tokens per target forward against token-wise": (number(against["tokens_per_target_forward_ratio"]), ""),
+        "tokens/s against token-wise": (number(against["speed_ratio"]), f"{PAPER_SPEED}"),
+    }
+    rows = [Row({"MTAD": name, "here": here, "the paper's": paper}) for name, (here, paper) in cells.items()]
+    return Table(f"MTAD against token-wise verification ({_named(found.contender)})", rows, f"{DIFFERS}.")
+
+
+def _named(contender: Contender) -> str:
+    how = "the heaviest kept" if contender.argmax else "drawn"
+    tau = contender.verifier.partition(":")[2]
+    return f"W = {contender.beams}, {how}; γ = {contender.length}, τ = {tau}"
+
+
+def _rules_table(runs: Mapping[Contender, Runs], rules: dict[str, Contender]) -> Table:
+    rows = []
+    for name, contender in rules.items():
+        speed, energy = PAPER_RULES[name]
+        paper = {"paper's tokens/s": f"{speed}", "paper's J/token": f"{energy}"}
+        rows.append(_row({"rule": name, "lossless": "no" if contender.lossy else "yes"}, runs[contender], paper))
+    settings = "; ".join(f"{name}: {c.verifier}, {c.tree or c.length}" for name, c in rules.items())
+    note = f"{DIFFERS}; the paper's columns are HumanEval with Llama-3-Instruct. Settings: {settings}."
+    return Table("MTAD, Table 5: the rules side by side", rows, note)
+
+
+def _tau_table(runs: Mapping[Contender, Runs], taus: dict[float, Contender], baseline: Runs) -> Table:
+    by = {str(tau): (runs[c], f"{PAPER_TOKENS[tau]}") for tau, c in taus.items()} | {"token-wise": (baseline, "")}
+    rows = [
+        _row({"τ": tau, "tokens a round": f"{found.tokens_per_round:.2f}", "the paper's": paper}, found)
+        for tau, (found, paper) in by.items()
+    ]
+    return Table("MTAD, Table 10 and Figure 3: the threshold", rows, f"{DIFFERS}. The paper's column: Llama-3.")
+
+
+def _beams_table(runs: Mapping[Contender, Runs], widths: dict[int, Contender]) -> Table:
+    rows = []
+    for width, contender in widths.items():
+        speed, perplexity = PAPER_BEAMS[width]
+        paper = {"paper's tokens/s": f"{speed}", "paper's perplexity": f"{perplexity:.2f}"}
+        rows.append(_row({"beams": str(width)}, runs[contender], paper))
+    return Table("MTAD, Table 11: the number of beams", rows, f"{DIFFERS}. The paper's: Llama-2, ChatGPT-Prompts.")
+
+
+def _draw(
+    runs: Mapping[Contender, Runs],
+    joint: dict[int, Contender],
+    taus: dict[float, Contender],
+    widths: dict[int, Contender],
+    rules: dict[str, Contender],
+    path: Path,
+) -> None:
+    figure, (one, two, three, four) = canvases(11, 8, 2, 2)
+    for axes, by, label in ((one, joint, "K, tokens a step (MTJD)"), (two, taus, "τ"), (three, widths, "beams W")):
+        found = [runs[c].perplexity for c in by.values()]
+        errors = [[x["value"] - x["low"] for x in found], [x["high"] - x["value"] for x in found]]
+        axes.errorbar(list(by), [x["value"] for x in found], yerr=errors, fmt="o-", capsize=3, label="perplexity")
+        axes.set_xlabel(label)
+        axes.set_ylabel("perplexity, 95 % interval")
+        axes.grid(alpha=0.3)
+    for axes, by in ((two, taus), (three, widths)):
+        other = axes.twinx()
+        other.plot(list(by), [runs[c].tokens_per_forward["value"] for c in by.values()], "s--", color="tab:orange")
+        other.set_ylabel("tokens per target forward", color="tab:orange")
+    for name, c in rules.items():
+        x, y = runs[c].tokens_per_forward["value"], runs[c].perplexity["value"]
+        four.plot(x, y, "^" if c.lossy else "o", color="tab:red" if c.lossy else "tab:blue")
+        four.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
+    four.set_xlabel("tokens per target forward (triangles: lossy)")
+    four.set_ylabel("perplexity")
+    four.grid(alpha=0.3)
+    figure.savefig(path, dpi=120, format="png")
+
+
+MTAD = Paper("mtad", "Optimized Multi-Token Joint Decoding with Auxiliary Model (Qin et al. 2025)", run)

@@ -1,0 +1,64 @@
+"""SpecTr (Sun et al. 2023), Table 2: tokens per target forward by number K and length L of i.i.d. drafts, K-SEQ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..plots import canvas
+from .contender import AUTOREGRESSIVE, Contender
+from .lab import Lab, Runs
+from .report import Paper, Report, Row, Table, number
+
+# L → K → tokens per serial call (Table 2, LM1B, PALM-2 Gecko and Bison)
+PAPER = {4: {1: 2.2, 2: 2.4, 4: 2.7, 8: 3.0}, 8: {1: 2.3, 2: 2.6, 4: 3.0, 8: 3.3}}
+SAMPLING = {"top_k": 50, "top_p": 1.0}
+
+
+def run(lab: Lab) -> Report:
+    grid = {
+        (length, drafts): Contender("k-seq", tree="x".join(map(str, (drafts, *[1] * (length - 1)))))
+        for length, row in PAPER.items()
+        for drafts in row
+    }
+    runs = lab.measure([AUTOREGRESSIVE, *grid.values()], **SAMPLING)
+    found = {key: runs[contender].tokens_per_forward for key, contender in grid.items()}
+    rows = [Row(_cells("autoregressive", "", "", runs[AUTOREGRESSIVE], "1.0"))]
+    rows += [
+        Row(_cells("speculative" if k == 1 else "SpecTr", str(k), str(length), runs[contender], str(PAPER[length][k])))
+        for (length, k), contender in grid.items()
+    ]
+    efficiency = {str(length): {str(k): found[length, k] for k in row} for length, row in PAPER.items()}
+
+    def draw(path: Path) -> None:
+        figure, axes = canvas(6, 4)
+        for length, row in PAPER.items():
+            values = [found[length, k] for k in row]
+            middle = [value["value"] for value in values]
+            errors = [
+                [value["value"] - value["low"] for value in values],
+                [value["high"] - value["value"] for value in values],
+            ]
+            line = axes.errorbar(list(row), middle, yerr=errors, fmt="o-", capsize=3, label=f"here, L = {length}")
+            axes.plot(list(row), list(row.values()), "x--", color=line[0].get_color(), label=f"paper, L = {length}")
+        axes.set_xlabel("drafts K")
+        axes.set_ylabel("tokens per target forward")
+        axes.grid(alpha=0.3)
+        axes.legend()
+        figure.savefig(path, dpi=120, format="png")
+
+    differs = "models (the paper: PALM-2 Gecko and Bison), prompts (LM1B), here temperature 1 and top-k 50."
+    return Report({"spectr": {"block_efficiency": efficiency}}, [Table("SpecTr, Table 2", rows, differs)], draw)
+
+
+def _cells(name: str, drafts: str, length: str, runs: Runs, paper: str) -> dict[str, str]:
+    return {
+        "algorithm": name,
+        "K": drafts,
+        "L": length,
+        "tokens per target forward": number(runs.tokens_per_forward),
+        "the paper's": paper,
+        "perplexity": number(runs.perplexity),
+    }
+
+
+SPECTR = Paper("spectr", "SpecTr: Fast Speculative Decoding via Optimal Transport (Sun et al. 2023)", run)
