@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ..controllers.errors import InputError
@@ -105,3 +106,20 @@ class PapersWorkload(Workload):
         limit = fields.pop("validation_limit")
         fields |= {"split": "validation"} if builtin else {"skip": self.skip + self.limit}
         return Workload(**(fields | {"limit": limit}))
+
+
+@dataclass(frozen=True)
+class QuestionsWorkload(Workload):
+    """Questions with answers to be judged.
+
+    Args:
+        task: prompts (any), spec-bench, mt-bench, alpaca, gsm8k, humaneval, spider or xsum.
+        prompts: file, folder or hub id of the questions; 'builtin' is the task's home on the hub, or for the task
+            prompts the built-in bank.
+        databases: Spider's folder of databases.
+        run_code: run generated Python, in a process of its own with limits of time and memory, to score it.
+    """
+
+    task: str = "prompts"
+    databases: Path | None = None
+    run_code: bool = False

@@ -47,6 +47,7 @@ COMMANDS: Commands = {
         "otm": bench.otm,
         "spectr": bench.spectr,
         "papers": bench.papers,
+        "questions": bench.questions,
     },
     "demo": demo.demo,
     "env": env.env,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bench.router_work import RouterWorkload
-from ..bench.workload import CostWorkload, PapersWorkload, Workload
+from ..bench.workload import CostWorkload, PapersWorkload, QuestionsWorkload, Workload
 from ..data_gen.settings import AcceptanceData
 
 if TYPE_CHECKING:
@@ -281,6 +281,94 @@ def router(settings: RouterWorkload, *, output: Path | None = None) -> None:
     _end(result, settings, output)
 
 
+def questions(
+    settings: QuestionsWorkload,
+    *,
+    length: int | str | None = None,
+    verifier: str = "token-wise",
+    tree: str | None = None,
+    beams: int | None = None,
+    output: Path = Path("runs/questions"),
+) -> None:
+    """Answer a workload's questions with and without drafts; speed, perplexity and scores, and Spec-Bench's files.
+
+    Args:
+        length: What ends a draft, as in `specpilot generate`.
+        verifier: Verification rule, as in `specpilot generate`.
+        tree: Draft a tree instead, such as "3x2x1".
+        beams: Sequences that mtad searches among.
+        output: Folder of the two files of answers.
+    """
+    from rich.table import Table
+
+    from ..bench.energy import Meter, counters
+    from ..bench.questions import answer, report, summary, write_answers
+    from ..data_gen.tasks import load_questions
+    from ..infer.decoder import SpeculativeDecoder
+    from ..infer.draft_beam import Beams
+
+    console, progress = _begin(settings)
+    asked = load_questions(
+        settings.task,
+        settings.prompts,
+        column=settings.column,
+        split=settings.split,
+        limit=settings.skip + settings.limit,
+        databases=settings.databases,
+    )[settings.skip :]
+    drafting = SpeculativeDecoder.from_pretrained(
+        settings.target,
+        settings.draft,
+        length=length,
+        verifier=verifier,
+        tree=tree,
+        beams=None if beams is None else Beams(beams),
+        compile=settings.compile,
+        dtype=settings.dtype,
+        device=settings.device,
+    )
+    tokenizer = drafting.tokenizer
+    assert tokenizer is not None
+    plain = SpeculativeDecoder(drafting.target.model, None, tokenizer)
+    meter = Meter(counters(drafting.target.device.type))
+    idle = meter.idle_watts()
+    with progress("answers", 2 * len(asked)) as advance:
+        found = answer(
+            {"autoregressive": plain, verifier: drafting},
+            asked,
+            settings.sampling,
+            chat=settings.chat,
+            run_code=settings.run_code,
+            meter=meter,
+            on_progress=advance,
+        )
+    base, ours = found["autoregressive"], found[verifier]
+    speeds = report(ours.lines, base.lines, tokenizer)
+    table = Table("category", "questions", "tokens/s", "speed-up", "by Spec-Bench's count", "tokens a round")
+    for category, row in speeds.items():
+        cells = (f"{row[name]:.2f}" for name in ("speedup", "spec_bench", "mean_accepted_tokens"))
+        table.add_row(category, str(row["questions"]), f"{row['tokens_per_second']:.0f}", *cells)
+    console.print(table)
+    quality = Table("configuration", "perplexity", "score", "tokens per target forward", "J/token")
+    summaries = {name: summary(one) for name, one in found.items()}
+    for name, one in summaries.items():
+        ppl, energy = one["perplexity"], one["joules_per_token"]
+        quality.add_row(
+            name,
+            f"{ppl['value']:.2f} ({ppl['low']:.2f}–{ppl['high']:.2f})",
+            "not scored" if one["score"] is None else f"{one['score']:.3f}",
+            f"{one['tokens_per_target_forward']:.2f}",
+            energy if isinstance(energy, str) else f"{energy:.3f}",
+        )
+    console.print(quality)
+    files = {name: output / f"{name.replace(':', '-')}.jsonl" for name in found}
+    for name, one in found.items():
+        write_answers(one.lines, files[name])
+    console.print(f"{' and '.join(map(str, files.values()))}: the answers, as Spec-Bench's scripts read them")
+    result = {"speed": speeds, "quality": summaries, "idle_watts": "not available" if idle is None else idle}
+    _end(result | {"length": str(length), "verifier": verifier, "tree": tree}, settings)
+
+
 def papers(settings: PapersWorkload, paper: str = "all", *, output: Path = Path("runs/papers")) -> None:
     """Make the papers' tables, with their figures beside ours: Markdown, JSON and a picture a paper.
 
@@ -334,7 +422,8 @@ def _end(result: dict[str, Any], settings: Workload | RouterWorkload, output: Pa
 
     from ..infer.machine import machine, versions
 
-    line = json.dumps(result | {"settings": asdict(settings) | more, "machine": machine(), "versions": versions()})
+    made = {"settings": asdict(settings) | more, "machine": machine(), "versions": versions()}
+    line = json.dumps(result | made, default=str)  # paths
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(line + "\n", encoding="utf-8")

@@ -1,0 +1,174 @@
+"""Public workloads as questions: what their rows are called, how they are put to a model, and what a right answer is.
+
+Each is a function from a row to a question, and a line in ``TASKS``. Rows come from where all prompts come from: a
+file, a folder or the hub.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..controllers.errors import InputError
+from .prompts import load_prompts
+from .rows import read_rows
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question.
+
+    Attributes:
+        id: as its source has it, a number or a text.
+        category: groups questions in reports.
+        turns: what the user says, one after another, each after the model's answer to the last.
+        kind: how an answer is judged: ``rouge``, ``answer`` (a number), ``sql``, ``code``; empty where it is not.
+        reference: what it is judged by, by name.
+    """
+
+    id: int | str
+    category: str
+    turns: tuple[str, ...]
+    kind: str = ""
+    reference: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload: its home on the hub, the split that is asked, and what makes a question of a row."""
+
+    hub: str
+    split: str
+    question: Callable[[Row, Path | None], Question]
+
+
+def _rouge(reference: object) -> dict[str, Any]:
+    return {"kind": "rouge", "reference": {"text": str(reference)}} if reference else {}
+
+
+def _alpaca(row: Row, _: Path | None) -> Question:
+    more = str(row.get("input") or "").strip()
+    text = f"{row['instruction']}\n\n{more}" if more else str(row["instruction"])
+    return Question(row.get("id", ""), "alpaca", (text,), **_rouge(row.get("output")))
+
+
+def _gsm8k(row: Row, _: Path | None) -> Question:
+    text = f"{row['question']}\nEnd with the answer after ####."
+    return Question(row.get("id", ""), "math_reasoning", (text,), "answer", {"text": str(row["answer"])})
+
+
+def _human_eval(row: Row, _: Path | None) -> Question:
+    reference = {"prompt": str(row["prompt"]), "tests": str(row["test"]), "entry_point": str(row["entry_point"])}
+    return Question(row["task_id"], "coding", (str(row["prompt"]),), "code", reference)
+
+
+def _conversation(row: Row, _: Path | None) -> Question:
+    """Spec-Bench's and MT-Bench's question files (``turns``), and MT-Bench on the hub (``prompt``, a list)."""
+    said = row["turns"] if "turns" in row else row["prompt"]
+    turns = tuple(map(str, said if isinstance(said, list) else [said]))
+    answers = row.get("reference") or []
+    found = _rouge(answers[-1]) if isinstance(answers, list) and 0 < len(answers) == len(turns) else {}
+    return Question(row.get("question_id", row.get("prompt_id", "")), str(row["category"]), turns, **found)
+
+
+def _spider(row: Row, databases: Path | None) -> Question:
+    if databases is None:
+        raise InputError("databases: Spider's questions are about databases; name the folder that holds them")
+    name = str(row["db_id"])
+    file = databases / name / f"{name}.sqlite"
+    text = f"Database {name} with tables:\n{schema(file)}\n\nQuestion: {row['question']}\nSQL:"
+    return Question(
+        row.get("id", ""), "text-to-sql", (text,), "sql", {"query": str(row["query"]), "database": str(file)}
+    )
+
+
+def _xsum(row: Row, _: Path | None) -> Question:
+    text = f"Article: {row['document']}\n\nSummarize the above article in 1 sentence."
+    return Question(row.get("id", ""), "summarization", (text,), **_rouge(row["summary"]))
+
+
+TASKS: dict[str, Task] = {
+    "spec-bench": Task("", "test", _conversation),
+    "mt-bench": Task("HuggingFaceH4/mt_bench_prompts", "train", _conversation),
+    "alpaca": Task("tatsu-lab/alpaca", "train", _alpaca),
+    "gsm8k": Task("openai/gsm8k:main", "test", _gsm8k),
+    "humaneval": Task("openai/openai_humaneval", "test", _human_eval),
+    "spider": Task("xlangai/spider", "validation", _spider),
+    "xsum": Task("EdinburghNLP/xsum", "test", _xsum),
+}
+
+
+def load_questions(
+    task: str,
+    source: str,
+    *,
+    column: str = "prompt",
+    split: str = "test",
+    limit: int | None = None,
+    databases: Path | None = None,
+) -> list[Question]:
+    """The first ``limit`` questions of ``task``, or of any prompts (task ``prompts``).
+
+    Args:
+        task: a name in ``TASKS``, or ``prompts``: rows with a ``column``, and a ``response`` where there is one.
+        source: as for prompts; ``builtin`` is the task's home on the hub.
+        databases: Spider's folder ``database``.
+
+    Raises:
+        InputError: no such task, or a row that is none of its.
+    """
+    if task == "prompts":
+        rows = load_prompts(source, column=column, split=split, limit=limit)
+        given = (
+            {}
+            if source == "builtin"
+            else {row.get(column): row.get("response") for row in read_rows(source, split=split)}
+        )
+        return [Question(row.id, row.domain, (row.prompt,), **_rouge(given.get(row.prompt))) for row in rows]
+    if task not in TASKS:
+        raise InputError(f"task={task!r}: choose one of {', '.join(['prompts', *TASKS])}")
+    kind = TASKS[task]
+    if source == "builtin" and not kind.hub:
+        raise InputError(f"prompts: the task {task!r} is a file of questions; name it")
+    place, split = (kind.hub, kind.split) if source == "builtin" else (source, split)
+    questions = []
+    for number, row in enumerate(read_rows(place, split=split)[:limit], 1):
+        try:
+            question = kind.question(row, databases)
+        except KeyError as error:
+            raise InputError(
+                f"{place}: row {number} has no column {error}, so it is no question of {task!r}; it has "
+                f"{', '.join(sorted(row))}"
+            ) from None
+        if not question.turns or not all(turn.strip() for turn in question.turns):
+            raise InputError(f"{place}: row {number} holds an empty question")
+        questions.append(question if question.id != "" else _numbered(question, number))
+    return questions
+
+
+def _numbered(question: Question, number: int) -> Question:
+    return Question(number, question.category, question.turns, question.kind, question.reference)
+
+
+def schema(database: Path) -> str:
+    """A line a table of a SQLite file: its name and its columns with their types.
+
+    Raises:
+        InputError: the database does not open.
+    """
+    try:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid").fetchall()
+            lines = []
+            for (name,) in tables:
+                columns = connection.execute("SELECT name, type FROM pragma_table_info(?)", (name,)).fetchall()
+                lines.append(f"{name}({', '.join(f'{column} {kind.lower()}'.strip() for column, kind in columns)})")
+            return "\n".join(lines)
+    except sqlite3.Error as error:
+        raise InputError(f"{database}: the database does not open ({error})") from error
