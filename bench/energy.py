@@ -19,15 +19,17 @@ IDLE_SECONDS = 5.0
 
 
 class Counter(Protocol):
-    """A device that counts the joules it has used.
+    """A device that counts the joules it has used."""
 
-    Attributes:
-        name: of the device.
-        wraps_at: joules after which the count starts anew; infinite where it never does.
-    """
+    @property
+    def name(self) -> str:
+        """Of the device."""
+        ...
 
-    name: str
-    wraps_at: float
+    @property
+    def wraps_at(self) -> float:
+        """Joules after which the count starts anew; infinite where it never does."""
+        ...
 
     def joules(self) -> float:
         """Used since some moment in the past."""
@@ -93,9 +95,8 @@ class GpuCounter:
 
 def counters(device: str) -> list[Counter]:
     """What counts the energy of work on ``device`` (``cpu``, ``cuda``): its GPUs, and the CPU packages beside them."""
-    gpus: list[Counter] = list(GpuCounter.find()) if device == "cuda" else []
-    packages: list[Counter] = list(PackageCounter.find())
-    return gpus + packages
+    gpus = GpuCounter.find() if device == "cuda" else []
+    return [*gpus, *PackageCounter.find()]
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ..plots import canvas
 from .contender import AUTOREGRESSIVE, Contender
@@ -11,7 +12,7 @@ from .report import Paper, Report, Row, Table, number
 
 # L → K → tokens per serial call (Table 2, LM1B, PALM-2 Gecko and Bison)
 PAPER = {4: {1: 2.2, 2: 2.4, 4: 2.7, 8: 3.0}, 8: {1: 2.3, 2: 2.6, 4: 3.0, 8: 3.3}}
-SAMPLING = {"top_k": 50, "top_p": 1.0}
+SAMPLING: dict[str, Any] = {"top_k": 50, "top_p": 1.0}
 
 
 def run(lab: Lab) -> Report:

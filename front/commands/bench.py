@@ -351,13 +351,13 @@ def questions(
     console.print(table)
     quality = Table("configuration", "perplexity", "score", "tokens per target forward", "J/token")
     summaries = {name: summary(one) for name, one in found.items()}
-    for name, one in summaries.items():
-        ppl, energy = one["perplexity"], one["joules_per_token"]
+    for name, judged in summaries.items():
+        ppl, energy = judged["perplexity"], judged["joules_per_token"]
         quality.add_row(
             name,
             f"{ppl['value']:.2f} ({ppl['low']:.2f}–{ppl['high']:.2f})",
-            "not scored" if one["score"] is None else f"{one['score']:.3f}",
-            f"{one['tokens_per_target_forward']:.2f}",
+            "not scored" if judged["score"] is None else f"{judged['score']:.3f}",
+            f"{judged['tokens_per_target_forward']:.2f}",
             energy if isinstance(energy, str) else f"{energy:.3f}",
         )
     console.print(quality)
