@@ -6,14 +6,13 @@ file, a folder or the hub.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..controllers.errors import InputError
+from .database import schema
 from .prompts import load_prompts
 from .rows import read_rows
 
@@ -154,21 +153,3 @@ def load_questions(
 
 def _numbered(question: Question, number: int) -> Question:
     return Question(number, question.category, question.turns, question.kind, question.reference)
-
-
-def schema(database: Path) -> str:
-    """A line a table of a SQLite file: its name and its columns with their types.
-
-    Raises:
-        InputError: the database does not open.
-    """
-    try:
-        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid").fetchall()
-            lines = []
-            for (name,) in tables:
-                columns = connection.execute("SELECT name, type FROM pragma_table_info(?)", (name,)).fetchall()
-                lines.append(f"{name}({', '.join(f'{column} {kind.lower()}'.strip() for column, kind in columns)})")
-            return "\n".join(lines)
-    except sqlite3.Error as error:
-        raise InputError(f"{database}: the database does not open ({error})") from error

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...controllers.errors import InputError
+from ...data_gen.database import open_database
 
 SECONDS = 5.0
 MOST_ROWS = 100_000
@@ -40,7 +41,7 @@ def run_query(database: Path, query: str, seconds: float = SECONDS) -> Rows:
         InputError: the database cannot be opened.
         sqlite3.Error: the query is wrong, writes, or takes too long or too much.
     """
-    with closing(_open(database)) as connection:
+    with closing(open_database(database)) as connection:
         deadline = time.monotonic() + seconds
         connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
@@ -67,16 +68,3 @@ def sql_score(text: str, gold: str, database: Path) -> float:
         return 0.0
     ordered = re.search(r"\border\s+by\b", gold, re.IGNORECASE)
     return float(found == right if ordered else Counter(found) == Counter(right))
-
-
-def _open(database: Path) -> sqlite3.Connection:
-    try:
-        connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
-    except sqlite3.Error as error:
-        raise InputError(f"{database}: the database does not open ({error})") from error
-    try:
-        connection.execute("SELECT count(*) FROM sqlite_master")  # a file that is none is noticed only when read
-    except sqlite3.Error as error:
-        connection.close()
-        raise InputError(f"{database}: the database does not open ({error})") from error
-    return connection
