@@ -29,6 +29,7 @@ COMMANDS: Commands = {
         "lag-free": train.lag_free,
         "router": train.router,
         "tiny": train.tiny,
+        "tiny-t5": train.tiny_t5,
     },
     "export": export.export,
     "calibrate": calibrate.calibrate,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..train.settings import AcceptanceTraining, LagFreeTraining, RouterTraining
 from ..train.tiny.settings import TinyModels
+from ..train.tiny_t5.settings import TinyT5
 
 
 def acceptance(settings: AcceptanceTraining, *, output: Path, resume: bool = False) -> None:
@@ -91,3 +92,16 @@ def tiny(settings: TinyModels, *, output: Path) -> None:
 
     quiet()
     train_tiny(settings, output)
+
+
+def tiny_t5(settings: TinyT5, *, output: Path) -> None:
+    """Train the encoder-decoders that ship with specpilot: a T5 of two tasks, and a draft for each of them.
+
+    Args:
+        output: Folder the models are written to, with results.json beside them; a run cut short goes on there.
+    """
+    from ..infer.quiet import quiet
+    from ..train.tiny_t5.recipe import train_tiny_t5
+
+    quiet()
+    train_tiny_t5(settings, output)

@@ -44,7 +44,7 @@ def write_card(
         f"A tiny Llama-architecture language model ({role}) for developing and testing speculative decoding.",
         "It imitates the form of its training text; it knows nothing, and its answers are not to be relied on.",
         "",
-        f"* parameters: {_parameters(folder):,} ({config['num_hidden_layers']} layers × {config['hidden_size']}), "
+        f"* parameters: {count_parameters(folder):,} ({config['num_hidden_layers']} layers × {config['hidden_size']}), "
         "stored in bfloat16",
         f"* context: {settings.context} tokens; byte-level BPE of {settings.vocab_size} entries with a chat template",
         f"* tokens seen in training: {tokens:,}"
@@ -87,7 +87,8 @@ def write_card(
     (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _parameters(folder: Path) -> int:
+def count_parameters(folder: Path) -> int:
+    """Of the model in ``folder``, as its weight files have them."""
     count = 0
     for file in folder.glob("*.safetensors"):
         with safe_open(file, "pt") as tensors:

@@ -1,4 +1,4 @@
-"""What training a tiny model takes, whatever its shape: losses, Muon for matrices and AdamW for the rest, a resumable run."""
+"""Training of a tiny model, whatever its shape: losses, Muon for matrices and AdamW for the rest, a resumable run."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Recipe:
         documents = load_documents(settings.data, settings.sources)
         self.work = output / "work"
         self.work.mkdir(parents=True, exist_ok=True)
-        _same_settings(settings, self.work / "settings.json")
+        same_settings(settings, self.work / "settings.json")
         self.train = [d for d in documents if not d.held_out]
         self.held_out = [d for d in documents if d.held_out]
         self.domain_of = {d.id: d.domain for d in documents}
@@ -285,7 +285,8 @@ class Recipe:
         (folder / "new").rename(folder / "model")
 
 
-def _same_settings(settings: TinyModels, path: Path) -> None:
+def same_settings(settings: object, path: Path) -> None:
+    """Refuse to go on in a folder that was begun with other settings; ``path`` keeps them."""
     now = vars(settings)
     if not path.exists():
         with replacing(path) as temporary:

@@ -1,0 +1,109 @@
+"""The tiny T5s: their shapes, and the training of one on text or on the target's distributions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase, T5Config, T5ForConditionalGeneration
+
+from ..tiny.optimisation import Trained, run, token_losses
+from .pairs import IGNORED, Pair, PairBatch, loader
+
+# layers of encoder and decoder, width, feed-forward, heads. The target is deep and narrow: its steps take their time
+# by the layer, and a draft of one layer is then worth having.
+SHAPES = {"target": (2, 6, 192, 384, 6), "draft": (2, 1, 96, 128, 3)}
+
+
+def new_model(
+    shape: str, tokenizer: PreTrainedTokenizerBase, embeddings: Tensor, seed: int
+) -> T5ForConditionalGeneration:
+    """A T5 that knows tokens by the principal components of ``embeddings`` (V, D), and is random otherwise.
+
+    The end token is the tokenizer's, the start token 0.
+    """
+    encoder, decoder, width, feed_forward, heads = SHAPES[shape]
+    special: dict[str, Any] = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    special |= {"decoder_start_token_id": 0, "tie_word_embeddings": True}
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=width,
+        d_kv=width // heads,
+        d_ff=feed_forward,
+        num_heads=heads,
+        num_layers=encoder,
+        num_decoder_layers=decoder,
+        feed_forward_proj="gated-silu",
+        dropout_rate=0.0,
+        **special,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = T5ForConditionalGeneration(config)
+    with torch.no_grad():
+        model.shared.weight.copy_(principal(embeddings, width))
+    return model
+
+
+def principal(embeddings: Tensor, width: int) -> Tensor:
+    """The first ``width`` principal components of ``embeddings`` (V, D): (V, width), each row at a mean square of 1.
+
+    Tokens that are used alike begin alike: with as little text as here, most of them come too rarely to be learnt anew.
+    """
+    centred = embeddings - embeddings.mean(0)
+    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
+    rows: Tensor = centred @ directions[:width].T
+    return rows / rows.square().mean(-1, keepdim=True).sqrt()
+
+
+def forward(model: nn.Module, batch: PairBatch) -> Tensor:
+    """Logits (B, T, V) of the outputs' tokens, each given the prompt and the tokens before it."""
+    logits: Tensor = model(
+        input_ids=batch.prompts, attention_mask=batch.real.long(), decoder_input_ids=batch.read, use_cache=False
+    ).logits
+    return logits
+
+
+class Seq2Seq(Trained[PairBatch]):
+    """One T5 over batches of pairs; all tokens of the outputs weigh the same (see ``token_losses``)."""
+
+    def __init__(
+        self, model: T5ForConditionalGeneration, steps: int, *, lr: float, decay: float, overlap: bool
+    ) -> None:
+        super().__init__(model, steps, lr=lr, decay=decay)
+        self.overlap = overlap
+
+    def _weighted_loss(self, batch: PairBatch) -> Tensor:
+        logits = forward(self.model, batch).float()
+        real = batch.outputs != IGNORED
+        losses = token_losses(logits, batch.outputs.clamp(min=0), batch.soft, overlap=self.overlap)
+        return losses[real.flatten()].mean()
+
+    def transfer_batch_to_device(self, batch: PairBatch, device: torch.device, dataloader_idx: int) -> PairBatch:
+        """A batch is a dataclass of tensors, which Lightning would not look into."""
+        soft = None if batch.soft is None else (batch.soft[0].to(device), batch.soft[1].to(device))
+        return PairBatch(batch.prompts.to(device), batch.real.to(device), batch.outputs.to(device), soft)
+
+
+def fit(
+    model: T5ForConditionalGeneration,
+    train: list[Pair],
+    validation: list[Pair],
+    folder: Path,
+    *,
+    epochs: int,
+    batch_tokens: int,
+    lr: float,
+    decay: float,
+    overlap: bool,
+    seed: int,
+) -> T5ForConditionalGeneration:
+    """Train ``model`` in bf16 autocast; goes on from ``folder`` if it was cut short."""
+    # torch's fused attention takes six times as long to go back through on the CPU
+    model.set_attn_implementation("eager")
+    batches = loader(train, batch_tokens, seed)
+    module = Seq2Seq(model, epochs * len(batches), lr=lr, decay=decay, overlap=overlap)
+    run(module, batches, loader(validation, batch_tokens, seed, shuffle=False), folder)
+    return model
