@@ -23,7 +23,7 @@ from ...data_gen.dataset import replacing
 from ...infer.machine import machine, versions
 from ...infer.models import load_model, load_tokenizer
 from ..tiny.corpus import Document, load_documents
-from ..tiny.recipe import finish, same_settings
+from ..tiny.recipe import MAX_SHARD, finish, same_settings
 from .answers import kept_answers
 from .card import write_card
 from .judgement import WARP, Exam, agree, held_out_loss, sit
@@ -241,5 +241,5 @@ class Recipe:
             overlap=overlap,
             seed=settings.seed,
         )
-        model.to(dtype=torch.bfloat16).save_pretrained(folder / "new")
+        model.to(dtype=torch.bfloat16).save_pretrained(folder / "new", max_shard_size=MAX_SHARD)
         (folder / "new").rename(folder / "model")

@@ -48,12 +48,12 @@ class TinyT5:
     prompt_tokens: int = 224
     output_tokens: int = 96
     batch_tokens: int = 4096
-    target_epochs: int = 4
+    target_epochs: int = 3
     lr: float = 3e-3
-    rollouts: int = 8_000
+    rollouts: int = 6_000
     bank_answers: int = 4
-    draft_epochs: int = 10
-    overlap_epochs: int = 6
+    draft_epochs: int = 6
+    overlap_epochs: int = 3
     draft_lr: float = 6e-3
     overlap_lr: float = 4e-3
     decay: float = 0.6
