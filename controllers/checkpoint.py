@@ -144,6 +144,8 @@ def read_config(
         raise InputError(f"{folder / CONFIG}: not JSON; fetch or export the controller again") from error
     if not isinstance(data, dict):
         raise InputError(f"{folder / CONFIG}: a JSON object is expected")
+    if not isinstance(data.get("type"), str):
+        raise InputError(f"{folder}: type={data.get('type')!r}: not a controller this version knows")
     digest = data.pop(_DIGEST, None)
     weights = _existing(folder / WEIGHTS)
     if digest is None:

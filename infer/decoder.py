@@ -391,7 +391,7 @@ class SpeculativeDecoder:
 
         Invariant between rounds: both caches hold a prefix of ``text``; the target's lacks exactly the last token.
         """
-        target, stats, routing = self.target, generation.stats, self.routing
+        target, stats = self.target, generation.stats
 
         # The prefill's last distribution already gives a token, and its last hidden state the prompt's embedding.
         started = time.perf_counter()
@@ -402,20 +402,11 @@ class SpeculativeDecoder:
             room += self.beams.width * self._joint_length
         target.start(room)
         logits, hidden = target.forward(prompt, keep=1)
-        if routing is None:
-            way = Way(self.drafts, self.length)
-        else:
-            embedding = target.embed(hidden)
-            generation.arm = routing.choose(embedding, chance)
-            way = routing.ways[generation.arm]
+        way, embedding = self._choose(hidden, generation, chance)
         drafts, length = way.drafts, way.length
         length.start_text()
         for draft in drafts:  # the others are idle: they do not even read the prompt
-            draft.begin(generation.prompt_tokens)
-            draft.start(room)
-            unread = text[draft.length :]
-            if unread and _can_read(draft, unread):
-                draft.forward(prompt[:, draft.length :], keep=1)
+            self._read_prompt(draft, generation.prompt_tokens, prompt, room)
         first = Law.under(warp, logits[0]).sample(0, chance)
         stats.n_target_forwards += 1
         stats.prefill_seconds = time.perf_counter() - started
@@ -452,8 +443,24 @@ class SpeculativeDecoder:
 
         if generation.tokens[-1] in self.stop_tokens:
             generation.finish_reason = "eos"
-        if routing is not None and generation.arm is not None and stats.seconds > 0:
-            routing.router.learn(embedding, generation.arm, (stats.n_generated - 1) / stats.seconds)
+        if self.routing is not None and embedding is not None and generation.arm is not None and stats.seconds > 0:
+            self.routing.router.learn(embedding, generation.arm, (stats.n_generated - 1) / stats.seconds)
+
+    def _choose(self, hidden: Tensor, generation: Generation, chance: Chance) -> tuple[Way, Tensor | None]:
+        """How to decode this prompt, and with a router the embedding (d,) it chose by, from the prompt's ``hidden``."""
+        if self.routing is None:
+            return Way(self.drafts, self.length), None
+        embedding = self.target.embed(hidden)
+        generation.arm = self.routing.choose(embedding, chance)
+        return self.routing.ways[generation.arm], embedding
+
+    def _read_prompt(self, draft: CachedModel, prompt_tokens: list[int], text: Tensor, room: int) -> None:
+        """Let ``draft`` read the prompt, unless it cannot, or shares a cache that has read it already."""
+        draft.begin(prompt_tokens)
+        draft.start(room)
+        unread = text[:, draft.length :]
+        if unread.shape[1] and _can_read(draft, unread[0].tolist()):
+            draft.forward(unread, keep=1)
 
     def _propose(
         self, draft: CachedModel, length: LengthController, text: list[int], warp: Warp, chance: Chance, longest: int
