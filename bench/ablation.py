@@ -160,7 +160,7 @@ def learned(name: str, path: str, decoder: SpeculativeDecoder, costs: Mapping[st
     ]
 
 
-def speedup(generated: Any, drafted: Any, forwards: Any, cost: CostModel) -> Any:
+def speedup(generated: Any, drafted: Any, forwards: Any, *, cost: CostModel) -> Any:
     """Throughput of eq. 2.3 relative to autoregressive decoding; the prefill and its token are left out."""
     seconds = drafted * cost.t_draft + forwards * cost.t_verify + (drafted + forwards) * cost.t_verify_token
     return generated * cost.round(0) / seconds
@@ -195,7 +195,7 @@ def summarise(
 
 
 def _value(counted: Mapping[Setting, Counted], setting: Setting, domains: Sequence[str], cost: CostModel) -> float:
-    return float(speedup(*(x.sum() for x in arrays(counted[setting], domains)), cost))
+    return float(speedup(*(x.sum() for x in arrays(counted[setting], domains)), cost=cost))
 
 
 def _best(
@@ -216,7 +216,7 @@ def _row(
 ) -> dict[str, Any]:
     setting = best[name]
     values = arrays(counted[setting], domains)
-    value, low, high = interval(lambda *sums: speedup(*sums, cost), *values)
+    value, low, high = interval(lambda *sums: speedup(*sums, cost=cost), *values)
     generated, drafted, forwards = (float(x.sum()) for x in values)
     accepted = sum(c.accepted for c in pooled(counted[setting], domains))
     row = {
@@ -259,7 +259,7 @@ def _headline(
     values["share_of_the_way"] = (values["ours"] - values["best_fixed"]) / gap if gap > 0 else 0.0
 
     def ratio(*sums: Any) -> Any:
-        return speedup(*sums[:3], cost) / speedup(*sums[3:], cost)
+        return speedup(*sums[:3], cost=cost) / speedup(*sums[3:], cost=cost)
 
     mine = arrays(counted[best[group][ours]], domains)
     detail: dict[str, Any] = dict(values)

@@ -10,7 +10,7 @@ length controller needs no more than these two; b itself, which splits them, is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.linear_model import LinearRegression
 
 from ..controllers.cost_model import CostModel
-from ..controllers.length import MAX_DRAFT, Fixed
+from ..controllers.length import MAX_DRAFT, Fixed, LengthController
 from ..infer.cached_model import CachedModel
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
@@ -29,6 +29,7 @@ from .forward import read_context, time_forward
 READ = range(1, MAX_DRAFT + 2)  # what a verification may read: the last token and a draft
 DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations that are timed
 WARM_UP = 3
+CHECK_COST = CostModel(0.2, 1.0, 0.0)  # what trained controllers that are only timed go by
 
 
 def bench_cost(
@@ -37,6 +38,7 @@ def bench_cost(
     *,
     repeats: int,
     sampling: dict[str, Any],
+    check: Mapping[str, LengthController] | None = None,
     on_progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Both measurements, and the cost model to decide by.
@@ -46,6 +48,7 @@ def bench_cost(
         prompts: token ids of what is generated from.
         repeats: how often each generation, and ten times that how often each forward is timed; medians are taken.
         sampling: keywords of the decoder's ``generate``.
+        check: controllers timed beside the fixed lengths, whose times the model has to foretell without having seen.
         on_progress: called after every generation.
 
     Raises:
@@ -53,8 +56,9 @@ def bench_cost(
     """
     (draft,) = decoder.drafts
     forward, r_squared, t_verify = forward_cost(decoder.target, draft, 10 * repeats)
-    runs = loop_runs(decoder, prompts, repeats, sampling, on_progress)
-    loop = fit_cost([run for by_length in runs.values() for run in by_length])
+    controllers = {str(k): Fixed(k) for k in DRAFTED} | dict(check or {})
+    runs = loop_runs(decoder, prompts, repeats, sampling, controllers, on_progress)
+    loop = fit_cost([run for k in DRAFTED for run in runs[str(k)]])
     return {
         "cost": as_cost_model(loop, forward.t_verify_token).as_dict(),
         "forward": {
@@ -62,13 +66,13 @@ def bench_cost(
             "r_squared": r_squared,
             "t_v": {str(n): seconds for n, seconds in t_verify.items()},
         },
-        "loop": {**asdict(loop), "measured_over_fitted": {str(k): _misfit(loop, r) for k, r in runs.items()}},
+        "loop": {**asdict(loop), "measured_over_fitted": {name: _misfit(loop, r) for name, r in runs.items()}},
     }
 
 
-def total_generations(prompts: int, repeats: int) -> int:
+def total_generations(prompts: int, repeats: int, checked: int = 0) -> int:
     """How often :func:`bench_cost` calls ``on_progress``."""
-    return len(DRAFTED) * prompts * repeats
+    return (len(DRAFTED) + checked) * prompts * repeats
 
 
 def as_cost_model(loop: Cost, t_verify_token: float) -> CostModel:
@@ -103,27 +107,28 @@ def loop_runs(
     prompts: list[list[int]],
     repeats: int,
     sampling: dict[str, Any],
+    controllers: Mapping[str, LengthController],
     on_progress: Callable[[], None] = lambda: None,
-) -> dict[int, list[Stats]]:
-    """By draft length, the counters of a generation for each prompt, with the median of its times over the repeats.
+) -> dict[str, list[Stats]]:
+    """By controller, the counters of a generation for each prompt, with the median of its times over the repeats.
 
-    The lengths take turns, prompt by prompt: all meet the same machine.
+    The controllers take turns, prompt by prompt: all meet the same machine.
     """
-    seconds: dict[tuple[int, int], list[float]] = {}
-    counters: dict[tuple[int, int], Stats] = {}
+    seconds: dict[tuple[str, int], list[float]] = {}
+    counters: dict[tuple[str, int], Stats] = {}
     decoder.length = Fixed(max(DRAFTED))
     decoder.generate(prompts[0], **sampling)  # warm-up
     for _ in range(repeats):
         for index, prompt in enumerate(prompts):
-            for k in DRAFTED:
-                decoder.length = Fixed(k)
+            for name, controller in controllers.items():
+                decoder.length = controller
                 stats = decoder.generate(prompt, seed=index, **sampling).stats
-                counters[k, index] = stats  # the same at every repeat
-                seconds.setdefault((k, index), []).append(stats.seconds)
+                counters[name, index] = stats  # the same at every repeat
+                seconds.setdefault((name, index), []).append(stats.seconds)
                 on_progress()
     return {
-        k: [replace(counters[k, index], seconds=median(seconds[k, index])) for index in range(len(prompts))]
-        for k in DRAFTED
+        name: [replace(counters[name, index], seconds=median(seconds[name, index])) for index in range(len(prompts))]
+        for name in controllers
     }
 
 

@@ -11,8 +11,8 @@ from ..controllers.errors import InputError
 class Sweep:
     """Grid and prompts of SpecDec++ (Huang et al. 2024, Tables 1 and 3, Figure 4).
 
-    The grid is the paper's. Training is shorter than the paper's and its learning rate higher, as befits small heads and
-    a few thousand prompts.
+    The grid is the paper's. Training is shorter than the paper's and its learning rate higher, as befits small heads
+    and a few thousand prompts.
 
     Args:
         target: target model: a shipped tiny model, a folder, or a hub id.

@@ -20,8 +20,8 @@ def test_speedup_is_eq_2_3_against_autoregressive() -> None:
     cost = CostModel(0.2, 1.0, 0.05)
     stats = Stats(n_generated=60, n_draft_forwards=40, n_target_forwards=30)
     seconds = 40 * 0.2 + 30 * 1.0 + (40 + 30) * 0.05
-    assert speedup(60, 40, 30, cost) == pytest.approx(60 / seconds * 1.05)
-    assert speedup(60, 0, 60, cost) == pytest.approx(1.0)
+    assert speedup(60, 40, 30, cost=cost) == pytest.approx(60 / seconds * 1.05)
+    assert speedup(60, 0, 60, cost=cost) == pytest.approx(1.0)
     assert stats.n_generated == 60
 
 

@@ -15,6 +15,7 @@ from specpilot.bench.cost import Cost
 from specpilot.bench.step_cost import DRAFTED, as_cost_model, bench_cost, fit_line, loop_runs, total_generations
 from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import CumulativeConfidence, Fixed
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from transformers import PreTrainedModel
@@ -60,16 +61,17 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         [[1, 2, 3], [4, 5]],
         repeats=2,
         sampling={"max_new_tokens": 30},
+        check={"doubtful": CumulativeConfidence(0.4)},
         on_progress=lambda: done.append(None),
     )
     monkeypatch.undo()
-    assert len(done) == total_generations(2, 2)
+    assert len(done) == total_generations(2, 2, 1)
     known = {"t_draft": 0.002, "t_verify": 0.010, "t_verify_token": 0.001}
     assert result["cost"] == pytest.approx(known)
     assert {name: result["forward"][name] for name in known} == pytest.approx(known)
     assert result["forward"]["t_v"] == pytest.approx({str(n): 0.010 + 0.001 * n for n in range(1, 22)})
     assert result["forward"]["r_squared"] == result["loop"]["r_squared"] == pytest.approx(1.0)
-    assert result["loop"]["measured_over_fitted"] == pytest.approx({str(k): 1.0 for k in DRAFTED})
+    assert result["loop"]["measured_over_fitted"] == pytest.approx({**{str(k): 1.0 for k in DRAFTED}, "doubtful": 1.0})
 
 
 def test_the_loop_is_timed_by_medians(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +86,8 @@ def test_the_loop_is_timed_by_medians(monkeypatch: pytest.MonkeyPatch) -> None:
         watched.fixed = 100.0 if len(done) == 10 else 1.0
 
     monkeypatch.setattr(time, "perf_counter", clock)
-    runs = loop_runs(decoder, [[1, 2]], 3, {"max_new_tokens": 9}, pause)
+    lengths = {str(k): Fixed(k) for k in DRAFTED}
+    runs = loop_runs(decoder, [[1, 2]], 3, {"max_new_tokens": 9}, lengths, pause)
     monkeypatch.undo()
     assert clock.now > 100
     assert all(run.seconds == run.n_target_forwards - 1 for by_prompt in runs.values() for run in by_prompt)

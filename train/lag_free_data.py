@@ -133,7 +133,15 @@ def read_moments(draft: PreTrainedModel, texts: Sequence[Text], warp: Warp, voca
             q = Law.under(warp, scores, vocab_size)
             said = all_said(q.of(text.tokens), text.tokens, q.probabilities, scores)
             parts[i] = inputs(said), hidden[row, columns].cpu()
-    said, states = ([parts[i][k] for i in range(len(texts))] for k in (0, 1))
-    flat = [torch.tensor([value for text in texts for value in getattr(text, name)]) for name in ("accept", "then")]
-    tokens = torch.tensor([token for text in texts for token in text.tokens])
-    return Moments(torch.cat(said), torch.cat(states), tokens, *flat)
+    ordered = [parts[i] for i in range(len(texts))]
+    accept, then = (
+        torch.tensor([value for text in texts for value in values(text)])
+        for values in (lambda text: text.accept, lambda text: text.then)
+    )
+    return Moments(
+        torch.cat([one for one, _ in ordered]),
+        torch.cat([states for _, states in ordered]),
+        torch.tensor([token for text in texts for token in text.tokens]),
+        accept,
+        then,
+    )

@@ -62,20 +62,38 @@ def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 5
     print(json.dumps(result | {"machine": machine(), "versions": versions()}))
 
 
-def cost(settings: CostWorkload, *, repeats: int = 5, output: Path | None = None) -> None:
+def cost(
+    settings: CostWorkload, *, repeats: int = 5, check: list[str] | None = None, output: Path | None = None
+) -> None:
     """Measure what drafting and verifying a token cost on this machine, for controllers that decide by it.
 
     Args:
         repeats: How often each generation, and ten times that how often each forward is timed; medians are taken.
+        check: Length controllers, as in `specpilot generate`, to compare the model's times of with the clock's; trained
+            ones stop at draft steps of 0.2 verifications.
         output: File that gets the same JSON; `specpilot generate --cost` reads it.
     """
     from ..bench.load import load
-    from ..bench.step_cost import bench_cost, total_generations
+    from ..bench.step_cost import CHECK_COST, bench_cost, total_generations
+    from ..controllers.length import parse_rule
+    from ..infer.lengths import load_length
 
-    _, progress = _begin(settings, repeats=repeats)
+    console, progress = _begin(settings, repeats=repeats)
     decoder, prompts = load(settings)
-    with progress("generations", total_generations(len(prompts), repeats)) as advance:
-        result = bench_cost(decoder, prompts, repeats=repeats, sampling=settings.sampling, on_progress=advance)
+    (draft,), tokenizer = decoder.drafts, decoder.tokenizer
+    assert tokenizer is not None, "loaded by name"
+    pair = decoder.target.model, draft.model, tokenizer
+    controllers = {
+        name: parse_rule(name) or load_length(name, *pair, cost=CHECK_COST) for name in dict.fromkeys(check or [])
+    }
+    with progress("generations", total_generations(len(prompts), repeats, len(controllers))) as advance:
+        result = bench_cost(
+            decoder, prompts, repeats=repeats, sampling=settings.sampling, check=controllers, on_progress=advance
+        )
+    for name in controllers:
+        console.print(
+            f"{name}: {result['loop']['measured_over_fitted'][name]:.3f} of the time that the model foretells"
+        )
     _end(result, settings, output, repeats=repeats)
 
 
