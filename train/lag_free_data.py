@@ -134,14 +134,10 @@ def read_moments(draft: PreTrainedModel, texts: Sequence[Text], warp: Warp, voca
             said = all_said(q.of(text.tokens), text.tokens, q.probabilities, scores)
             parts[i] = inputs(said), hidden[row, columns].cpu()
     ordered = [parts[i] for i in range(len(texts))]
-    accept, then = (
-        torch.tensor([value for text in texts for value in values(text)])
-        for values in (lambda text: text.accept, lambda text: text.then)
-    )
     return Moments(
         torch.cat([one for one, _ in ordered]),
         torch.cat([states for _, states in ordered]),
         torch.tensor([token for text in texts for token in text.tokens]),
-        accept,
-        then,
+        torch.tensor([chance for text in texts for chance in text.accept]),
+        torch.tensor([chance for text in texts for chance in text.then]),
     )
