@@ -29,8 +29,8 @@ class Contender:
         return self.verifier.partition(":")[0] in LOSSY
 
     def decoder(self, pair: SpeculativeDecoder) -> SpeculativeDecoder:
-        """On the models of ``pair``."""
-        return SpeculativeDecoder(
+        """On the models of ``pair`` and their packed weights: dozens of copies would not fit into memory."""
+        decoder = SpeculativeDecoder(
             pair.target.model,
             pair.drafts[0].model if self.drafts else None,
             pair.tokenizer,
@@ -39,6 +39,8 @@ class Contender:
             beams=None if self.beams is None else Beams(self.beams, self.argmax),
             tree=None if self.tree is None else parse_expansions(self.tree),
         )
+        decoder.target, decoder.drafts = pair.target, pair.drafts if self.drafts else []
+        return decoder
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
