@@ -74,6 +74,20 @@ def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyData, Path]) 
             assert tokens[:accepted] == row.x[start : start + accepted]
 
 
+def test_what_comes_after_is_known_within_a_draft_alone(data: tuple[Path, OnPolicyData, Path]) -> None:
+    _, _, folder = data
+    for row, text in zip(read_rounds(folder), read_texts(folder), strict=True):
+        place = 0
+        for start, tokens, accept in zip(row.starts, row.drafted, row.accept, strict=True):
+            for i, token in enumerate(tokens):
+                assert (text.places[place], text.tokens[place]) == (start + i, token)
+                assert text.accept[place] == accept[i]
+                follows = i + 1 < len(tokens)
+                assert text.then[place] == accept[i + 1] if follows else text.then[place] != text.then[place]  # NaN
+                place += 1
+        assert place == len(text.places)
+
+
 def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolicyData, Path]) -> None:
     """Train/serve parity on real traces, to 1e-5, of both outputs."""
     _, settings, folder = data

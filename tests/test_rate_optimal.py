@@ -290,3 +290,33 @@ def test_files_that_are_no_feature_controller(tmp_path: Path, changes: dict[str,
     file.write_text("[")
     with pytest.raises(InputError, match="no feature controller"):
         FeatureModel.load(file)
+
+
+class Foreseeing(AcceptanceSource):
+    """Every token is kept with chance 0.9, and says of the next what it is told."""
+
+    late, mean = 0, 0.9
+
+    def __init__(self, then: list[float]) -> None:
+        self.then = then
+
+    def judge(self, step: Step) -> Judged:
+        return Judged(0.9, self.then[step.index - 1])
+
+
+@pytest.mark.parametrize("hard", [1, 2, 5])
+def test_it_stops_before_a_token_that_is_foreseen_to_fail(hard: int) -> None:
+    then = [0.9] * MAX_DRAFT
+    then[hard - 1] = 0.01
+    assert drafted(RateOptimal(Foreseeing(then), FAIR)) == hard
+
+
+def test_a_text_on_which_the_source_is_wrong_shifts_it() -> None:
+    rule = RateOptimal(Foreseeing([0.9] * MAX_DRAFT), FAIR)
+    for _ in range(40):
+        rule.start_round()
+        rule.observe(step(1))
+        rule.end_round(1, 0)  # never kept
+    assert rule._shifted(0.9) < 0.6
+    rule.start_text()
+    assert rule._shifted(0.9) == pytest.approx(0.9)
