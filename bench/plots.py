@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,46 @@ def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: 
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=150)
+
+
+def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
+    """Discard rate against verification rate of every setting of ``bench sweep``, a panel for each set of domains.
+
+    Lines join the lengths of fixed K, and the settings of heads that no other setting of a head beats in both rates.
+    """
+    figure, axes = canvases(6 * len(figure_4), 5, 1, len(figure_4))
+    for panel, (group, points) in zip(axes, figure_4.items(), strict=True):
+        families: dict[str, list[tuple[float, float, float]]] = {}
+        for point in points:
+            family = point["rule"].partition(" ")[0]
+            place = point["discard_rate"], point["verification_rate"], point["parameter"]
+            families.setdefault(family, []).append(place)
+        for family, (style, label) in STYLES.items():
+            places = sorted(families.get(family, []))
+            shown = pareto_front(places) if family == "head" else places
+            panel.plot([x for x, _, _ in shown], [y for _, y, _ in shown], style, label=label, markersize=4)
+            if family == "head":
+                panel.scatter([x for x, _, _ in places], [y for _, y, _ in places], 8, color="tab:green", alpha=0.4)
+            if family == "fixed":
+                for x, y, parameter in shown:
+                    panel.annotate(f"{parameter:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
+        panel.set_xlabel("discard rate: discarded draft tokens per generated token")
+        panel.set_ylabel("verification rate: target forwards per generated token")
+        panel.set_title(group.replace("_", " "))
+        panel.grid(alpha=0.3)
+        panel.legend()
+    figure.suptitle(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def pareto_front(points: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+    """Of ``points``, the first two coordinates of which should be small, those that none beats in both."""
+    front: list[tuple[float, float, float]] = []
+    for point in sorted(points):
+        if not front or point[1] < front[-1][1]:
+            front.append(point)
+    return front
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:

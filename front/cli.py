@@ -14,7 +14,7 @@ from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, Union
 
-from .commands import ablation, bench, calibrate, data, demo, env, export, generate, train
+from .commands import ablation, bench, calibrate, data, demo, env, export, generate, sweep, train
 from .controllers.errors import InputError
 from .parser import CommandParser, one_line
 
@@ -45,6 +45,7 @@ COMMANDS: Commands = {
         "stopping": bench.stopping,
         "ablation": ablation.ablation,
         "router": bench.router,
+        "sweep": sweep.sweep,
         "otm": bench.otm,
         "spectr": bench.spectr,
         "papers": bench.papers,

@@ -31,7 +31,9 @@ class TrainingResult:
     metrics: dict[str, float]
 
 
-def train_acceptance(config: AcceptanceTraining, *, output: Path, resume: bool = False) -> TrainingResult:
+def train_acceptance(
+    config: AcceptanceTraining, *, output: Path, resume: bool = False, features: Path | None = None
+) -> TrainingResult:
     """Train an acceptance head.
 
     Args:
@@ -39,6 +41,8 @@ def train_acceptance(config: AcceptanceTraining, *, output: Path, resume: bool =
         output: run folder, made here. A complete run is left as it is.
         resume: go on with the unfinished run in ``output``, to the same result as an uninterrupted run's (on one CPU
             bit for bit); begin one if there is none.
+        features: file for the draft's hidden states, if they are cached, in place of one in the run folder: runs that
+            differ only in the head and the loss may share it.
 
     Raises:
         InputError: the data is incomplete, malformed or of another draft; ``output`` holds a run of other settings, or
@@ -51,7 +55,7 @@ def train_acceptance(config: AcceptanceTraining, *, output: Path, resume: bool =
         run = find_run(output, settings, manifest, resume=resume)
         result = None if run is None else run.result()
         if result is None:
-            result = _train(run, output, settings, manifest)
+            result = _train(run, output, settings, manifest, features)
         else:
             print(f"{output}: the run is complete; nothing to do")
     return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
@@ -68,7 +72,11 @@ def checked_manifest(data: str) -> dict[str, Any]:
 
 
 def _train(
-    run: Run[AcceptanceTraining] | None, output: Path, settings: AcceptanceTraining, manifest: dict[str, Any]
+    run: Run[AcceptanceTraining] | None,
+    output: Path,
+    settings: AcceptanceTraining,
+    manifest: dict[str, Any],
+    features: Path | None,
 ) -> dict[str, Any]:
     """Load everything, and only if all is well begin a run; returns the result."""
     assert settings.draft is not None
@@ -83,18 +91,18 @@ def _train(
         )
     run = run or begin_run(output, settings, manifest)
     run.log_command()
-    _fit(run, data, draft)
+    _fit(run, data, draft, features or run.folder / FEATURES)
     best = torch.load(run.best, weights_only=True)
     result = {name: best[name] for name in ("epoch", "step", "metrics", "reliability")}
     run.complete(result)
     return result
 
 
-def _fit(run: Run[AcceptanceTraining], data: AcceptanceData, draft: PreTrainedModel) -> None:
+def _fit(run: Run[AcceptanceTraining], data: AcceptanceData, draft: PreTrainedModel, features: Path) -> None:
     settings = run.settings
     hidden_size = _hidden_size(draft)
     if settings.cache_features:
-        data.use_cache(FeatureCache(run.folder / FEATURES, hidden_size), draft)
+        data.use_cache(FeatureCache(features, hidden_size), draft)
     module = AcceptanceModule(new_head(hidden_size, settings.depth, settings.seed), draft, settings, data.total_steps)
     print(
         f"{len(data.training)} rollouts to train on, {len(data.validation)} to validate, {data.total_steps} steps; "

@@ -37,10 +37,7 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
     if run_kind(run) == "router":
         return _export_router(run, output, threshold, overwrite)
     opened = read_run(run, AcceptanceTraining)
-    best = _read_best(opened)
-    weights: dict[str, torch.Tensor] = best["head"]
-    head = AcceptanceHead(weights["out.weight"].shape[1], opened.settings.depth)
-    head.load_state_dict(weights)
+    head, metrics = best_head(opened)
     settings, dataset = opened.settings, opened.dataset
     config = ControllerConfig(
         hidden_size=head.hidden_size,
@@ -55,7 +52,7 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
         threshold=PAPER_THRESHOLD if threshold is None else threshold,
         threshold_source="paper default" if threshold is None else "given at export",
         dataset_fingerprint=dataset["dataset_fingerprint"],
-        metrics={name: value for name, value in best["metrics"].items() if math.isfinite(value)},
+        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
     )
     return save_controller(output, head, config, overwrite=overwrite)
 
@@ -85,6 +82,19 @@ def _export_router(run: Path, output: Path, threshold: float | None, overwrite: 
         metrics={name: value for name, value in best["metrics"].items() if math.isfinite(value)},
     )
     return save_router(output, policy, config, overwrite=overwrite)
+
+
+def best_head(run: Run[AcceptanceTraining]) -> tuple[AcceptanceHead, dict[str, float]]:
+    """The best head of a training run so far, and its metrics.
+
+    Raises:
+        InputError: no epoch is finished, or the file is damaged.
+    """
+    best = _read_best(run)
+    weights: dict[str, torch.Tensor] = best["head"]
+    head = AcceptanceHead(weights["out.weight"].shape[1], run.settings.depth)
+    head.load_state_dict(weights)
+    return head.eval().requires_grad_(False), best["metrics"]
 
 
 def _read_best(run: Run[S]) -> dict[str, Any]:

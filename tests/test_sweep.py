@@ -1,0 +1,183 @@
+"""The sweep over acceptance heads: its arithmetic by hand, and a toy-sized one that is killed and goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot import cli
+from specpilot.bench.cost import Cost
+from specpilot.bench.held_out import CHUNK, Chunk, Counts, Texts, held_out, judge_at_once
+from specpilot.bench.plots import pareto_front
+from specpilot.bench.store import Store, content_key
+from specpilot.bench.sweep import Head, costs_of, summarise
+from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import AcceptanceLength, Fixed, HeadSource
+from specpilot.controllers.warp import Warp
+from specpilot.infer.decoder import SpeculativeDecoder
+
+METRICS = {"kl": 0.4, "kl_undone": 0.3, "auroc": 0.7, "brier_undone": 0.1}
+COSTS = {"loop": {"t_draft": 1.0, "t_target": 5.0, "r_squared": 0.99}}
+TOY = [
+    "--prompts", "builtin", "--train-prompts", "20", "--per-domain", "1", "--max-new-tokens", "8", "--depths", "[0,1]",
+    "--weights", "[6]", "--thresholds", "[0.3,0.7]", "--lengths", "[2,4]", "--confidences", "[0.4]", "--epochs", "1",
+]  # fmt: skip
+
+
+def head(depth: int = 0, w_rej: float = 1.0) -> Head:
+    return Head(depth, w_rej, AcceptanceHead(4, depth), "0" * 64, METRICS)
+
+
+def test_the_tables_by_hand() -> None:
+    """Ten tokens a text: throughput is 10 / (drafted·t_draft + target forwards·t_target), nothing being trimmed."""
+    counted = {
+        ("fixed", 2.0): {"math": [Counts(10, 8, 6, 4)], "shell": [Counts(10, 10, 5, 5)]},
+        ("fixed", 4.0): {"math": [Counts(10, 12, 7, 3)], "shell": [Counts(10, 20, 5, 5)]},
+        ("confidence", 0.4): {"math": [Counts(10, 7, 6, 4)], "shell": [Counts(10, 6, 4, 6)]},
+        ("head D=0 w=1", 0.3): {"math": [Counts(10, 8, 7, 3)], "shell": [Counts(10, 5, 4, 6)]},
+        ("head D=0 w=1", 0.7): {"math": [Counts(10, 9, 7, 3)], "shell": [Counts(10, 5, 5, 5)]},
+    }
+    result = summarise(counted, [head()], ["math"], costs_of(COSTS))
+    assert result["groups"] == {
+        "in_domain": ["math"], "left_out": ["shell"], "math": ["math"], "shell": ["shell"],
+    }  # fmt: skip
+    inside, outside = (result["table_1"]["measured"][group] for group in ("in_domain", "left_out"))
+    assert inside["best_fixed"]["parameter"] == 4
+    assert inside["best_fixed"]["throughput"] == pytest.approx(10 / (12 + 3 * 5))
+    assert inside["best_fixed"]["over_autoregressive"] == pytest.approx(5 * 10 / 27)
+    assert (inside["best_fixed"]["discard_rate"], inside["best_fixed"]["verification_rate"]) == (0.5, 0.3)
+    assert inside["best_head"]["parameter"] == 0.3
+    assert inside["best_head_over_best_fixed"] == pytest.approx({"ratio": 27 / 23, "low": 27 / 23, "high": 27 / 23})
+    assert outside["best_confidence"]["throughput"] == pytest.approx(10 / (6 + 6 * 5))
+    assert outside["best_head"]["parameter"] == 0.7
+    assert "paper_setting" not in inside
+    cheap = result["table_1"]["0.21"]["in_domain"]["best_fixed"]
+    assert cheap["throughput"] == pytest.approx(10 / (12 * 0.21 * 5 + 3 * 5))
+    (row,) = result["table_3"]
+    assert row["best"]["math"] == {"threshold": 0.3, "throughput": pytest.approx(10 / 23)}
+    assert row["eval"] == METRICS
+    assert [point["rule"] for point in result["figure_4"]["left_out"]].count("fixed") == 2
+
+
+def test_throughput_is_equation_2_3() -> None:
+    counts = Counts(100, 80, 60, 41)
+    cost = Cost(0.5, 3.0, 1.0)
+    rate = 1 / (0.5 + 0.5 * counts.stats.discard_rate + 2.5 * counts.stats.verification_rate)
+    assert cost.throughput(counts.stats) == pytest.approx(rate)
+
+
+def test_pareto_front() -> None:
+    points = [(0.3, 0.5, 1.0), (0.1, 0.9, 2.0), (0.2, 0.5, 3.0), (0.4, 0.6, 4.0), (0.5, 0.4, 5.0)]
+    assert [parameter for *_, parameter in pareto_front(points)] == [2.0, 3.0, 5.0]
+
+
+def test_a_store_keeps_what_is_put_there(tmp_path: Path) -> None:
+    store = Store(tmp_path / "new")
+    assert store.get({"a": 1, "b": [2]}) is None
+    store.put({"a": 1, "b": [2]}, [3.5])
+    assert Store(tmp_path / "new").get({"b": [2], "a": 1}) == [3.5]
+    assert store.get({"a": 1, "b": [3]}) is None
+    (file,) = (tmp_path / "new").iterdir()
+    assert file.stem == content_key({"a": 1, "b": [2]})
+    file.write_text("{")
+    with pytest.raises(InputError, match="damaged; remove it"):
+        store.get({"a": 1, "b": [2]})
+
+
+@pytest.fixture(scope="module")
+def texts() -> Texts:
+    return Texts(SpeculativeDecoder.from_pretrained("tiny", "tiny-draft"), Warp(1.0, 50), 16, seed=0)
+
+
+def test_chunks_hold_each_domain_apart() -> None:
+    chunks = held_out("builtin-large", CHUNK + 3)
+    assert [len(chunk.prompts) for chunk in chunks] == [CHUNK, 3] * 6
+    assert all({row.domain for row in chunk.prompts} == {chunk.domain} for chunk in chunks)
+    with pytest.raises(InputError, match=r"per_domain=5000: \w+ has \d+ prompts in the test split"):
+        held_out("builtin-large", 5000)
+
+
+def test_judging_at_once_is_judging_while_serving(texts: Texts) -> None:
+    torch.manual_seed(0)
+    head = AcceptanceHead(128, 2)
+    (chunk, *_) = held_out("builtin", 3)
+    traces = texts.traces(chunk)
+    at_once = judge_at_once(head, traces)
+    for threshold in (0.2, 0.6):
+        found = texts.count(traces, lambda i, h=threshold: AcceptanceLength(at_once[i], h))  # type: ignore[misc]
+        assert found == texts.count(traces, lambda i, h=threshold: AcceptanceLength(HeadSource(head), h))  # type: ignore[misc]
+    again = texts.traces(Chunk(chunk.domain, chunk.prompts))
+    assert [t.text for t in again] == [t.text for t in traces]
+
+
+@pytest.fixture(scope="module")
+def cost(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("cost") / "cost.json"
+    forward = {"t_draft": 0.5, "t_verify": 4.0, "t_verify_token": 0.5, "r_squared": 0.9}
+    file.write_text(json.dumps({**COSTS, "forward": forward}))
+    return file
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return result
+
+
+def test_a_killed_sweep_goes_on(texts: Texts, cost: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "sweep", *TOY, "--cost", str(cost)]
+    replayed = tmp_path / "killed" / "replayed"
+    command = [sys.executable, "-m", "specpilot.cli", *words, "--folder", str(tmp_path / "killed")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and len([*replayed.glob("*.json")]) < 2:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    before = {file.name: file.stat().st_mtime_ns for file in replayed.glob("*.json")}
+    heads = {file: file.read_bytes() for file in (tmp_path / "killed" / "heads").glob("*/checkpoints/best.ckpt")}
+    assert 2 <= len(before) < 6 * 4
+    assert len(heads) == 2
+
+    assert cli.main([*words, "--folder", str(tmp_path / "killed"), "--output", str(tmp_path / "new" / "o.json")]) == 0
+    result = last_line(capsys)
+    assert json.loads((tmp_path / "new" / "o.json").read_text()) == result
+    after = {file.name: file.stat().st_mtime_ns for file in replayed.glob("*.json")}
+    assert len(after) == 6 * 4
+    assert before.items() <= after.items()
+    assert all(file.read_bytes() == content for file, content in heads.items())
+    assert (tmp_path / "killed" / "pareto.png").read_bytes().startswith(b"\x89PNG")
+
+    assert cli.main([*words, "--folder", str(tmp_path / "whole")]) == 0
+    whole = last_line(capsys)
+    names = ("table_1", "table_2", "table_3", "figure_4", "groups")
+    assert {name: whole[name] for name in names} == {name: result[name] for name in names}
+
+    texts.max_new_tokens = 8
+    counts = [count for c in held_out("builtin", 1) for count in texts.count(texts.traces(c), lambda i: Fixed(2))]
+    total = sum(c.stats.n_discarded for c in counts) / sum(c.generated for c in counts)
+    found = {(point["rule"], point["parameter"]): point for group in result["figure_4"].values() for point in group[:1]}
+    assert set(found) == {("fixed", 2.0)}
+    rates = [group[0]["discard_rate"] for group in result["figure_4"].values()]
+    assert min(rates) <= total <= max(rates)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--depths", "[1,1]"], r"depths=\[1, 1\]: give at least one value, and none twice"),
+        (["--per-domain", "0"], "per_domain=0: must be at least 1"),
+        (["--in-domain", "[poetry]"], "'poetry' is no domain of builtin's training split"),
+        (["--cost", "nowhere.json"], "cost='nowhere.json': cannot be read"),
+    ],
+)
+def test_refusals(words: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        cli.run(["bench", "sweep", "--prompts", "builtin", "--per-domain", "1", "--folder", str(tmp_path), *words])
+    assert not [*tmp_path.iterdir()]
