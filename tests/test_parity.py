@@ -1,0 +1,136 @@
+"""What a source says while serving is what training computes on the same tokens: real traces of the shipped pair.
+
+Serving reads token by token through the lean forward, its caches rolled back round by round, alone or in a batch;
+training reads whole padded texts through transformers' own forward.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from specpilot.checkpoints import FOLDER
+from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot.controllers.checkpoint import load_controller
+from specpilot.controllers.feature_model import FeatureModel
+from specpilot.controllers.length import AcceptanceSource, FeatureSource, LengthController, Step
+from specpilot.controllers.length.trained import head_source
+from specpilot.controllers.warp import Warp
+from specpilot.data_gen.dataset import Row
+from specpilot.data_gen.prompts import load_prompts
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.generation import Generation
+from specpilot.infer.prompting import encode_prompt
+from specpilot.train.acceptance_data import AcceptanceData, draft_features
+from specpilot.train.calibration import apply, logistic_chances
+from specpilot.train.positions import read_positions
+from specpilot.train.settings import AcceptanceTraining
+
+from .test_rate_optimal import ORIGIN
+
+TOLERANCE = 1e-5
+LONGEST = 6
+WARP = Warp(1.0, 50)
+CONTROLLER = load_controller(FOLDER / "tiny-head")
+
+
+class Watched(LengthController):
+    """Asks a source at every token, and drafts on whatever it says."""
+
+    def __init__(self, source: AcceptanceSource) -> None:
+        self.source = source
+        self.texts: list[list[list[float]]] = []  # of all rows of a batch, which are copies of this one
+
+    def start_text(self) -> None:
+        self.said: list[list[float]] = []
+        self.texts.append(self.said)
+
+    def start_round(self) -> bool:
+        self.said.append([])
+        return True
+
+    def observe(self, step: Step) -> bool:
+        if step.index > self.source.late:
+            self.said[-1].append(self.source.judge(step).kept)
+        return step.index < LONGEST
+
+
+class Served(NamedTuple):
+    """One round: what came before it, what was drafted, and the chances of its first tokens as served."""
+
+    text: list[int]
+    drafted: list[int]
+    chances: list[float]
+
+
+def serve(decoder: SpeculativeDecoder, source: AcceptanceSource, batched: bool) -> list[Served]:
+    decoder.length = watched = Watched(source)
+    rows = load_prompts("builtin", split="test", limit=5)
+    prompts: list[list[int]] = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
+    sampling = {"max_new_tokens": 32, "temperature": WARP.temperature, "top_k": WARP.top_k}
+    generations: list[Generation] = (
+        decoder.generate(prompts, **sampling)  # type: ignore[call-overload]
+        if batched
+        else [decoder.generate(prompt, seed=i, **sampling) for i, prompt in enumerate(prompts)]  # type: ignore[call-overload]
+    )
+    served = []
+    for generation, said in zip(generations, watched.texts, strict=True):
+        text = [*generation.prompt_tokens]
+        waiting = iter(said)
+        for round in generation.rounds:
+            if round.drafted:
+                served.append(Served([*text], round.drafted, next(waiting)))
+            text += round.emitted
+    assert sum(len(one.chances) for one in served) > 150
+    return served
+
+
+def as_rows(served: list[Served]) -> list[Row]:
+    """Each draft as a rollout after its text; its own tokens are the context of the later ones."""
+    return [
+        Row(str(i), "", one.text, one.drafted, one.drafted, [0.5] * len(one.drafted)) for i, one in enumerate(served)
+    ]
+
+
+@pytest.fixture(scope="module")
+def decoder() -> SpeculativeDecoder:
+    return SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batched: bool) -> None:
+    source = head_source(CONTROLLER, torch.device("cpu"), undone=True)
+    served = serve(decoder, source, batched)
+    (draft,) = decoder.drafts
+    data = AcceptanceData(as_rows(served), AcceptanceTraining("", mixing=0.0, validation_fraction=0.5))
+    head: AcceptanceHead = CONTROLLER.head
+    for start in range(0, len(served), 16):
+        some = range(start, min(start + 16, len(served)))
+        hidden = draft_features(draft.model, data.batch(1, some))
+        expected = apply(source.calibration, head(hidden).double().numpy())
+        for i in some:
+            count, chances = len(served[i].drafted), served[i].chances
+            np.testing.assert_allclose(chances, expected[: len(chances)], rtol=0, atol=TOLERANCE)
+            assert len(chances) >= count - 2
+            expected = expected[count:]
+
+    positions = read_positions(draft, as_rows(served), WARP)
+    calibrated = iter(apply(source.calibration, head(positions.hidden).double().numpy()))
+    for one in served:
+        of_round = [next(calibrated) for _ in one.drafted]
+        np.testing.assert_allclose(one.chances, of_round[: len(one.chances)], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_feature_model_serves_what_it_was_fitted_to(decoder: SpeculativeDecoder, batched: bool) -> None:
+    model = FeatureModel(0.3, 0.7, -0.9, -0.4, 0.6, ORIGIN, "0" * 64, {})
+    served = serve(decoder, FeatureSource(model), batched)
+    (draft,) = decoder.drafts
+    positions = read_positions(draft, as_rows(served), WARP)
+    coefficients = np.array([model.confidence, model.doubt, model.entropy])
+    expected = iter(logistic_chances(positions.features, coefficients, model.bias).tolist())
+    for one in served:
+        of_round = [next(expected) for _ in one.drafted]
+        np.testing.assert_allclose(one.chances, of_round[: len(one.chances)], rtol=0, atol=TOLERANCE)
