@@ -170,8 +170,11 @@ def test_the_shipped_head_is_calibrated(
 ) -> None:
     new, plot = tmp_path / "new", tmp_path / "plots" / "reliability.png"
     words = ["calibrate", "tiny-head", "--data", str(data), "--output", str(new), "--method", method]
-    assert cli.main([*words, "--plot", str(plot)]) == 0
+    report = tmp_path / "reports" / "calibration.json"
+    assert cli.main([*words, "--plot", str(plot), "--report", str(report)]) == 0
     result = last_line(capsys)
+    assert json.loads(report.read_text()) == result
+    assert {"machine", "versions"} <= result.keys()
     assert result["fitted"] + result["judged"] == sum(len(row.x) for row in read_dataset(data))
     judged = result["metrics"]
     assert judged[method]["ece"] < judged["none"]["ece"] / 2
@@ -185,13 +188,12 @@ def test_the_shipped_head_is_calibrated(
     curve = parse_calibration(calibrated.config.calibration)
     pair, hidden = old.config.fingerprint, torch.linspace(-2, 2, old.config.hidden_size)
     logit = float(old.head(hidden))
-    for rule in (
-        load_trained(str(new), pair, torch.device("cpu"), torch.empty(0)),
-        load_trained(str(new), pair, torch.device("cpu"), torch.empty(0), cost=CostModel(0.1, 1.0, 0.0)),
-    ):
+    by_cost = load_trained(str(new), pair, torch.device("cpu"), torch.empty(0), cost=CostModel(0.1, 1.0, 0.0))
+    by_threshold = load_trained(str(new), pair, torch.device("cpu"), torch.empty(0))
+    for rule, expected in ((by_cost, curve(logit)), (by_threshold, sigmoid(logit))):
         assert isinstance(rule, AcceptanceLength | RateOptimal)
         assert isinstance(rule.source, HeadSource)
-        assert rule.source.probability(hidden) == pytest.approx(curve(logit), rel=1e-4)
+        assert rule.source.probability(hidden) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_head_is_judged_by_what_its_training_held_out(

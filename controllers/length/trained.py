@@ -88,14 +88,14 @@ def lag_free_source(name: str, fingerprint: PairFingerprint, embedding: Tensor) 
 
 
 def head_source(controller: Controller, device: torch.device, *, undone: bool) -> HeadSource:
-    """A checkpoint's head, calibrated as the checkpoint says.
+    """A checkpoint's head, if ``undone`` calibrated as the checkpoint says, or else by undoing the loss weights.
 
-    Where it says nothing the loss weights are undone, or, if not ``undone``, the head's own probabilities are taken,
-    which is what SpecDec++ sets its threshold on.
+    If not ``undone`` the head's own probabilities are taken, calibrated or not: SpecDec++'s threshold, and so a
+    checkpoint's, was chosen on them.
     """
     config = controller.config
     calibration = None
-    if config.calibration is not None:
+    if undone and config.calibration is not None:
         calibration = parse_calibration(config.calibration)
     elif undone:
         calibration = undo_weights(config.w_acc, config.w_rej)

@@ -15,6 +15,7 @@ def calibrate(
     validation_fraction: float = 0.1,
     device: str = "auto",
     plot: Path | None = None,
+    report: Path | None = None,
     overwrite: bool = False,
 ) -> None:
     """Calibrate an acceptance head on data it was not trained on; one JSON document is the last line printed.
@@ -30,6 +31,7 @@ def calibrate(
         validation_fraction: If the head was trained on this very data, the share of prompts that training held out.
         device: auto, cpu, cuda, …
         plot: PNG file for a reliability plot.
+        report: File that gets the same JSON.
         overwrite: Replace a checkpoint that is there already.
     """
     import json
@@ -37,6 +39,7 @@ def calibrate(
     from rich.console import Console
     from rich.table import Table
 
+    from ..infer.machine import machine, versions
     from ..infer.quiet import quiet
     from ..train import calibrate as calibrator
 
@@ -57,4 +60,9 @@ def calibrate(
         table.add_row(name, *(f"{judged[key]:.4f}" for key in ("auroc", "brier", "kl", "ece")))
     Console(stderr=True).print(table)
     print(f"{output}: calibrated; with --cost FILE it stops by cost, without a threshold")
-    print(json.dumps(result))
+    settings = {"controller": controller, "data": data, "validation_fraction": validation_fraction}
+    line = json.dumps(result | {"settings": settings, "machine": machine(), "versions": versions()})
+    if report is not None:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(line + "\n", encoding="utf-8")
+    print(line)
