@@ -69,10 +69,11 @@ class Batch:
             started = time.perf_counter()
             if len(running) <= SEND_AWAY * len(self.rows):
                 self._keep(running)
-            verified = self._round()
+            verified, longest = self._round()
             seconds = time.perf_counter() - started
             for row in verified:
                 row.generation.stats.seconds += seconds
+            verified[0].length.timed(longest, seconds)  # what rows learn of the machine they share
 
     def _ended(self, row: Row) -> bool:
         said = row.generation.tokens
@@ -99,8 +100,8 @@ class Batch:
             row.generation.stats.n_target_forwards += 1
             row.text += row.generation.record(Round([], [], [p.sample(i, row.chance)]), self.stop_tokens)
 
-    def _round(self) -> list[Row]:
-        """Draft and verify; the rows that did."""
+    def _round(self) -> tuple[list[Row], int]:
+        """Draft and verify; the rows that did, and how long the longest draft was."""
         drafts = [NO_DRAFT] * len(self.rows) if self.guessed is None else self._draft(self.guessed)
         new = [
             [] if self._ended(row) else [row.text[-1], *draft.tokens]
@@ -116,7 +117,7 @@ class Batch:
         self.read.forget(kept)
         if self.guessed is not None:
             self.guessed.forget([min(pair) for pair in zip(kept, self.guessed.lengths, strict=True)])
-        return [self.rows[i] for i in verified]
+        return [self.rows[i] for i in verified], max(len(draft.tokens) for draft in drafts)
 
     def _judge(self, row: Row, p: Law, draft: Draft) -> int:
         """Verify one row's draft by the target's distributions ``p``; how much of the text the caches keep."""

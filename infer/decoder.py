@@ -20,7 +20,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
-from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle
+from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle, RateOptimal
 from ..controllers.router import Router
 from ..controllers.warp import Warp
 from .batch import Batch, Row
@@ -36,7 +36,7 @@ from .encoder_decoder import cached
 from .foresight import foresee
 from .generation import Generation, Round
 from .law import Law
-from .lengths import load_length
+from .lengths import AUTO, load_length, quick_costs
 from .models import check_same_tokenizer, load_model, load_tokenizer
 from .prompting import Prompt, encode_prompt, is_batch
 from .routing import Routing, Way, load_routing
@@ -153,6 +153,7 @@ class SpeculativeDecoder:
         length: str | int | LengthController | Sequence[str | int | LengthController] | None = None,
         threshold: float | None = None,
         cost: str | CostModel | None = None,
+        adapt: bool = False,
         router: str | Router | None = None,
         sample_arm: bool = False,
         verifier: str = "token-wise",
@@ -173,7 +174,9 @@ class SpeculativeDecoder:
             tree: children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``.
             threshold: stopping threshold h of a trained controller, instead of the one its checkpoint names.
             cost: what a token costs, or the file of ``specpilot bench cost --output``: a trained controller then stops
-                where drafting on no longer pays, without a threshold.
+                where drafting on no longer pays, without a threshold. ``"auto"`` measures it now, roughly, and adapts.
+            adapt: keep correcting the cost by the wall times of the rounds. The same seed may then draft otherwise, and
+                say something else, though by the same law.
             router: folder or hub id of a trained router, or a router object: for each prompt it chooses one of the
                 arms in ``draft`` (draft models, ``exit:LAYER``, ``autoregressive``; by default those it was trained
                 for). ``length`` is then one for all, or a list with one for each arm.
@@ -186,6 +189,8 @@ class SpeculativeDecoder:
         if router is not None:
             if tree is not None:
                 raise InputError("tree and router: a routed draft is a chain; give one of them")
+            if adapt or cost == AUTO:
+                raise InputError("adapt, cost='auto': arms differ in what they cost; give a router a cost file")
             routing, tokenizer = load_routing(
                 router, target, draft,
                 length=length, threshold=threshold, cost=cost, sample=sample_arm,
@@ -198,6 +203,8 @@ class SpeculativeDecoder:
             raise InputError("length: several are for the arms of a router; give one, or name a router")
         if cost is not None and (draft is None or length is None or isinstance(length, LengthController)):
             raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
+        if adapt and cost is None:
+            raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
         tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
         target_model = load_model(target, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         drafts = []
@@ -205,9 +212,13 @@ class SpeculativeDecoder:
             check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=trust_remote_code))
             drafts.append(load_model(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code))
         if length is not None and not isinstance(length, LengthController):
-            costs = CostModel.load(cost) if isinstance(cost, str) else cost
             first = drafts[0] if drafts else None
+            if cost == AUTO and first is not None:
+                cost, adapt = quick_costs(target_model, first), True
+            costs = CostModel.load(cost) if isinstance(cost, str) else cost
             length = load_length(str(length), target_model, first, tokenizer, threshold, costs)
+            if adapt and isinstance(length, RateOptimal):
+                length = RateOptimal(length.source, length.cost, adapt=True)
         expansions = parse_expansions(tree) if isinstance(tree, str) else tree
         shape: dict[str, Any] = {"beams": beams, "tree": expansions}
         return cls(target_model, drafts, tokenizer, length=length, verifier=verifier, compile=compile, **shape)
@@ -438,7 +449,9 @@ class SpeculativeDecoder:
                     path = verdict.path if own is proposal else own.follow([proposal.tokens[n] for n in verdict.path])
                     draft.keep(len(text), [len(text) + n for n in path if len(text) + n < draft.length])
             text += generation.record_verdict(proposal, verdict, self.stop_tokens)
-            stats.seconds += time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            stats.seconds += seconds
+            length.timed(len(proposal.tokens), seconds)
             yield generation.rounds[-1].emitted
 
         if generation.tokens[-1] in self.stop_tokens:

@@ -82,3 +82,6 @@ class LengthController(ABC):
 
     def end_round(self, drafted: int, accepted: int) -> None:  # noqa: B027 — most rules do not ask
         """Called after every verification of a draft: of ``drafted`` tokens, the first ``accepted`` were kept."""
+
+    def timed(self, drafted: int, seconds: float) -> None:  # noqa: B027 — most rules do not ask
+        """Called after every round with its wall time; of a batch's round, with its longest draft, for one row."""

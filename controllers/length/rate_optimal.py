@@ -19,6 +19,7 @@ from ..cost_model import CostModel
 from ..warp import Warp
 from .base import LengthController, Step
 from .rate import RunningRatio, steady_rate
+from .running_cost import RunningCost
 from .source import AcceptanceSource
 
 ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
@@ -32,6 +33,7 @@ class RateOptimal(LengthController):
     """Stops by what tokens cost and yield.
 
     The rate is the text's own so far, by the cost model's times: no clock is read, and the same seed drafts the same.
+    Only with ``adapt`` do the costs follow the rounds' wall times: from one text to the next, for all rows of a batch.
     Tokens that ``source`` has not judged count with the mean acceptance of this text so far, of first tokens of a draft
     and of later ones apart. Those it has judged are shifted by a log-odds learnt from this text: on text of a kind it
     was not trained on, a source may be too sure throughout, or not sure enough. Where the mean of first tokens does not
@@ -40,10 +42,13 @@ class RateOptimal(LengthController):
     Args:
         source: judges the tokens drafted; its probabilities must be calibrated, for they are compared with costs.
         cost: what a draft step and a verification cost.
+        adapt: take ``cost`` as a beginning, and learn from the rounds' times what it is now. What a seed drafts then
+            depends on the machine's pace; the law of the text does not.
     """
 
-    def __init__(self, source: AcceptanceSource, cost: CostModel) -> None:
+    def __init__(self, source: AcceptanceSource, cost: CostModel, *, adapt: bool = False) -> None:
         self.source, self.cost = source, cost
+        self.running = RunningCost(cost) if adapt else None
         self.prior_rate = steady_rate(source.mean, cost)
         self.start_text()
 
@@ -51,6 +56,9 @@ class RateOptimal(LengthController):
         self.source.check_warp(warp)
 
     def start_text(self) -> None:
+        if self.running is not None and self.running.cost is not self.cost:
+            self.cost = self.running.cost
+            self.prior_rate = steady_rate(self.source.mean, self.cost)
         # New objects, not old ones reset: the rows of a batch are copies of one controller.
         self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
         self.first = RunningRatio(self.source.mean, PRIOR, TOKENS)  # acceptances per first token of a draft
@@ -66,7 +74,7 @@ class RateOptimal(LengthController):
             self.idle = 0
             return True
         self.idle += 1
-        self.rate.add(1.0, self.cost.round(0))
+        self._earn(1.0, 0)
         return False
 
     def observe(self, step: Step) -> bool:
@@ -82,12 +90,23 @@ class RateOptimal(LengthController):
         return next_survival >= self._price()
 
     def end_round(self, drafted: int, accepted: int) -> None:
-        self.rate.add(accepted + 1.0, self.cost.round(drafted))
+        self._earn(accepted + 1.0, drafted)
         self.first.add(accepted > 0, 1.0)
         for position in range(2, min(drafted, accepted + 1) + 1):  # those verified with all before them kept
             self.later.add(position <= accepted, 1.0)
         for position, chance in enumerate(self.judged[: accepted + 1]):
             self.shift += SHIFT * ((position < accepted) - chance)
+
+    def timed(self, drafted: int, seconds: float) -> None:
+        if self.running is not None:
+            self.running.add(drafted, seconds)
+
+    def _earn(self, tokens: float, drafted: int) -> None:
+        """A round gave so many ``tokens``; what it and those before took is told in the costs of today."""
+        if self.running is not None and self.running.cost is not self.cost:
+            self.rate.below *= self.running.cost.round(drafted) / self.cost.round(drafted)
+            self.cost = self.running.cost
+        self.rate.add(tokens, self.cost.round(drafted))
 
     def _shifted(self, chance: float) -> float:
         if not 0.0 < chance < 1.0:

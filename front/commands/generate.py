@@ -23,6 +23,7 @@ def generate(
     sample_arm: bool = False,
     threshold: float | None = None,
     cost: str | None = None,
+    adapt: bool = False,
     tree: str | None = None,
     verifier: str = "token-wise",
     beams: int | None = None,
@@ -56,7 +57,9 @@ def generate(
         sample_arm: Draw the arm from the router's policy instead of taking its most likely one.
         threshold: Stopping threshold of a trained controller, in place of the one its checkpoint names.
         cost: File of `specpilot bench cost --output`, or how many verifications a draft step costs, such as 0.2: a
-            trained controller then stops where drafting on no longer pays, without a threshold.
+            trained controller then stops where drafting on no longer pays, without a threshold. "auto" measures now,
+            and adapts.
+        adapt: Keep correcting the cost by the rounds' wall times; the same seed may then draft otherwise.
         tree: Draft a tree instead: children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
         verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
             replacement), k-seq or otm also for trees. These keep the target's law. Typical, bild and mtad do not; their
@@ -95,6 +98,7 @@ def generate(
         sample_arm=sample_arm,
         threshold=threshold,
         cost=cost,
+        adapt=adapt,
         tree=tree,
         verifier=verifier,
         beams=None if beams is None and not argmax else Beams(4 if beams is None else beams, argmax),

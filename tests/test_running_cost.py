@@ -1,0 +1,136 @@
+"""Costs learnt while serving: by a clock that only moves as told, and in the decoder's own rounds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import AcceptanceSource, Judged, RateOptimal, Step
+from specpilot.controllers.length.rate import steady_rate
+from specpilot.controllers.length.running_cost import LONGEST, RunningCost
+from specpilot.infer.decoder import SpeculativeDecoder
+
+from .test_cost_model import Clock, Timed
+from .tiny import make
+
+FIRST = CostModel(t_draft=0.2, t_verify=0.95, t_verify_token=0.05)
+LENGTHS = (0, 3, 1, 6, 2, 8)
+
+
+class Even(AcceptanceSource):
+    late = 0
+    mean = 0.6
+
+    def judge(self, step: Step) -> Judged:
+        return Judged(0.6)
+
+
+def slower(cost: CostModel, factor: float) -> CostModel:
+    return CostModel(factor * cost.t_draft, factor * cost.t_verify, factor * cost.t_verify_token)
+
+
+def play(running: RunningCost, truth: CostModel, rounds: int, lengths: tuple[int, ...] = LENGTHS) -> CostModel:
+    for i in range(rounds):
+        drafted = lengths[i % len(lengths)]
+        running.add(drafted, truth.round(drafted))
+    return running.cost
+
+
+def same(found: CostModel, truth: CostModel, rel: float) -> bool:
+    return (found.per_token, found.round(0)) == pytest.approx((truth.per_token, truth.round(0)), rel=rel)
+
+
+def test_what_is_true_stays() -> None:
+    assert same(play(RunningCost(FIRST), FIRST, 300), FIRST, 1e-9)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (3,), (0,)], ids=["many lengths", "one length", "none"])
+def test_a_machine_twice_as_slow_is_noticed(lengths: tuple[int, ...]) -> None:
+    """Also where all rounds are alike: what was known of the ratio is kept."""
+    running = RunningCost(FIRST)
+    play(running, FIRST, 500, lengths)
+    assert not same(play(running, slower(FIRST, 2.0), 20, lengths), slower(FIRST, 2.0), 0.2)
+    assert same(play(running, slower(FIRST, 2.0), 1000, lengths), slower(FIRST, 2.0), 0.01)
+    assert same(play(running, FIRST, 1000, lengths), FIRST, 0.01)
+
+
+def test_costs_that_change_apart_are_told_apart() -> None:
+    truth = replace(FIRST, t_draft=0.6)
+    assert same(play(RunningCost(FIRST), truth, 1500), truth, 0.03)
+
+
+def test_an_interruption_leaves_little_trace() -> None:
+    running = RunningCost(FIRST)
+    play(running, FIRST, 500)
+    running.add(2, 1000.0)
+    assert running.cost.round(2) < (1 + LONGEST / 50) * FIRST.round(2)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(rounds=st.lists(st.tuples(st.integers(0, 20), st.floats(0, 1e3)), max_size=60))
+def test_it_is_always_a_cost_model(rounds: list[tuple[int, float]]) -> None:
+    running = RunningCost(FIRST)
+    for drafted, seconds in rounds:
+        running.add(drafted, seconds)
+        assert running.cost.per_token >= 0
+        assert running.cost.round(0) > 0
+
+
+def test_a_slower_machine_keeps_the_bar_where_it_is() -> None:
+    """Twice the price of a token at half the rate: what pays does not change, not even on the way."""
+    rule = RateOptimal(Even(), FIRST, adapt=True)
+    bars = []
+    for i in range(600):
+        rule.start_round()
+        rule.end_round(3, i % 4)
+        rule.timed(3, slower(FIRST, 1.0 if i < 300 else 2.0).round(3))
+        bars.append(rule.rate.value * rule.cost.per_token)
+    assert bars[300:] == pytest.approx([bars[299]] * 300, rel=0.05)
+    assert rule.cost.per_token == pytest.approx(2 * FIRST.per_token, rel=0.05)
+    rule.start_text()
+    assert rule.prior_rate == pytest.approx(steady_rate(0.6, rule.cost))
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_decoder_learns_what_its_models_take(batched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    target, draft = make(seed=0), make(seed=0, layers=1)
+    truth = CostModel(0.02, 0.09, 0.01)
+    rule = RateOptimal(Even(), slower(truth, 0.5), adapt=True)
+    fixed = RateOptimal(Even(), slower(truth, 0.5))
+    decoder = SpeculativeDecoder(target, draft, length=rule)
+    decoder.target, decoder.drafts = Timed(target, clock, 0.09, 0.01), [Timed(draft, clock, 0.02, 0.0)]
+    monkeypatch.setattr(time, "perf_counter", clock)
+    for seed in range(12):
+        prompts = [[1, 2, 3], [4, 5, 6]]
+        decoder.generate(prompts if batched else prompts[0], max_new_tokens=100, seed=seed)
+    decoder.length = fixed
+    decoder.generate([1, 2, 3], max_new_tokens=50)
+    monkeypatch.undo()
+    assert rule.running is not None
+    # A draft's first forward may read two tokens, which costs nothing here.
+    assert same(rule.running.cost, truth, 0.05)
+    assert fixed.cost == slower(truth, 0.5)
+
+
+def test_auto_measures_and_adapts() -> None:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost="auto")
+    rule = decoder.length
+    assert isinstance(rule, RateOptimal)
+    assert rule.running is not None
+    decoder.generate([1, 2, 3], max_new_tokens=12)
+    assert rule.running.n > 1
+    known = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost=FIRST, adapt=True)
+    assert isinstance(known.length, RateOptimal)
+    assert known.length.running is not None
+    assert known.length.running.first == FIRST
+    plain = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost=FIRST)
+    assert isinstance(plain.length, RateOptimal)
+    assert plain.length.running is None
+    with pytest.raises(InputError, match="adapt: corrects what a token costs"):
+        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", adapt=True)
