@@ -90,6 +90,33 @@ def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
     figure.savefig(path, dpi=120)
 
 
+def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """KL, AUROC and speed by the share of target tokens, of ``bench mixing``; a line a dataset."""
+    measures = {
+        "kl": "binary KL on target context",
+        "auroc": "AUROC on target context",
+        "over_autoregressive": "eq. 2.3 throughput × autoregressive",
+    }
+    figure, axes = _panels(15, 4.5, len(measures))
+    datasets = sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows})
+    for panel, (measure, label) in zip(axes, measures.items(), strict=True):
+        for place, (acceptance, draft, temperature) in enumerate(datasets):
+            line = [r for r in rows if (r["draft"], r["temperature"]) == (draft, temperature)]
+            panel.plot(
+                [row["mixing"] for row in line],
+                [row[measure] for row in line],
+                "o-",
+                color=f"C{place}",
+                label=f"{acceptance:.2f}: {draft}, T={temperature:g}",
+            )
+        panel.set_xlabel("share r of target tokens in training")
+        panel.set_ylabel(label)
+        panel.grid(alpha=0.3)
+    axes[0].legend(title="mean acceptance", fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
 def pareto_front(points: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
     """Of ``points``, the first two coordinates of which should be small, those that none beats in both."""
     front: list[tuple[float, float, float]] = []

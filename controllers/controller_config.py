@@ -66,8 +66,8 @@ class ControllerConfig:
             raise InputError(f"depth={self.depth}: must be between 0 and {MAX_DEPTH}")
         if not 0 <= self.threshold <= 1:
             raise InputError(f"threshold={self.threshold}: must be in [0, 1]")
-        if not 0 <= self.mixing < 1:
-            raise InputError(f"mixing={self.mixing}: must be in [0, 1)")
+        if not 0 <= self.mixing <= 1:
+            raise InputError(f"mixing={self.mixing}: must be in [0, 1]")
         for name, weight in (("w_acc", self.w_acc), ("w_rej", self.w_rej)):
             if not (weight > 0 and math.isfinite(weight)):
                 raise InputError(f"{name}={weight}: must be a positive number")

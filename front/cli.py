@@ -46,6 +46,7 @@ COMMANDS: Commands = {
         "ablation": ablation.ablation,
         "router": bench.router,
         "sweep": sweep.sweep,
+        "mixing": sweep.mixing,
         "otm": bench.otm,
         "spectr": bench.spectr,
         "papers": bench.papers,

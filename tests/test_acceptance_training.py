@@ -25,6 +25,7 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.fingerprint import model_fingerprint
 from specpilot.controllers.warp import Warp
 from specpilot.data_gen.dataset import DatasetWriter, Row
+from specpilot.infer.hidden import forward_with_hidden
 from specpilot.train import acceptance_module
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_data import VALIDATION, AcceptanceData, draft_features, from_draft, is_validation
@@ -497,6 +498,32 @@ def test_cached_features_equal_those_on_the_fly(settings: AcceptanceTraining, tm
     third, first = data._train_batch(2, torch.arange(4)), data._train_batch(0, torch.arange(4))
     assert torch.equal(third.tokens, first.tokens)
     assert not torch.equal(data._train_batch(1, torch.arange(4)).tokens, first.tokens)
+
+
+def test_all_of_the_target_s_is_every_token_after_its_text(settings: AcceptanceTraining, tmp_path: Path) -> None:
+    """r = 1: each Y_i after X_<i alone, by a forward of its own; the same in every epoch."""
+    draft, rows = make_model(1), make_rows(12)
+    settings = replace(settings, mixing=1.0, cache_features=True, max_length=14)
+    data = AcceptanceData(rows, settings)
+    data.use_cache(FeatureCache(tmp_path / "features.npy", HIDDEN), draft)
+    batch = data.batch(1, data.training[:4])
+    expected, p = [], []
+    for index in data.training[:4]:
+        row = data.rows[index]
+        for i in range(min(len(row.x), 14 - len(row.prompt_ids))):
+            ids = torch.tensor([[*row.prompt_ids, *row.x[:i], row.y[i]]])
+            expected.append(forward_with_hidden(draft, input_ids=ids)[1][0, -1])
+            p.append(row.p[i])
+    assert batch.features is not None
+    torch.testing.assert_close(batch.features, torch.stack(expected), atol=1e-5, rtol=1e-4)
+    assert batch.p.tolist() == pytest.approx(p)
+    later = data._train_batch(2, torch.arange(4)).features
+    assert later is not None
+    assert torch.equal(later, data._train_batch(0, torch.arange(4)).features)
+    result = train_acceptance(replace(settings, epochs=1), output=tmp_path / "run")
+    assert math.isfinite(result.metrics["kl"])
+    with pytest.raises(InputError, match=r"mixing=1\.0: takes cache_features"):
+        replace(settings, cache_features=False)
 
 
 def test_features_of_another_size_are_refused(tmp_path: Path) -> None:

@@ -4,12 +4,16 @@ Of a rollout X of the target, Y_i ~ q(·|prompt, X_<i) and P_i = min(1, p(Y_i)/q
 prompt + Z, where Z_i = X_i with probability r and Y_i otherwise; the head reads the draft's hidden state at Z_i and
 learns P_i, only where Z_i came from Y. The mixing is a pure function of (seed, epoch, row), so a resumed run sees what
 an uninterrupted one sees.
+
+r = 1 is the limit of a context that is the target's alone: the head learns from every Y_i after X_<i. Each position
+then has a context of its own, which no one sequence Z holds, and the hidden states are computed beforehand.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +26,12 @@ from transformers import PreTrainedModel
 
 from ..controllers.errors import InputError
 from ..data_gen.dataset import Row
+from ..infer.cached_model import CachedModel
 from ..infer.hidden import forward_with_hidden
 from .features import FeatureCache
 from .loader import ResumableLoader
 from .settings import AcceptanceTraining
+from .target_context import read_target_context
 
 VALIDATION = 0  # the mixing's stream: validation is fixed, epoch e of training has stream e + 1
 
@@ -109,7 +115,9 @@ class AcceptanceData(pl.LightningDataModule):
                 f"validation_fraction={settings.validation_fraction}: gives {len(self.training)} rollouts to training "
                 f"and {len(self.validation)} to validation; each needs at least one: use more data or another fraction"
             )
-        self.mixings = settings.cache_epochs or settings.epochs  # epochs with a mixing of their own
+        self.target_context = settings.mixing == 1
+        # epochs with a mixing of their own
+        self.mixings = 1 if self.target_context else settings.cache_epochs or settings.epochs
         self.cache: FeatureCache | None = None
         self.train_loader = ResumableLoader(len(self.training), settings.batch_size, settings.seed, self._train_batch)
 
@@ -125,11 +133,12 @@ class AcceptanceData(pl.LightningDataModule):
         batches = [
             (stream, rows[start : start + size]) for stream, rows in streams for start in range(0, len(rows), size)
         ]
-        cache.fill(
-            counts,
-            len(batches),
-            (draft_features(draft, self.batch(stream, rows).to(draft.device)) for stream, rows in batches),
-        )
+        if self.target_context:
+            model = CachedModel(draft)
+            features = (self._after_target(model, rows) for _, rows in batches)
+        else:
+            features = (draft_features(draft, self.batch(stream, rows).to(draft.device)) for stream, rows in batches)
+        cache.fill(counts, len(batches), features)
         self.cache = cache
 
     def batch(self, stream: int, rows: Sequence[int]) -> Batch:
@@ -162,7 +171,18 @@ class AcceptanceData(pl.LightningDataModule):
     def _from_draft(self, stream: int, row: int) -> NDArray[np.bool_]:
         settings, rollout = self.settings, self.rows[row]
         length = min(len(rollout.x), settings.max_length - len(rollout.prompt_ids))
+        if self.target_context:
+            return np.ones(length, dtype=np.bool_)
         return from_draft(settings.seed, stream, row, length, settings.mixing)
+
+    def _after_target(self, draft: CachedModel, rows: Sequence[int]) -> Tensor:
+        """Hidden states (m, d) at every Y_i after X_<i."""
+        states = []
+        for index in rows:
+            row, length = self.rows[index], len(self._from_draft(VALIDATION, index))
+            short = replace(row, x=row.x[:length], y=row.y[:length], p=row.p[:length])
+            states.append(read_target_context(draft, short)[1].float())
+        return torch.cat(states)
 
     def _train_batch(self, epoch: int, rows: Tensor) -> Batch:
         return self.batch(1 + epoch % self.mixings, [self.training[row] for row in rows.tolist()])

@@ -22,12 +22,11 @@ from ..controllers.fingerprint import model_fingerprint
 from ..controllers.length import Step
 from ..controllers.warp import Warp
 from ..data_gen.dataset import Row, read_dataset
-from ..infer.branches import Branches
-from ..infer.cache import as_row
 from ..infer.cached_model import CachedModel
 from ..infer.law import Law
 from ..infer.models import load_causal_lm
 from .acceptance_data import check_rows, is_validation
+from .target_context import read_target_context
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def read_positions(draft: CachedModel, rows: Sequence[Row], warp: Warp) -> Posit
     p: list[float] = []
     place: list[int] = []
     for row in track(rows, "positions", transient=True):
-        logits, states = _read(draft, row)
+        logits, states = read_target_context(draft, row)
         for i, (token, chance) in enumerate(zip(row.y, row.p, strict=True)):
             q = Law.under(warp, logits[i : i + 1])
             (probability,) = q.of([token])
@@ -105,13 +104,3 @@ def read_positions(draft: CachedModel, rows: Sequence[Row], warp: Warp) -> Posit
             p.append(chance)
             place.append(i)
     return Positions(torch.stack(hidden).float().cpu(), np.array(said), np.array(p), np.array(place))
-
-
-def _read(draft: CachedModel, row: Row) -> tuple[Tensor, Tensor]:
-    """Logits (T, V) behind q_i, and hidden states (T, d) at y_i, both after prompt and x_<i."""
-    start, count = len(row.prompt_ids), len(row.x)
-    draft.start(start + 2 * count)
-    logits, _ = draft.forward(as_row([*row.prompt_ids, *row.x[:-1]], draft.device), keep=count)
-    branches = Branches(start, [list(range(start, start + i)) for i in range(count)])
-    _, hidden = draft.forward(as_row(row.y, draft.device), branches=branches)
-    return logits[0], hidden[0]

@@ -21,7 +21,8 @@ class AcceptanceTraining:
         w_acc: loss weight of acceptance.
         w_rej: loss weight of rejection.
         mixing: share r of target tokens in the training sequences, drawn anew every epoch; the others are the
-            draft's, and only they are learnt from.
+            draft's, and only they are learnt from. At 1 all of the draft's tokens are learnt from, each after the
+            target's own text; that takes cache_features.
         epochs: passes over the data.
         batch_size: rollouts per step.
         lr: initial learning rate of Adam; it falls to 0 along a cosine over all steps.
@@ -70,7 +71,9 @@ class AcceptanceTraining:
         decay = self.weight_decay
         _require(decay >= 0 and math.isfinite(decay), "weight_decay", decay, "must be a number, 0 or more")
         _require(self.depth >= 0, "depth", self.depth, "must be 0 (a linear head) or more")
-        _require(0 <= self.mixing < 1, "mixing", self.mixing, "must be in [0, 1); at 1 no draft token is left to learn")
+        _require(0 <= self.mixing <= 1, "mixing", self.mixing, "must be in [0, 1]")
+        afresh = self.mixing == 1 and not self.cache_features
+        _require(not afresh, "mixing", self.mixing, "takes cache_features; set that too, or a share below 1")
         fraction = self.validation_fraction
         _require(0 < fraction < 1, "validation_fraction", fraction, "must be between 0 and 1")
         _require(self.seed >= 0, "seed", self.seed, "must be 0 or more")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..bench.mixing_settings import Mixing
 from ..bench.sweep_settings import Sweep
 
 
@@ -38,6 +39,36 @@ def sweep(
         console.print(table)
     picture = plot or folder / "pareto.png"
     plot_sweep(result["figure_4"], picture, f"{settings.target} + {settings.draft}, {result['judged_prompts']} prompts")
+    console.print(f"{picture}: the picture")
+    _end(result, settings, output)
+
+
+def mixing(
+    settings: Mixing,
+    *,
+    folder: Path = Path("runs/mixing"),
+    output: Path | None = None,
+    plot: Path | None = None,
+) -> None:
+    """Train heads with more or fewer target tokens mixed in, on datasets that agree more or less (SpecDec++ §3.3).
+
+    Args:
+        folder: What is made on the way; a study that was cut short goes on there.
+        output: File that gets the same JSON.
+        plot: PNG file for the curves; by default in the folder.
+    """
+    from rich.console import Console
+
+    from ..bench.plots import plot_mixing
+    from ..infer.quiet import quiet
+    from ..mixing import as_table, run_mixing
+
+    quiet()
+    console = Console(stderr=True)
+    result = run_mixing(settings, folder, console)
+    console.print(as_table(result))
+    picture = plot or folder / "mixing.png"
+    plot_mixing(result["rows"], picture)
     console.print(f"{picture}: the picture")
     _end(result, settings, output)
 
