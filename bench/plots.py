@@ -97,7 +97,7 @@ def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         "auroc": "AUROC on target context",
         "over_autoregressive": "eq. 2.3 throughput × autoregressive",
     }
-    figure, axes = _panels(15, 4.5, len(measures))
+    figure, axes = canvases(15, 4.5, 1, len(measures))
     datasets = sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows})
     for panel, (measure, label) in zip(axes, measures.items(), strict=True):
         for place, (acceptance, draft, temperature) in enumerate(datasets):
