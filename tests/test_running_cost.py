@@ -85,12 +85,12 @@ def test_a_slower_machine_keeps_the_bar_where_it_is() -> None:
     """Twice the price of a token at half the rate: what pays does not change, not even on the way."""
     rule = RateOptimal(Even(), FIRST, adapt=True)
     bars = []
-    for i in range(600):
+    for i in range(1200):
         rule.start_round()
         rule.end_round(3, i % 4)
         rule.timed(3, slower(FIRST, 1.0 if i < 300 else 2.0).round(3))
         bars.append(rule.rate.value * rule.cost.per_token)
-    assert bars[300:] == pytest.approx([bars[299]] * 300, rel=0.05)
+    assert bars[300:] == pytest.approx([bars[299]] * 900, rel=0.05)
     assert rule.cost.per_token == pytest.approx(2 * FIRST.per_token, rel=0.05)
     rule.start_text()
     assert rule.prior_rate == pytest.approx(steady_rate(0.6, rule.cost))
@@ -124,7 +124,7 @@ def test_auto_measures_and_adapts() -> None:
     assert isinstance(rule, RateOptimal)
     assert rule.running is not None
     decoder.generate([1, 2, 3], max_new_tokens=12)
-    assert rule.running.n > 1
+    assert rule.running.cost is not rule.running.first
     known = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost=FIRST, adapt=True)
     assert isinstance(known.length, RateOptimal)
     assert known.length.running is not None
