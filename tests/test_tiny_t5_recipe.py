@@ -46,7 +46,7 @@ def text(tmp_path: Path) -> Path:
 
 def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "SHAPES", {"target": (1, 2, 32, 32, 2), "draft": (1, 1, 16, 16, 2)})
-    monkeypatch.setattr(recipe, "bank", lambda: bank()[:120])
+    monkeypatch.setattr(recipe, "bank", lambda: bank()[:200])
     settings = TinyT5(
         str(text), {"shell": ["listing"], "sql": ["asking"]}, prompt_tokens=40, output_tokens=20, batch_tokens=1024,
         target_epochs=1, rollouts=20, bank_answers=1, draft_epochs=1, overlap_epochs=1, held_out_prompts=3,
