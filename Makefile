@@ -9,15 +9,18 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
 
+# A process a core, each with one thread: tiny models gain nothing from more.
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
 test: $(READY)
-	@$(VENV)/bin/python -m pytest
+	@$(PYTEST)
 
 # The oldest transformers that pyproject.toml admits, with the hub client it asks for, before the environment's own.
 test-oldest: $(READY)
 	@rm -rf build
 	@$(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target build/oldest \
 		transformers==5.17.0 huggingface_hub==1.33.0
-	@PYTHONPATH=build/oldest $(VENV)/bin/python -m pytest
+	@PYTHONPATH=build/oldest $(PYTEST)
 
 # mypy reads a plain install in build/check: it cannot follow the import hook of an editable one.
 check: $(READY)

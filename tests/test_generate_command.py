@@ -29,12 +29,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         for token in tokens if on_tokens else []:
             on_tokens([token])
         return Generation(
-            [1], tokens, TEXT, "eos", rounds, Stats(n_generated=len(tokens), n_target_forwards=2, seconds=1)
+            [1],
+            tokens,
+            TEXT,
+            "eos",
+            rounds=rounds,
+            stats=Stats(n_generated=len(tokens), n_target_forwards=2, seconds=1),
         )
 
     def from_pretrained(target: str, draft: str | None, **settings: Any) -> SimpleNamespace:
         seen.append({"target": target, "draft": draft, **settings})
-        return SimpleNamespace(tokenizer=Bytes(), generate=generate)
+        return SimpleNamespace(tokenizer=Bytes(), generate=generate, routing=None)
 
     monkeypatch.setattr(SpeculativeDecoder, "from_pretrained", from_pretrained)
     return seen

@@ -46,9 +46,10 @@ def text(tmp_path: Path) -> Path:
 
 def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "SHAPES", {"target": (1, 2, 32, 32, 2), "draft": (1, 1, 16, 16, 2)})
-    monkeypatch.setattr(recipe, "bank", lambda: bank()[:200])
+    some = [prompt for task in ("shell", "sql") for prompt in [p for p in bank() if p.domain == task][:80]]
+    monkeypatch.setattr(recipe, "bank", lambda: some)
     settings = TinyT5(
-        str(text), {"shell": ["listing"], "sql": ["asking"]}, prompt_tokens=40, output_tokens=20, batch_tokens=1024,
+        str(text), {"shell": ["listing"], "sql": ["asking"]}, prompt_tokens=80, output_tokens=20, batch_tokens=1024,
         target_epochs=1, rollouts=20, bank_answers=1, draft_epochs=1, overlap_epochs=1, held_out_prompts=3,
     )  # fmt: skip
     output = train_tiny_t5(settings, tmp_path / "models")
