@@ -87,7 +87,7 @@ def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
         panel.legend()
     figure.suptitle(title)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, format="png")
 
 
 def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,9 @@ class PapersWorkload(Workload):
         limit: how many prompts.
         validation_limit: how many others, for the choice of settings: the built-in bank's validation split, or those
             that follow in a file.
+        train_limit: how many prompts heads (specdecpp) and routers (selection) are trained on.
+        drafts: drafts to choose between (selection); the first two are each good at one of pair_domains.
+        pair_domains: the domains they are good at, in order.
         max_new_tokens: longest continuation.
         top_k: keep the k most probable tokens; null keeps all.
         top_p: keep the most probable tokens up to this mass.
@@ -90,22 +93,25 @@ class PapersWorkload(Workload):
 
     limit: int = 60
     validation_limit: int = 16
+    train_limit: int = 400
+    drafts: tuple[str, ...] = ("tiny-draft-math", "tiny-draft-sql-shell", "tiny-draft", "tiny-draft-code-prose")
+    pair_domains: tuple[str, ...] = ("math", "sql")
     max_new_tokens: int = 96
     top_k: int | None = 10
     top_p: float = 0.9
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.validation_limit < 1:
-            raise InputError(f"validation_limit={self.validation_limit}: must be at least 1")
+        for name in ("validation_limit", "train_limit"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)}: must be at least 1")
 
     def validation(self) -> Workload:
         """The same on the prompts to choose by."""
         builtin = self.prompts == "builtin"
-        fields = asdict(self)
-        limit = fields.pop("validation_limit")
-        fields |= {"split": "validation"} if builtin else {"skip": self.skip + self.limit}
-        return Workload(**(fields | {"limit": limit}))
+        values = {field.name: getattr(self, field.name) for field in fields(Workload)}
+        values |= {"split": "validation"} if builtin else {"skip": self.skip + self.limit}
+        return Workload(**(values | {"limit": self.validation_limit}))
 
 
 @dataclass(frozen=True)

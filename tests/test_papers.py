@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from specpilot import cli
 from specpilot.bench.papers.contender import AUTOREGRESSIVE, Contender
-from specpilot.bench.papers.lab import Lab, Runs
+from specpilot.bench.papers.lab import Lab, Runs, Studies
 from specpilot.bench.papers.records import Record, Records, digest
 from specpilot.bench.papers.report import Row, Table
 from specpilot.bench.papers.search import best
@@ -27,7 +27,8 @@ def pair() -> SpeculativeDecoder:
 
 
 def lab(pair: SpeculativeDecoder, folder: Path, **more: Any) -> Lab:
-    return Lab(pair, PROMPTS, PROMPTS[:2], {"max_new_tokens": 8, "top_k": 10}, folder, **more)
+    studies = Studies(dict, dict)  # nothing here trains
+    return Lab(pair, PROMPTS, PROMPTS[:2], {"max_new_tokens": 8, "top_k": 10}, folder, studies, **more)
 
 
 def test_a_run_goes_on_where_it_stopped(pair: SpeculativeDecoder, tmp_path: Path) -> None:
@@ -138,7 +139,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "papers", "mtda"]) == 2
-    assert "paper='mtda': choose one of spectr, mtad, all" in capsys.readouterr().err
+    assert "paper='mtda': choose one of specdecpp, selection, spectr, mtad, all" in capsys.readouterr().err
+    assert cli.main(["bench", "papers", "selection", "--target", "elsewhere"]) == 2
+    assert "made for 'tiny'; name drafts of 'elsewhere'" in capsys.readouterr().err
     prompts = tmp_path / "p.txt"
     prompts.write_text("one\ntwo\n")
     assert cli.main(["bench", "papers", "spectr", "--prompts", str(prompts), "--output", str(tmp_path / "o")]) == 2

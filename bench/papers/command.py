@@ -19,28 +19,36 @@ from ..load import load
 from ..scoring.rouge import rouge_l
 from ..workload import PapersWorkload, Workload
 from . import PAPERS
-from .lab import Lab, Scorer
+from .lab import Lab, Scorer, Studies
 from .report import Report
+from .selection import SELECTION
 
 
-def chosen(paper: str) -> list[str]:
-    """The papers that ``paper`` names.
+def chosen(paper: str, work: PapersWorkload) -> list[str]:
+    """The papers that ``paper`` names; ``all`` leaves out the one that needs several drafts where one was named only.
 
     Raises:
-        InputError: there is no such paper.
+        InputError: there is no such paper, or it needs other drafts.
     """
     if paper != "all" and paper not in PAPERS:
         raise InputError(f"paper={paper!r}: choose one of {', '.join([*PAPERS, 'all'])}")
-    return list(PAPERS) if paper == "all" else [paper]
+    foreign = work.target != PapersWorkload.target and work.drafts == PapersWorkload.drafts
+    if foreign and paper == SELECTION.name:
+        raise InputError(
+            f"drafts={list(work.drafts)}: made for {PapersWorkload.target!r}; name drafts of {work.target!r}"
+        )
+    return [name for name in PAPERS if name != SELECTION.name or not foreign] if paper == "all" else [paper]
 
 
-def bench_papers(paper: str, work: PapersWorkload, output: Path, console: Console) -> dict[str, Any]:
+def bench_papers(paper: str, work: PapersWorkload, output: Path, studies: Studies, console: Console) -> dict[str, Any]:
     """Reproduce ``paper`` (or all) into ``output``; what is there of other papers stays.
 
     Returns:
         The content of ``papers.json``.
     """
-    names = chosen(paper)
+    names = chosen(paper, work)
+    if paper == "all" and SELECTION.name not in names:
+        console.print(f"{SELECTION.name}: left out: it chooses between drafts; name some of {work.target!r} as drafts")
     pair, prompts = load(work)
     _, validation = load(work.validation(), pair)
     columns = (TextColumn("generations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -54,7 +62,7 @@ def bench_papers(paper: str, work: PapersWorkload, output: Path, console: Consol
             progress.update(task, total=(progress.tasks[0].total or 0) + count)
 
         lab = Lab(
-            pair, prompts, validation, work.sampling, output / "records",
+            pair, prompts, validation, work.sampling, output / "records", studies,
             meter=meter, expect=expect, advance=lambda: progress.advance(task),
         )  # fmt: skip
         lab.score = agreement(pair, lab.greedy_texts())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,20 @@ from .records import Record, Records, digest
 
 # A text's score, by the place of its prompt in the list and its tokens.
 Scorer = Callable[[int, list[int]], float]
+Study = Callable[[], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Studies:
+    """What two papers train before they measure; given from outside, for benchmarks do not import training.
+
+    Attributes:
+        sweep: gives the result of ``specpilot bench sweep``.
+        router: gives the result of ``specpilot bench router``.
+    """
+
+    sweep: Study
+    router: Study
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,7 @@ class Lab:
         prompts: token ids, for results; ``validation`` for choices.
         sampling: keywords of ``generate``.
         folder: where records are kept.
+        studies: what is trained.
         meter: reads energy.
         score: of a text after one of ``prompts``; None leaves texts unscored.
         expect: called with the number of generations that a measurement will add.
@@ -105,6 +120,7 @@ class Lab:
         validation: list[list[int]],
         sampling: dict[str, Any],
         folder: Path,
+        studies: Studies,
         *,
         meter: Meter | None = None,
         score: Scorer | None = None,
@@ -113,7 +129,7 @@ class Lab:
     ) -> None:
         assert pair.tokenizer is not None
         self.pair, self.prompts, self.validation, self.sampling = pair, prompts, validation, sampling
-        self.folder, self.meter, self.score = folder, meter or Meter([]), score
+        self.folder, self.studies, self.meter, self.score = folder, studies, meter or Meter([]), score
         self.expect, self.advance = expect, advance
         models = PairFingerprint.of(pair.target.model, pair.drafts[0].model, pair.tokenizer)
         self.identity = {

@@ -282,18 +282,10 @@ def router(settings: RouterWorkload, *, output: Path | None = None) -> None:
 
     from ..bench.router import bench_router
     from ..bench.router_report import tables
-    from ..controllers.router import RouterPolicy
-    from ..data_gen.router_dataset import RouterDataset
-    from ..train.router import fit_policy
-    from ..train.router_data import table_of
-    from ..train.settings import RouterTraining
-
-    def fit(data: RouterDataset, **options: Any) -> RouterPolicy:
-        training = RouterTraining(data=settings.work, device="cpu", **options)
-        return fit_policy(table_of(data, training), training)
+    from ..studies import policy_fit
 
     console, progress = _begin(settings)
-    result = bench_router(settings, fit, console, progress)
+    result = bench_router(settings, policy_fit(settings), console, progress)
     for table in tables(result):
         console.print(table)
     _end(result, settings, output)
@@ -399,10 +391,12 @@ def papers(settings: PapersWorkload, paper: str = "all", *, output: Path = Path(
     import json
 
     from ..bench.papers.command import bench_papers, chosen
+    from ..studies import papers_studies
 
-    chosen(paper)  # before anything is loaded
-    console, _ = _begin(settings)
-    result = bench_papers(paper, settings, output, console)
+    chosen(paper, settings)  # before anything is loaded
+    console, progress = _begin(settings)
+    studies = papers_studies(settings, output, console, progress)
+    result = bench_papers(paper, settings, output, studies, console)
     console.print(f"{output}: papers.json, papers-*.md, papers-*.png")
     print(json.dumps(result))
 
