@@ -138,7 +138,9 @@ def bench_router(
     result["tables"] = {
         "table_1": arm_set_table(fit, train, test, work.pair, grid, fixed, work.pair_domains),
         "table_1_paper_settings": arm_set_table(fit, train, test, work.pair, grid, fixed, work.pair_domains, **PAPER),
-        "figure_2": alpha_sweep(fit, train, test, [work.drafts[0], *exits], grid, fixed, work.alphas),
+        "figure_2": alpha_sweep(
+            fit, train, test, [work.drafts[0], *exits] if exits else work.drafts, grid, fixed, work.alphas
+        ),
         "figure_3": example_curve(fit, train, test, main, grid, fixed, work.examples, work.seeds),
         "table_3_4": arm_set_table(fit, train, test, no_help, grid, fixed, everywhere),
         "table_5": {
@@ -146,13 +148,15 @@ def bench_router(
             for name, arms in sets.items()
             if len(arms) > 1
         },
-        "table_6": arm_set_table(fit, train, test, [*exits, AUTOREGRESSIVE], grid, fixed, everywhere),
         "tables_11_12": {
             str(k): arm_set_table(fit, train, test, work.drafts, grid, str(k), everywhere)
             for k in sorted({*work.lengths, work.length})
         },
         "tables_13_14": temperatures(work, bench, fit, train, test, progress),
     }
+    if exits:
+        arms = [*exits, AUTOREGRESSIVE]
+        result["tables"]["table_6"] = arm_set_table(fit, train, test, arms, grid, fixed, everywhere)
     return result
 
 
@@ -161,7 +165,8 @@ def datasets(work: RouterWorkload, console: Console) -> tuple[RouterDataset, Rou
     found = []
     for split, limit in (("train", work.train_limit), ("test", work.limit)):
         settings = RouterData(
-            target=work.target, arms=work.arms, split=split, limit=limit, max_new_tokens=min(64, work.max_new_tokens),
+            target=work.target, arms=work.arms, split=split, limit=limit,
+            domains=None if work.domains is None else list(work.domains), max_new_tokens=min(64, work.max_new_tokens),
             temperature=work.temperature, top_k=work.top_k, dtype=work.dtype, device=work.device,
         )  # fmt: skip
         found.append(read_router_dataset(make_router_data(settings, Path(work.work) / split, console)))

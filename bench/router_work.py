@@ -18,7 +18,9 @@ class RouterWorkload:
         drafts: draft models to choose between.
         pair: two of them that are each good at one of pair_domains: Table 1, and Table 3/4 with autoregressive.
         pair_domains: the domains they are good at, in order.
-        exits: layers of the target after which it drafts itself (Table 6, and the larger drafts of Figure 2).
+        domains: take only prompts of these domains.
+        exits: layers of the target after which it drafts itself (Table 6, and the larger drafts of Figure 2); none
+            for an encoder-decoder.
         limit: held-out prompts that are decoded and timed.
         train_limit: prompts that rewards are made of.
         work: folder of the two datasets; kept, and gone on with.
@@ -40,6 +42,7 @@ class RouterWorkload:
     drafts: tuple[str, ...] = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sql-shell")
     pair: tuple[str, ...] = ("tiny-draft-math", "tiny-draft-sql-shell")
     pair_domains: tuple[str, ...] = ("math", "sql")
+    domains: tuple[str, ...] | None = None
     exits: tuple[int, ...] = (1, 2, 3)
     limit: int = 120
     train_limit: int = 1500
