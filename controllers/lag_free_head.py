@@ -24,12 +24,13 @@ class LagFreeHead(nn.Module):
     Args:
         hidden_size: d, of the draft's last hidden state and of its output embedding.
         width: hidden units.
+        dropout: share of the two vectors' entries that training leaves out.
     """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, hidden_size: int, width: int = 128) -> None:
+    def __init__(self, hidden_size: int, width: int = 128, dropout: float = 0.0) -> None:
         super().__init__()
         for name, value in (("hidden_size", hidden_size), ("width", width)):
             if value < 1:
@@ -37,6 +38,7 @@ class LagFreeHead(nn.Module):
         self.hidden_size, self.width = hidden_size, width
         self.inner = nn.Linear(INPUTS + 2 * hidden_size, width)
         self.out = nn.Linear(width, 2)
+        self.dropout = nn.Dropout(dropout)
         self.register_buffer("mean", torch.zeros(INPUTS))
         self.register_buffer("scale", torch.ones(INPUTS))
 
@@ -49,7 +51,7 @@ class LagFreeHead(nn.Module):
             embedding: (…, d) the draft's output embedding of the token.
         """
         # Without learnt scales: models differ in how long these vectors are, and the first layer has weights enough.
-        states = [F.layer_norm(x.float(), x.shape[-1:]) for x in (hidden, embedding)]
+        states = [self.dropout(F.layer_norm(x.float(), x.shape[-1:])) for x in (hidden, embedding)]
         return self.out(F.silu(self.inner(torch.cat([(said - self.mean) / self.scale, *states], -1))))  # type: ignore[no-any-return]
 
 

@@ -213,7 +213,7 @@ def _fit(
 ) -> LagFreeModule:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        head = LagFreeHead(embedding.shape[1], settings.width)
+        head = LagFreeHead(embedding.shape[1], settings.width, settings.dropout)
     head.mean.copy_(moments.said.mean(0))
     head.scale.copy_(moments.said.std(0).clamp(min=1e-6))
     data = TensorDataset(moments.said, moments.hidden, moments.tokens, moments.accept, moments.then)

@@ -98,6 +98,8 @@ class LagFreeTraining:
         batch_size: drafted tokens per step.
         lr: highest learning rate of AdamW, on a one-cycle schedule.
         weight_decay: decoupled weight decay.
+        dropout: share of the entries of the draft's state and of the token's embedding that a step leaves out: text of
+            another kind than that trained on is judged better for it.
         traced: held-out texts to simulate on.
         seed: decides initial weights and the order of the data.
         validation_fraction: share of prompts held out, by a hash of their id.
@@ -112,6 +114,7 @@ class LagFreeTraining:
     batch_size: int = 512
     lr: float = 2e-3
     weight_decay: float = 0.05
+    dropout: float = 0.3
     traced: int = 100
     seed: int = 0
     validation_fraction: float = 0.1
@@ -122,6 +125,7 @@ class LagFreeTraining:
         for name in ("texts", "width", "epochs", "batch_size", "traced"):
             _require(vars(self)[name] is None or vars(self)[name] >= 1, name, vars(self)[name], "must be at least 1")
         _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "must be a positive number")
+        _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be at least 0 and below 1")
         fraction = self.validation_fraction
         _require(0 < fraction < 1, "validation_fraction", fraction, "must be between 0 and 1")
 
