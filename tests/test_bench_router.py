@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
+from specpilot import studies
+from specpilot.bench.papers import selection
 from specpilot.bench.router_tables import Grid, accuracy, sampled, subset, within
 from specpilot.bench.router_work import RouterWorkload
+from specpilot.bench.workload import PapersWorkload
 from specpilot.cli import main
 from specpilot.controllers.errors import InputError
 from specpilot.infer.generation import Stats
@@ -102,5 +108,35 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"table_1", "figure_2", "figure_3", "table_3_4", "table_5", "table_6", "tables_11_12", "tables_13_14"} <= (
         result["tables"].keys()
     )
+    report = selection.report(result)  # what `bench papers` makes of it
+    brief = {row.cells["figure"]: row.cells["here"] for row in report.tables[0].rows}
+    assert brief["router's share of the time"] == f"{result['overhead_share']:.2%}"
+    assert sum("Table 5" in table.title for table in report.tables) == len(result["tables"]["table_5"])
+    report.draw(tmp_path / "picture.tmp")
+    assert (tmp_path / "picture.tmp").read_bytes().startswith(b"\x89PNG")
+
     assert main(words) == 0  # the datasets are there: nothing is made again
     assert "already complete" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_finished_study_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bench papers` keeps the router's result by what it depends on: settings and datasets."""
+    fingerprint, measured = ["a"], []
+
+    def bench(work: RouterWorkload, *more: Any) -> dict[str, Any]:
+        measured.append(work.limit)
+        return {"figure": len(measured)}
+
+    monkeypatch.setattr(studies, "bench_router", bench)
+    monkeypatch.setattr(
+        studies, "datasets", lambda *more: [SimpleNamespace(manifest={"dataset_fingerprint": fingerprint[0]})] * 2
+    )
+
+    def figure(**settings: Any) -> int:
+        made = studies.papers_studies(PapersWorkload(**settings), tmp_path, Console(), lambda *more: nullcontext())
+        return int(made.router()["figure"])
+
+    assert [figure(limit=5), figure(limit=5), figure(limit=6), figure(limit=5)] == [1, 1, 2, 1]
+    fingerprint[0] = "b"
+    assert figure(limit=5) == 3
+    assert measured == [5, 6, 5]

@@ -94,7 +94,7 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
     draft = decoder.drafts[0]
     torch.manual_seed(0)
-    head = LagFreeHead(draft.hidden_size, 16)
+    head = LagFreeHead(draft.hidden_size, 16, dropout=0.5)  # of training alone
     embedding = draft.model.get_output_embeddings().weight
     source = LagFreeSource(head, embedding)
     texts = read_texts(folder)

@@ -15,6 +15,7 @@ import torch
 from specpilot import cli
 from specpilot.bench.cost import Cost
 from specpilot.bench.held_out import CHUNK, Chunk, Counts, Texts, held_out, judge_at_once
+from specpilot.bench.papers import specdecpp
 from specpilot.bench.plots import pareto_front
 from specpilot.bench.store import Store, content_key
 from specpilot.bench.sweep import Head, costs_of, summarise
@@ -158,6 +159,15 @@ def test_a_killed_sweep_goes_on(texts: Texts, cost: Path, tmp_path: Path, capsys
     whole = last_line(capsys)
     names = ("table_1", "table_2", "table_3", "figure_4", "groups")
     assert {name: whole[name] for name in names} == {name: result[name] for name in names}
+
+    report = specdecpp.report(result)  # what `bench papers` makes of it
+    one, _, _, heads_table = report.tables
+    assert [row.cells["prompts"] for row in one.rows] == list(specdecpp.GROUPS.values())
+    best = result["table_1"]["measured"]["in_domain"]["best_fixed"]
+    assert one.rows[0].cells["best fixed K"] == f"{best['throughput']:.1f} (fixed {best['parameter']:g})"
+    assert [(row.cells["D"], row.cells["paper's KL"]) for row in heads_table.rows] == [("0", "0.637"), ("1", "0.596")]
+    report.draw(tmp_path / "picture.tmp")
+    assert (tmp_path / "picture.tmp").read_bytes().startswith(b"\x89PNG")
 
     texts.max_new_tokens = 8
     counts = [count for c in held_out("builtin", 1) for count in texts.count(texts.traces(c), lambda i: Fixed(2))]
