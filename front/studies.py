@@ -34,11 +34,11 @@ DOMAINS = 6  # of the built-in prompts
 def papers_studies(
     work: PapersWorkload, folder: Path, console: Console, progress: Callable[[str, int], AbstractContextManager[Any]]
 ) -> Studies:
-    """The studies on ``work``'s models; what they train and measure is kept in ``folder``, and gone on with."""
+    """The studies on ``work``'s models and built-in prompts, in ``folder``: kept there, and gone on with."""
     sweep = Sweep(
         target=work.target,
         draft=work.draft,
-        prompts="builtin-large" if work.prompts == "builtin" else work.prompts,
+        prompts="builtin-large",  # domains to leave out must be known
         train_prompts=work.train_limit,
         per_domain=-(-2 * work.limit // DOMAINS),
         max_new_tokens=work.max_new_tokens,
