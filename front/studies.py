@@ -34,7 +34,7 @@ DOMAINS = 6  # of the built-in prompts
 def papers_studies(
     work: PapersWorkload, folder: Path, console: Console, progress: Callable[[str, int], AbstractContextManager[Any]]
 ) -> Studies:
-    """The studies on ``work``'s models and built-in prompts, in ``folder``: kept there, and gone on with."""
+    """The studies on ``work``'s models and built-in prompts; what they make is kept in ``folder``, and gone on with."""
     sweep = Sweep(
         target=work.target,
         draft=work.draft,

@@ -11,7 +11,10 @@ from .lab import Lab
 from .report import Paper, Report, Row, Table
 
 POLICY = "policy, greedy"
-DIFFERS = "models and hardware (the paper: Flan-T5-XXL, Vicuna-33B or Llama-2-13B with drafts of 60M to 220M), prompts (built-in here)"
+DIFFERS = (
+    "models and hardware (the paper: Flan-T5-XXL, Vicuna-33B or Llama-2-13B with drafts of 60M to 220M), "
+    "prompts (built-in here)"
+)
 # What the paper's tables say, in brief, by the names of ours.
 PAPER = {
     "table_1": ("Table 1: two drafts of two domains", "single drafts 1.04×, 1.01×; greedy policy 1.13×, dynamic 1.11×"),

@@ -23,7 +23,10 @@ PAPER_GRID = {
     6: [(0.637, 18.67, 0.7), (0.596, 18.75, 0.7), (0.589, 18.65, 0.7), (0.582, 18.80, 0.7), (0.575, 18.87, 0.7)],
     12: [(0.871, 18.55, 0.9), (0.805, 18.71, 0.9), (0.794, 18.58, 0.9), (0.781, 18.76, 0.9), (0.773, 18.82, 0.9)],
 }
-DIFFERS = "models (the paper: Llama-2-chat 70B and 7B, two A100), prompts (built-in here; there Alpaca, with HumanEval and GSM8K left out)"
+DIFFERS = (
+    "models (the paper: Llama-2-chat 70B and 7B, two A100), "
+    "prompts (built-in here; there Alpaca, with HumanEval and GSM8K left out)"
+)
 
 
 def run(lab: Lab) -> Report:
