@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -46,6 +46,7 @@ def measure(
     prompts: Sequence[Prompt],
     settings: dict[str, Any],
     *,
+    repeats: Mapping[str, int] | None = None,
     on_progress: Callable[[], None] = lambda: None,
     on_generation: Callable[[str, int, Generation], None] = lambda name, index, generation: None,
 ) -> dict[str, Measured]:
@@ -54,6 +55,8 @@ def measure(
     Args:
         decoders: name → (decoder, length controller to put in it, or None to leave it as it is).
         settings: keywords of ``SpeculativeDecoder.generate``; the seed is the prompt's index.
+        repeats: name → how often it decodes each prompt, the others in between; of these runs, which differ in nothing
+            but their time, the one of median time is kept. One where a name is missing.
         on_progress: called after every generation.
         on_generation: called with (name, prompt's index, generation).
     """
@@ -68,11 +71,18 @@ def measure(
 
     for name in names:  # warm-up, not counted
         run(name, 0)
+    times = {name: (repeats or {}).get(name, 1) for name in names}
     for index in range(len(prompts)):
         turn = index % len(names)  # nobody is always first after the pause
-        for name in names[turn:] + names[:turn]:
-            generation = run(name, index)
-            results[name].runs.append(generation.stats)
-            on_generation(name, index, generation)
-            on_progress()
+        runs: dict[str, list[Stats]] = {name: [] for name in names}
+        for repeat in range(max(times.values(), default=0)):
+            for name in names[turn:] + names[:turn]:
+                if repeat < times[name]:
+                    generation = run(name, index)
+                    runs[name].append(generation.stats)
+                    on_generation(name, index, generation)
+                    on_progress()
+        for name, found in runs.items():
+            found.sort(key=lambda stats: stats.seconds + stats.prefill_seconds)
+            results[name].runs.append(found[len(found) // 2])
     return results

@@ -116,10 +116,14 @@ def bench_router(
         "router_no_help": bench.decoder(no_help, PolicyRouter(fallback), fixed),
     }
     decoders = {f"{name}@{label}": decoder for (name, label), decoder in singles.items()} | routers
-    with progress("generations", len(decoders) * len(prompts)) as advance:
+    headliners = [*routers, f"{AUTOREGRESSIVE}@"]
+    headliners += [f"{name}@{label}" for name in work.drafts for label in (fixed, LEARNED)]
+    generations = len(prompts) * (len(decoders) + (work.repeats - 1) * len(headliners))
+    with progress("generations", generations) as advance:
         measured = measure(
-            {name: (decoder, None) for name, decoder in decoders.items()}, prompts, work.sampling, on_progress=advance
-        )
+            {name: (decoder, None) for name, decoder in decoders.items()}, prompts, work.sampling,
+            repeats=dict.fromkeys(headliners, work.repeats), on_progress=advance,
+        )  # fmt: skip
     grid = Grid({(name, label): measured[f"{name}@{label}"].runs for name, label in singles})
 
     result = headline(work, train, test, policy, main, grid, {name: measured[name].runs for name in routers})

@@ -23,6 +23,8 @@ class RouterWorkload:
             for an encoder-decoder.
         limit: held-out prompts that are decoded and timed.
         train_limit: prompts that rewards are made of.
+        repeats: how often routers and single drafts decode a prompt, the time in the middle being kept; the tables'
+            other lengths and exits decode it once.
         work: folder of the two datasets; kept, and gone on with.
         length: tokens a draft where the length is fixed.
         learned: the length that is learnt, or follows the text: a rule, or a controller for each draft in order.
@@ -46,6 +48,7 @@ class RouterWorkload:
     exits: tuple[int, ...] = (1, 2, 3)
     limit: int = 120
     train_limit: int = 1500
+    repeats: int = 3
     work: str = "runs/router-bench"
     length: int = 4
     learned: str | tuple[str, ...] = "cumulative-confidence:0.3"
@@ -61,7 +64,7 @@ class RouterWorkload:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("limit", "train_limit", "max_new_tokens", "length", "seeds"):
+        for name in ("limit", "train_limit", "repeats", "max_new_tokens", "length", "seeds"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)}: must be at least 1")
         check_enough(list(self.drafts))

@@ -54,6 +54,7 @@ def papers_studies(
         pair_domains=work.pair_domains,
         limit=work.limit,
         train_limit=work.train_limit,
+        repeats=1,
         work=str(folder / "router"),
         max_new_tokens=work.max_new_tokens,
         temperature=work.temperature,

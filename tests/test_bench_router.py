@@ -92,7 +92,8 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, one, two = (str(tmp_path / name) for name in ("target", "one", "two"))
     words = [
         "bench", "router", "--target", target, "--drafts", f"[{one},{two}]", "--pair", f"[{one},{two}]",
-        "--exits", "[1]", "--limit", "8", "--train-limit", "40", "--max-new-tokens", "4", "--examples", "[10]",
+        "--exits", "[1]", "--limit", "8",
+        "--repeats", "2", "--train-limit", "40", "--max-new-tokens", "4", "--examples", "[10]",
         "--seeds", "1",
         "--alphas", "[0.5]", "--lengths", "[5]", "--temperatures", "[0.5]", "--work", str(tmp_path / "work"),
         "--output", str(tmp_path / "router.json"),
