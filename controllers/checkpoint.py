@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from .acceptance_head import AcceptanceHead
@@ -79,7 +79,7 @@ def write_checkpoint(
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as workspace:
             new = Path(workspace, "new")
             new.mkdir()
-            save_file(state, new / WEIGHTS)
+            (new / WEIGHTS).write_bytes(save(state))  # `save_file` makes files that nobody else may read
             text = json.dumps({**config, _DIGEST: _sha256(new / WEIGHTS)}, indent=2, allow_nan=False)
             (new / CONFIG).write_text(text + "\n", encoding="utf-8")
             (new / CARD).write_text(card, encoding="utf-8")

@@ -131,11 +131,16 @@ def test_overwrite_replaces_controllers_only(saved: Path) -> None:
         save_controller(saved / "thesis.txt", make_head(), CONFIG, overwrite=True)
 
 
+def test_whoever_may_read_the_folder_may_read_the_weights(saved: Path) -> None:
+    modes = {path.stat().st_mode & 0o777 for path in saved.iterdir()}
+    assert len(modes) == 1
+
+
 def test_a_failed_write_leaves_the_old_checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(state: dict[str, torch.Tensor], file: Path) -> None:
+    def full(state: dict[str, torch.Tensor]) -> bytes:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save", full)
     with pytest.raises(InputError, match="No space left on device"):
         save_controller(saved, make_head(), replace(CONFIG, threshold=0.1), overwrite=True)
     assert load_controller(saved).config == CONFIG

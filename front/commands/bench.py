@@ -391,9 +391,10 @@ def papers(settings: PapersWorkload, paper: str = "all", *, output: Path = Path(
     import json
 
     from ..bench.papers.command import bench_papers, chosen
-    from ..studies import papers_studies
 
     chosen(paper, settings)  # before anything is loaded
+    from ..studies import papers_studies
+
     console, progress = _begin(settings)
     studies = papers_studies(settings, output, console, progress)
     result = bench_papers(paper, settings, output, studies, console)
