@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,7 @@ from specpilot.bench.spectr import RULES, bench_spectr, efficiency
 from specpilot.controllers.length import Fixed
 from specpilot.data_gen.settings import AcceptanceData
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.generation import Stats
+from specpilot.infer.generation import Generation, Stats
 
 from .tiny import make, save_pair
 
@@ -108,3 +109,23 @@ def test_efficiency_and_its_interval() -> None:
     runs = [Stats(n_generated=30, n_target_forwards=10), Stats(n_generated=10, n_target_forwards=10)]
     found = efficiency(runs)
     assert (found["value"], found["low"], found["high"]) == (2.0, 1.0, 3.0)
+
+
+class Timed:
+    """Stands for a decoder whose runs of a prompt differ in nothing but their time."""
+
+    def __init__(self, log: list[str], name: str, seconds: list[float]) -> None:
+        self.log, self.name, self.seconds = log, name, [0.0, *seconds]  # the first is the warm-up's
+
+    def generate(self, prompt: Any, **settings: Any) -> Generation:
+        self.log.append(self.name)
+        return Generation([], stats=Stats(n_generated=1, seconds=self.seconds.pop(0)))
+
+
+def test_of_repeated_runs_the_one_of_median_time_is_kept() -> None:
+    log: list[str] = []
+    decoders: Any = {"a": (Timed(log, "a", [3, 1, 2, 5, 9, 7]), None), "b": (Timed(log, "b", [4, 6]), None)}
+    found = measure(decoders, [[1], [2]], {}, repeats={"a": 3})
+    assert [run.seconds for run in found["a"].runs] == [2, 7]
+    assert [run.seconds for run in found["b"].runs] == [4, 6]
+    assert log == ["a", "b", *"abaa", *"baaa"]  # in turn, and the turn moves on
