@@ -316,7 +316,8 @@ def run_ablation(settings: Ablation, folder: Path, console: Console) -> dict[str
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=len(chunks))
         counted = replay_all(texts, chunks, families, Store(folder), identity, lambda: progress.advance(task))
-    return summarise(counted, costs, settings.in_domain, settings.controllers[-1].partition("=")[0])
+    assert settings.ours is not None, "the settings put the last one there"
+    return summarise(counted, costs, settings.in_domain, settings.ours)
 
 
 def _label(cost: str) -> str:

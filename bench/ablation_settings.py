@@ -12,7 +12,8 @@ class Ablation:
     """What stopping rules and trained controllers reach on held-out prompts, by eq. 2.3, at several costs.
 
     Args:
-        controllers: trained controllers as name=PATH, in the order of the table; the last one is 'ours'.
+        controllers: trained controllers as name=PATH, in the order of the table.
+        ours: name of the one that is compared with the rules; by default the last.
         target: target model: a shipped tiny model, a folder, or a hub id.
         draft: draft model.
         costs: what tokens cost: numbers t_draft / t_verify, or files of 'specpilot bench cost'.
@@ -28,6 +29,7 @@ class Ablation:
     """
 
     controllers: list[str]
+    ours: str | None = None
     target: str = "tiny"
     draft: str = "tiny-draft"
     costs: tuple[float | str, ...] = (0.21, 0.05)
@@ -52,6 +54,10 @@ class Ablation:
                 raise InputError(f"controllers: {controller!r}: give it as name=PATH")
             if names.count(name) > 1:
                 raise InputError(f"controllers: the name {name!r} is given twice")
+        if self.ours is None:
+            object.__setattr__(self, "ours", names[-1])
+        elif self.ours not in names:
+            raise InputError(f"ours={self.ours!r}: choose one of {', '.join(names)}")
         for name in ("per_domain", "max_new_tokens"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)}: must be at least 1")

@@ -86,6 +86,7 @@ def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     for flags, message in (
         (["--controllers", "[tiny-head]"], "give it as name=PATH"),
         (["--controllers", "[a=x,a=y]"], "the name 'a' is given twice"),
+        (["--controllers", "[a=x,b=y]", "--ours", "c"], "ours='c': choose one of a, b"),
         (["--controllers", "[a=tiny-head]", "--per-domain", "9999", "--prompts", "builtin"], "per_domain=9999"),
         (["--controllers", "[a=tiny-head]", "--costs", "[-1]"], "t_draft=-1.0"),
         (["--controllers", "[a=tiny-head]", "--in-domain", "[cooking]", "--prompts", "builtin", "--per-domain", "1"],
