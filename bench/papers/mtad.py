@@ -54,6 +54,7 @@ def run(lab: Lab) -> Report:
     figures = {
         "mtjd": {
             "perplexity": {str(k): runs[c].perplexity for k, c in joint.items()},
+            "change": {str(k): runs[joint[k]].perplexity_change(runs[joint[k - 1]]) for k in STEPS[1:]},
             "score": {str(k): runs[c].score for k, c in joint.items()},
             "beams": STEP_BEAMS,
         },
@@ -125,6 +126,7 @@ def _joint_table(runs: Mapping[Contender, Runs], joint: dict[int, Contender]) ->
             {
                 "K": str(k),
                 QUALITY: number(runs[c].perplexity),
+                "against K - 1": "" if k == 1 else percent(runs[c].perplexity_change(runs[joint[k - 1]])),
                 "score": _score(runs[c]),
                 "the paper's": "highest" if k == 1 else "falls",
             },
