@@ -261,7 +261,7 @@ def test_an_exported_router_takes_raw_embeddings(settings: RouterTraining, tmp_p
     x = torch.randn(4, 6)
     policy_raw = policy(x)
     policy.load_state_dict(best["head"])
-    expected = policy((x - torch.tensor(best["mean"])) / torch.tensor(best["scale"]))
+    expected = policy(x / torch.tensor(best["scale"]))
     torch.testing.assert_close(policy_raw, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -271,3 +271,15 @@ def test_other_data_is_refused(settings: RouterTraining, tmp_path: Path) -> None
     one = write(tmp_path / "one", make_rows(1))
     with pytest.raises(InputError, match=r"validation_fraction=0\.1: gives"):
         train_router(replace(settings, data=str(one)), output=tmp_path / "run")
+
+
+def test_what_is_best_everywhere_is_learnt_everywhere() -> None:
+    """Two groups of prompts on either side of the mean, one of them small: their best arm is the same."""
+    rng = np.random.default_rng(0)
+    side = np.where(np.arange(200) < 160, 1.0, -4.0)
+    x = torch.tensor(3 + np.outer(side, rng.normal(size=8)) + 0.1 * rng.normal(size=(200, 8)), dtype=torch.float32)
+    rewards = torch.tensor([[0.55, 0.45, 0.5, 1.0]]).repeat(200, 1)
+    table = Table(x, rewards, ["a"] * 200, [str(i) for i in range(200)])
+    settings = RouterTraining(data="", standardize=True, baseline="query", epochs=10, device="cpu")
+    policy = fit_policy(table, settings)
+    assert policy(x).argmax(-1).tolist() == [3] * 200

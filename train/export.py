@@ -66,7 +66,7 @@ def _export_router(run: Path, output: Path, threshold: float | None, overwrite: 
     arms = tuple(Arm(**arm) for arm in dataset["arms"])
     policy = RouterPolicy(dataset["hidden_size"], len(arms), settings.width)
     policy.load_state_dict(best["head"])
-    policy.absorb(torch.tensor(best["mean"]), torch.tensor(best["scale"]))
+    policy.absorb(torch.tensor(best["scale"]))
     config = RouterConfig(
         hidden_size=policy.hidden_size,
         width=policy.width,

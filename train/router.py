@@ -85,7 +85,7 @@ def fit_policy(table: Table, settings: RouterTraining) -> RouterPolicy:
         )  # fmt: skip
         trainer.fit(module, datamodule=data)
     policy = module.policy
-    policy.absorb(data.mean, data.scale)
+    policy.absorb(data.scale)
     return policy.eval().requires_grad_(False)
 
 

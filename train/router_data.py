@@ -62,7 +62,7 @@ class RouterData(pl.LightningDataModule):
     """Training and validation queries of a table.
 
     Attributes:
-        mean, scale: (d,) what embeddings are standardised by; 0 and 1 where they are not.
+        scale: (d,) what embeddings are divided by; 1 where they are left as they are.
 
     Raises:
         InputError: a reward is not finite, or training or validation would be empty.
@@ -83,9 +83,11 @@ class RouterData(pl.LightningDataModule):
             )
         self.training, self.validation = table.take(training), table.take(validation)
         x = self.training.x
-        self.mean, self.scale = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
+        self.scale = torch.ones(x.shape[1])
         if settings.standardize and len(x) > 1:
-            self.mean, self.scale = x.mean(0), x.std(0).clamp(min=1e-6)
+            # Not centred: around the mean, groups of prompts lie opposite each other, and a policy that learns an arm
+            # for most of them unlearns it for the rest, for good: where π is 0, so is its gradient.
+            self.scale = x.std(0).clamp(min=1e-6)
         self.train_loader = ResumableLoader(len(training), settings.batch_size, settings.seed, self._train_batch)
 
     @property
@@ -93,7 +95,7 @@ class RouterData(pl.LightningDataModule):
         return self.settings.epochs * len(self.train_loader)
 
     def _batch(self, table: Table, rows: Tensor, uniforms: Tensor) -> Batch:
-        return Batch((table.x[rows] - self.mean) / self.scale, table.rewards[rows], uniforms)
+        return Batch(table.x[rows] / self.scale, table.rewards[rows], uniforms)
 
     def _train_batch(self, epoch: int, rows: Tensor) -> Batch:
         # One number a query and epoch, whatever the batch it falls into.

@@ -64,7 +64,7 @@ class RouterModule(ControllerModule):
         super().__init__()
         self.head = head
         self.settings, self.arms = settings, arms
-        self.held_out, self.mean, self.scale = data.validation, data.mean, data.scale
+        self.held_out, self.scale = data.validation, data.scale
         self.validation: dict[str, float] = {}
         self.choices: dict[str, Any] = {}
         self._seen: list[Tensor] = []
@@ -93,7 +93,7 @@ class RouterModule(ControllerModule):
         self.log("val_regret", self.validation["regret"], prog_bar=True, logger=False)
 
     def findings(self) -> dict[str, Any]:
-        return {"choices": self.choices, "mean": self.mean.tolist(), "scale": self.scale.tolist()}
+        return {"choices": self.choices, "scale": self.scale.tolist()}
 
     def lr_at(self, step: int) -> float:
         """Constant."""

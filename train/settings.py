@@ -145,7 +145,7 @@ class RouterTraining:
         baseline: what is taken off the reward: none (the paper's), batch (mean of the others' in the batch) or query
             (mean over the query's arms).
         entropy: weight of the policy's entropy in nats, to keep it from settling early.
-        standardize: shift and scale every entry of the embedding to mean 0 and variance 1 over the training data; the
+        standardize: divide every entry of the embedding by its standard deviation over the training data; the
             exported policy has it in its first layer.
         width: hidden size of the MLP.
         epochs: passes over the data.

@@ -37,10 +37,9 @@ class RouterPolicy(nn.Module):
         return logits
 
     @torch.no_grad()
-    def absorb(self, mean: Tensor, scale: Tensor) -> None:
-        """Take raw embeddings from now on, where the first layer was trained on ``(x - mean) / scale``, (d,) each."""
+    def absorb(self, scale: Tensor) -> None:
+        """Take raw embeddings from now on, where the first layer was trained on ``x / scale``, (d,)."""
         self.first.weight.div_(scale)
-        self.first.bias.sub_(self.first.weight @ mean)
 
 
 class PolicyRouter(Router):
