@@ -28,12 +28,19 @@ from specpilot.data_gen.dataset import DatasetWriter, Row
 from specpilot.infer.hidden import forward_with_hidden
 from specpilot.train import acceptance_module
 from specpilot.train.acceptance import train_acceptance
-from specpilot.train.acceptance_data import VALIDATION, AcceptanceData, draft_features, from_draft, is_validation
+from specpilot.train.acceptance_data import (
+    VALIDATION,
+    AcceptanceData,
+    draft_features,
+    from_draft,
+    is_validation,
+    mixing_for,
+)
 from specpilot.train.acceptance_module import AcceptanceModule, new_head, weighted_bce
 from specpilot.train.callbacks import RunCheckpoints
 from specpilot.train.export import export
 from specpilot.train.features import FeatureCache
-from specpilot.train.run_folder import Run, locked
+from specpilot.train.run_folder import Run, locked, read_run
 from specpilot.train.settings import AcceptanceTraining
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -105,6 +112,7 @@ def settings(work: Path) -> AcceptanceTraining:
     return AcceptanceTraining(
         data=str(work / "data"),
         depth=1,
+        mixing=0.15,
         epochs=3,
         batch_size=8,
         lr=1e-2,
@@ -149,8 +157,18 @@ def assert_same_run(run: Path, other: Path) -> None:
 
 def test_defaults_are_the_papers() -> None:
     defaults = AcceptanceTraining(data="d")
-    assert (defaults.depth, defaults.w_acc, defaults.w_rej, defaults.mixing) == (3, 1, 6, 0.15)
+    assert (defaults.depth, defaults.w_acc, defaults.w_rej, defaults.mixing) == (3, 1, 6, None)
     assert (defaults.lr, defaults.epochs, defaults.batch_size, defaults.weight_decay) == (5e-5, 3, 32, 0)
+
+
+def test_the_share_of_target_tokens_follows_the_datasets_agreement(
+    settings: AcceptanceTraining, tmp_path: Path
+) -> None:
+    """The paper's 0.15 where the draft agrees more often than not."""
+    assert (mixing_for(0.69), mixing_for(0.5), mixing_for(0.31)) == (0.15, 0.15, 0.5)
+    mean = json.loads((Path(settings.data) / "manifest.json").read_text())["mean_acceptance"]
+    train_acceptance(replace(settings, mixing=None, epochs=1), output=tmp_path / "run")
+    assert read_run(tmp_path / "run", AcceptanceTraining).settings.mixing == mixing_for(mean)
 
 
 @pytest.mark.parametrize("name", ["acceptance", "tiny"])
@@ -161,7 +179,7 @@ def test_shipped_configs_name_every_setting(name: str) -> None:
     assert list(values) == [field.name for field in fields(AcceptanceTraining)]
     config = AcceptanceTraining(**values)
     if name == "acceptance":
-        assert config == AcceptanceTraining(data=values["data"])
+        assert config == AcceptanceTraining(data=values["data"], mixing=0.15)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ..controllers.errors import InputError
 from ..controllers.fingerprint import model_fingerprint
 from ..data_gen.dataset import read_dataset, read_manifest
 from ..infer.models import load_causal_lm
-from .acceptance_data import AcceptanceData
+from .acceptance_data import AcceptanceData, mixing_for
 from .acceptance_module import AcceptanceModule, new_head
 from .features import FeatureCache
 from .fitting import fit, threads, writable
@@ -49,7 +49,8 @@ def train_acceptance(
             an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
     manifest = checked_manifest(config.data)
-    settings = replace(config, draft=config.draft or manifest["draft"])
+    mixing = mixing_for(manifest["mean_acceptance"]) if config.mixing is None else config.mixing
+    settings = replace(config, draft=config.draft or manifest["draft"], mixing=mixing)
     output = Path(output)
     with writable(output), locked(output), threads(settings.threads):
         run = find_run(output, settings, manifest, resume=resume)

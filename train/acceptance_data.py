@@ -72,6 +72,15 @@ def draft_features(draft: PreTrainedModel, batch: Batch) -> Tensor:
     return hidden[batch.where[0], batch.where[1]].float()
 
 
+def mixing_for(mean_acceptance: float) -> float:
+    """The share of target tokens to train with where the draft's tokens are accepted with this chance on average.
+
+    A draft that agrees often writes nearly what the target would, and the paper's share (§3.3) is as good as any. One
+    that does not leaves a context unlike what the head meets when it serves (``specpilot bench mixing``).
+    """
+    return 0.15 if mean_acceptance >= 0.5 else 0.5
+
+
 def from_draft(seed: int, stream: int, row: int, length: int, mixing: float) -> NDArray[np.bool_]:
     """Where Z_i = Y_i, (length,): each with probability 1 - ``mixing``, as a function of the first three arguments."""
     return np.random.default_rng([seed, stream, row]).random(length) >= mixing
@@ -115,6 +124,8 @@ class AcceptanceData(pl.LightningDataModule):
                 f"validation_fraction={settings.validation_fraction}: gives {len(self.training)} rollouts to training "
                 f"and {len(self.validation)} to validation; each needs at least one: use more data or another fraction"
             )
+        assert settings.mixing is not None, "left open in settings only"
+        self.mixing = settings.mixing
         self.target_context = settings.mixing == 1
         # epochs with a mixing of their own
         self.mixings = 1 if self.target_context else settings.cache_epochs or settings.epochs
@@ -173,7 +184,7 @@ class AcceptanceData(pl.LightningDataModule):
         length = min(len(rollout.x), settings.max_length - len(rollout.prompt_ids))
         if self.target_context:
             return np.ones(length, dtype=np.bool_)
-        return from_draft(settings.seed, stream, row, length, settings.mixing)
+        return from_draft(settings.seed, stream, row, length, self.mixing)
 
     def _after_target(self, draft: CachedModel, rows: Sequence[int]) -> Tensor:
         """Hidden states (m, d) at every Y_i after X_<i."""

@@ -39,6 +39,7 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
     opened = read_run(run, AcceptanceTraining)
     head, metrics = best_head(opened)
     settings, dataset = opened.settings, opened.dataset
+    assert settings.mixing is not None, "a run's settings are complete"
     config = ControllerConfig(
         hidden_size=head.hidden_size,
         depth=head.depth,
