@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..controllers.errors import InputError
-from .sweep_settings import Sweep
+from .sweep_settings import Sweep, check_grid
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,7 @@ class Mixing:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("drafts", "temperatures", "mixings"):
-            values = tuple(getattr(self, name))  # YAML and flags give a list
-            object.__setattr__(self, name, values)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{name}={list(values)}: give at least one value, and none twice")
+        check_grid(self, "drafts", "temperatures", "mixings")
 
     def sweep(self, draft: str, temperature: float, mixing: float, domains: tuple[str, ...]) -> Sweep:
         """One head of the study as a sweep of one."""

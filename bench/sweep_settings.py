@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..controllers.errors import InputError
+
+
+def check_grid(settings: Any, *names: str) -> None:
+    """Make tuples of these fields, for YAML and flags give lists; raises InputError for an empty or repeated one."""
+    for name in names:
+        values = tuple(getattr(settings, name))
+        object.__setattr__(settings, name, values)
+        if not values or len(set(values)) < len(values):
+            raise InputError(f"{name}={list(values)}: give at least one value, and none twice")
 
 
 @dataclass(frozen=True)
@@ -65,11 +75,7 @@ class Sweep:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("in_domain", "depths", "weights", "thresholds", "lengths", "confidences"):
-            values = tuple(getattr(self, name))  # YAML and flags give a list
-            object.__setattr__(self, name, values)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{name}={list(values)}: give at least one value, and none twice")
+        check_grid(self, "in_domain", "depths", "weights", "thresholds", "lengths", "confidences")
         for name in ("train_prompts", "per_domain", "max_new_tokens"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)}: must be at least 1")

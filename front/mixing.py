@@ -18,11 +18,10 @@ from rich.table import Table
 from .bench.cost import Cost
 from .bench.held_out import Texts, held_out
 from .bench.mixing_settings import Mixing
-from .bench.store import Store
-from .bench.sweep import PAPER_RATIO, Head, replay_all, rules, summarise
+from .bench.sweep import PAPER_RATIO, Head, summarise
 from .controllers.warp import Warp
 from .infer.decoder import SpeculativeDecoder
-from .sweep import texts_identity, train_heads, training_data
+from .sweep import replayed, train_heads, training_data
 from .train.acceptance import checked_manifest
 from .train.acceptance_data import is_validation
 from .train.metrics import auroc, binary_kl, undo_weights
@@ -50,13 +49,7 @@ def run_mixing(study: Mixing, folder: Path, console: Console) -> dict[str, Any]:
             for mixing in study.mixings:
                 settings = replace(first, mixing=mixing)
                 heads = train_heads(settings, data, manifest, folder, console)
-                counted = replay_all(
-                    texts,
-                    chunks,
-                    rules(heads, settings.lengths, settings.confidences, settings.thresholds),
-                    Store(folder / "replayed"),
-                    texts_identity(decoder, texts),
-                )
+                counted = replayed(settings, texts, chunks, heads, folder)
                 table = summarise(counted, heads, domains, COSTS)["table_1"][str(PAPER_RATIO)]["in_domain"]
                 rows.append(
                     {

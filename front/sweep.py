@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +21,7 @@ from .bench.held_out import Chunk, Texts, held_out
 from .bench.load import load
 from .bench.step_cost import bench_cost
 from .bench.store import Store, content_key
-from .bench.sweep import Head, cost_as_dict, costs_of, replay_all, rules, summarise, table_2
+from .bench.sweep import Counted, Head, Setting, cost_as_dict, costs_of, replay_all, rules, summarise, table_2
 from .bench.sweep_settings import Sweep
 from .bench.workload import CostWorkload
 from .controllers.acceptance_head import AcceptanceHead
@@ -65,14 +65,7 @@ def run_sweep(settings: Sweep, folder: Path, cost: Path | None, console: Console
     columns = (TextColumn("chunks of prompts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=len(chunks))
-        counted = replay_all(
-            texts,
-            chunks,
-            rules(heads, settings.lengths, settings.confidences, settings.thresholds),
-            Store(folder / "replayed"),
-            texts_identity(decoder, texts),
-            lambda: progress.advance(task),
-        )
+        counted = replayed(settings, texts, chunks, heads, folder, lambda: progress.advance(task))
     document = _costs(settings, folder, cost, console)
     costs = costs_of(document)
     return {
@@ -84,8 +77,32 @@ def run_sweep(settings: Sweep, folder: Path, cost: Path | None, console: Console
     }
 
 
-def texts_identity(decoder: SpeculativeDecoder, texts: Texts) -> dict[str, Any]:
+def replayed(
+    settings: Sweep,
+    texts: Texts,
+    chunks: Sequence[Chunk],
+    heads: Sequence[Head],
+    folder: Path,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[Setting, Counted]:
+    """Counters of ``heads`` and of the rules beside them on held-out texts, or those in ``folder`` already.
+
+    Args:
+        advance: called after every chunk.
+    """
+    return replay_all(
+        texts,
+        chunks,
+        rules(heads, settings.lengths, settings.confidences, settings.thresholds),
+        Store(folder / "replayed"),
+        texts_identity(texts),
+        advance,
+    )
+
+
+def texts_identity(texts: Texts) -> dict[str, Any]:
     """What the held-out texts and their traces depend on, besides the prompts."""
+    decoder = texts.decoder
     (draft,) = decoder.drafts
     assert decoder.tokenizer is not None
     return {
