@@ -191,3 +191,23 @@ def test_refusals(words: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         cli.run(["bench", "sweep", "--prompts", "builtin", "--per-domain", "1", "--folder", str(tmp_path), *words])
     assert not [*tmp_path.iterdir()]
+
+
+def test_shares_of_target_tokens_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "bench", "mixing", "--drafts", "[tiny-draft]", "--temperatures", "[1.0]", "--mixings", "[0.5,1.0]",
+        "--prompts", "builtin", "--train-prompts", "20", "--per-domain", "1", "--max-new-tokens", "8", "--epochs", "1",
+        "--folder", str(tmp_path),
+    ]  # fmt: skip
+    assert cli.main(words) == 0
+    result = last_line(capsys)
+    assert [row["mixing"] for row in result["rows"]] == [0.5, 1.0]
+    assert all(0 <= row["auroc"] <= 1 and row["kl"] >= 0 for row in result["rows"])
+    assert {best["by_kl"] for best in result["best"]} <= {0.5, 1.0}
+    assert (tmp_path / "mixing.png").read_bytes().startswith(b"\x89PNG")
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "replayed").glob("*.json")}
+    assert cli.main(words) == 0  # everything is there
+    assert last_line(capsys)["rows"] == result["rows"]
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "replayed").glob("*.json")} == before
+    assert cli.main(["bench", "mixing", "--mixings", "[]"]) == 2
+    assert "mixings=[]: give at least one value" in capsys.readouterr().err
