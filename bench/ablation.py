@@ -89,7 +89,7 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptanceSource, J
     digest = _digest([*sorted(folder.glob("*.safetensors")), folder / "config.json"])
     if is_lag_free(config):
         lag_free: LagFreeSource = lag_free_source(str(file), pair, draft.model.get_output_embeddings().weight)
-        return lag_free, lambda t: lag_free.judge_all(t.said, t.states, t.tokens), digest
+        return lag_free, lambda t: lag_free.judge_all(t.said, t.recalled, t.states, t.tokens), digest
     controller = load_controller(file)
     controller.origin.check_pair(pair)
     head = head_source(controller, torch.device("cpu"), undone=True)

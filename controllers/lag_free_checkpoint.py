@@ -16,7 +16,7 @@ from .origin import Origin
 from .warp import Warp
 
 TYPE = "lag-free-head"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 WIDEST = 65536  # a damaged config.json must not build a layer that fills the memory
 
 CARD = """---
@@ -30,7 +30,7 @@ tags:
 
 Predicts, when a token is drawn from the draft model and before the draft reads it, the probability that the target
 model keeps it, and then the one after it. Goes by the draft's last hidden state, the token's embedding, and log q(y),
-log(1 - max q) and the entropy of q.
+log(1 - max q) and the entropy of q{lookup}.
 
 ```python
 from specpilot import SpeculativeDecoder
@@ -68,6 +68,7 @@ class LagFreeConfig:
         hidden_size: d of the draft.
         width: hidden units of the head.
         foresees: whether its second output was taught: that takes rounds, which acceptance data has none of.
+        looks_up: whether it goes by what the text before says of a token.
         mean: mean acceptance in the training data.
         tokens: drafted tokens it was trained on.
         origin: the pair and warp it is for.
@@ -78,6 +79,7 @@ class LagFreeConfig:
     hidden_size: int
     width: int
     foresees: bool
+    looks_up: bool
     mean: float
     tokens: int
     origin: Origin
@@ -105,7 +107,12 @@ class LagFreeConfig:
             raise InputError(f"type={data.get('type')!r}: no lag-free head; expected {TYPE!r}")
         version = data.get("schema_version")
         if not isinstance(version, int) or version > SCHEMA_VERSION:
-            raise InputError(f"schema_version={version}: this version reads up to {SCHEMA_VERSION}; upgrade specpilot")
+            raise InputError(f"schema_version={version}: this version reads {SCHEMA_VERSION}; upgrade specpilot")
+        if version < SCHEMA_VERSION:
+            raise InputError(
+                f"schema_version={version}: this version reads {SCHEMA_VERSION}; train the head again with "
+                "'specpilot train lag-free'"
+            )
         keys = {"type", "schema_version", *(entry.name for entry in fields(cls))}
         values = exactly(data, keys, CONFIG)
         origin = exactly(values["origin"], {entry.name for entry in fields(Origin)}, "origin")
@@ -141,6 +148,7 @@ def save_lag_free(folder: str | Path, head: LagFreeHead, config: LagFreeConfig, 
         top_p=warp.top_p,
         tokens=config.tokens,
         mean=config.mean,
+        lookup=", and by what followed the text's last tokens where they stood before" if config.looks_up else "",
         foresees="one token" if config.foresees else "no",
         datasets=", ".join(f"`{digest}`" for digest in config.datasets),
         metrics="\n".join(f"| {name} | {value:.4g} |" for name, value in sorted(config.metrics.items())),

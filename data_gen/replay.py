@@ -15,7 +15,7 @@ from ..controllers.said import Said
 from ..infer.generation import Stats
 from .trace import END, Trace
 
-NOTHING = torch.empty(0)
+NO_LAW = torch.empty(0)
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,9 @@ def _draft(trace: Trace, said: int, controller: LengthController, stop_tokens: f
 
 def _step(trace: Trace, node: int, index: int) -> TracedStep:
     return TracedStep(
-        index, trace.tokens[node], trace.q[node], NOTHING, NOTHING, trace.states[node], node, trace.said[node]
-    )
+        index, trace.tokens[node], trace.q[node], NO_LAW, NO_LAW, trace.states[node], lambda: trace.recalled[node],
+        node, trace.said[node],
+    )  # fmt: skip
 
 
 class Looked(AcceptanceSource):

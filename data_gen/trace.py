@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..controllers.length import MAX_DRAFT
+from ..controllers.lookup import NOTHING, Lookup, Recalled
 from ..controllers.said import Said, all_said
 from ..controllers.warp import Warp
 from ..infer.branches import Branches
@@ -37,6 +38,7 @@ class Trace:
         tokens: (N,) y.
         q: (N,) q(y), warped.
         said: (N,) what the draft says of it.
+        recalled: (N,) what the text before it says of it.
         accept: (N,) min(1, p(y)/q(y)).
         states: (N, d) the draft's hidden states at the token before.
     """
@@ -48,6 +50,7 @@ class Trace:
     tokens: list[int]
     q: list[float]
     said: list[Said]
+    recalled: list[Recalled]
     accept: list[float]
     states: Tensor
 
@@ -66,6 +69,7 @@ def trace(
     """Trace ``text``, which the target said after ``prompt`` under ``warp``, up to ``budget`` tokens."""
     traced = _trace_text(target, draft, prompt, text, budget, warp, chance)
     _trace_beside(traced, target, draft, len(prompt), warp, chance, stop_tokens)
+    _look_up(traced, prompt)
     return traced
 
 
@@ -100,6 +104,7 @@ def _trace_text(
         tokens,
         chosen,
         all_said(chosen, tokens, q.probabilities, q_logits[0]),
+        [],
         _acceptances(p.of(tokens), chosen),
         states[0].float().cpu(),
     )
@@ -154,6 +159,20 @@ def _trace_beside(
         p = Law.under(warp, logits[0]).of(tokens[length:])
         traced.accept += _acceptances(p, traced.q[length:])
     traced.states = torch.cat(states)
+
+
+def _look_up(traced: Trace, prompt: list[int]) -> None:
+    """Add what ``prompt``, the text and the draft so far say of every node."""
+    traced.recalled = [NOTHING] * len(traced.tokens)
+    text = [*prompt]
+    lookup = Lookup(text)
+    for t, said in enumerate(traced.text):
+        drafted, node = [], t
+        while node != END:
+            drafted.append(traced.tokens[node])
+            traced.recalled[node] = lookup.recall(drafted)
+            node = END if traced.kept[t] else traced.after[node]  # what follows a kept token comes with its own t
+        text.append(said)
 
 
 def _acceptances(p: list[float], q: list[float]) -> list[float]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from ..controllers.length import MAX_DRAFT, LengthController
+from ..controllers.lookup import Lookup
 from ..controllers.warp import Warp
 from .cached_model import CachedModel
 from .chance import Chance
@@ -33,6 +34,9 @@ class Row:
     chance: Chance
     length: LengthController
     text: list[int]
+
+    def __post_init__(self) -> None:
+        self.lookup = Lookup(self.text)
 
 
 class Batch:
@@ -136,7 +140,7 @@ class Batch:
             unread = row.text[length:]
             can_draft = not self._ended(row) and max(unread) < guessed.model.vocab_size
             longest = min(MAX_DRAFT, row.budget - len(row.generation.tokens) - 1) if can_draft else 0
-            chains.append(Chain(unread, row.length, row.chance, longest, self.stop_tokens))
+            chains.append(Chain(unread, row.length, row.chance, longest, self.stop_tokens, row.lookup))
         while any(chain.drafting for chain in chains):
             reading = [chain.unread if chain.drafting else [] for chain in chains]
             logits, hidden = guessed.read(reading, last=True)

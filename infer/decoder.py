@@ -21,6 +21,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle, RateOptimal
+from ..controllers.lookup import Lookup
 from ..controllers.router import Router
 from ..controllers.warp import Warp
 from .batch import Batch, Row
@@ -414,7 +415,7 @@ class SpeculativeDecoder:
         target.start(room)
         logits, hidden = target.forward(prompt, keep=1)
         way, embedding = self._choose(hidden, generation, chance)
-        drafts, length = way.drafts, way.length
+        drafts, length, lookup = way.drafts, way.length, Lookup(text)
         length.start_text()
         for draft in drafts:  # the others are idle: they do not even read the prompt
             self._read_prompt(draft, generation.prompt_tokens, prompt, room)
@@ -433,7 +434,7 @@ class SpeculativeDecoder:
                 stats.seconds += time.perf_counter() - started
                 yield generation.rounds[-1].emitted
                 continue
-            proposals = [self._propose(draft, length, text, warp, chance, left) for draft in drafts]
+            proposals = [self._propose(draft, length, lookup, warp, chance, left) for draft in drafts]
             proposal = merge(proposals) if proposals else NO_DRAFT
             read = as_row([text[-1], *proposal.tokens], target.device)
             branches = None if self.tree is None or not proposal.tokens else _below_last(proposal, len(text))
@@ -476,17 +477,17 @@ class SpeculativeDecoder:
             draft.forward(unread, keep=1)
 
     def _propose(
-        self, draft: CachedModel, length: LengthController, text: list[int], warp: Warp, chance: Chance, longest: int
+        self, draft: CachedModel, length: LengthController, lookup: Lookup, warp: Warp, chance: Chance, longest: int
     ) -> Draft:
-        """A draft after ``text``, up to ``longest`` tokens deep."""
-        unread = text[draft.length :]
+        """A draft after the lookup's text, up to ``longest`` tokens deep."""
+        unread = lookup.text[draft.length :]
         if not _can_read(draft, unread):
             return NO_DRAFT
         vocab_size = self.target.vocab_size
         if self.beams is not None:
             return self._search(draft, unread, warp, chance, longest)
         if self.tree is None:
-            chain = Chain(unread, length, chance, min(MAX_DRAFT, longest), self.stop_tokens)
+            chain = Chain(unread, length, chance, min(MAX_DRAFT, longest), self.stop_tokens, lookup)
             return draft_chain(draft, chain, warp, vocab_size)
         return draft_tree(
             draft, unread, self.tree, warp, chance,

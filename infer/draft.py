@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..controllers.length import LengthController, Step
+from ..controllers.lookup import Lookup, Recalled
 from ..controllers.warp import Warp
 from .branches import ancestors_of
 from .cache import as_row
@@ -83,16 +84,23 @@ class Chain:
     Args:
         unread: tokens of the text that the draft model reads next, at least one.
         longest: tokens to draft at most.
+        lookup: of the text that the draft goes on from.
 
     Attributes:
         drafting: whether another token is wanted.
     """
 
     def __init__(
-        self, unread: list[int], controller: LengthController, chance: Chance, longest: int, stop_tokens: frozenset[int]
+        self,
+        unread: list[int],
+        controller: LengthController,
+        chance: Chance,
+        longest: int,
+        stop_tokens: frozenset[int],
+        lookup: Lookup,
     ) -> None:
         self.unread, self.controller, self.chance = unread, controller, chance
-        self.longest, self.stop_tokens = longest, stop_tokens
+        self.longest, self.stop_tokens, self.lookup = longest, stop_tokens, lookup
         self.tokens: list[int] = []
         self.laws: list[Law] = []
         self.drafting = longest > 0 and controller.start_round()
@@ -107,9 +115,14 @@ class Chain:
             len(self.tokens) < self.longest
             and token not in self.stop_tokens
             and self.controller.observe(
-                Step(len(self.tokens), token, law.of([token])[0], law.probabilities, logits, hidden)
+                Step(
+                    len(self.tokens), token, law.of([token])[0], law.probabilities, logits, hidden, self._recall
+                )
             )
-        )
+        )  # fmt: skip
+
+    def _recall(self) -> Recalled:
+        return self.lookup.recall(self.tokens)
 
     def draft(self) -> Draft:
         return Draft.chain(self.tokens, self.laws)

@@ -13,6 +13,7 @@ import torch
 
 from ..controllers.cost_model import CostModel
 from ..controllers.length import MAX_DRAFT, Fixed
+from ..controllers.lookup import Lookup
 from ..controllers.warp import Warp
 from .cache import as_row
 from .cached_model import CachedModel
@@ -48,7 +49,7 @@ def step_times(
             target.crop(lengths[0])
         for model, seconds, length in zip(others, draft, lengths[1:], strict=True):
             started = time.perf_counter()
-            chain = Chain([0], Fixed(DRAFTED), Chance(turn), DRAFTED, frozenset())
+            chain = Chain([0], Fixed(DRAFTED), Chance(turn), DRAFTED, frozenset(), Lookup([0]))
             draft_chain(model, chain, warp, target.vocab_size)
             _settle(model)
             seconds.append((time.perf_counter() - started) / DRAFTED)

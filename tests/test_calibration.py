@@ -22,6 +22,7 @@ from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.feature_model import FeatureModel, features
 from specpilot.controllers.length import AcceptanceLength, FeatureSource, HeadSource, RateOptimal, Step, load_trained
+from specpilot.controllers.lookup import nothing
 from specpilot.controllers.warp import Warp
 from specpilot.data_gen.dataset import Row, read_dataset, read_manifest
 from specpilot.infer.cached_model import CachedModel
@@ -129,7 +130,7 @@ def test_positions_are_read_as_when_serving(architecture: str, warp: Warp) -> No
         choice = len(q) // 2
         y.append(choice if likely is None else int(likely[choice]))
         _, read = forward_with_hidden(model, input_ids=torch.tensor([[*prompt, *x[:i], y[-1]]]))
-        step = Step(1, y[-1], float(q[choice]), q, logits[0, -1], states[0, -1])
+        step = Step(1, y[-1], float(q[choice]), q, logits[0, -1], states[0, -1], nothing)
         said = features(step.confidence(), step.top_probability(), step.entropy())
         expected.append((read[0, -1], said))
     chances = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from specpilot import cli
 from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.lag_free_checkpoint import LagFreeConfig, load_lag_free, save_lag_free
-from specpilot.controllers.lag_free_head import LagFreeHead
+from specpilot.controllers.lag_free_head import LagFreeHead, copied_embeddings
 from specpilot.controllers.length import Judged, LagFreeSource, LengthController, RateOptimal, Step, load_trained
+from specpilot.controllers.lookup import Lookup, nothing
 from specpilot.controllers.origin import Origin
 from specpilot.controllers.warp import Warp
 from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
@@ -96,11 +98,15 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
     torch.manual_seed(0)
     head = LagFreeHead(draft.hidden_size, 16, dropout=0.5)  # of training alone
     embedding = draft.model.get_output_embeddings().weight
+    head.mean.copy_(torch.linspace(-1, 1, 7))
+    head.scale.copy_(torch.linspace(0.5, 2, 7))
     source = LagFreeSource(head, embedding)
     texts = read_texts(folder)
     moments = read_moments(draft.model, texts, Warp(), decoder.target.vocab_size)
     with torch.no_grad():
-        trained = torch.sigmoid(head(moments.said, moments.hidden, embedding[moments.tokens])).tolist()
+        copied = copied_embeddings(embedding, moments.copies)
+        trained = torch.sigmoid(head(moments.evidence, moments.hidden, embedding[moments.tokens], copied)).tolist()
+    assert (moments.copies >= 0).any()  # texts do repeat themselves
     served: list[list[float]] = []
     for place, text in enumerate(texts):
         watching = Watching(source)
@@ -180,7 +186,7 @@ def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path,
         str(folder / "head-a"), config.origin.fingerprint, torch.device("cpu"),
         torch.randn(64, config.hidden_size), cost=CostModel(0.1, 1.0, 0.0),
     ).source  # type: ignore[attr-defined]  # fmt: skip
-    step = Step(1, 0, 0.5, torch.tensor([0.5, 0.5]), torch.zeros(2), torch.randn(config.hidden_size))
+    step = Step(1, 0, 0.5, torch.tensor([0.5, 0.5]), torch.zeros(2), torch.randn(config.hidden_size), nothing)
     assert source.judge(step).then is None
 
 
@@ -188,17 +194,25 @@ def test_one_judgement_is_that_of_many() -> None:
     torch.manual_seed(0)
     source = LagFreeSource(LagFreeHead(8, 4), torch.randn(10, 8))
     q = torch.tensor([0.6, 0.3, 0.1])
-    steps = [Step(1, token, float(q[0]), q, q.log(), torch.randn(1, 8)) for token in range(10)]
-    many = source.judge_all([step.says() for step in steps], torch.cat([step.hidden for step in steps]), [*range(10)])
+    lookup = Lookup([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 12, 5, 12, 5])  # 12: a token that the draft does not have
+    steps = [
+        Step(1, token, float(q[0]), q, q.log(), torch.randn(1, 8), partial(lookup.recall, [token]))
+        for token in range(10)
+    ]
+    recalled = [step.recall() for step in steps]
+    assert {one.agrees for one in recalled} == {0, 1}
+    hidden = torch.cat([step.hidden for step in steps])
+    many = source.judge_all([step.says() for step in steps], recalled, hidden, [*range(10)])
     for step, judged in zip(steps, many, strict=True):
-        assert source.judge(step) == pytest.approx(judged, abs=1e-6)
+        for _ in range(2):  # the second time from memory
+            assert source.judge(step) == pytest.approx(judged, abs=1e-6)
 
 
 def test_bad_checkpoints(tmp_path: Path) -> None:
     from specpilot.controllers.fingerprint import PairFingerprint
 
     origin = Origin("t", "d", PairFingerprint("a", "b", "c"), Warp())
-    config = LagFreeConfig(8, 4, True, 0.5, 10, origin, ["0" * 64])
+    config = LagFreeConfig(8, 4, True, True, 0.5, 10, origin, ["0" * 64])
     with pytest.raises(InputError, match="sizes"):
         save_lag_free(tmp_path / "h", LagFreeHead(8, 5), config)
     save_lag_free(tmp_path / "h", LagFreeHead(8, 4), config)
@@ -208,7 +222,8 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
     for change, words in (
         ({"width": 10**9}, "width=1000000000"),
         ({"width": "x"}, "wrong type"),
-        ({"schema_version": 2}, "upgrade specpilot"),
+        ({"schema_version": 3}, "upgrade specpilot"),
+        ({"schema_version": 1}, "train the head again"),
         ({"mean": 2.0}, "mean=2.0"),
         ({"weights_sha256": "0"}, "truncated or changed"),
         ({"extra": 1}, "unknown key 'extra'"),

@@ -20,6 +20,7 @@ from specpilot.controllers.length import (
     Heuristic,
     Step,
 )
+from specpilot.controllers.lookup import nothing
 from specpilot.controllers.warp import Warp
 
 probabilities = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6)
@@ -29,7 +30,7 @@ def step(weights: list[float], token: int = 0, index: int = 1, warp: Warp | None
     """A token drawn from a draft whose unwarped distribution is proportional to ``weights``."""
     logits = torch.tensor(weights, dtype=torch.float64).log()
     q = (warp or Warp(1.0, None))(logits)
-    return Step(index, token, float(q[token]), q, logits, torch.empty(0))
+    return Step(index, token, float(q[token]), q, logits, torch.empty(0), nothing)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -23,6 +23,7 @@ from specpilot.bench.markov import (
 from specpilot.bench.stopping import ACCEPTANCE, TRANSITION, at_its_price, bench_stopping, costs
 from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.length import MAX_DRAFT, AcceptanceSource, Fixed, Judged, LengthController, RateOptimal, Step
+from specpilot.controllers.lookup import nothing
 
 cost_models = st.builds(CostModel, st.floats(0.01, 1.5), st.floats(0.5, 2.0), st.floats(0.0, 0.2))
 
@@ -115,7 +116,7 @@ def simulate(rule: LengthController, cost: CostModel, rounds: int) -> float:
         on = rule.start_round()
         while on:
             drafted.append(after(drafted[-1] if drafted else last))
-            on = len(drafted) < MAX_DRAFT and rule.observe(Step(len(drafted), drafted[-1], q, 0, q, q))
+            on = len(drafted) < MAX_DRAFT and rule.observe(Step(len(drafted), drafted[-1], q, 0, q, q, nothing))
         kept = [generator.random() < ACCEPTANCE[token] for token in drafted]
         accepted = kept.index(False) if False in kept else len(kept)
         last = after(drafted[-1] if drafted else last) if accepted == len(kept) else drafted[accepted]

@@ -31,6 +31,7 @@ from specpilot.controllers.length import (
 )
 from specpilot.controllers.length.rate import LoggedRound, RunningRatio, optimal_rate, rate_at, steady_rate
 from specpilot.controllers.length.rate_optimal import PRIOR, PROBE, ROUNDS, TOKENS
+from specpilot.controllers.lookup import nothing
 from specpilot.controllers.origin import Origin
 from specpilot.controllers.warp import Warp
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -55,7 +56,7 @@ class Told(AcceptanceSource):
 
 def step(index: int, q: list[float] | None = None) -> Step:
     probabilities = torch.tensor(q or [1.0])
-    return Step(index, 0, float(probabilities[0]), probabilities, probabilities.log(), torch.empty(0))
+    return Step(index, 0, float(probabilities[0]), probabilities, probabilities.log(), torch.empty(0), nothing)
 
 
 def drafted(rule: RateOptimal) -> int:

@@ -13,6 +13,7 @@ from specpilot.controllers.length import (
     LengthController,
     Step,
 )
+from specpilot.controllers.lookup import Lookup, nothing
 from specpilot.controllers.warp import Warp
 from specpilot.data_gen.replay import replay
 from specpilot.data_gen.trace import END, Trace, trace
@@ -110,7 +111,8 @@ def test_what_is_traced_off_the_text_is_what_the_models_say_there() -> None:
         assert found.q[node] == pytest.approx(q)
         assert found.accept[node] == pytest.approx(min(1.0, p / q))
         assert torch.allclose(found.states[node].double(), hidden[0, 0], atol=1e-6)
-        step = Step(1, token, q, laws[1].probabilities, logits[0], hidden[0])
+        step = Step(1, token, q, laws[1].probabilities, logits[0], hidden[0], nothing)
+        assert found.recalled[node] == Lookup([*prefix]).recall([token])
         assert found.said[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
         prefix.append(token)
         node = found.after[node]

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
 from ..controllers.lag_free_checkpoint import LagFreeConfig, save_lag_free
-from ..controllers.lag_free_head import LagFreeHead
+from ..controllers.lag_free_head import LagFreeHead, copied_embeddings
 from ..controllers.length import LagFreeSource, RateOptimal
 from ..controllers.origin import Origin
 from ..controllers.warp import Warp
@@ -73,8 +74,8 @@ class LagFreeModule(pl.LightningModule):
         self.history: list[dict[str, float]] = []
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
-        said, hidden, tokens, accept, then = batch
-        kept, next_kept = self.head(said, hidden, self._embedding[0][tokens]).unbind(-1)
+        *moments, accept, then = batch
+        kept, next_kept = self._logits(*moments).unbind(-1)
         loss = F.binary_cross_entropy_with_logits(kept, accept)
         known = then.isfinite()
         if bool(known.any()):
@@ -93,15 +94,26 @@ class LagFreeModule(pl.LightningModule):
         """Metrics on the prompts held out."""
         self.head.eval()
         v = self.validation
-        logits = self.head(v.said, v.hidden, self._embedding[0][v.tokens])
+        logits = self._logits(v.evidence, v.hidden, v.tokens, v.copies)
         known = v.then.isfinite()
         metrics = {"auroc": auroc(logits[:, 0], v.accept), "brier": brier(logits[:, 0], v.accept)}
         if self.foresees:
             metrics["next_auroc"] = auroc(logits[known, 1], v.then[known])
-        source = LagFreeSource(deepcopy(self.head), self._embedding[0], mean=self.mean, foresees=self.foresees)
+        source = LagFreeSource(
+            deepcopy(self.head),
+            self._embedding[0],
+            mean=self.mean,
+            foresees=self.foresees,
+            looks_up=self.settings.look_up,
+        )
         metrics["simulated_speedup"] = simulated_speedup(source, self.traces, self.cost, self.stop_tokens)
         self.head.requires_grad_(True).train()
         return metrics
+
+    def _logits(self, evidence: Tensor, hidden: Tensor, tokens: Tensor, copies: Tensor) -> Tensor:
+        (embedding,) = self._embedding
+        logits: Tensor = self.head(evidence, hidden, embedding[tokens], copied_embeddings(embedding, copies))
+        return logits
 
     def configure_optimizers(self) -> Any:
         settings = self.settings
@@ -116,7 +128,7 @@ def simulated_speedup(
     """Tokens/s of rate-optimal stopping by ``source`` over ``traces``, relative to autoregressive decoding."""
     total = Stats()
     for traced in traces:
-        judged = source.judge_all(traced.said, traced.states, traced.tokens)
+        judged = source.judge_all(traced.said, traced.recalled, traced.states, traced.tokens)
         total += replay(traced, RateOptimal(Looked(source, judged), cost), stop_tokens)
     rounds = total.n_target_forwards - len(traces)  # the first token of a text is the prefill's
     seconds = (
@@ -162,7 +174,9 @@ def train_lag_free(settings: LagFreeTraining, output: Path, *, overwrite: bool =
     pair = PairFingerprint.of(target, draft, tokenizer)
     Origin(first["target"], first["draft"], PairFingerprint(**first["fingerprint"]), warp).check_pair(pair)
     size = target.get_output_embeddings().weight.shape[0]
-    moments, validation = (read_moments(draft, part, warp, size) for part in (training, held_out))
+    moments, validation = (
+        read_moments(draft, part, warp, size, look_up=settings.look_up) for part in (training, held_out)
+    )
     stop_tokens = stop_tokens_of(target, tokenizer)
     budget = max(manifest["settings"]["max_new_tokens"] for manifest in manifests)
     models = CachedModel(target), CachedModel(draft)
@@ -177,6 +191,7 @@ def train_lag_free(settings: LagFreeTraining, output: Path, *, overwrite: bool =
         hidden_size=head.hidden_size,
         width=head.width,
         foresees=module.foresees,
+        looks_up=settings.look_up,
         mean=module.mean,
         tokens=len(moments),
         origin=Origin(first["target"], first["draft"], pair, warp),
@@ -214,9 +229,10 @@ def _fit(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         head = LagFreeHead(embedding.shape[1], settings.width, settings.dropout)
-    head.mean.copy_(moments.said.mean(0))
-    head.scale.copy_(moments.said.std(0).clamp(min=1e-6))
-    data = TensorDataset(moments.said, moments.hidden, moments.tokens, moments.accept, moments.then)
+    head.mean.copy_(moments.evidence.mean(0))
+    scale = moments.evidence.std(0)
+    head.scale.copy_(torch.where(scale > 1e-6, scale, 1.0))
+    data = TensorDataset(*(vars(moments)[entry.name] for entry in fields(moments)))
     loader = DataLoader(data, settings.batch_size, shuffle=True, generator=torch.Generator().manual_seed(settings.seed))
     module = LagFreeModule(
         head, embedding, settings, settings.epochs * len(loader), validation, traces, stop_tokens,

@@ -18,7 +18,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from ..controllers.errors import InputError
-from ..controllers.lag_free_head import inputs
+from ..controllers.lag_free_head import all_evidence, copies_of
+from ..controllers.lookup import NOTHING, Lookup, Recalled
 from ..controllers.said import all_said
 from ..controllers.warp import Warp
 from ..data_gen.dataset import read_dataset, read_manifest
@@ -54,15 +55,17 @@ class Moments:
     """N drafted tokens, as a lag-free head meets them.
 
     Attributes:
-        said: (N, 3) what the draft says of the token.
+        evidence: (N, 7) what the draft and the text say of the token.
         hidden: (N, d) the draft's last hidden state before it.
         tokens: (N,) the token.
+        copies: (N,) the token that the text would go on with, -1 where there is none.
         accept, then: (N,) as in :class:`Text`.
     """
 
-    said: Tensor
+    evidence: Tensor
     hidden: Tensor
     tokens: Tensor
+    copies: Tensor
     accept: Tensor
     then: Tensor
 
@@ -108,9 +111,14 @@ def read_texts(folder: str | Path) -> list[Text]:
 
 
 @torch.inference_mode()
-def read_moments(draft: PreTrainedModel, texts: Sequence[Text], warp: Warp, vocab_size: int) -> Moments:
-    """Read ``texts`` with the draft, in order, several in one forward; V = ``vocab_size`` is the target's."""
-    parts: dict[int, tuple[Tensor, Tensor]] = {}
+def read_moments(
+    draft: PreTrainedModel, texts: Sequence[Text], warp: Warp, vocab_size: int, *, look_up: bool = True
+) -> Moments:
+    """Read ``texts`` with the draft, in order, several in one forward; V = ``vocab_size`` is the target's.
+
+    Unless ``look_up``, a text says nothing of what is drafted after it.
+    """
+    parts: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
     order = sorted(range(len(texts)), key=lambda i: len(texts[i].prompt_ids) + len(texts[i].x))
     batches = [order[start : start + TOGETHER] for start in range(0, len(order), TOGETHER)]
     for batch in track(batches, "reading texts", transient=True):
@@ -132,12 +140,26 @@ def read_moments(draft: PreTrainedModel, texts: Sequence[Text], warp: Warp, voca
             scores = logits[row, columns]
             q = Law.under(warp, scores, vocab_size)
             said = all_said(q.of(text.tokens), text.tokens, q.probabilities, scores)
-            parts[i] = inputs(said), hidden[row, columns].cpu()
+            recalled = look_up_all(text) if look_up else [NOTHING] * len(text.tokens)
+            numbers = all_evidence(said, recalled, text.tokens)
+            parts[i] = numbers, hidden[row, columns].cpu(), copies_of(recalled)
     ordered = [parts[i] for i in range(len(texts))]
     return Moments(
-        torch.cat([one for one, _ in ordered]),
-        torch.cat([states for _, states in ordered]),
+        torch.cat([numbers for numbers, _, _ in ordered]),
+        torch.cat([states for _, states, _ in ordered]),
         torch.tensor([token for text in texts for token in text.tokens]),
+        torch.cat([copies for _, _, copies in ordered]),
         torch.tensor([chance for text in texts for chance in text.accept]),
         torch.tensor([chance for text in texts for chance in text.then]),
     )
+
+
+def look_up_all(text: Text) -> list[Recalled]:
+    """(M,) what the prompt and the text before each drafted token say of it."""
+    before = [*text.prompt_ids]
+    lookup = Lookup(before)
+    recalled = []
+    for place, token in zip(text.places, text.tokens, strict=True):  # places rise
+        before += text.x[len(before) - len(text.prompt_ids) : place]
+        recalled.append(lookup.recall([token]))
+    return recalled

@@ -20,6 +20,7 @@ from ..controllers.errors import InputError
 from ..controllers.feature_model import features
 from ..controllers.fingerprint import model_fingerprint
 from ..controllers.length import Step
+from ..controllers.lookup import nothing
 from ..controllers.warp import Warp
 from ..data_gen.dataset import Row, read_dataset
 from ..infer.cached_model import CachedModel
@@ -98,7 +99,7 @@ def read_positions(draft: CachedModel, rows: Sequence[Row], warp: Warp) -> Posit
             (probability,) = q.of([token])
             if probability == 0:
                 continue
-            step = Step(1, token, probability, q.probabilities, logits[i], states[i])  # what serving goes by
+            step = Step(1, token, probability, q.probabilities, logits[i], states[i], nothing)  # what serving goes by
             said.append(features(step.confidence(), step.top_probability(), step.entropy()))
             hidden.append(states[i])
             p.append(chance)

@@ -101,6 +101,7 @@ class LagFreeTraining:
         weight_decay: decoupled weight decay.
         dropout: share of the entries of the draft's state and of the token's embedding that a step leaves out: text of
             another kind than that trained on is judged better for it.
+        look_up: judge by what the text says too: what followed its last tokens where they stood before.
         traced: held-out texts to simulate on.
         seed: decides initial weights and the order of the data.
         validation_fraction: share of prompts held out, by a hash of their id.
@@ -116,6 +117,7 @@ class LagFreeTraining:
     lr: float = 2e-3
     weight_decay: float = 0.05
     dropout: float = 0.3
+    look_up: bool = True
     traced: int = 100
     seed: int = 0
     validation_fraction: float = 0.1

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from ..lookup import Recalled
 from ..said import Said
 from ..warp import Warp
 
 MAX_DRAFT = 20  # no controller drafts more in one round
+FEW = 128  # tokens of a distribution that is gone through one by one
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Step:
         q: (…, k) that distribution, without the tokens the warp rules out.
         logits: (…, V) the draft's logits behind it.
         hidden: (…, d) the draft's last hidden state at the token *before* y_i (y_i itself has not been read yet).
+        recall: what the text before says of y_i; worked out when it is asked, as long as the round drafts.
 
     All dimensions before the last have size 1; taking them off would be an operation more for every token.
     """
@@ -36,6 +41,7 @@ class Step:
     q: Tensor
     logits: Tensor
     hidden: Tensor
+    recall: Callable[[], Recalled]
 
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where the warped q is a point mass, the unwarped softmax at y_i."""
@@ -53,7 +59,10 @@ class Step:
 
     def says(self) -> Said:
         """All three."""
-        return self.confidence(), self.top_probability(), self.entropy()
+        if self.probability == 1.0 or self.q.shape[-1] > FEW:
+            return self.confidence(), self.top_probability(), self.entropy()
+        q: list[float] = self.q.flatten().tolist()  # of so few numbers no tensor operation is worth its call
+        return self.probability, max(q), -sum([share * math.log(share) for share in q if share])
 
     @cached_property
     def _unwarped(self) -> Tensor:

@@ -83,8 +83,9 @@ def lag_free_source(name: str, fingerprint: PairFingerprint, embedding: Tensor) 
     head, config = load_lag_free(name)
     config.origin.check_pair(fingerprint)
     return LagFreeSource(
-        head.to(embedding.device), embedding, mean=config.mean, foresees=config.foresees, origin=config.origin
-    )
+        head.to(embedding.device), embedding,
+        mean=config.mean, foresees=config.foresees, looks_up=config.looks_up, origin=config.origin,
+    )  # fmt: skip
 
 
 def head_source(controller: Controller, device: torch.device, *, undone: bool) -> HeadSource:
