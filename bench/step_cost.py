@@ -6,6 +6,8 @@ are the ones to decide by: a step of it also warps, samples, judges and keeps bo
 
 With chain drafts a generation verifies N_draft + N_target tokens, so the loop only tells t_draft + b and a + b apart. A
 length controller needs no more than these two; b itself, which splits them, is that of the bare forwards.
+
+What a trained controller's own judgement takes belongs to a draft step too, if it is to decide by these costs.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 from sklearn.linear_model import LinearRegression
 
 from ..controllers.cost_model import CostModel
-from ..controllers.length import MAX_DRAFT, Fixed, LengthController
+from ..controllers.length import MAX_DRAFT, AcceptanceSource, Fixed, LengthController, Step
 from ..infer.cached_model import CachedModel
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
@@ -32,12 +34,26 @@ WARM_UP = 3
 CHECK_COST = CostModel(0.2, 1.0, 0.0)  # what trained controllers that are only timed go by
 
 
+class Judging(Fixed):
+    """A fixed length for which ``source`` judges every token, though nothing depends on it."""
+
+    def __init__(self, k: int, source: AcceptanceSource) -> None:
+        super().__init__(k)
+        self.source = source
+
+    def observe(self, step: Step) -> bool:
+        if step.index > self.source.late:
+            self.source.judge(step)
+        return super().observe(step)
+
+
 def bench_cost(
     decoder: SpeculativeDecoder,
     prompts: list[list[int]],
     *,
     repeats: int,
     sampling: dict[str, Any],
+    judge: AcceptanceSource | None = None,
     check: Mapping[str, LengthController] | None = None,
     on_progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
@@ -48,6 +64,7 @@ def bench_cost(
         prompts: token ids of what is generated from.
         repeats: how often each generation, and ten times that how often each forward is timed; medians are taken.
         sampling: keywords of the decoder's ``generate``.
+        judge: what judges every drafted token meanwhile; a draft step of the loop takes that much longer.
         check: controllers timed beside the fixed lengths, whose times the model has to foretell without having seen.
         on_progress: called after every generation.
 
@@ -56,7 +73,8 @@ def bench_cost(
     """
     (draft,) = decoder.drafts
     forward, r_squared, t_verify = forward_cost(decoder.target, draft, 10 * repeats)
-    controllers = {str(k): Fixed(k) for k in DRAFTED} | dict(check or {})
+    fixed = {str(k): Fixed(k) if judge is None else Judging(k, judge) for k in DRAFTED}
+    controllers = fixed | dict(check or {})
     runs = loop_runs(decoder, prompts, repeats, sampling, controllers, on_progress)
     loop = fit_cost([run for k in DRAFTED for run in runs[str(k)]])
     return {

@@ -15,7 +15,15 @@ from specpilot.bench.cost import Cost
 from specpilot.bench.step_cost import DRAFTED, as_cost_model, bench_cost, fit_line, loop_runs, total_generations
 from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import CumulativeConfidence, Fixed
+from specpilot.controllers.length import (
+    AcceptanceSource,
+    CumulativeConfidence,
+    Fixed,
+    Judged,
+    LengthController,
+    RateOptimal,
+    Step,
+)
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from transformers import PreTrainedModel
@@ -74,6 +82,31 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["loop"]["measured_over_fitted"] == pytest.approx({**{str(k): 1.0 for k in DRAFTED}, "doubtful": 1.0})
 
 
+def test_what_judging_takes_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    target, draft = make(), make(layers=1)
+    decoder = SpeculativeDecoder(target, draft)
+    decoder.target, decoder.drafts = Timed(target, clock, 0.010, 0.001), [Timed(draft, clock, 0.002, 0.0)]
+    monkeypatch.setattr(time, "perf_counter", clock)
+
+    class Slow(AcceptanceSource):
+        late, mean = 0, 0.5
+
+        def judge(self, step: Step) -> Judged:
+            clock.now += 0.001
+            return Judged(0.6)
+
+    source = Slow()
+    lengths: dict[str, LengthController] = {"slow": RateOptimal(source, CostModel(0.2, 1.0, 0.0))}
+    result = bench_cost(
+        decoder, [[1, 2, 3], [4, 5]], repeats=1, sampling={"max_new_tokens": 60}, judge=source, check=lengths
+    )
+    monkeypatch.undo()
+    # A draft's last token is not judged where the budget ends it.
+    assert result["cost"]["t_draft"] == pytest.approx(0.003, rel=0.03)
+    assert result["loop"]["measured_over_fitted"]["slow"] == pytest.approx(1.0, rel=0.03)
+
+
 def test_the_loop_is_timed_by_medians(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause in one pass of three leaves no trace."""
     clock = Clock()
@@ -123,6 +156,13 @@ def test_the_command_writes_what_the_model_reads(tmp_path: Path, capsys: pytest.
     result = json.loads(printed.out.splitlines()[-1])
     assert result == json.loads(file.read_text())
     assert CostModel.load(file).as_dict() == result["cost"]
+
+
+def test_a_rule_judges_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = save_pair(tmp_path)
+    words = ["bench", "cost", "--target", target, "--draft", draft, "--judge", "confidence:0.5"]
+    assert cli.main(words) == 2
+    assert "judge='confidence:0.5': a rule judges nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -63,19 +63,27 @@ def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 5
 
 
 def cost(
-    settings: CostWorkload, *, repeats: int = 5, check: list[str] | None = None, output: Path | None = None
+    settings: CostWorkload,
+    *,
+    repeats: int = 5,
+    judge: str | None = None,
+    check: list[str] | None = None,
+    output: Path | None = None,
 ) -> None:
     """Measure what drafting and verifying a token cost on this machine, for controllers that decide by it.
 
     Args:
         repeats: How often each generation, and ten times that how often each forward is timed; medians are taken.
+        judge: A trained controller that judges every drafted token meanwhile: the costs are then those of decoding with
+            it, its own time among them.
         check: Length controllers, as in `specpilot generate`, to compare the model's times of with the clock's; trained
             ones stop at draft steps of 0.2 verifications.
         output: File that gets the same JSON; `specpilot generate --cost` reads it.
     """
     from ..bench.load import load
     from ..bench.step_cost import CHECK_COST, bench_cost, total_generations
-    from ..controllers.length import parse_rule
+    from ..controllers.errors import InputError
+    from ..controllers.length import AcceptanceSource, RateOptimal, parse_rule
     from ..infer.lengths import load_length
 
     console, progress = _begin(settings, repeats=repeats)
@@ -86,15 +94,28 @@ def cost(
     controllers = {
         name: parse_rule(name) or load_length(name, *pair, cost=CHECK_COST) for name in dict.fromkeys(check or [])
     }
+    judging: AcceptanceSource | None = None
+    if judge is not None:
+        if parse_rule(judge) is not None:
+            raise InputError(f"judge={judge!r}: a rule judges nothing; name a trained controller")
+        controller = load_length(judge, *pair, cost=CHECK_COST)
+        assert isinstance(controller, RateOptimal), "given costs, it goes by them"
+        judging = controller.source
     with progress("generations", total_generations(len(prompts), repeats, len(controllers))) as advance:
         result = bench_cost(
-            decoder, prompts, repeats=repeats, sampling=settings.sampling, check=controllers, on_progress=advance
+            decoder,
+            prompts,
+            repeats=repeats,
+            sampling=settings.sampling,
+            judge=judging,
+            check=controllers,
+            on_progress=advance,
         )
     for name in controllers:
         console.print(
             f"{name}: {result['loop']['measured_over_fitted'][name]:.3f} of the time that the model foretells"
         )
-    _end(result, settings, output, repeats=repeats)
+    _end(result, settings, output, repeats=repeats, judge=judge)
 
 
 def decode(
@@ -428,7 +449,9 @@ def _begin(
     return console, progress
 
 
-def _end(result: dict[str, Any], settings: Workload | RouterWorkload, output: Path | None = None, **more: int) -> None:
+def _end(
+    result: dict[str, Any], settings: Workload | RouterWorkload, output: Path | None = None, **more: object
+) -> None:
     """The result as one line of JSON, with what it was made of and on; also in the file ``output``."""
     import json
     from dataclasses import asdict
