@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,30 +26,32 @@ from .scoring.code import code_score
 from .scoring.perplexity import Likelihood, likelihood, perplexity
 from .scoring.rouge import rouge_l
 from .scoring.sql import sql_score
+from .store import Store
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 
 
 @dataclass(frozen=True)
-class Answers:
-    """One configuration's answers, in Spec-Bench's form, with what that has no place for.
+class Answer:
+    """One question answered.
 
     Attributes:
-        lines: an object a question.
+        line: in Spec-Bench's form.
         likelihoods: what the unwarped target thinks of each turn.
-        scores: of each question's last turn; None where it is not judged.
-        forwards: of the target, over everything.
+        forwards: of the target.
+        joules: of all devices; None where there is no counter.
+        score: of the last turn, judged anew in every run; None where it is not judged.
     """
 
-    lines: list[dict[str, Any]]
+    line: dict[str, Any]
     likelihoods: list[Likelihood]
-    scores: list[float | None]
     forwards: int
-    energy: Reading
+    joules: float | None
+    score: float | None = None
 
-    @property
-    def tokens(self) -> int:
-        return sum(one.tokens for one in self.likelihoods)
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Answer:
+        return cls(**(data | {"likelihoods": [Likelihood(**one) for one in data["likelihoods"]]}))
 
 
 def answer(
@@ -60,37 +62,50 @@ def answer(
     chat: bool,
     run_code: bool,
     meter: Meter,
+    store: Store,
+    identities: Mapping[str, Mapping[str, Any]],
     on_progress: Callable[[], None] = lambda: None,
-) -> dict[str, Answers]:
-    """Every question by every one of ``decoders``, in turn; a later turn sees the configuration's own answers."""
-    found = {name: Answers([], [], [], 0, Reading({}, 0.0)) for name in decoders}
+) -> dict[str, list[Answer]]:
+    """Every question by every one of ``decoders``, in turn; a later turn sees the configuration's own answers.
+
+    Args:
+        store: where answers are kept; those that are there already are not given again.
+        identities: by decoder, all that its answers depend on but the question and its place.
+    """
     names = list(decoders)
     for decoder in decoders.values():  # warm-up, not counted
         decoder.generate(questions[0].turns[0], chat=chat, **(sampling | {"max_new_tokens": 8}))
+    found: dict[str, list[Answer]] = {name: [] for name in names}
     for index, question in enumerate(questions):
         turn = index % len(names)
         for name in names[turn:] + names[:turn]:
-            found[name] = _add(found[name], name, decoders[name], question, index, sampling, chat, run_code, meter)
+            identity = {**identities[name], "question": asdict(question), "seed": index}
+            known = store.get(identity)
+            if known is None:
+                given = _answer(name, decoders[name], question, index, sampling, chat, meter)
+                store.put(identity, asdict(given))
+            else:
+                given = Answer.from_dict(known)
+            score = judge(question, given.line["choices"][0]["turns"][-1], run_code=run_code)
+            found[name].append(replace(given, score=score))
             on_progress()
     return found
 
 
-def _add(
-    before: Answers,
+def _answer(
     name: str,
     decoder: SpeculativeDecoder,
     question: Question,
     seed: int,
     sampling: dict[str, Any],
     chat: bool,
-    run_code: bool,
     meter: Meter,
-) -> Answers:
+) -> Answer:
     messages: list[dict[str, str]] = []
     choice: dict[str, Any] = {
         "index": 0, "turns": [], "decoding_steps": [], "new_tokens": [], "wall_time": [], "accept_lengths": [],
     }  # fmt: skip
-    likelihoods, forwards = [], 0
+    likelihoods, forwards, energy = [], 0, Reading({}, 0.0)
     for text in question.turns:
         messages.append({"role": "user", "content": text})
         prompt = list(messages) if chat else "\n\n".join(message["content"] for message in messages)
@@ -98,7 +113,7 @@ def _add(
             started = time.perf_counter()
             generation = decoder.generate(prompt, seed=seed, **sampling)
             seconds = time.perf_counter() - started
-        before.energy.add(reading)
+        energy.add(reading)
         likelihoods.append(likelihood(decoder.target, generation.prompt_tokens, generation.tokens))
         messages.append({"role": "assistant", "content": generation.text})
         forwards += generation.stats.n_target_forwards
@@ -115,10 +130,7 @@ def _add(
         "choices": [choice],
         "tstamp": time.time(),
     }
-    scores = [*before.scores, judge(question, choice["turns"][-1], run_code=run_code)]
-    return Answers(
-        [*before.lines, line], [*before.likelihoods, *likelihoods], scores, before.forwards + forwards, before.energy
-    )
+    return Answer(line, likelihoods, forwards, energy.total)
 
 
 def judge(question: Question, text: str, *, run_code: bool) -> float | None:
@@ -172,14 +184,16 @@ def report(
     return found
 
 
-def summary(answers: Answers) -> dict[str, Any]:
+def summary(answers: Sequence[Answer]) -> dict[str, Any]:
     """Quality and cost of a configuration over all questions."""
-    scores = [score for score in answers.scores if score is not None]
-    total = answers.energy.total
+    scores = [one.score for one in answers if one.score is not None]
+    joules = [one.joules for one in answers if one.joules is not None]
+    likelihoods = [turn for one in answers for turn in one.likelihoods]
+    tokens = sum(turn.tokens for turn in likelihoods)
     return {
-        "perplexity": perplexity(answers.likelihoods),
+        "perplexity": perplexity(likelihoods),
         "score": fmean(scores) if scores else None,
         "scored": len(scores),
-        "tokens_per_target_forward": answers.tokens / answers.forwards,
-        "joules_per_token": NOT_AVAILABLE if total is None else total / answers.tokens,
+        "tokens_per_target_forward": tokens / sum(one.forwards for one in answers),
+        "joules_per_token": sum(joules) / tokens if len(joules) == len(answers) else NOT_AVAILABLE,
     }

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specpilot import cli
+from specpilot.bench import questions
 from specpilot.bench.questions import judge
 from specpilot.controllers.errors import InputError
 from specpilot.data_gen.tasks import Question, load_questions
@@ -137,6 +138,49 @@ def test_spec_benchs_report_reads_our_answers(tmp_path: Path, capsys: pytest.Cap
     assert set(result["quality"]) == {"autoregressive", "token-wise"}
     assert result["quality"]["autoregressive"]["scored"] == 1
     assert result["quality"]["token-wise"]["perplexity"]["value"] > 1
+
+
+def test_a_run_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Answers that were given are kept, their times with them; what a setting changes is asked again."""
+    target, draft = save_pair(tmp_path)
+    rows = [{"prompt": "Say hi.", "response": "hi"}, {"prompt": "Say ho."}, {"prompt": "Say no."}]
+    words = f"bench questions --target {target} --draft {draft} --max-new-tokens 6 --no-chat --length 2"
+    words += f" --prompts {write(tmp_path / 'q.jsonl', rows)} --output {tmp_path / 'out'}"
+
+    class Killed(Exception):
+        pass
+
+    asked = 0
+
+    def until_killed(*arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 4:
+            raise Killed
+        return given(*arguments)
+
+    given = questions._answer
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(questions, "_answer", until_killed)
+        with pytest.raises(Killed):
+            cli.main(words.split())
+        first = {file.name: file.read_bytes() for file in (tmp_path / "out" / "records").iterdir()}
+        assert len(first) == 3
+        assert not (tmp_path / "out" / "token-wise.jsonl").exists()
+        asked = -2  # exactly the three that are left may be asked
+        assert cli.main(words.split()) == 0
+        assert asked == 1
+        for name, content in first.items():
+            assert (tmp_path / "out" / "records" / name).read_bytes() == content
+        once = [json.loads(capsys.readouterr().out.splitlines()[-1])]
+        for _ in range(2):
+            assert cli.main(words.split()) == 0
+            once.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+        assert asked == 1
+        assert once[0] == once[1] == once[2]
+        asked = -9
+        assert cli.main([*words.split(), "--temperature", "0.5"]) == 0
+        assert asked == -3
 
 
 def test_a_question_with_nothing_to_judge_by_has_no_score() -> None:

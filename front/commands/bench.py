@@ -323,20 +323,25 @@ def questions(
 ) -> None:
     """Answer a workload's questions with and without drafts; speed, perplexity and scores, and Spec-Bench's files.
 
+    A run that was cut short goes on where it stopped.
+
     Args:
         length: What ends a draft, as in `specpilot generate`.
         verifier: Verification rule, as in `specpilot generate`.
         tree: Draft a tree instead, such as "3x2x1".
         beams: Sequences that mtad searches among.
-        output: Folder of the two files of answers.
+        output: Folder of the two files of answers, and of what was measured for them, in `records`.
     """
     from rich.table import Table
 
     from ..bench.energy import Meter, counters
     from ..bench.questions import answer, report, summary, write_answers
+    from ..bench.store import Store
+    from ..controllers.fingerprint import PairFingerprint
     from ..data_gen.tasks import load_questions
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.draft_beam import Beams
+    from ..infer.machine import machine
 
     console, progress = _begin(settings)
     asked = load_questions(
@@ -363,6 +368,18 @@ def questions(
     plain = SpeculativeDecoder(drafting.target.model, None, tokenizer)
     meter = Meter(counters(drafting.target.device.type))
     idle = meter.idle_watts()
+    common = {
+        "sampling": settings.sampling,
+        "chat": settings.chat,
+        "dtype": settings.dtype,
+        "compile": settings.compile,
+        "device": str(drafting.target.device),
+        "machine": machine(),
+    }
+    (draft,) = drafting.drafts
+    models = {"pair": PairFingerprint.of(drafting.target.model, draft.model, tokenizer).as_dict()}
+    rules = {"length": str(length), "verifier": verifier, "tree": tree, "beams": beams}
+    identities = {"autoregressive": common | models, verifier: common | models | rules}
     with progress("answers", 2 * len(asked)) as advance:
         found = answer(
             {"autoregressive": plain, verifier: drafting},
@@ -371,10 +388,12 @@ def questions(
             chat=settings.chat,
             run_code=settings.run_code,
             meter=meter,
+            store=Store(output / "records"),
+            identities=identities,
             on_progress=advance,
         )
-    base, ours = found["autoregressive"], found[verifier]
-    speeds = report(ours.lines, base.lines, tokenizer)
+    lines = {name: [one.line for one in given] for name, given in found.items()}
+    speeds = report(lines[verifier], lines["autoregressive"], tokenizer)
     table = Table("category", "questions", "tokens/s", "speed-up", "by Spec-Bench's count", "tokens a round")
     for category, row in speeds.items():
         cells = (f"{row[name]:.2f}" for name in ("speedup", "spec_bench", "mean_accepted_tokens"))
@@ -393,8 +412,8 @@ def questions(
         )
     console.print(quality)
     files = {name: output / f"{name.replace(':', '-')}.jsonl" for name in found}
-    for name, one in found.items():
-        write_answers(one.lines, files[name])
+    for name, file in files.items():
+        write_answers(lines[name], file)
     console.print(f"{' and '.join(map(str, files.values()))}: the answers, as Spec-Bench's scripts read them")
     result = {"speed": speeds, "quality": summaries, "idle_watts": "not available" if idle is None else idle}
     _end(result | {"length": str(length), "verifier": verifier, "tree": tree}, settings)
