@@ -190,6 +190,23 @@ def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path,
     assert source.judge(step).then is None
 
 
+def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyData, Path]) -> None:
+    _, settings, _ = data
+    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft)
+    torch.manual_seed(0)
+    head = LagFreeHead(decoder.drafts[0].hidden_size, 16)
+    head.inner.weight.data[:, 3:7] *= 20  # what the text says decides
+    embedding = decoder.drafts[0].model.get_output_embeddings().weight
+    decoder.length = RateOptimal(LagFreeSource(head, embedding), CostModel(0.1, 1.0, 0.0))
+    prompts = ["one two one two one", "three four", "five five five five six"]
+    together = decoder.generate(prompts, seed=3, max_new_tokens=40)
+    alone = [decoder.generate(prompt, seed=3 + i, max_new_tokens=40) for i, prompt in enumerate(prompts)]
+    assert [one.tokens for one in together] == [one.tokens for one in alone]
+    lengths = [[len(round.drafted) for round in one.rounds] for one in alone]
+    assert [[len(round.drafted) for round in one.rounds] for one in together] == lengths
+    assert len({length for one in lengths for length in one}) > 2
+
+
 def test_one_judgement_is_that_of_many() -> None:
     torch.manual_seed(0)
     source = LagFreeSource(LagFreeHead(8, 4), torch.randn(10, 8))
