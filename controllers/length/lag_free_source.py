@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..calibration import sigmoid
@@ -20,15 +17,12 @@ from ..warp import Warp
 from .base import Step
 from .source import AcceptanceSource, Judged
 
-Array = NDArray[Any]
-EPSILON = 1e-5  # of torch's layer norm
-
 
 class LagFreeSource(AcceptanceSource):
     """A lag-free head and the embedding it reads.
 
-    One token is judged in numpy, on the CPU: its operations on so few numbers take a fraction of what torch's calls do,
-    and beside a small draft model that is the difference between worth it and not (docs/performance.md).
+    For one token the modules around the tensors take longer than what they compute, and what a token's embedding comes
+    to is remembered: (width,) floats for every token that came up.
 
     Args:
         head: the head; its weights are taken as they are now.
@@ -54,23 +48,17 @@ class LagFreeSource(AcceptanceSource):
         self.head = head.eval().requires_grad_(False)
         self.embedding, self.mean, self.origin = embedding.detach(), mean, origin
         self.foresees, self.looks_up = foresees, looks_up
-        inner, bias, out, self.shift = (
-            tensor.detach().float().cpu().numpy()
-            for tensor in (head.inner.weight, head.inner.bias, head.out.weight, head.out.bias)
-        )
-        # With z half of what goes into it, SiLU is z·(1 + tanh z); so all weights are halved.
-        inner, bias, self.out = inner / 2, bias / 2, out
-        means, scales = head.mean.cpu().numpy(), head.scale.cpu().numpy()
+        inner, bias = head.inner.weight.detach(), head.inner.bias.detach()
         # (width, 7), with the standardization in it; (width, d) each
-        self.of_evidence = inner[:, :INPUTS] / scales
-        self.bias = bias - self.of_evidence @ means
-        of_hidden, of_token, of_copy = (_centred(part) for part in np.split(inner[:, INPUTS:], VECTORS, axis=1))
-        # With a row that takes the mean, which layer norm needs too
-        self.of_hidden = np.concatenate([of_hidden, np.full_like(of_hidden[:1], 1 / of_hidden.shape[1])])
-        self.of_token, self.of_copy = of_token, of_copy
-        # What a token's embedding comes to, once it has been asked for
-        self.tokens: dict[int, Array] = {}
-        self.copies: dict[int, Array] = {}
+        self.of_evidence = inner[:, :INPUTS] / head.scale
+        self.bias = bias - self.of_evidence @ head.mean
+        self.of_hidden, self.of_token, self.of_copy = (
+            part.contiguous() for part in inner[:, INPUTS:].chunk(VECTORS, dim=1)
+        )
+        self.out = head.out.weight.detach(), head.out.bias.detach()
+        self.shape = [head.hidden_size]
+        self.tokens: dict[int, Tensor] = {}
+        self.copies: dict[int, Tensor] = {}
 
     def check_warp(self, warp: Warp) -> None:
         if self.origin is not None:
@@ -78,36 +66,28 @@ class LagFreeSource(AcceptanceSource):
 
     def judge(self, step: Step) -> Judged:
         recalled = step.recall() if self.looks_up else NOTHING
-        state = _flat(step.hidden)
-        products = self.of_hidden @ state
-        z = products[:-1] / _deviation(state, float(products[-1]))
-        z += self.of_evidence @ np.array(evidence(step.says(), recalled, step.token), dtype=np.float32)
-        z += self._of_token(step.token)
+        numbers = torch.tensor(evidence(step.says(), recalled, step.token), device=self.bias.device)
+        z = F.linear(self._normal(step.hidden), self.of_hidden, self._token_term(step.token))
+        z = z + F.linear(numbers, self.of_evidence)
         if recalled.copy is not None and recalled.copy < len(self.embedding):
-            z += self._of_copy(recalled.copy)
-        active = np.tanh(z)
-        active += 1.0
-        active *= z
-        kept, then = (self.out @ active + self.shift).tolist()
+            z = z + self._copy_term(recalled.copy)
+        kept, then = F.linear(F.silu(z), *self.out).flatten().tolist()
         return Judged(sigmoid(kept), sigmoid(then) if self.foresees else None)
 
-    def _of_token(self, token: int) -> Array:
+    def _token_term(self, token: int) -> Tensor:
         term = self.tokens.get(token)
         if term is None:
-            term = self.tokens[token] = self.of_token @ self._embedded(token) + self.bias
+            term = self.tokens[token] = F.linear(self._normal(self.embedding[token]), self.of_token, self.bias)
         return term
 
-    def _of_copy(self, token: int) -> Array:
+    def _copy_term(self, token: int) -> Tensor:
         term = self.copies.get(token)
         if term is None:
-            term = self.copies[token] = self.of_copy @ self._embedded(token)
+            term = self.copies[token] = F.linear(self._normal(self.embedding[token]), self.of_copy)
         return term
 
-    def _embedded(self, token: int) -> Array:
-        """(d,) a token's embedding, its variance 1."""
-        x = _flat(self.embedding[token])
-        scaled: Array = x / _deviation(x, float(x.mean()))
-        return scaled
+    def _normal(self, vector: Tensor) -> Tensor:
+        return F.layer_norm(vector.float(), self.shape)
 
     @torch.inference_mode()
     def judge_all(
@@ -120,20 +100,3 @@ class LagFreeSource(AcceptanceSource):
         numbers = all_evidence(said, recalled, tokens)
         chances = torch.sigmoid(self.head(numbers, hidden, self.embedding[torch.tensor(tokens)], copied)).tolist()
         return [Judged(kept, then if self.foresees else None) for kept, then in chances]
-
-
-def _centred(weights: Array) -> Array:
-    """Weights (width, d) that give for any vector what ``weights`` give for it less its mean."""
-    centred: Array = weights - weights.mean(axis=1, keepdims=True)
-    return centred
-
-
-def _flat(vector: Tensor) -> Array:
-    """(d,) of a vector (…, d), all other sizes 1."""
-    flat: Array = vector.float().cpu().numpy().reshape(-1)
-    return flat
-
-
-def _deviation(x: Array, mean: float) -> float:
-    """Standard deviation of ``x`` (d,) as layer norm has it."""
-    return math.sqrt(max(0.0, float(x @ x) / len(x) - mean * mean) + EPSILON)
