@@ -12,10 +12,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..controllers.length.base import FEW
 from ..controllers.warp import Warp
 from .chance import Chance
-
-FEW = 128  # the longest distribution that is handled as a list
 
 
 class Law:

@@ -50,6 +50,14 @@ class Timed(CachedModel):
         return super().forward(tokens, **options)
 
 
+def timed_pair(clock: Clock) -> SpeculativeDecoder:
+    """t_draft = 2 ms, t_v(n) = 10 + n ms by ``clock``."""
+    target, draft = make(), make(layers=1)
+    decoder = SpeculativeDecoder(target, draft)
+    decoder.target, decoder.drafts = Timed(target, clock, 0.010, 0.001), [Timed(draft, clock, 0.002, 0.0)]
+    return decoder
+
+
 def test_a_round_costs_its_forwards() -> None:
     cost = CostModel(t_draft=2.0, t_verify=10.0, t_verify_token=0.5)
     assert cost.round(0) == cost.verification(1) == 10.5
@@ -59,9 +67,7 @@ def test_a_round_costs_its_forwards() -> None:
 
 def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    target, draft = make(), make(layers=1)
-    decoder = SpeculativeDecoder(target, draft)
-    decoder.target, decoder.drafts = Timed(target, clock, 0.010, 0.001), [Timed(draft, clock, 0.002, 0.0)]
+    decoder = timed_pair(clock)
     monkeypatch.setattr(time, "perf_counter", clock)
     done: list[None] = []
     result = bench_cost(
@@ -84,9 +90,7 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_judging_takes_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    target, draft = make(), make(layers=1)
-    decoder = SpeculativeDecoder(target, draft)
-    decoder.target, decoder.drafts = Timed(target, clock, 0.010, 0.001), [Timed(draft, clock, 0.002, 0.0)]
+    decoder = timed_pair(clock)
     monkeypatch.setattr(time, "perf_counter", clock)
 
     class Slow(AcceptanceSource):

@@ -16,7 +16,7 @@ from ..said import Said
 from ..warp import Warp
 
 MAX_DRAFT = 20  # no controller drafts more in one round
-FEW = 128  # tokens of a distribution that is gone through one by one
+FEW = 128  # the longest distribution that is handled as a list
 
 
 @dataclass(frozen=True)
