@@ -335,7 +335,7 @@ def questions(
     from rich.table import Table
 
     from ..bench.energy import Meter, counters
-    from ..bench.questions import answer, report, summary, write_answers
+    from ..bench.questions import answer, content_of, report, summary, write_answers
     from ..bench.store import Store
     from ..controllers.fingerprint import PairFingerprint
     from ..data_gen.tasks import load_questions
@@ -378,7 +378,13 @@ def questions(
     }
     (draft,) = drafting.drafts
     models = {"pair": PairFingerprint.of(drafting.target.model, draft.model, tokenizer).as_dict()}
-    rules = {"length": str(length), "verifier": verifier, "tree": tree, "beams": beams}
+    rules = {
+        "length": str(length),
+        "content": content_of(str(length)),
+        "verifier": verifier,
+        "tree": tree,
+        "beams": beams,
+    }
     identities = {"autoregressive": common | models, verifier: common | models | rules}
     with progress("answers", 2 * len(asked)) as advance:
         found = answer(
