@@ -41,7 +41,7 @@ from ..controllers.length import (
     RateOptimal,
 )
 from ..controllers.length.trained import head_source, lag_free_source
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..data_gen.replay import Looked
 from ..data_gen.trace import Trace
 from ..infer.decoder import SpeculativeDecoder
@@ -294,7 +294,7 @@ def run_ablation(settings: Ablation, folder: Path, console: Console) -> dict[str
     """
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, device=settings.device)
     costs = {_label(str(name)): CostModel.load(str(name)) for name in settings.costs}
-    warp = Warp(settings.temperature, settings.top_k, settings.top_p)
+    warp = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
     families = baselines(greedy=warp.temperature == 0)
     for controller in settings.controllers:
         name, _, path = controller.partition("=")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 
 CONSTANT = tuple(range(1, 9))  # draft lengths that constant assistance is tuned over
 
@@ -34,7 +34,7 @@ ASSISTED = {f"transformers-assisted-{k}": Assistance(k) for k in CONSTANT} | {
 }
 
 
-def sampling_options(warp: Warp) -> dict[str, Any]:
+def sampling_options(warp: SamplingParams) -> dict[str, Any]:
     """Keywords of transformers' ``generate`` that sample under ``warp``."""
     if warp.temperature == 0:
         return {"do_sample": False}
@@ -56,7 +56,9 @@ class Transformers:
     configuration for the next; it is set anew only when another form of assistance takes its turn, as each has its own.
     """
 
-    def __init__(self, target: PreTrainedModel, draft: PreTrainedModel, warp: Warp, max_new_tokens: int) -> None:
+    def __init__(
+        self, target: PreTrainedModel, draft: PreTrainedModel, warp: SamplingParams, max_new_tokens: int
+    ) -> None:
         self.target: Any = target
         self.draft: Any = draft
         self.learnt = {name: vars(assistance).copy() for name, assistance in ASSISTED.items()}

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from ..controllers.errors import InputError
 from ..controllers.length import CumulativeConfidence, Fixed, LengthController
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..infer.cached_model import CachedModel
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
@@ -65,7 +65,7 @@ def speedup(a: Times, b: Times) -> tuple[float, float, float]:
 def bench_decode(
     decoder: SpeculativeDecoder,
     prompts: list[list[int]],
-    warp: Warp,
+    warp: SamplingParams,
     *,
     max_new_tokens: int,
     repeats: int,

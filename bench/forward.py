@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..infer.cached_model import CachedModel
-from ..infer.models import load_causal_lm
+from ..infer.loading import load_causal_lm
 
 READ = (1, 2, 3, 4, 5, 7, 9, 13)
 CONTEXT = 128  # tokens in the cache before

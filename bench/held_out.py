@@ -16,15 +16,15 @@ import torch
 from ..controllers.acceptance_head import AcceptanceHead
 from ..controllers.errors import InputError
 from ..controllers.length import HeadSource, Judged, LengthController
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow, load_prompts
 from ..data_gen.replay import Looked, replay
 from ..data_gen.rollout import roll_out
 from ..data_gen.trace import Trace, trace
-from ..infer.chance import Chance
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
 from ..infer.prompting import encode_prompt
+from ..infer.random_source import RandomSource
 
 CHUNK = 20  # prompts that are rolled out together: the least that a killed run loses
 
@@ -89,7 +89,7 @@ class Texts:
         seed: decides every toss, together with a prompt's id.
     """
 
-    def __init__(self, decoder: SpeculativeDecoder, warp: Warp, max_new_tokens: int, seed: int) -> None:
+    def __init__(self, decoder: SpeculativeDecoder, warp: SamplingParams, max_new_tokens: int, seed: int) -> None:
         self.decoder, self.warp, self.max_new_tokens, self.seed = decoder, warp, max_new_tokens, seed
 
     def traces(self, chunk: Chunk) -> list[Trace]:
@@ -105,7 +105,7 @@ class Texts:
         )
         return [
             trace(
-                decoder.target, draft, prompt, text.tokens, budget, self.warp, Chance(self._seed("y", row)),
+                decoder.target, draft, prompt, text.tokens, budget, self.warp, RandomSource(self._seed("y", row)),
                 decoder.stop_tokens,
             )
             for row, prompt, text in zip(chunk.prompts, prompts, texts, strict=True)

@@ -15,8 +15,8 @@ from ..infer import decoder as loop
 from ..infer import draft as drafting
 from ..infer.cached_model import CachedModel
 from ..infer.decoder import SpeculativeDecoder
+from ..infer.distribution import TokenDistribution
 from ..infer.generation import Generation
-from ..infer.law import Law
 
 
 @dataclass
@@ -48,8 +48,8 @@ def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dic
             (CachedModel, "forward", lambda model, tokens: f"{names[id(model)]}: {_what(model, tokens)}"),
             (CachedModel, "keep", lambda *_: "caches rolled back"),
             (CachedModel, "start", lambda *_: "caches allocated"),
-            (Law, "under", lambda *_: "logits to distributions (top-k, softmax)"),
-            (Law, "sample", lambda *_: "drawing tokens"),
+            (TokenDistribution, "under", lambda *_: "logits to distributions (top-k, softmax)"),
+            (TokenDistribution, "sample", lambda *_: "drawing tokens"),
             (decoder, "verify", lambda *_: "verification"),
             (drafting, "as_row", lambda *_: "tokens to tensors"),
             (loop, "as_row", lambda *_: "tokens to tensors"),

@@ -26,7 +26,7 @@ from ..infer.decoder import SpeculativeDecoder
 from ..infer.early_exit import EarlyExit
 from ..infer.encoder_decoder import cached
 from ..infer.lengths import load_length
-from ..infer.models import load_model, load_tokenizer
+from ..infer.loading import load_model, load_tokenizer
 from ..infer.routing import Routing, Way
 from .decoding import measure
 from .router_headline import headline, no_help_loss, overhead

@@ -10,7 +10,7 @@ from typing import Any
 from .calibration import parse_calibration
 from .errors import InputError
 from .fingerprint import PairFingerprint
-from .warp import Warp
+from .sampling import SamplingParams
 
 TYPE = "acceptance-head"
 SCHEMA_VERSION = 1
@@ -47,7 +47,7 @@ class ControllerConfig:
     target: str
     draft: str
     fingerprint: PairFingerprint
-    warp: Warp
+    warp: SamplingParams
     w_acc: float
     w_rej: float
     mixing: float
@@ -95,9 +95,9 @@ class ControllerConfig:
             if not isinstance(values[name], kind) or isinstance(values[name], bool):
                 raise InputError(f"{name}={values[name]!r}: has the wrong type in {CONFIG}")
         fingerprint = exactly(values["fingerprint"], {entry.name for entry in fields(PairFingerprint)}, "fingerprint")
-        warp = exactly(values["warp"], {entry.name for entry in fields(Warp)}, "warp")
+        warp = exactly(values["warp"], {entry.name for entry in fields(SamplingParams)}, "warp")
         try:
-            values |= {"fingerprint": PairFingerprint(**fingerprint), "warp": Warp(**warp)}
+            values |= {"fingerprint": PairFingerprint(**fingerprint), "warp": SamplingParams(**warp)}
         except TypeError as error:
             raise InputError(f"warp={warp}: a value has the wrong type in {CONFIG}") from error
         return cls(**values)

@@ -17,7 +17,7 @@ from .calibration import sigmoid
 from .errors import InputError
 from .fingerprint import PairFingerprint
 from .origin import Origin
-from .warp import Warp
+from .sampling import SamplingParams
 
 TYPE = "acceptance-features"
 SCHEMA_VERSION = 1
@@ -61,7 +61,7 @@ class FeatureModel:
             raise InputError(f"mean={self.mean}: must be in [0, 1]")
 
     def probability(self, confidence: float, top: float, entropy: float) -> float:
-        """Chance of acceptance from q(y), max q and H(q)."""
+        """RandomSource of acceptance from q(y), max q and H(q)."""
         x, y, z = features(confidence, top, entropy)
         return sigmoid(self.bias + self.confidence * x + self.doubt * y + self.entropy * z)
 
@@ -83,7 +83,7 @@ class FeatureModel:
             origin = data["origin"]
             pair = PairFingerprint(**origin["fingerprint"])
             values = {entry.name: data[entry.name] for entry in fields(cls)}
-            values["origin"] = Origin(origin["target"], origin["draft"], pair, Warp(**origin["warp"]))
+            values["origin"] = Origin(origin["target"], origin["draft"], pair, SamplingParams(**origin["warp"]))
             return cls(**values)
         except OSError as error:
             raise InputError(f"{file}: cannot be read ({error.strerror})") from error

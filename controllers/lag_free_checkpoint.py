@@ -13,7 +13,7 @@ from .errors import InputError
 from .fingerprint import PairFingerprint
 from .lag_free_head import LagFreeHead
 from .origin import Origin
-from .warp import Warp
+from .sampling import SamplingParams
 
 TYPE = "lag-free-head"
 SCHEMA_VERSION = 2
@@ -117,9 +117,11 @@ class LagFreeConfig:
         values = exactly(data, keys, CONFIG)
         origin = exactly(values["origin"], {entry.name for entry in fields(Origin)}, "origin")
         pair = exactly(origin["fingerprint"], {entry.name for entry in fields(PairFingerprint)}, "fingerprint")
-        warp = exactly(origin["warp"], {entry.name for entry in fields(Warp)}, "warp")
+        warp = exactly(origin["warp"], {entry.name for entry in fields(SamplingParams)}, "warp")
         try:
-            values["origin"] = Origin(origin["target"], origin["draft"], PairFingerprint(**pair), Warp(**warp))
+            values["origin"] = Origin(
+                origin["target"], origin["draft"], PairFingerprint(**pair), SamplingParams(**warp)
+            )
             return cls(**{entry.name: values[entry.name] for entry in fields(cls)})
         except TypeError as error:
             raise InputError(f"{CONFIG}: a value has the wrong type ({error})") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .errors import InputError
 from .fingerprint import PairFingerprint
-from .warp import Warp
+from .sampling import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Origin:
     target: str
     draft: str
     fingerprint: PairFingerprint
-    warp: Warp
+    warp: SamplingParams
 
     def check_pair(self, fingerprint: PairFingerprint) -> None:
         """Raises InputError, naming what differs, unless this is the model pair the controller was trained for."""
@@ -29,7 +29,7 @@ class Origin:
                 f"another {' and '.join(differing)} is given; load that pair, or train a controller for this one"
             )
 
-    def check_warp(self, warp: Warp) -> None:
+    def check_warp(self, warp: SamplingParams) -> None:
         """Warns if ``warp`` is not the one of the training data: the text stays correct, the stops may be worse."""
         if warp != self.warp:
             warnings.warn(

@@ -12,10 +12,10 @@ from rich.console import Console
 from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.fingerprint import PairFingerprint
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..infer.cached_model import CachedModel
 from ..infer.decoder import stop_tokens_of
-from ..infer.models import check_same_tokenizer, load_causal_lm, load_tokenizer
+from ..infer.loading import check_same_tokenizer, load_causal_lm, load_tokenizer
 from .dataset import SCHEMA_VERSION, DatasetWriter, Row
 from .generator import Generator, Item, write_shards
 from .labels import label
@@ -34,7 +34,7 @@ class AcceptanceGenerator(Generator[Row]):
 
     def __init__(self, settings: AcceptanceData) -> None:
         self.settings = settings
-        self.warp = Warp(settings.temperature, settings.top_k, settings.top_p)
+        self.warp = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
         trust = settings.trust_remote_code
         tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
         check_same_tokenizer(tokenizer, load_tokenizer(settings.draft, trust_remote_code=trust))

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..infer.cached_model import CachedModel
-from ..infer.chance import draw
+from ..infer.random_source import draw
 from .rollout import PaddedPrompts, Rollout, left_pad
 
 MAX_SCORES = 1 << 22  # logits held at once, B·T·V: larger pieces cost a CPU more in fresh memory than they save
@@ -25,7 +25,7 @@ def label(
     prompts: list[list[int]],
     rollouts: list[Rollout],
     uniforms: Tensor,
-    warp: Warp,
+    warp: SamplingParams,
 ) -> list[tuple[list[int], list[float]]]:
     """(Y, P) for every rollout.
 
@@ -48,7 +48,7 @@ def _label_chunk(
     prompts: list[list[int]],
     rollouts: list[Rollout],
     uniforms: Tensor,
-    warp: Warp,
+    warp: SamplingParams,
 ) -> list[tuple[list[int], list[float]]]:
     text, longest = align(prompts, rollouts, target.device)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from ..controllers.fingerprint import PairFingerprint
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation
 from .dataset import SCHEMA_VERSION, ShardWriter, read_shards
@@ -103,7 +103,7 @@ class RoundsGenerator(Generator[RoundsRow]):
             "target": s.target,
             "draft": s.draft,
             "fingerprint": self.pair.as_dict(),
-            "warp": Warp(s.temperature, s.top_k, s.top_p).as_dict(),
+            "warp": SamplingParams(s.temperature, s.top_k, s.top_p).as_dict(),
             "seed": s.seed,
             "length": s.length,
             "threshold": s.threshold,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..infer.cached_model import CachedModel
 from .labels import MAX_SCORES, align, stack
 from .rollout import Rollout
@@ -21,7 +21,7 @@ def overlap(
     draft: CachedModel,
     prompts: list[list[int]],
     rollouts: list[Rollout],
-    warp: Warp,
+    warp: SamplingParams,
 ) -> list[list[float]]:
     """Σ_v min(p_i, q_i) of every rollout's tokens; both distributions warped.
 
@@ -38,7 +38,7 @@ def overlap(
 
 
 def _overlap_chunk(
-    target: CachedModel, draft: CachedModel, prompts: list[list[int]], rollouts: list[Rollout], warp: Warp
+    target: CachedModel, draft: CachedModel, prompts: list[list[int]], rollouts: list[Rollout], warp: SamplingParams
 ) -> list[list[float]]:
     def scores(model: CachedModel) -> Tensor:  # (B, T, V)
         # The texts that the rollouts follow: an encoder-decoder's begins with its start token.

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..infer.cache import PreallocatedCache
 from ..infer.cached_model import CachedModel
-from ..infer.chance import draw
+from ..infer.random_source import draw
 
 WIDEST = 128  # tokens a distribution may hold for the rollouts to keep it: beyond, memory would be dearer than time
 REFILL_AT = 0.75  # refill once this share of the batch or less is running: each refill copies the cache
@@ -72,7 +72,7 @@ def roll_out(
     model: CachedModel,
     prompts: list[list[int]],
     uniforms: list[Tensor],
-    warp: Warp,
+    warp: SamplingParams,
     stop_tokens: frozenset[int],
     *,
     batch_size: int,
@@ -109,7 +109,7 @@ class Rollouts:
         model: CachedModel,
         prompts: list[list[int]],
         uniforms: list[Tensor],
-        warp: Warp,
+        warp: SamplingParams,
         stop_tokens: frozenset[int],
         on_done: Callable[[int], None],
     ) -> None:

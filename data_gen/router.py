@@ -14,15 +14,15 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..controllers.fingerprint import model_fingerprint, tokenizer_fingerprint
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..infer.arms import load_arms
 from ..infer.cache import as_row
 from ..infer.cached_model import CachedModel
 from ..infer.decoder import stop_tokens_of
 from ..infer.early_exit import FirstLayers
 from ..infer.encoder_decoder import cached
+from ..infer.loading import load_model, load_tokenizer
 from ..infer.machine import machine
-from ..infer.models import load_model, load_tokenizer
 from ..infer.step_times import step_times
 from .dataset import SCHEMA_VERSION
 from .generator import Generator, Item, write_shards
@@ -31,7 +31,7 @@ from .rollout import Rollout, left_pad, roll_out
 from .router_dataset import TIMES, RouterRow, RouterWriter, Times
 from .settings import RouterData
 
-GREEDY = Warp(0.0, None)
+GREEDY = SamplingParams(0.0, None)
 
 
 class RouterGenerator(Generator[RouterRow]):
@@ -45,7 +45,7 @@ class RouterGenerator(Generator[RouterRow]):
 
     def __init__(self, settings: RouterData) -> None:
         self.settings = settings
-        self.warp = Warp(settings.temperature, settings.top_k, settings.top_p)
+        self.warp = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
         trust = settings.trust_remote_code
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(settings.target, trust_remote_code=trust)
         model = load_model(settings.target, dtype=settings.dtype, device=settings.device, trust_remote_code=trust)
@@ -114,7 +114,7 @@ class RouterGenerator(Generator[RouterRow]):
         return 1.0 if one == other else float(self.rouge.score(one, other)["rougeL"].fmeasure)
 
     def _roll_out(
-        self, model: CachedModel, prompts: list[list[int]], budgets: list[Tensor], warp: Warp
+        self, model: CachedModel, prompts: list[list[int]], budgets: list[Tensor], warp: SamplingParams
     ) -> list[Rollout]:
         if model.takes_holes:
             size = self.settings.batch_size

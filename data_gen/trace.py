@@ -16,12 +16,12 @@ from torch import Tensor
 from ..controllers.length import MAX_DRAFT
 from ..controllers.lookup import NOTHING, Lookup, Recalled
 from ..controllers.said import Said, all_said
-from ..controllers.warp import Warp
-from ..infer.branches import Branches
+from ..controllers.sampling import SamplingParams
 from ..infer.cache import as_row
 from ..infer.cached_model import CachedModel
-from ..infer.chance import Chance
-from ..infer.law import Law
+from ..infer.distribution import TokenDistribution
+from ..infer.random_source import RandomSource
+from ..infer.tree_mask import TreeMask
 
 END = -1  # nothing is drafted after this node
 
@@ -62,8 +62,8 @@ def trace(
     prompt: list[int],
     text: list[int],
     budget: int,
-    warp: Warp,
-    chance: Chance,
+    warp: SamplingParams,
+    chance: RandomSource,
     stop_tokens: frozenset[int],
 ) -> Trace:
     """Trace ``text``, which the target said after ``prompt`` under ``warp``, up to ``budget`` tokens."""
@@ -79,8 +79,8 @@ def _trace_text(
     prompt: list[int],
     text: list[int],
     budget: int,
-    warp: Warp,
-    chance: Chance,
+    warp: SamplingParams,
+    chance: RandomSource,
 ) -> Trace:
     """The nodes at the text's positions; leaves both models with the text in their caches, and room for all drafts."""
     read = as_row([*prompt, *text[:-1]], target.device)
@@ -88,7 +88,7 @@ def _trace_text(
         model.start(read.shape[1] + MAX_DRAFT * len(text))
     p_logits, _ = target.forward(read, keep=len(text))
     q_logits, states = draft.forward(read, keep=len(text))
-    p, q = Law.under(warp, p_logits[0]), Law.under(warp, q_logits[0], target.vocab_size)
+    p, q = TokenDistribution.under(warp, p_logits[0]), TokenDistribution.under(warp, q_logits[0], target.vocab_size)
     # p(x) = 0 can only come of rounding, where the text was read in other company.
     kept = chance.accept([min(1.0, b / a) if a > 0 else 0.0 for a, b in zip(p.of(text), q.of(text), strict=True)])
     tokens = [
@@ -115,8 +115,8 @@ def _trace_beside(
     target: CachedModel,
     draft: CachedModel,
     start: int,
-    warp: Warp,
-    chance: Chance,
+    warp: SamplingParams,
+    chance: RandomSource,
     stop_tokens: frozenset[int],
 ) -> None:
     """Add what is drafted after rejected tokens: for each level of all branches a forward of the draft.
@@ -137,9 +137,9 @@ def _trace_beside(
         if not level:
             break
         column = draft.length
-        branches = Branches(start, [above[node] for node in level])
+        branches = TreeMask(start, [above[node] for node in level])
         logits, hidden = draft.forward(as_row([tokens[node] for node in level], draft.device), branches=branches)
-        law = Law.under(warp, logits[0], target.vocab_size)
+        law = TokenDistribution.under(warp, logits[0], target.vocab_size)
         drawn = [law.sample(row, chance) for row in range(len(level))]
         chosen = law.of(drawn)
         for row, node in enumerate(level):
@@ -154,9 +154,9 @@ def _trace_beside(
         tokens += drawn
         states.append(hidden[0].float().cpu())
     if read:
-        branches = Branches(start, [above[node] for node in read])
+        branches = TreeMask(start, [above[node] for node in read])
         logits, _ = target.forward(as_row([tokens[node] for node in read], target.device), branches=branches)
-        p = Law.under(warp, logits[0]).of(tokens[length:])
+        p = TokenDistribution.under(warp, logits[0]).of(tokens[length:])
         traced.accept += _acceptances(p, traced.q[length:])
     traced.states = torch.cat(states)
 

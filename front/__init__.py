@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .controllers.checkpoint import load_controller
-    from .controllers.warp import Warp
+    from .controllers.sampling import SamplingParams
     from .infer.decoder import SpeculativeDecoder
 
     __version__: str
 
-__all__ = ["SpeculativeDecoder", "Warp", "__version__", "load_controller"]
+__all__ = ["SamplingParams", "SpeculativeDecoder", "__version__", "load_controller"]
 
 _HOMES = {
     "SpeculativeDecoder": ".infer.decoder",
-    "Warp": ".controllers.warp",
+    "SamplingParams": ".controllers.sampling",
     "load_controller": ".controllers.checkpoint",
 }
 

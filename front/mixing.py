@@ -19,7 +19,7 @@ from .bench.cost import Cost
 from .bench.held_out import Texts, held_out
 from .bench.mixing_settings import Mixing
 from .bench.sweep import PAPER_RATIO, Head, summarise
-from .controllers.warp import Warp
+from .controllers.sampling import SamplingParams
 from .infer.decoder import SpeculativeDecoder
 from .sweep import replayed, train_heads, training_data
 from .train.acceptance import checked_manifest
@@ -42,7 +42,7 @@ def run_mixing(study: Mixing, folder: Path, console: Console) -> dict[str, Any]:
             first = study.sweep(draft, temperature, study.mixings[0], domains)
             data = training_data(first, folder, console)
             manifest = checked_manifest(data)
-            warp = Warp(first.temperature, first.top_k, first.top_p)
+            warp = SamplingParams(first.temperature, first.top_k, first.top_p)
             judged_on = [row for row in load_rows(data) if is_validation(row.prompt_id, study.validation_fraction)]
             positions = read_positions(decoder.drafts[0], judged_on, warp)
             texts = Texts(decoder, warp, study.max_new_tokens, study.seed)

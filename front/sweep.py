@@ -27,7 +27,7 @@ from .bench.workload import CostWorkload
 from .controllers.acceptance_head import AcceptanceHead
 from .controllers.errors import InputError
 from .controllers.fingerprint import PairFingerprint
-from .controllers.warp import Warp
+from .controllers.sampling import SamplingParams
 from .data_gen.acceptance import make_acceptance_data
 from .data_gen.dataset import read_dataset, replacing
 from .data_gen.prompts import load_prompts
@@ -60,7 +60,10 @@ def run_sweep(settings: Sweep, folder: Path, cost: Path | None, console: Console
     _check_apart(data, chunks)
     heads = train_heads(settings, data, manifest, folder, console)
     texts = Texts(
-        decoder, Warp(settings.temperature, settings.top_k, settings.top_p), settings.max_new_tokens, settings.seed
+        decoder,
+        SamplingParams(settings.temperature, settings.top_k, settings.top_p),
+        settings.max_new_tokens,
+        settings.seed,
     )
     columns = (TextColumn("chunks of prompts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:

@@ -13,12 +13,12 @@ import torch
 
 from ..controllers.length import MAX_DRAFT, LengthController
 from ..controllers.lookup import Lookup
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from .cached_model import CachedModel
-from .chance import Chance
+from .distribution import TokenDistribution
 from .draft import NO_DRAFT, Chain, Draft
 from .generation import Generation, Round
-from .law import Law
+from .random_source import RandomSource
 from .rows import Rows
 from .verify import Verifier
 
@@ -31,7 +31,7 @@ class Row:
 
     generation: Generation
     budget: int
-    chance: Chance
+    chance: RandomSource
     length: LengthController
     text: list[int]
 
@@ -54,7 +54,7 @@ class Batch:
         rows: list[Row],
         *,
         verify: Verifier,
-        warp: Warp,
+        warp: SamplingParams,
         stop_tokens: frozenset[int],
     ) -> None:
         self.rows, self.verify, self.warp, self.stop_tokens = rows, verify, warp, stop_tokens
@@ -98,7 +98,7 @@ class Batch:
             size = self.guessed.model.vocab_size
             ends = [next((i for i, token in enumerate(p) if token >= size), len(p)) for p in prompts]
             self.guessed.read([prompt[:end] for prompt, end in zip(prompts, ends, strict=True)], last=True)
-        p = Law.under(self.warp, logits[:, -1])
+        p = TokenDistribution.under(self.warp, logits[:, -1])
         for i, row in enumerate(self.rows):
             row.length.start_text()
             row.generation.stats.n_target_forwards += 1
@@ -113,7 +113,7 @@ class Batch:
         ]
         logits, _ = self.read.read(new, last=False)
         width = logits.shape[1]
-        p = Law.under(self.warp, logits.flatten(0, 1))  # row by row, K + 1 of each
+        p = TokenDistribution.under(self.warp, logits.flatten(0, 1))  # row by row, K + 1 of each
         kept = [*self.read.lengths]
         verified = [i for i, tokens in enumerate(new) if tokens]
         for i in verified:
@@ -123,7 +123,7 @@ class Batch:
             self.guessed.forget([min(pair) for pair in zip(kept, self.guessed.lengths, strict=True)])
         return [self.rows[i] for i in verified], max(len(draft.tokens) for draft in drafts)
 
-    def _judge(self, row: Row, p: Law, draft: Draft) -> int:
+    def _judge(self, row: Row, p: TokenDistribution, draft: Draft) -> int:
         """Verify one row's draft by the target's distributions ``p``; how much of the text the caches keep."""
         verdict = self.verify(p, draft, row.chance)
         if draft.tokens:
@@ -144,7 +144,7 @@ class Batch:
         while any(chain.drafting for chain in chains):
             reading = [chain.unread if chain.drafting else [] for chain in chains]
             logits, hidden = guessed.read(reading, last=True)
-            q = Law.under(self.warp, logits[:, -1], vocab_size)  # of every row
+            q = TokenDistribution.under(self.warp, logits[:, -1], vocab_size)  # of every row
             for i, chain in enumerate(chains):
                 if chain.drafting:
                     chain.add(q.part(i, i + 1), logits[i], hidden[i])

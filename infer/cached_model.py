@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..controllers.errors import InputError
-from .branches import Branches
 from .cache import PreallocatedCache
 from .hidden import forward_with_hidden
 from .lean_llama import LeanLlama
+from .tree_mask import TreeMask
 
 
 class CachedModel:
@@ -123,7 +123,7 @@ class CachedModel:
         keep: int | None = None,
         padding: Tensor | None = None,
         positions: Tensor | None = None,
-        branches: Branches | None = None,
+        branches: TreeMask | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Read ``tokens`` (B, n) after what was read before.
 
@@ -172,7 +172,7 @@ class CachedModel:
             logits, hidden = forward_with_hidden(self.model, self.call, **inputs)
         return logits[:, -keep:], hidden[:, -keep:]
 
-    def _read_paths(self, tokens: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
+    def _read_paths(self, tokens: Tensor, branches: TreeMask) -> tuple[Tensor, Tensor]:
         """The batch form of a tree: each path down to a leaf is a row, with a copy of what it sees of the cache."""
         first = self.length
         paths = branches.paths(first)

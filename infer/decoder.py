@@ -23,25 +23,25 @@ from ..controllers.errors import InputError
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle, RateOptimal
 from ..controllers.lookup import Lookup
 from ..controllers.router import Router
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from .batch import Batch, Row
-from .branches import Branches, ancestors_of
 from .cache import as_row
 from .cached_model import CachedModel
-from .chance import Chance
 from .custom_generate import custom_generate
+from .distribution import TokenDistribution
 from .draft import NO_DRAFT, Chain, Draft, draft_chain, merge
 from .draft_beam import Beams, draft_beams
 from .draft_tree import count_nodes, draft_tree, parse_expansions
 from .encoder_decoder import cached
 from .foresight import foresee
 from .generation import Generation, Round
-from .law import Law
 from .lengths import AUTO, load_length, quick_costs
 from .models import check_same_tokenizer, load_model, load_tokenizer
 from .prompting import Prompt, encode_prompt, is_batch
+from .random_source import RandomSource
 from .routing import Routing, Way, load_routing
 from .text_stream import TextStream
+from .tree_mask import TreeMask, ancestors_of
 from .verify import SELECTIONS, VERIFIERS, parse_verifier
 from .verify.otm import MOST, unknowns
 
@@ -287,9 +287,13 @@ class SpeculativeDecoder:
                     )
                     for i, one in enumerate(prompt)
                 ]
-            return self._generate_batch(prompt, max_new_tokens, Warp(temperature, top_k, top_p), seed, chat, system)
+            return self._generate_batch(
+                prompt, max_new_tokens, SamplingParams(temperature, top_k, top_p), seed, chat, system
+            )
         one = cast(Prompt, prompt)  # what is no batch
-        generation, rounds = self._start(one, max_new_tokens, Warp(temperature, top_k, top_p), seed, chat, system)
+        generation, rounds = self._start(
+            one, max_new_tokens, SamplingParams(temperature, top_k, top_p), seed, chat, system
+        )
         for tokens in rounds:
             if on_tokens is not None:
                 on_tokens(tokens)
@@ -298,7 +302,13 @@ class SpeculativeDecoder:
         return generation
 
     def _generate_batch(
-        self, prompts: list[Prompt], max_new_tokens: int, warp: Warp, seed: int, chat: bool, system: str | None
+        self,
+        prompts: list[Prompt],
+        max_new_tokens: int,
+        warp: SamplingParams,
+        seed: int,
+        chat: bool,
+        system: str | None,
     ) -> list[Generation]:
         generations = [
             Generation(encode_prompt(self.tokenizer, prompt, chat=chat, system=system)) for prompt in prompts
@@ -307,7 +317,7 @@ class SpeculativeDecoder:
         self.length.check_warp(warp)
         self._check_transport(warp)
         rows = [
-            Row(generation, budget, Chance(seed + i), copy(self.length), [*generation.prompt_tokens])
+            Row(generation, budget, RandomSource(seed + i), copy(self.length), [*generation.prompt_tokens])
             for i, (generation, budget) in enumerate(zip(generations, budgets, strict=True))
         ]
         for row in rows:
@@ -339,7 +349,7 @@ class SpeculativeDecoder:
         """Like :meth:`generate`, but yields the text piece by piece as rounds complete."""
         if self.tokenizer is None:
             raise InputError("stream: text needs a tokenizer; pass one to SpeculativeDecoder")
-        _, rounds = self._start(prompt, max_new_tokens, Warp(temperature, top_k, top_p), seed, chat, system)
+        _, rounds = self._start(prompt, max_new_tokens, SamplingParams(temperature, top_k, top_p), seed, chat, system)
         text = TextStream(self.tokenizer)
         for tokens in rounds:
             yield text.push(tokens)
@@ -353,7 +363,7 @@ class SpeculativeDecoder:
         return custom_generate(self, model, input_ids, **prepared)
 
     def _start(
-        self, prompt: Prompt, max_new_tokens: int, warp: Warp, seed: int, chat: bool, system: str | None
+        self, prompt: Prompt, max_new_tokens: int, warp: SamplingParams, seed: int, chat: bool, system: str | None
     ) -> tuple[Generation, Iterator[list[int]]]:
         generation = Generation(encode_prompt(self.tokenizer, prompt, chat=chat, system=system))
         budget = self._budget(len(generation.prompt_tokens), max_new_tokens)
@@ -367,7 +377,7 @@ class SpeculativeDecoder:
         self._inform(self.length, generation, budget)
         if budget < max_new_tokens:
             generation.finish_reason = "context"
-        return generation, self.rounds(generation, warp, budget, Chance(seed))
+        return generation, self.rounds(generation, warp, budget, RandomSource(seed))
 
     def _budget(self, prompt_length: int, max_new_tokens: int) -> int:
         if max_new_tokens < 1:
@@ -383,7 +393,7 @@ class SpeculativeDecoder:
         if isinstance(length, Oracle):
             length.agrees = foresee(self.target, self.drafts[0], generation.prompt_tokens, budget, self.stop_tokens)
 
-    def _check_transport(self, warp: Warp) -> None:
+    def _check_transport(self, warp: SamplingParams) -> None:
         """Refuse a warp under which optimal transport would have too many unknowns, before the first token."""
         proposals = prod(self.tree or (1,))
         tokens = min(warp.support or self.target.vocab_size, self.target.vocab_size)
@@ -398,7 +408,9 @@ class SpeculativeDecoder:
         return [Way(self.drafts, self.length)] if self.routing is None else self.routing.ways
 
     @torch.inference_mode()
-    def rounds(self, generation: Generation, warp: Warp, budget: int, chance: Chance) -> Iterator[list[int]]:
+    def rounds(
+        self, generation: Generation, warp: SamplingParams, budget: int, chance: RandomSource
+    ) -> Iterator[list[int]]:
         """Fill ``generation`` round by round, yielding each round's new tokens. The decoding loop itself.
 
         Invariant between rounds: both caches hold a prefix of ``text``; the target's lacks exactly the last token.
@@ -419,7 +431,7 @@ class SpeculativeDecoder:
         length.start_text()
         for draft in drafts:  # the others are idle: they do not even read the prompt
             self._read_prompt(draft, generation.prompt_tokens, prompt, room)
-        first = Law.under(warp, logits[0]).sample(0, chance)
+        first = TokenDistribution.under(warp, logits[0]).sample(0, chance)
         stats.n_target_forwards += 1
         stats.prefill_seconds = time.perf_counter() - started
         text += generation.record(Round([], [], [first]), self.stop_tokens)
@@ -439,7 +451,7 @@ class SpeculativeDecoder:
             read = as_row([text[-1], *proposal.tokens], target.device)
             branches = None if self.tree is None or not proposal.tokens else _below_last(proposal, len(text))
             logits, _ = target.forward(read, branches=branches)
-            verdict = self.verify(Law.under(warp, logits[0]), proposal, chance)
+            verdict = self.verify(TokenDistribution.under(warp, logits[0]), proposal, chance)
             if proposal.tokens:
                 length.end_round(len(proposal.tokens), verdict.accepted)
 
@@ -460,7 +472,7 @@ class SpeculativeDecoder:
         if self.routing is not None and embedding is not None and generation.arm is not None and stats.seconds > 0:
             self.routing.router.learn(embedding, generation.arm, (stats.n_generated - 1) / stats.seconds)
 
-    def _choose(self, hidden: Tensor, generation: Generation, chance: Chance) -> tuple[Way, Tensor | None]:
+    def _choose(self, hidden: Tensor, generation: Generation, chance: RandomSource) -> tuple[Way, Tensor | None]:
         """How to decode this prompt, and with a router the embedding (d,) it chose by, from the prompt's ``hidden``."""
         if self.routing is None:
             return Way(self.drafts, self.length), None
@@ -477,7 +489,13 @@ class SpeculativeDecoder:
             draft.forward(unread, keep=1)
 
     def _propose(
-        self, draft: CachedModel, length: LengthController, lookup: Lookup, warp: Warp, chance: Chance, longest: int
+        self,
+        draft: CachedModel,
+        length: LengthController,
+        lookup: Lookup,
+        warp: SamplingParams,
+        chance: RandomSource,
+        longest: int,
     ) -> Draft:
         """A draft after the lookup's text, up to ``longest`` tokens deep."""
         unread = lookup.text[draft.length :]
@@ -494,7 +512,9 @@ class SpeculativeDecoder:
             vocab_size=vocab_size, deepest=longest, stop_tokens=self.stop_tokens, replacement=self.verifier != "mcss",
         )  # fmt: skip
 
-    def _search(self, model: CachedModel, unread: list[int], warp: Warp, chance: Chance, longest: int) -> Draft:
+    def _search(
+        self, model: CachedModel, unread: list[int], warp: SamplingParams, chance: RandomSource, longest: int
+    ) -> Draft:
         """The best of ``model``'s beams after a text of which it has read all but ``unread``."""
         assert self.beams is not None
         # A step of one token leaves nothing to choose jointly: it is drawn (Qin et al. 2025, after Definition 3.1).
@@ -511,10 +531,10 @@ class SpeculativeDecoder:
         return self.length.k
 
 
-def _below_last(draft: Draft, length: int) -> Branches:
+def _below_last(draft: Draft, length: int) -> TreeMask:
     """Where the text's last token, at column ``length`` - 1, and the nodes below it stand in the target's cache."""
     above = [[length + node for node in ancestors_of(draft.parents, node)] for node in range(len(draft.tokens))]
-    return Branches(length - 1, [[], *([length - 1, *columns] for columns in above)])
+    return TreeMask(length - 1, [[], *([length - 1, *columns] for columns in above)])
 
 
 def _can_read(draft: CachedModel, tokens: list[int]) -> bool:

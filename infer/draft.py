@@ -11,12 +11,12 @@ from torch import Tensor
 
 from ..controllers.length import LengthController, Step
 from ..controllers.lookup import Lookup, Recalled
-from ..controllers.warp import Warp
-from .branches import ancestors_of
+from ..controllers.sampling import SamplingParams
 from .cache import as_row
 from .cached_model import CachedModel
-from .chance import Chance
-from .law import Law
+from .distribution import TokenDistribution
+from .random_source import RandomSource
+from .tree_mask import ancestors_of
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Draft:
     """
 
     tokens: list[int]
-    laws: list[Law]
+    laws: list[TokenDistribution]
     parents: list[int]
     n_forwards: int
 
     @classmethod
-    def chain(cls, tokens: list[int], laws: list[Law]) -> Draft:
+    def chain(cls, tokens: list[int], laws: list[TokenDistribution]) -> Draft:
         """y_1 … y_K, each after the one before, each with a law and a forward of its own."""
         return cls(tokens, laws, list(range(-1, len(tokens) - 1)), len(tokens))
 
@@ -45,7 +45,7 @@ class Draft:
         """(N, V) row i is the distribution token i was drawn from."""
         return torch.cat([law.dense for law in self.laws])
 
-    def ratios(self, p: Law) -> list[float]:
+    def ratios(self, p: TokenDistribution) -> list[float]:
         """p_i(y_i) / q_i(y_i) of a chain; q_i(y_i) > 0, since y_i was drawn from it."""
         drawn = [law.of([token])[0] for law, token in zip(self.laws, self.tokens, strict=True)]
         return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
@@ -94,7 +94,7 @@ class Chain:
         self,
         unread: list[int],
         controller: LengthController,
-        chance: Chance,
+        chance: RandomSource,
         longest: int,
         stop_tokens: frozenset[int],
         lookup: Lookup,
@@ -102,10 +102,10 @@ class Chain:
         self.unread, self.controller, self.chance = unread, controller, chance
         self.longest, self.stop_tokens, self.lookup = longest, stop_tokens, lookup
         self.tokens: list[int] = []
-        self.laws: list[Law] = []
+        self.laws: list[TokenDistribution] = []
         self.drafting = longest > 0 and controller.start_round()
 
-    def add(self, law: Law, logits: Tensor, hidden: Tensor) -> None:
+    def add(self, law: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
         """Draw the next token from ``law``, made of ``logits`` (…, V), which come from ``hidden`` (…, d)."""
         token = law.sample(0, self.chance)
         self.tokens.append(token)
@@ -128,12 +128,12 @@ class Chain:
         return Draft.chain(self.tokens, self.laws)
 
 
-def draft_chain(model: CachedModel, chain: Chain, warp: Warp, vocab_size: int) -> Draft:
+def draft_chain(model: CachedModel, chain: Chain, warp: SamplingParams, vocab_size: int) -> Draft:
     """Draft ``chain`` to its end; V = ``vocab_size`` is the target's.
 
     ``model`` is the draft model; its cache holds all of the text but what the chain has unread.
     """
     while chain.drafting:
         logits, hidden = model.forward(as_row(chain.unread, model.device), keep=1)
-        chain.add(Law.under(warp, logits[0], vocab_size), logits, hidden)
+        chain.add(TokenDistribution.under(warp, logits[0], vocab_size), logits, hidden)
     return chain.draft()

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import torch
 
 from ..controllers.errors import InputError
-from ..controllers.warp import Warp, require_finite
-from .branches import Branches
+from ..controllers.sampling import SamplingParams, require_finite
 from .cache import as_row
 from .cached_model import CachedModel
-from .chance import Chance
+from .distribution import TokenDistribution
 from .draft import NO_DRAFT, Draft
-from .law import Law
+from .random_source import RandomSource
+from .tree_mask import TreeMask
 
 MOST_BEAMS = 64
 
@@ -47,7 +47,7 @@ class Beams:
         if not 1 <= self.width <= MOST_BEAMS:
             raise InputError(f"beams={self.width}: give 1 to {MOST_BEAMS}")
 
-    def check_warp(self, warp: Warp, vocab_size: int) -> None:
+    def check_warp(self, warp: SamplingParams, vocab_size: int) -> None:
         """Refuse a warp that leaves fewer tokens than beams: the first token could not fill them.
 
         Raises:
@@ -73,7 +73,7 @@ class Beam:
     """
 
     tokens: list[int]
-    laws: list[Law]
+    laws: list[TokenDistribution]
     columns: list[int]
     log_q: float
 
@@ -83,8 +83,8 @@ def draft_beams(
     unread: list[int],
     beams: Beams,
     length: int,
-    warp: Warp,
-    chance: Chance,
+    warp: SamplingParams,
+    chance: RandomSource,
     *,
     vocab_size: int,
     stop_tokens: frozenset[int],
@@ -107,7 +107,7 @@ def draft_beams(
             logits, _ = model.forward(as_row(unread, model.device), keep=1)
             trunk = model.length
         else:
-            branches = Branches(trunk, [beam.columns for beam in live])
+            branches = TreeMask(trunk, [beam.columns for beam in live])
             first = model.length
             logits, _ = model.forward(as_row([beam.tokens[-1] for beam in live], model.device), branches=branches)
             live = [
@@ -115,7 +115,7 @@ def draft_beams(
             ]
         n_forwards += 1
         ended = [beam for beam in found if _ended(beam, stop_tokens)]
-        found = _spread(live, ended, Law.under(warp, logits[0], vocab_size), beams, chance)
+        found = _spread(live, ended, TokenDistribution.under(warp, logits[0], vocab_size), beams, chance)
     best = max(found, key=lambda beam: beam.log_q)
     model.keep(trunk, best.columns)
     return Draft(best.tokens, best.laws, list(range(-1, len(best.tokens) - 1)), n_forwards)
@@ -125,7 +125,9 @@ def _ended(beam: Beam, stop_tokens: frozenset[int]) -> bool:
     return bool(beam.tokens) and beam.tokens[-1] in stop_tokens
 
 
-def _spread(live: list[Beam], ended: list[Beam], law: Law, beams: Beams, chance: Chance) -> list[Beam]:
+def _spread(
+    live: list[Beam], ended: list[Beam], law: TokenDistribution, beams: Beams, chance: RandomSource
+) -> list[Beam]:
     """The next beams, of the ``live`` ones, whose next tokens have ``law``, and of those that have ``ended``."""
     most = max(beam.log_q for beam in (*live, *ended))  # by which all are divided: a long beam's may be tiny
     each = law.probabilities.double().cpu()  # (B, k)
@@ -147,7 +149,7 @@ def _spread(live: list[Beam], ended: list[Beam], law: Law, beams: Beams, chance:
     return spread
 
 
-def _choose(weights: torch.Tensor, beams: Beams, chance: Chance) -> list[int]:
+def _choose(weights: torch.Tensor, beams: Beams, chance: RandomSource) -> list[int]:
     """Up to W of the candidates with ``weights`` (C,) float64 above zero, heaviest first or in the order drawn."""
     possible = min(beams.width, int((weights > 0).sum()))
     if beams.argmax:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..controllers.errors import InputError
-from ..controllers.warp import Warp
-from .branches import Branches, ancestors_of
+from ..controllers.sampling import SamplingParams
 from .cache import as_row
 from .cached_model import CachedModel
-from .chance import Chance
+from .distribution import TokenDistribution
 from .draft import NO_DRAFT, Draft
-from .law import Law
+from .random_source import RandomSource
+from .tree_mask import TreeMask, ancestors_of
 from .verify.mcss import without
 
 MOST_NODES = 256
@@ -43,8 +43,8 @@ def draft_tree(
     model: CachedModel,
     unread: list[int],
     expansions: tuple[int, ...],
-    warp: Warp,
-    chance: Chance,
+    warp: SamplingParams,
+    chance: RandomSource,
     *,
     vocab_size: int,
     deepest: int,
@@ -61,7 +61,7 @@ def draft_tree(
     """
     tokens: list[int] = []
     parents: list[int] = []
-    laws: list[Law] = []
+    laws: list[TokenDistribution] = []
     level: list[int] = [-1]
     n_forwards, trunk = 0, 0
     for factor in expansions[:deepest]:
@@ -71,9 +71,9 @@ def draft_tree(
         else:
             above = [[trunk + ancestor for ancestor in ancestors_of(parents, node)] for node in level]
             read = as_row([tokens[node] for node in level], model.device)
-            logits, _ = model.forward(read, branches=Branches(trunk, above))
+            logits, _ = model.forward(read, branches=TreeMask(trunk, above))
         n_forwards += 1
-        law = Law.under(warp, logits[0], vocab_size)  # of each node of this level
+        law = TokenDistribution.under(warp, logits[0], vocab_size)  # of each node of this level
         coming: list[int] = []
         rows: list[int] = []
         for row, node in enumerate(level):

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..controllers.errors import InputError
-from .branches import Branches
 from .cached_model import CachedModel
+from .tree_mask import TreeMask
 
 
 class FirstLayers(CachedModel):
@@ -73,7 +73,7 @@ class EarlyExit(FirstLayers):
         keep: int | None = None,
         padding: Tensor | None = None,
         positions: Tensor | None = None,
-        branches: Branches | None = None,
+        branches: TreeMask | None = None,
     ) -> tuple[Tensor, Tensor]:
         if self.cache.length < self.whole.length:
             self._follow()

@@ -9,7 +9,7 @@ from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
 from ..controllers.length import LengthController, load_trained, parse_rule
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from .encoder_decoder import cached
 from .step_times import step_times
 
@@ -56,4 +56,4 @@ def quick_costs(target: PreTrainedModel, draft: PreTrainedModel) -> CostModel:
     """Costs of a pair measured in a second or so: a beginning for a controller that adapts."""
     models = cached(target), cached(draft)
     # The text does not matter, nor does what follows it; under a warp that keeps few tokens, as is usual.
-    return step_times(models[0], [models[1]], [0] * 32, Warp(1.0, 50), QUICK)[0]
+    return step_times(models[0], [models[1]], [0] * 32, SamplingParams(1.0, 50), QUICK)[0]

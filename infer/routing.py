@@ -17,11 +17,11 @@ from ..controllers.length import Fixed, LengthController, Oracle
 from ..controllers.router import PolicyRouter, Router, load_router
 from .arms import LoadedArm, load_arms
 from .cached_model import CachedModel
-from .chance import Chance
 from .early_exit import EarlyExit
 from .encoder_decoder import cached
 from .lengths import load_length
 from .models import load_model, load_tokenizer
+from .random_source import RandomSource
 
 LENGTH = 4  # tokens a draft, where nothing else is said
 
@@ -54,7 +54,7 @@ class Routing:
                 f"({', '.join(arm.name for arm in self.arms)})"
             )
 
-    def choose(self, embedding: Tensor, chance: Chance) -> int:
+    def choose(self, embedding: Tensor, chance: RandomSource) -> int:
         """An arm for a prompt with this embedding (d,); a toss only where the router leaves one."""
         weights = self.router.weigh(embedding)
         best = weights.index(max(weights))

@@ -14,12 +14,12 @@ import torch
 from ..controllers.cost_model import CostModel
 from ..controllers.length import MAX_DRAFT, Fixed
 from ..controllers.lookup import Lookup
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from .cache import as_row
 from .cached_model import CachedModel
-from .chance import Chance
+from .distribution import TokenDistribution
 from .draft import Chain, draft_chain
-from .law import Law
+from .random_source import RandomSource
 
 DRAFTED = 8  # tokens a timed draft; the figure is a token's share
 READ = (1, 5, 9)  # tokens a timed verification reads
@@ -29,7 +29,11 @@ WARM = 3
 
 @torch.inference_mode()
 def step_times(
-    target: CachedModel, models: Sequence[CachedModel | None], prompt: list[int], warp: Warp, repeats: int = REPEATS
+    target: CachedModel,
+    models: Sequence[CachedModel | None],
+    prompt: list[int],
+    warp: SamplingParams,
+    repeats: int = REPEATS,
 ) -> tuple[CostModel, list[float]]:
     """The target's cost of verifying, and each model's seconds a token; None is the target on its own.
 
@@ -43,13 +47,13 @@ def step_times(
         for n in READ:
             started = time.perf_counter()
             logits, _ = target.forward(as_row([0] * n, target.device))
-            _ = Law.under(warp, logits[0]).lists
+            _ = TokenDistribution.under(warp, logits[0]).lists
             _settle(target)
             verify[n].append(time.perf_counter() - started)
             target.crop(lengths[0])
         for model, seconds, length in zip(others, draft, lengths[1:], strict=True):
             started = time.perf_counter()
-            chain = Chain([0], Fixed(DRAFTED), Chance(turn), DRAFTED, frozenset(), Lookup([0]))
+            chain = Chain([0], Fixed(DRAFTED), RandomSource(turn), DRAFTED, frozenset(), Lookup([0]))
             draft_chain(model, chain, warp, target.vocab_size)
             _settle(model)
             seconds.append((time.perf_counter() - started) / DRAFTED)

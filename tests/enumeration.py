@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from specpilot.infer.chance import Chance
+from specpilot.infer.random_source import RandomSource
 from torch import Tensor
 
 T = TypeVar("T")
 
 
-class Script(Chance):
+class Script(RandomSource):
     """A chance that follows a list of choices and takes the first possible outcome after its end."""
 
     def __init__(self, choices: list[int]) -> None:
@@ -39,7 +39,7 @@ class Script(Chance):
         return [self._toss([1 - min(1, p), min(1, p)]) == 1 for p in probabilities]
 
 
-def outcomes(play: Callable[[Chance], T]) -> Iterator[tuple[float, T]]:
+def outcomes(play: Callable[[RandomSource], T]) -> Iterator[tuple[float, T]]:
     """(probability, result) of ``play`` for every sequence of tosses."""
     choices: list[int] = []
     while True:
@@ -54,7 +54,7 @@ def outcomes(play: Callable[[Chance], T]) -> Iterator[tuple[float, T]]:
         choices[-1] += 1
 
 
-def law(play: Callable[[Chance], T]) -> dict[T, float]:
+def law(play: Callable[[RandomSource], T]) -> dict[T, float]:
     """The distribution of ``play``'s result."""
     total: dict[T, float] = {}
     for probability, result in outcomes(play):

@@ -46,15 +46,17 @@ def test_baselines_take_their_best_parameter_and_ours_has_none() -> None:
 
 
 def test_trained_controllers_of_every_kind_judge_a_trace_as_they_judge_steps() -> None:
-    from specpilot.controllers.warp import Warp
+    from specpilot.controllers.sampling import SamplingParams
     from specpilot.data_gen.replay import _step
     from specpilot.data_gen.trace import trace
-    from specpilot.infer.chance import Chance
+    from specpilot.infer.random_source import RandomSource
 
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
     prompt = decoder.generate("x", max_new_tokens=1).prompt_tokens
     text = decoder.generate("x", max_new_tokens=16, seed=1).tokens
-    traced = trace(decoder.target, decoder.drafts[0], prompt, text, 16, Warp(), Chance(0), decoder.stop_tokens)
+    traced = trace(
+        decoder.target, decoder.drafts[0], prompt, text, 16, SamplingParams(), RandomSource(0), decoder.stop_tokens
+    )
     source, judge, _ = trained("tiny-head", decoder)
     for node, judged in enumerate(judge(traced)):
         assert source.judge(_step(traced, node, 2)) == pytest.approx(judged, abs=1e-5)

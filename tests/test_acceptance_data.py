@@ -17,14 +17,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceGenerator, make_acceptance_data, plan_acceptance_data
 from specpilot.data_gen.dataset import DatasetWriter, Row, read_dataset, read_manifest
 from specpilot.data_gen.labels import label
 from specpilot.data_gen.rollout import WIDEST, Rollout, roll_out
 from specpilot.data_gen.settings import AcceptanceData
 from specpilot.infer.cached_model import CachedModel
-from specpilot.infer.chance import draw
+from specpilot.infer.random_source import draw
 
 from .tiny import ARCHITECTURES, make, save_pair
 
@@ -80,7 +80,7 @@ def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(64, (n,), generator=generator).tolist() for n in (1, 9, 4, 4, 12, 2, 7)]
     uniforms = [torch.rand(budget, generator=generator) for budget in (20, 20, 5, 20, 1, 20, 20)]
-    warp, stops = Warp(1.0, 20), frozenset(range(0, 64, 9))
+    warp, stops = SamplingParams(1.0, 20), frozenset(range(0, 64, 9))
 
     def tokens(rows: list[Rollout]) -> list[list[int]]:
         return [row.tokens for row in rows]
@@ -98,8 +98,17 @@ def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
     assert tokens(roll_out(model, prompts, uniforms, warp, stops, batch_size=3)) == alone
 
 
-@pytest.mark.parametrize("warp", [Warp(1.0, 20), Warp(0.7, 20, 0.8), Warp(0.0), Warp(1.3, WIDEST + 1), Warp(1.0, None)])
-def test_labels_are_the_same_from_kept_and_from_computed_distributions(warp: Warp) -> None:
+@pytest.mark.parametrize(
+    "warp",
+    [
+        SamplingParams(1.0, 20),
+        SamplingParams(0.7, 20, 0.8),
+        SamplingParams(0.0),
+        SamplingParams(1.3, WIDEST + 1),
+        SamplingParams(1.0, None),
+    ],
+)
+def test_labels_are_the_same_from_kept_and_from_computed_distributions(warp: SamplingParams) -> None:
     """Few possible tokens: the rollouts keep p. Many: the target reads its rollouts again."""
     target, draft = CachedModel(make("llama", vocab=200)), CachedModel(make("gpt2", vocab=203))
     generator = torch.Generator().manual_seed(1)

@@ -23,7 +23,7 @@ import yaml
 from specpilot.controllers.checkpoint import load_controller
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.fingerprint import model_fingerprint
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import DatasetWriter, Row
 from specpilot.infer.hidden import forward_with_hidden
 from specpilot.train import acceptance_module
@@ -84,7 +84,7 @@ def write_dataset(
         "target": "some/target",
         "draft": draft,
         "fingerprint": fingerprint,
-        "warp": Warp(0.8, 20, 0.95).as_dict(),
+        "warp": SamplingParams(0.8, 20, 0.95).as_dict(),
         "seed": 0,
         "settings": {},
         "code_version": "0",
@@ -639,7 +639,7 @@ def test_export_gives_the_best_head(finished: Path, settings: AcceptanceTraining
     assert (config.hidden_size, config.depth, config.w_acc, config.w_rej) == (HIDDEN, 1, 1, 6)
     assert (config.threshold, config.threshold_source) == (0.7, "paper default")
     assert (config.target, config.draft) == ("some/target", str(work / "draft"))
-    assert config.warp == Warp(0.8, 20, 0.95)
+    assert config.warp == SamplingParams(0.8, 20, 0.95)
     assert config.fingerprint.draft == model_fingerprint(make_model(1))
     assert config.metrics == pytest.approx(best["metrics"])
     assert "| kl_undone |" in (tmp_path / "controller" / "README.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from rich.console import Console
 from specpilot.bench.assisted import ASSISTED, Transformers
 from specpilot.bench.decode import AUTOREGRESSIVE, PLAIN, Times, as_table, bench_decode, speedup, summary
 from specpilot.bench.plots import plot_rates
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
@@ -22,7 +22,7 @@ PROMPTS = [[1, 2, 3], [9, 8]]
 def test_every_form_of_assistance_is_really_asked_for() -> None:
     """Greedy assisted generation is the target's own; and each form remembers its own schedule."""
     target, draft = make(), make(layers=1)
-    theirs = Transformers(target, draft, Warp(0.0), max_new_tokens=20)
+    theirs = Transformers(target, draft, SamplingParams(0.0), max_new_tokens=20)
     plain = theirs.generate(PROMPTS[0], None)
     assert len(plain) == 20
     for name in ASSISTED:
@@ -39,7 +39,13 @@ def test_every_form_of_assistance_is_really_asked_for() -> None:
 def test_bench_decode(tmp_path: Path) -> None:
     decoder = SpeculativeDecoder(make(), make(layers=1))
     result = bench_decode(
-        decoder, PROMPTS, Warp(1.0, 20), max_new_tokens=8, repeats=2, controller=None, console=Console(quiet=True)
+        decoder,
+        PROMPTS,
+        SamplingParams(1.0, 20),
+        max_new_tokens=8,
+        repeats=2,
+        controller=None,
+        console=Console(quiet=True),
     )
     rates = result["tokens_per_second"]
     best = {"transformers-assisted-best", "specpilot-best"}

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
 from specpilot.infer import packed_linear
-from specpilot.infer.branches import Branches, ancestors_of
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.lean_llama import LeanLlama
+from specpilot.infer.tree_mask import TreeMask, ancestors_of
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
@@ -59,13 +59,13 @@ def read_tree(model: CachedModel, nodes: list[int], above: list[list[int]], read
     columns = [[trunk + ancestor for ancestor in row] for row in above]
     parts = zip(torch.tensor([nodes]).split(reads, 1), itertools.accumulate(reads), strict=True)
     forwards = [
-        model.forward(part, branches=Branches(trunk, columns[end - part.shape[1] : end]))[0] for part, end in parts
+        model.forward(part, branches=TreeMask(trunk, columns[end - part.shape[1] : end]))[0] for part, end in parts
     ]
     return torch.cat(forwards, 1)
 
 
 def test_paths_of_a_tree() -> None:
-    branches = Branches(3, [[], [], [3], [3], [4], [3, 6]])
+    branches = TreeMask(3, [[], [], [3], [3], [4], [3, 6]])
     assert branches.paths(3) == [[3, 5], [4, 7], [3, 6, 8]]
 
 

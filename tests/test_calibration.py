@@ -23,7 +23,7 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.feature_model import FeatureModel, features
 from specpilot.controllers.length import AcceptanceLength, FeatureSource, HeadSource, RateOptimal, Step, load_trained
 from specpilot.controllers.lookup import nothing
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import Row, read_dataset, read_manifest
 from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.hidden import forward_with_hidden
@@ -117,8 +117,8 @@ def test_judgement_by_place() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-@pytest.mark.parametrize("warp", [Warp(0.9, 12), Warp(1.0, None), Warp(0.0, None)])
-def test_positions_are_read_as_when_serving(architecture: str, warp: Warp) -> None:
+@pytest.mark.parametrize("warp", [SamplingParams(0.9, 12), SamplingParams(1.0, None), SamplingParams(0.0, None)])
+def test_positions_are_read_as_when_serving(architecture: str, warp: SamplingParams) -> None:
     """Each y_i after its own prefix alone, by transformers' own forward; the features are those of a serving step."""
     model = make(architecture)
     x, prompt = [5, 9, 60, 3, 17, 8], [1, 2, 3]
@@ -229,7 +229,7 @@ def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pyt
 def test_refusals(data: Path, tmp_path: Path) -> None:
     head = AcceptanceHead(128, 3)
     old = load_controller(FOLDER / "tiny-head").config
-    hot = save_controller(tmp_path / "hot", head, replace(old, warp=Warp(2.0)))
+    hot = save_controller(tmp_path / "hot", head, replace(old, warp=SamplingParams(2.0)))
     other = replace(old.fingerprint, draft="0" * 64)
     stranger = save_controller(tmp_path / "stranger", head, replace(old, fingerprint=other))
     for controller, options, words in (

@@ -26,7 +26,7 @@ from specpilot.controllers.checkpoint import (
 )
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.fingerprint import PairFingerprint
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 
 PAIR = PairFingerprint("1" * 64, "2" * 64, "3" * 64)
 CONFIG = ControllerConfig(
@@ -35,7 +35,7 @@ CONFIG = ControllerConfig(
     target="org/target",
     draft="org/draft",
     fingerprint=PAIR,
-    warp=Warp(0.7, None, 0.9),
+    warp=SamplingParams(0.7, None, 0.9),
     w_acc=1.0,
     w_rej=6.0,
     mixing=0.15,
@@ -272,9 +272,9 @@ def test_check_warp_warns() -> None:
     controller = Controller(CONFIG, make_head()).origin
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        controller.check_warp(Warp(0.7, None, 0.9))
+        controller.check_warp(SamplingParams(0.7, None, 0.9))
     with pytest.warns(UserWarning, match="stays exact"):
-        controller.check_warp(Warp(1.0, None, 0.9))
+        controller.check_warp(SamplingParams(1.0, None, 0.9))
 
 
 class FakeHub:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import Fixed
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from torch import Tensor
 from transformers import (
@@ -106,8 +106,10 @@ def test_several_samples_of_a_prompt() -> None:
     assert len({tuple(row) for row in output.tolist()}) == 3
 
 
-@pytest.mark.parametrize("warp", [Warp(0.7, 8, 0.9), Warp(1.3, None, 0.6), Warp(2.0, 5, 1.0)])
-def test_settings_mean_the_same(warp: Warp) -> None:
+@pytest.mark.parametrize(
+    "warp", [SamplingParams(0.7, 8, 0.9), SamplingParams(1.3, None, 0.6), SamplingParams(2.0, 5, 1.0)]
+)
+def test_settings_mean_the_same(warp: SamplingParams) -> None:
     """The law transformers samples from under the settings that are passed on is the warp's."""
     processors = LogitsProcessorList([TemperatureLogitsWarper(warp.temperature)])
     if warp.top_k is not None:

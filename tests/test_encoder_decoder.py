@@ -14,13 +14,13 @@ from specpilot import cli
 from specpilot.controllers.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import AcceptanceLength, Fixed, HeadSource, LengthController, Oracle, parse_rule
-from specpilot.controllers.warp import Warp
-from specpilot.infer.branches import ancestors_of
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.cached_model import CachedModel
-from specpilot.infer.chance import Chance
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.encoder_decoder import EncoderDecoder, cached
 from specpilot.infer.generation import Generation
+from specpilot.infer.random_source import RandomSource
+from specpilot.infer.tree_mask import ancestors_of
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel
@@ -146,7 +146,7 @@ def test_lists(options: dict[str, Any]) -> None:
 DEPTH = 3
 
 
-def target_law(target: CachedModel, prompt: list[int], warp: Warp) -> dict[tuple[int, ...], float]:
+def target_law(target: CachedModel, prompt: list[int], warp: SamplingParams) -> dict[tuple[int, ...], float]:
     """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens, by transformers alone."""
     result = {}
     with torch.inference_mode():
@@ -171,20 +171,20 @@ def head() -> LengthController:
 @pytest.mark.parametrize(
     ("options", "warp"),
     [
-        ({"length": Fixed(2)}, Warp(1.0, 2)),
-        ({"length": Fixed(2), "verifier": "block"}, Warp(0.7, None)),
-        ({"length": head()}, Warp(1.0, 2)),
-        ({"tree": (2, 1), "verifier": "spec-infer"}, Warp(0.7, 2)),
-        ({"tree": (2, 2), "verifier": "mcss"}, Warp(1.0, 2)),
+        ({"length": Fixed(2)}, SamplingParams(1.0, 2)),
+        ({"length": Fixed(2), "verifier": "block"}, SamplingParams(0.7, None)),
+        ({"length": head()}, SamplingParams(1.0, 2)),
+        ({"tree": (2, 1), "verifier": "spec-infer"}, SamplingParams(0.7, 2)),
+        ({"tree": (2, 2), "verifier": "mcss"}, SamplingParams(1.0, 2)),
     ],
 )
-def test_law(options: dict[str, Any], warp: Warp) -> None:
+def test_law(options: dict[str, Any], warp: SamplingParams) -> None:
     """Every outcome of the real loop, through real caches."""
     sizes = {"vocab": 3, "layers": 1, "hidden": 8}
     target, draft = make("t5", seed=7, **sizes).double(), make("t5", seed=1007, **sizes).double()
     decoder = SpeculativeDecoder(target, draft, **options)
 
-    def play(chance: Chance) -> tuple[int, ...]:
+    def play(chance: RandomSource) -> tuple[int, ...]:
         generation = Generation([1, 0, 2])
         for _ in decoder.rounds(generation, warp, 4, chance):
             if len(generation.tokens) >= DEPTH:

@@ -199,7 +199,11 @@ def test_no_folder_shadows_the_installed_package() -> None:
 @pytest.mark.parametrize(
     ("module", "code", "expected"),
     [
-        ("specpilot.infer.cache", "from ..controllers.warp import Warp", [("specpilot.controllers.warp", True, False)]),
+        (
+            "specpilot.infer.cache",
+            "from ..controllers.sampling import SamplingParams",
+            [("specpilot.controllers.sampling", True, False)],
+        ),
         ("specpilot.infer.cache", "def f():\n    import wandb", [("wandb", False, True)]),
         ("specpilot.infer.cache", "if TYPE_CHECKING:\n    import torch", [("torch", False, True)]),
         ("specpilot.infer.cache", "try:\n    import ray\nexcept ImportError:\n    pass", [("ray", False, False)]),

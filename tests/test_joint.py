@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import Confidence, Fixed
-from specpilot.controllers.warp import Warp
-from specpilot.infer.chance import Chance
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
 from specpilot.infer.draft_beam import Beams, draft_beams
 from specpilot.infer.encoder_decoder import cached
 from specpilot.infer.generation import Generation
+from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify import parse_verifier
 from specpilot.infer.verify.mtad import mtad
 
@@ -44,7 +44,7 @@ def joint_pair(seed: int, verifier: str, beams: Beams, length: int, vocab: int =
     return decoder
 
 
-def table(reader: Remembering, warp: Warp) -> Next:
+def table(reader: Remembering, warp: SamplingParams) -> Next:
     """What follows each text, from the model's own forward over all of it."""
     known: dict[Text, list[float]] = {}
 
@@ -115,15 +115,15 @@ def reference(p: Next, q: Next, width: int, length: int, tau: float, budget: int
 @pytest.mark.parametrize(
     ("width", "length", "seed", "tau", "warp"),
     [
-        (1, 2, 0, 0.0, Warp(1.0, None)),
-        (1, 2, 1, 0.5, Warp(0.7, 3)),
-        (2, 2, 2, 0.3, Warp(1.0, None)),
-        (2, 2, 3, 0.8, Warp(1.5, 2)),
-        (3, 1, 4, 0.3, Warp(1.0, None)),
-        (3, 1, 5, 0.9, Warp(0.7, None)),
+        (1, 2, 0, 0.0, SamplingParams(1.0, None)),
+        (1, 2, 1, 0.5, SamplingParams(0.7, 3)),
+        (2, 2, 2, 0.3, SamplingParams(1.0, None)),
+        (2, 2, 3, 0.8, SamplingParams(1.5, 2)),
+        (3, 1, 4, 0.3, SamplingParams(1.0, None)),
+        (3, 1, 5, 0.9, SamplingParams(0.7, None)),
     ],
 )
-def test_the_law_of_mtad_is_algorithm_1(width: int, length: int, seed: int, tau: float, warp: Warp) -> None:
+def test_the_law_of_mtad_is_algorithm_1(width: int, length: int, seed: int, tau: float, warp: SamplingParams) -> None:
     decoder = joint_pair(seed, f"mtad:{tau}", Beams(width), length)
     p, q = table(decoder.target, warp), table(decoder.drafts[0], warp)  # type: ignore[arg-type]
     assert_same(decoder_law(decoder, warp, budget=4), reference(p, q, width, length, tau, 4))
@@ -135,19 +135,21 @@ def test_one_beam_or_one_token_of_the_target_is_sampling(width: int, length: int
     target = model(4)
     decoder = SpeculativeDecoder(target.model, None, verifier="mtjd", beams=Beams(width), length=Fixed(length))
     decoder.target = target
-    warp = Warp(1.0, None)
+    warp = SamplingParams(1.0, None)
     assert_same(decoder_law(decoder, warp, budget=4), target_law(target, warp))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> None:
-    warp, length = Warp(1.0, None), 3
+    warp, length = SamplingParams(1.0, None), 3
     drafter = model(seed, vocab=4)
     q = table(drafter, warp)
     for beams in (Beams(64, argmax=True), Beams(64)):
         drafter.start(0)
         drafter.forward(torch.tensor([PROMPT[:-1]]))
-        draft = draft_beams(drafter, PROMPT[-1:], beams, length, warp, Chance(0), vocab_size=4, stop_tokens=frozenset())
+        draft = draft_beams(
+            drafter, PROMPT[-1:], beams, length, warp, RandomSource(0), vocab_size=4, stop_tokens=frozenset()
+        )
         assert drafter.read == [*PROMPT, *draft.tokens[:-1]]
         joint = {
             tokens: math.prod(q((*PROMPT, *tokens[:i]))[token] for i, token in enumerate(tokens))
@@ -161,10 +163,10 @@ def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> Non
 @pytest.mark.parametrize("argmax", [False, True])
 def test_the_law_of_drawn_beams(argmax: bool) -> None:
     """W = 2 of two levels: the draft's law is eq. 2's; the heaviest two give one draft for certain."""
-    warp, drafter = Warp(1.0, None), model(9)
+    warp, drafter = SamplingParams(1.0, None), model(9)
     q = table(drafter, warp)
 
-    def play(chance: Chance) -> Text:
+    def play(chance: RandomSource) -> Text:
         drafter.start(0)
         drafter.forward(torch.tensor([PROMPT[:-1]]))
         beams = Beams(2, argmax)
@@ -195,7 +197,14 @@ def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
         unread = text
         for step in range(3):
             draft = draft_beams(
-                reader, unread, Beams(5, argmax), 4, Warp(1.0, 8), Chance(step), vocab_size=32, stop_tokens=frozenset()
+                reader,
+                unread,
+                Beams(5, argmax),
+                4,
+                SamplingParams(1.0, 8),
+                RandomSource(step),
+                vocab_size=32,
+                stop_tokens=frozenset(),
             )
             text = [*text, *draft.tokens]
             unread = text[reader.length :]
@@ -208,14 +217,14 @@ def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
 
 def test_a_beam_that_has_ended_stays_as_it_is() -> None:
     """Token 2 ends a text: drafts end with it, are no longer than asked, and hold it nowhere else."""
-    warp, drafter = Warp(1.0, None), model(2)
+    warp, drafter = SamplingParams(1.0, None), model(2)
     lengths = set()
     for seed in range(40):
         drafter.start(0)
         drafter.forward(torch.tensor([PROMPT[:-1]]))
         beams = Beams(3, argmax=False)
         draft = draft_beams(
-            drafter, PROMPT[-1:], beams, 4, warp, Chance(seed), vocab_size=3, stop_tokens=frozenset([2])
+            drafter, PROMPT[-1:], beams, 4, warp, RandomSource(seed), vocab_size=3, stop_tokens=frozenset([2])
         )
         assert 2 not in draft.tokens[:-1]
         assert len(draft.tokens) == 4 or draft.tokens[-1] == 2
@@ -239,7 +248,7 @@ def test_the_longest_prefix_by_joint_likelihood(data: st.DataObject, vocab: int,
         if min(1.0, joint) > tau:
             expected = i + 1
 
-    def play(chance: Chance) -> tuple[int, int]:
+    def play(chance: RandomSource) -> tuple[int, int]:
         verdict = mtad(as_law(p), draft, chance, tau)
         return verdict.accepted, verdict.token
 
@@ -252,13 +261,15 @@ def test_the_longest_prefix_by_joint_likelihood(data: st.DataObject, vocab: int,
 def test_a_failing_prefix_is_passed_over() -> None:
     p = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.5, 0.5]], dtype=torch.float64)
     draft = Draft.chain([0, 0], [as_law(torch.tensor([row], dtype=torch.float64)) for row in ([0.5, 0.5], [0.3, 0.7])])
-    assert mtad(as_law(p), draft, Chance(0), tau=0.5).accepted == 2  # 0.4 fails, 0.4 · 3 passes
+    assert mtad(as_law(p), draft, RandomSource(0), tau=0.5).accepted == 2  # 0.4 fails, 0.4 · 3 passes
 
 
-def rounds_of(decoder: SpeculativeDecoder, warp: Warp, rounds: int) -> Iterator[tuple[float, list[list[int]]]]:
+def rounds_of(
+    decoder: SpeculativeDecoder, warp: SamplingParams, rounds: int
+) -> Iterator[tuple[float, list[list[int]]]]:
     """(probability, tokens of each round) of the loop's first rounds after the prefill's token."""
 
-    def play(chance: Chance) -> list[list[int]]:
+    def play(chance: RandomSource) -> list[list[int]]:
         generation = Generation(list(START))
         budget = 1 + rounds * (decoder.length.k + 1)  # type: ignore[attr-defined]
         for _ in decoder.rounds(generation, warp, budget, chance):
@@ -278,7 +289,7 @@ def log_likelihood(after: Next, tokens: list[int]) -> float:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_lemma_a1(seed: int, tau: float) -> None:
     """PPL_p / PPL_q ≤ τ^(-N/Γ) over N rounds (one) that give Γ tokens in expectation, every outcome counted."""
-    warp, rounds = Warp(1.0, None), 1
+    warp, rounds = SamplingParams(1.0, None), 1
     decoder = joint_pair(seed, f"mtad:{tau}", Beams(2), 2, vocab=2)
     p, q = table(decoder.target, warp), table(decoder.drafts[0], warp)  # type: ignore[arg-type]
     tokens = big = small = 0.0
@@ -294,7 +305,7 @@ def test_lemma_a1(seed: int, tau: float) -> None:
 @pytest.mark.parametrize(("tau", "size"), [(0.1, 0.02), (0.5, 0.02), (0.5, 0.2), (0.9, 0.002)])
 def test_theorem_3_6(tau: float, size: float) -> None:
     """Tokens a round ≥ |log τ| / U, as far as the draft's length lets it; U is the largest gap of the models' logs."""
-    warp, length = Warp(1.0, None), 3
+    warp, length = SamplingParams(1.0, None), 3
     target, draft = model(5, vocab=2), model(5, vocab=2)
     with torch.no_grad():
         for i, parameter in enumerate(draft.model.parameters()):
@@ -351,7 +362,7 @@ def test_the_whole_budget_is_searched_by_beams_of_the_targets_own() -> None:
         pair = []
         for decoder in (joint, greedy):
             generation = Generation(list(prompt))
-            said = decoder.rounds(generation, Warp(1.0, None), 13, Chance(3))  # the same first token
+            said = decoder.rounds(generation, SamplingParams(1.0, None), 13, RandomSource(3))  # the same first token
             next(said), next(said)
             assert len(generation.tokens) == 13
             with torch.inference_mode():

@@ -16,7 +16,7 @@ from specpilot.controllers.lag_free_head import LagFreeHead, copied_embeddings
 from specpilot.controllers.length import Judged, LagFreeSource, LengthController, RateOptimal, Step, load_trained
 from specpilot.controllers.lookup import Lookup, nothing
 from specpilot.controllers.origin import Origin
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
 from specpilot.data_gen.settings import OnPolicyData
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -102,7 +102,7 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
     head.scale.copy_(torch.linspace(0.5, 2, 7))
     source = LagFreeSource(head, embedding)
     texts = read_texts(folder)
-    moments = read_moments(draft.model, texts, Warp(), decoder.target.vocab_size)
+    moments = read_moments(draft.model, texts, SamplingParams(), decoder.target.vocab_size)
     with torch.no_grad():
         copied = copied_embeddings(embedding, moments.copies)
         trained = torch.sigmoid(head(moments.evidence, moments.hidden, embedding[moments.tokens], copied)).tolist()
@@ -228,7 +228,7 @@ def test_one_judgement_is_that_of_many() -> None:
 def test_bad_checkpoints(tmp_path: Path) -> None:
     from specpilot.controllers.fingerprint import PairFingerprint
 
-    origin = Origin("t", "d", PairFingerprint("a", "b", "c"), Warp())
+    origin = Origin("t", "d", PairFingerprint("a", "b", "c"), SamplingParams())
     config = LagFreeConfig(8, 4, True, True, 0.5, 10, origin, ["0" * 64])
     with pytest.raises(InputError, match="sizes"):
         save_lag_free(tmp_path / "h", LagFreeHead(8, 5), config)

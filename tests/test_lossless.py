@@ -18,14 +18,14 @@ from specpilot.controllers.length import (
     LengthController,
     RateOptimal,
 )
-from specpilot.controllers.warp import Warp
-from specpilot.infer.branches import Branches, ancestors_of
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.cached_model import CachedModel
-from specpilot.infer.chance import Chance
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.draft import Draft
 from specpilot.infer.generation import Generation
-from specpilot.infer.law import Law
+from specpilot.infer.random_source import RandomSource
+from specpilot.infer.tree_mask import TreeMask, ancestors_of
 from specpilot.infer.verify import LOSSY, SELECTIONS, VERIFIERS, verify_tree
 from specpilot.infer.verify.mcss import without
 from torch import Tensor
@@ -56,7 +56,7 @@ class Remembering(CachedModel):
         self.read = [*self.read[:length], *(self.read[column] for column in columns)]
 
     def forward(
-        self, tokens: Tensor, *, keep: int | None = None, branches: Branches | None = None, **unused: object
+        self, tokens: Tensor, *, keep: int | None = None, branches: TreeMask | None = None, **unused: object
     ) -> tuple[Tensor, Tensor]:
         rows = []
         for i, token in enumerate(tokens[0].tolist()):
@@ -74,7 +74,7 @@ class Remembering(CachedModel):
         return torch.stack([r[0] for r in kept])[None], torch.stack([r[1] for r in kept])[None]
 
 
-def target_law(target: CachedModel, warp: Warp) -> dict[tuple[int, ...], float]:
+def target_law(target: CachedModel, warp: SamplingParams) -> dict[tuple[int, ...], float]:
     """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens."""
     result = {}
     for tokens in itertools.product(range(target.vocab_size), repeat=DEPTH):
@@ -88,10 +88,10 @@ def target_law(target: CachedModel, warp: Warp) -> dict[tuple[int, ...], float]:
     return result
 
 
-def decoder_law(decoder: SpeculativeDecoder, warp: Warp, budget: int) -> dict[tuple[int, ...], float]:
+def decoder_law(decoder: SpeculativeDecoder, warp: SamplingParams, budget: int) -> dict[tuple[int, ...], float]:
     """The law of the first DEPTH tokens of the decoder's own loop."""
 
-    def play(chance: Chance) -> tuple[int, ...]:
+    def play(chance: RandomSource) -> tuple[int, ...]:
         generation = Generation(list(PROMPT))
         for _ in decoder.rounds(generation, warp, budget, chance):
             if len(generation.tokens) >= DEPTH:
@@ -134,13 +134,13 @@ def assert_same(found: dict[tuple[int, ...], float], expected: dict[tuple[int, .
         assert found.get(tokens, 0.0) == pytest.approx(expected.get(tokens, 0.0), abs=1e-9), tokens
 
 
-WARPS = [Warp(1.0, None), Warp(0.7, 2), Warp(1.5, None, 0.8), Warp(0.0, None)]
+WARPS = [SamplingParams(1.0, None), SamplingParams(0.7, 2), SamplingParams(1.5, None, 0.8), SamplingParams(0.0, None)]
 
 
 @pytest.mark.parametrize("length", ["fixed-2", "confidence", "head", "rate-optimal"])
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 500), vocab=st.integers(3, 4), warp=st.sampled_from(WARPS))
-def test_law_of_three_tokens(length: str, seed: int, vocab: int, warp: Warp) -> None:
+def test_law_of_three_tokens(length: str, seed: int, vocab: int, warp: SamplingParams) -> None:
     decoder = pair(vocab, vocab, seed, remember=True)
     decoder.length = lengths(length, seed)
     assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
@@ -149,7 +149,7 @@ def test_law_of_three_tokens(length: str, seed: int, vocab: int, warp: Warp) -> 
 def test_law_with_long_drafts_and_vocabulary_of_five() -> None:
     decoder = pair(5, 5, seed=3, remember=True)
     decoder.length = lengths("fixed-3", 3)
-    warp = Warp(1.0, 3)
+    warp = SamplingParams(1.0, 3)
     assert_same(decoder_law(decoder, warp, budget=5), target_law(decoder.target, warp))
 
 
@@ -157,7 +157,7 @@ def test_law_with_long_drafts_and_vocabulary_of_five() -> None:
 def test_law_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
     decoder = pair(4, draft_vocab, seed=5, remember=True)
     decoder.length = Fixed(2)
-    warp = Warp(1.0, None)
+    warp = SamplingParams(1.0, None)
     assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
 
 
@@ -165,7 +165,7 @@ def test_law_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> N
 def test_law_through_the_real_kv_cache(length: str) -> None:
     decoder = pair(3, 3, seed=7, remember=False)
     decoder.length = lengths(length, 7)
-    warp = Warp(1.0, 2)
+    warp = SamplingParams(1.0, 2)
     assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
 
 
@@ -175,12 +175,12 @@ def distribution(size: int) -> st.SearchStrategy[list[float]]:
     return weights.filter(any).map(lambda w: [x / sum(w) for x in w])
 
 
-def as_law(rows: Tensor, lists: bool = False) -> Law:
+def as_law(rows: Tensor, lists: bool = False) -> TokenDistribution:
     """``rows`` (N, V) kept as lists, without the zeros wherever another row has one there too, or as they are."""
     if not lists:
-        return Law(rows, None, rows.shape[1])
+        return TokenDistribution(rows, None, rows.shape[1])
     tokens = rows.any(0).nonzero().squeeze(1).flip(0)
-    return Law(rows[:, tokens], tokens.expand(len(rows), -1), rows.shape[1])
+    return TokenDistribution(rows[:, tokens], tokens.expand(len(rows), -1), rows.shape[1])
 
 
 @pytest.mark.parametrize("name", sorted(VERIFIERS.keys() - LOSSY))
@@ -191,7 +191,7 @@ def test_verifier_emits_the_target_law(name: str, data: st.DataObject, vocab: in
     rows = [torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2 * k + 1)]
     p, q = torch.stack(rows[: k + 1]), rows[k + 1 :]
 
-    def play(chance: Chance) -> tuple[int, ...]:
+    def play(chance: RandomSource) -> tuple[int, ...]:
         laws = [as_law(row[None], lists) for row in q]
         draft = Draft.chain([x.sample(0, chance) for x in laws], laws)
         verdict = VERIFIERS[name](as_law(p, lists), draft, chance)
@@ -207,7 +207,7 @@ def test_verifier_emits_the_target_law(name: str, data: st.DataObject, vocab: in
 
 
 def draw_tree(
-    expansions: tuple[int, ...], q: dict[tuple[int, ...], Tensor], replacement: bool, chance: Chance
+    expansions: tuple[int, ...], q: dict[tuple[int, ...], Tensor], replacement: bool, chance: RandomSource
 ) -> Draft:
     """A tree whose nodes are drawn from the table ``q``: what comes after each path."""
     tokens: list[int] = []
@@ -245,7 +245,7 @@ def test_tree_verification_emits_the_target_law(
         {path: torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for path in paths} for _ in range(2)
     )
 
-    def play(chance: Chance) -> tuple[int, ...]:
+    def play(chance: RandomSource) -> tuple[int, ...]:
         draft = draw_tree(expansions, q, name != "mcss", chance)
         above = [()] + [
             tuple(draft.tokens[n] for n in [*ancestors_of(draft.parents, node), node])
@@ -265,8 +265,10 @@ def test_tree_verification_emits_the_target_law(
 
 
 @pytest.mark.parametrize("name", list(SELECTIONS))
-@pytest.mark.parametrize(("tree", "warp"), [((2, 1), Warp(0.7, 2)), ((2, 2), Warp(0.0)), (None, Warp(1.0, 2))])
-def test_law_of_tree_drafts(name: str, tree: tuple[int, ...] | None, warp: Warp) -> None:
+@pytest.mark.parametrize(
+    ("tree", "warp"), [((2, 1), SamplingParams(0.7, 2)), ((2, 2), SamplingParams(0.0)), (None, SamplingParams(1.0, 2))]
+)
+def test_law_of_tree_drafts(name: str, tree: tuple[int, ...] | None, warp: SamplingParams) -> None:
     """The decoder's own loop, through caches in which a tree's path has closed up."""
     decoder = pair(3, 3, seed=11, remember=True)
     decoder = SpeculativeDecoder(
@@ -276,8 +278,11 @@ def test_law_of_tree_drafts(name: str, tree: tuple[int, ...] | None, warp: Warp)
     assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
 
 
-@pytest.mark.parametrize(("tree", "warp"), [((1, 1), Warp(0.7, 2)), ((2,), Warp(1.0, None)), ((1, 1), Warp(0.0))])
-def test_law_of_trees_of_two_drafts(tree: tuple[int, ...], warp: Warp) -> None:
+@pytest.mark.parametrize(
+    ("tree", "warp"),
+    [((1, 1), SamplingParams(0.7, 2)), ((2,), SamplingParams(1.0, None)), ((1, 1), SamplingParams(0.0))],
+)
+def test_law_of_trees_of_two_drafts(tree: tuple[int, ...], warp: SamplingParams) -> None:
     one, other = pair(3, 3, seed=17, remember=False), pair(3, 3, seed=18, remember=False)
     models = [one.drafts[0].model, other.drafts[0].model]
     decoder = SpeculativeDecoder(one.target.model, models, verifier="spec-infer", tree=tree)
@@ -295,7 +300,7 @@ def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: i
     kept = {}
     for name in ("token-wise", "block"):
 
-        def play(chance: Chance, name: str = name) -> int:
+        def play(chance: RandomSource, name: str = name) -> int:
             draft = Draft.chain([q.sample(0, chance) for q in laws], laws)
             return VERIFIERS[name](p, draft, chance).accepted
 
@@ -311,7 +316,7 @@ def test_more_proposals_keep_no_fewer_tokens(data: st.DataObject, vocab: int, na
     p, q = (torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2))
 
     def kept(k: int) -> float:
-        def play(chance: Chance) -> int:
+        def play(chance: RandomSource) -> int:
             draft = draw_tree((k,), {(): q}, name != "mcss", chance)
             rows = torch.stack([p] * (1 + len(draft.tokens)))
             return verify_tree(as_law(rows), draft, chance, SELECTIONS[name]).accepted

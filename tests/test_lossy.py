@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.infer.chance import Chance
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
+from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify.bild import bild
 from specpilot.infer.verify.typical import typical
 
@@ -46,7 +46,7 @@ def test_longest_prefix_that_passes_then_one_token_of_the_targets(
         while expected < count and passes(rows[expected], tokens[expected]):
             expected += 1
 
-        def play(chance: Chance, rule=rule) -> tuple[int, int]:  # type: ignore[no-untyped-def]
+        def play(chance: RandomSource, rule=rule) -> tuple[int, int]:  # type: ignore[no-untyped-def]
             verdict = rule(as_law(p), draft, chance)
             return verdict.accepted, verdict.token
 
@@ -69,4 +69,4 @@ def test_greedy_is_the_targets_own(verifier: str) -> None:
 def test_an_unsure_target_finds_less_probable_tokens_typical(row: list[float], accepted: int) -> None:
     p = torch.tensor([row, row], dtype=torch.float64)
     draft = Draft.chain([0], [as_law(torch.full((1, 12), 1 / 12))])
-    assert typical(as_law(p), draft, Chance(0)).accepted == accepted
+    assert typical(as_law(p), draft, RandomSource(0)).accepted == accepted

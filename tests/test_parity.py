@@ -17,7 +17,7 @@ from specpilot.controllers.checkpoint import load_controller
 from specpilot.controllers.feature_model import FeatureModel
 from specpilot.controllers.length import AcceptanceSource, FeatureSource, LengthController, Step
 from specpilot.controllers.length.trained import head_source
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import Row
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -32,7 +32,7 @@ from .test_rate_optimal import ORIGIN
 
 TOLERANCE = 1e-5
 LONGEST = 6
-WARP = Warp(1.0, 50)
+WARP = SamplingParams(1.0, 50)
 CONTROLLER = load_controller(FOLDER / "tiny-head")
 
 

@@ -33,10 +33,10 @@ from specpilot.controllers.length.rate import LoggedRound, RunningRatio, optimal
 from specpilot.controllers.length.rate_optimal import PRIOR, PROBE, ROUNDS, TOKENS
 from specpilot.controllers.lookup import nothing
 from specpilot.controllers.origin import Origin
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.lengths import load_length
-from specpilot.infer.models import load_causal_lm, load_tokenizer
+from specpilot.infer.loading import load_causal_lm, load_tokenizer
 
 from .tiny import make
 
@@ -213,7 +213,7 @@ def test_same_seed_same_drafts_whatever_the_clock_says(monkeypatch: pytest.Monke
     assert len({len(r.drafted) for r in first.rounds[1:]}) > 2
 
 
-ORIGIN = Origin("tiny", "tiny-draft", PairFingerprint("1" * 64, "2" * 64, "3" * 64), Warp(1.0, 50))
+ORIGIN = Origin("tiny", "tiny-draft", PairFingerprint("1" * 64, "2" * 64, "3" * 64), SamplingParams(1.0, 50))
 
 
 def test_features_are_the_draft_s_own_words(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_features_are_the_draft_s_own_words(tmp_path: Path) -> None:
     assert FeatureSource(model).judge(step(1, q)).kept == pytest.approx(1 / (1 + math.exp(-logit)))
     assert FeatureSource(model).judge(step(1, [1.0])).kept < 1  # a certain draft is finite doubt
     with pytest.warns(UserWarning, match="stays exact"):
-        FeatureSource(model).check_warp(Warp(0.5))
+        FeatureSource(model).check_warp(SamplingParams(0.5))
 
 
 def edited(file: Path, **changes: Any) -> str:
@@ -264,9 +264,9 @@ def test_controllers_by_name(tmp_path: Path) -> None:
         load_length(str(file), target, load_causal_lm("tiny-draft-math"), tokenizer, cost=FAIR)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        head.check_warp(Warp(1.0, 50))
+        head.check_warp(SamplingParams(1.0, 50))
     with pytest.warns(UserWarning, match="stays exact"):
-        head.check_warp(Warp(0.0))
+        head.check_warp(SamplingParams(0.0))
     with pytest.raises(InputError, match="cost: tells a trained controller when to stop"):
         SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", cost=FAIR)
 

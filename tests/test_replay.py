@@ -14,14 +14,14 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.lookup import Lookup, nothing
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.replay import replay
 from specpilot.data_gen.trace import END, Trace, trace
 from specpilot.infer.cached_model import CachedModel
-from specpilot.infer.chance import Chance
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.generation import Generation
-from specpilot.infer.law import Law
+from specpilot.infer.random_source import RandomSource
 
 from .enumeration import law
 from .test_lossless import pair
@@ -46,19 +46,19 @@ class Looking(LengthController):
         return (self.mood + told * 7.0) % 1.0 < 0.6
 
 
-def decoded(decoder: SpeculativeDecoder, warp: Warp, budget: int, chance: Chance) -> Counters:
+def decoded(decoder: SpeculativeDecoder, warp: SamplingParams, budget: int, chance: RandomSource) -> Counters:
     generation = Generation(list(PROMPT))
     for _ in decoder.rounds(generation, warp, budget, chance):
         pass
     return _counters(generation.stats)
 
 
-def replayed(decoder: SpeculativeDecoder, warp: Warp, budget: int, chance: Chance) -> Counters:
+def replayed(decoder: SpeculativeDecoder, warp: SamplingParams, budget: int, chance: RandomSource) -> Counters:
     text: list[int] = []
     while len(text) < budget and not (text and text[-1] in decoder.stop_tokens):
         decoder.target.start(len(PROMPT) + budget)
         logits, _ = decoder.target.forward(torch.tensor([[*PROMPT, *text]]), keep=1)
-        text.append(Law.under(warp, logits[0]).sample(0, chance))
+        text.append(TokenDistribution.under(warp, logits[0]).sample(0, chance))
     traced = trace(
         decoder.target, decoder.drafts[0], PROMPT, text, budget, warp, chance, frozenset(decoder.stop_tokens)
     )
@@ -73,9 +73,11 @@ def _counters(stats: object) -> Counters:
 RULES = [lambda: Fixed(2), lambda: CumulativeConfidence(0.5), lambda: Heuristic(2), Looking]
 
 
-@pytest.mark.parametrize("warp", [Warp(1.0, 2), Warp(0.0), Warp(0.7, None)], ids=["top-2", "greedy", "whole"])
+@pytest.mark.parametrize(
+    "warp", [SamplingParams(1.0, 2), SamplingParams(0.0), SamplingParams(0.7, None)], ids=["top-2", "greedy", "whole"]
+)
 @pytest.mark.parametrize("make_rule", RULES)
-def test_replaying_has_the_law_of_decoding(make_rule: Callable[[], LengthController], warp: Warp) -> None:
+def test_replaying_has_the_law_of_decoding(make_rule: Callable[[], LengthController], warp: SamplingParams) -> None:
     decoder = pair(3, 3, 4, remember=True)
     decoder.length, decoder.stop_tokens = make_rule(), frozenset([1])
     budget = 5 if warp.top_k is not None else 4
@@ -91,9 +93,9 @@ def test_replaying_has_the_law_of_decoding(make_rule: Callable[[], LengthControl
 def traced(seed: int = 0, budget: int = 24) -> tuple[CachedModel, CachedModel, list[int], Trace]:
     sizes = {"layers": 2, "hidden": 16, "vocab": 40, "context": 128}
     target, draft = (CachedModel(make(seed=seed + i, sharpness=3.0, **sizes).double()) for i in range(2))
-    chance = Chance(seed)
+    chance = RandomSource(seed)
     text = [chance.pick([1.0] * 40) for _ in range(budget)]
-    return target, draft, text, trace(target, draft, PROMPT, text, budget, Warp(1.0, 8), chance, frozenset())
+    return target, draft, text, trace(target, draft, PROMPT, text, budget, SamplingParams(1.0, 8), chance, frozenset())
 
 
 def test_what_is_traced_off_the_text_is_what_the_models_say_there() -> None:
@@ -105,7 +107,7 @@ def test_what_is_traced_off_the_text_is_what_the_models_say_there() -> None:
         for model in (target, draft):
             model.start(len(prefix))
             logits, hidden = model.forward(torch.tensor([prefix]), keep=1)
-            laws.append(Law.under(Warp(1.0, 8), logits[0]))
+            laws.append(TokenDistribution.under(SamplingParams(1.0, 8), logits[0]))
         token = found.tokens[node]
         (p,), (q,) = (each.of([token]) for each in laws)
         assert found.q[node] == pytest.approx(q)

@@ -24,7 +24,7 @@ from specpilot.controllers.router import (
     save_router,
 )
 from specpilot.controllers.router.baselines import baseline_choices
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 
 ARMS = (
     Arm("draft", "small", "a" * 64, parameters=700),
@@ -34,7 +34,7 @@ ARMS = (
 )
 CONFIG = RouterConfig(
     hidden_size=8, width=16, arms=ARMS, target="big", target_fingerprint="t" * 64, tokenizer_fingerprint="k" * 64,
-    warp=Warp(0.8, 20, 0.95), reward="rouge", alpha=0.5, cost="parameters", dataset_fingerprint="d" * 64,
+    warp=SamplingParams(0.8, 20, 0.95), reward="rouge", alpha=0.5, cost="parameters", dataset_fingerprint="d" * 64,
     metrics={"expected_reward": 0.5},
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.overlap import overlap
 from specpilot.data_gen.rollout import roll_out
 from specpilot.data_gen.router import RouterGenerator, make_router_data
@@ -81,9 +81,9 @@ def test_alignment_is_rouge_l(base: RouterData) -> None:
     assert generator.alignment(encode("a b"), encode("c")) == 0.0
 
 
-@pytest.mark.parametrize("warp", [Warp(1.0, 20), Warp(1.0, None), Warp(0.0)])
+@pytest.mark.parametrize("warp", [SamplingParams(1.0, 20), SamplingParams(1.0, None), SamplingParams(0.0)])
 @pytest.mark.parametrize("draft_vocab", [50, 64, 70])
-def test_overlap_of_rows_padded_apart(warp: Warp, draft_vocab: int) -> None:
+def test_overlap_of_rows_padded_apart(warp: SamplingParams, draft_vocab: int) -> None:
     """Whether or not the rollouts keep their distributions, and whichever model has more rows."""
     target, draft = CachedModel(make("llama")), CachedModel(make("gpt2", vocab=draft_vocab))
     generator = torch.Generator().manual_seed(1)

@@ -17,7 +17,7 @@ from specpilot.controllers.arms import Arm
 from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.router import load_router
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.rewards import parameter_costs, rewards, round_tokens, time_costs
 from specpilot.data_gen.router_dataset import RouterDataset, RouterRow, RouterWriter, Times
 from specpilot.train.export import export
@@ -54,7 +54,7 @@ def write(folder: Path, rows: list[RouterRow]) -> Path:
     identity = {
         "kind": "router", "schema_version": 1, "target": "some/target", "arms": [arm.as_dict() for arm in ARMS],
         "fingerprint": {"target": "t" * 64, "tokenizer": "k" * 64}, "hidden_size": 6,
-        "warp": Warp(0.8, 20, 0.95).as_dict(), "seed": 0,
+        "warp": SamplingParams(0.8, 20, 0.95).as_dict(), "seed": 0,
     }  # fmt: skip
     with RouterWriter(folder, identity) as writer:
         writer.write(rows)
@@ -247,7 +247,7 @@ def test_run_resume_export(settings: RouterTraining, tmp_path: Path, monkeypatch
 
     loaded = load_router(export(tmp_path / "resumed", tmp_path / "router"))
     assert loaded.config.arms == ARMS
-    assert loaded.config.warp == Warp(0.8, 20, 0.95)
+    assert loaded.config.warp == SamplingParams(0.8, 20, 0.95)
     assert loaded.config.metrics["regret"] == whole.metrics["regret"]
     with pytest.raises(InputError, match="a router has none"):
         export(tmp_path / "whole", tmp_path / "other", threshold=0.5)

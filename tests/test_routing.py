@@ -16,14 +16,14 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.fingerprint import model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
 from specpilot.controllers.router import RandomRouter, Router, RouterConfig, RouterPolicy, SingleArm, save_router
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.arms import load_arms
 from specpilot.infer.cached_model import CachedModel
-from specpilot.infer.chance import Chance
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.early_exit import EarlyExit
 from specpilot.infer.encoder_decoder import cached
-from specpilot.infer.models import load_model, load_tokenizer
+from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.infer.random_source import RandomSource
 from specpilot.infer.routing import Routing, Way
 from transformers import PreTrainedModel
 
@@ -56,8 +56,8 @@ def routed(
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
-@pytest.mark.parametrize("warp", [Warp(1.0, 2), Warp(0.0)])
-def test_law_under_a_random_router(architecture: str, warp: Warp) -> None:
+@pytest.mark.parametrize("warp", [SamplingParams(1.0, 2), SamplingParams(0.0)])
+def test_law_under_a_random_router(architecture: str, warp: SamplingParams) -> None:
     """Every arm, every outcome, through the real caches, the early exit's on the target's."""
     sizes = {"vocab": 3, "hidden": 8, "context": 32}
     target = make(architecture, seed=3, layers=2, sharpness=6.0, **sizes).double()
@@ -158,7 +158,7 @@ def test_a_certain_choice_is_no_toss() -> None:
             == plain.generate([1, 2], max_new_tokens=20, seed=seed).tokens
         )
     weights = Routing(decoder.target, RandomRouter(2), KINDS[:2], [Way([], Fixed(0))] * 2)
-    assert {weights.choose(torch.zeros(32), Chance(seed)) for seed in range(20)} == {0, 1}
+    assert {weights.choose(torch.zeros(32), RandomSource(seed)) for seed in range(20)} == {0, 1}
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
     )  # fmt: skip
     config = RouterConfig(
         32, 16, tuple(arm.arm for arm in loaded), target, model_fingerprint(model), tokenizer_fingerprint(tokenizer),
-        Warp(), "rouge", 0.5, "parameters", "d" * 64,
+        SamplingParams(), "rouge", 0.5, "parameters", "d" * 64,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.bench.otm import coin, coin_optimum, coins, compressed, k_seq_acceptance, models, plot_otm, uniforms
 from specpilot.controllers.errors import InputError
-from specpilot.infer.chance import Chance
+from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
 from specpilot.infer.verify.otm import optimal_transport, otm, upper_bound
 from torch import Tensor
@@ -33,11 +33,11 @@ pairs = st.integers(3, 5).flatmap(lambda size: st.tuples(simplex(size), simplex(
 
 
 def outcomes(
-    rule: Callable[[Tensor, list[int], Tensor, Chance], int], p: Tensor, q: Tensor, k: int
+    rule: Callable[[Tensor, list[int], Tensor, RandomSource], int], p: Tensor, q: Tensor, k: int
 ) -> dict[tuple[int, bool], float]:
     """The law of (output, whether it is one of the k proposals)."""
 
-    def play(chance: Chance) -> tuple[int, bool]:
+    def play(chance: RandomSource) -> tuple[int, bool]:
         proposals = [chance.sample(q) for _ in range(k)]
         token = rule(p, proposals, q.expand(k, -1), chance)
         return token, token in proposals
@@ -49,7 +49,7 @@ def outcomes(
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(pair=pairs, k=st.integers(1, 3))
 def test_output_law_is_the_targets(
-    rule: Callable[[Tensor, list[int], Tensor, Chance], int], pair: tuple[Tensor, Tensor], k: int
+    rule: Callable[[Tensor, list[int], Tensor, RandomSource], int], pair: tuple[Tensor, Tensor], k: int
 ) -> None:
     p, q = pair
     found = outcomes(rule, p, q, k)

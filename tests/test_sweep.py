@@ -22,7 +22,7 @@ from specpilot.bench.sweep import Head, costs_of, summarise
 from specpilot.controllers.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import AcceptanceLength, Fixed, HeadSource
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 
 METRICS = {"kl": 0.4, "kl_undone": 0.3, "auroc": 0.7, "brier_undone": 0.1}
@@ -95,7 +95,7 @@ def test_a_store_keeps_what_is_put_there(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def texts() -> Texts:
-    return Texts(SpeculativeDecoder.from_pretrained("tiny", "tiny-draft"), Warp(1.0, 50), 16, seed=0)
+    return Texts(SpeculativeDecoder.from_pretrained("tiny", "tiny-draft"), SamplingParams(1.0, 50), 16, seed=0)
 
 
 def test_chunks_hold_each_domain_apart() -> None:

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from specpilot.checkpoints import FOLDER, shipped, shipped_names
 from specpilot.controllers.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import check_same_tokenizer, load_causal_lm, load_tokenizer
+from specpilot.infer.loading import check_same_tokenizer, load_causal_lm, load_tokenizer
 from specpilot.train.tiny.language_model import LanguageModel
 from specpilot.train.tiny.recipe import train_tiny
 from specpilot.train.tiny.settings import TinyModels

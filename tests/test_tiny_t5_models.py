@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from specpilot.checkpoints import shipped
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.bank import bank
-from specpilot.infer.models import check_same_tokenizer, load_model, load_tokenizer
+from specpilot.infer.loading import check_same_tokenizer, load_model, load_tokenizer
 from specpilot.train.tiny_t5.answers import answer
 from specpilot.train.tiny_t5.judgement import overlaps
 from specpilot.train.tiny_t5.settings import SOURCES, TARGET, draft_name
@@ -41,7 +41,7 @@ def test_each_draft_knows_its_own_task(task: str) -> None:
     tokenizer = load_tokenizer(TARGET)
     prompts = [tokenizer(p.prompt)["input_ids"] for p in bank() if p.domain == task and p.split == "test"][:24]
     uniforms = torch.rand(len(prompts), 48, generator=torch.Generator().manual_seed(0))
-    pairs = answer(target, prompts, uniforms, Warp(1.0, 50), tokenizer.eos_token_id)
+    pairs = answer(target, prompts, uniforms, SamplingParams(1.0, 50), tokenizer.eos_token_id)
     mean: dict[str, float] = {}
     for name in NAMES[1:]:
         draft: Any = load_model(name)

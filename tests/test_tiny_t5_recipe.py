@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.bank import bank
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.train.tiny_t5 import model as shapes
@@ -141,22 +141,22 @@ def test_answers_in_batches_are_answers_alone() -> None:
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(64, (n,), generator=generator).tolist() for n in (9, 2, 5, 14, 3, 7)]
     uniforms = torch.rand(len(prompts), 40, generator=generator)
-    end = answer(model, prompts, uniforms, Warp(1.0, 50), -1)[0].output[12]  # a token that comes now and then
-    together = answer(model, prompts, uniforms, Warp(1.0, 50), end)
+    end = answer(model, prompts, uniforms, SamplingParams(1.0, 50), -1)[0].output[12]  # a token that comes now and then
+    together = answer(model, prompts, uniforms, SamplingParams(1.0, 50), end)
     assert len({len(pair.output) for pair in together}) > 2
     for i, pair in enumerate(together):
-        (alone,) = answer(model, prompts[i : i + 1], uniforms[i : i + 1], Warp(1.0, 50), end)
+        (alone,) = answer(model, prompts[i : i + 1], uniforms[i : i + 1], SamplingParams(1.0, 50), end)
         assert (pair.prompt, pair.output) == (prompts[i], alone.output)
         assert end not in pair.output[:-1]
         assert pair.output[-1] == end or len(pair.output) == 40
-        expected = Warp(1.0, 50)(log_q(model, pair))  # what it says of its labels, read without a cache
+        expected = SamplingParams(1.0, 50)(log_q(model, pair))  # what it says of its labels, read without a cache
         assert pair.soft is not None
         dense = torch.zeros_like(expected).scatter(-1, pair.soft[1], pair.soft[0])
         torch.testing.assert_close(dense, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_overlap_is_one_with_oneself_and_the_distance_with_others() -> None:
-    target, draft, warp = make("t5"), make("t5", seed=1), Warp(1.0, 50)
+    target, draft, warp = make("t5"), make("t5", seed=1), SamplingParams(1.0, 50)
     prompts = [[4, 9, 30], [7] * 11]
     pairs = answer(target, prompts, torch.rand(2, 12, generator=torch.Generator().manual_seed(0)), warp, END)
     for a in overlaps(target, pairs):

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..controllers.errors import InputError
 from ..controllers.fingerprint import model_fingerprint
 from ..data_gen.dataset import read_dataset, read_manifest
-from ..infer.models import load_causal_lm
+from ..infer.loading import load_causal_lm
 from .acceptance_data import AcceptanceData, mixing_for
 from .acceptance_module import AcceptanceModule, new_head
 from .features import FeatureCache

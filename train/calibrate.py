@@ -14,7 +14,7 @@ from ..controllers.errors import InputError
 from ..controllers.feature_model import FeatureModel
 from ..controllers.fingerprint import PairFingerprint
 from ..controllers.origin import Origin
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from .acceptance import checked_manifest
 from .calibration import METHODS, apply, fit_all, judge, logistic, logistic_chances, plot_reliability
 from .positions import load_draft, load_rows, read_positions, split
@@ -54,8 +54,10 @@ def calibrate(
     config = trained.config
     manifest = checked_manifest(data)
     trained.origin.check_pair(PairFingerprint(**manifest["fingerprint"]))
-    if Warp(**manifest["warp"]) != config.warp:
-        raise InputError(f"{data}: made under {Warp(**manifest['warp'])}, the head trained under {config.warp}")
+    if SamplingParams(**manifest["warp"]) != config.warp:
+        raise InputError(
+            f"{data}: made under {SamplingParams(**manifest['warp'])}, the head trained under {config.warp}"
+        )
     same_data = manifest["dataset_fingerprint"] == config.dataset_fingerprint
     total = validation_fraction if same_data else 1.0
     reader = load_draft(draft, manifest, device=device)
@@ -94,7 +96,7 @@ def train_features(
     """
     _check_fraction(validation_fraction)
     manifest = checked_manifest(data)
-    warp = Warp(**manifest["warp"])
+    warp = SamplingParams(**manifest["warp"])
     reader = load_draft(draft, manifest, device=device)
     fitted, tested = (read_positions(reader, rows, warp) for rows in split(load_rows(data), validation_fraction))
     coefficients, bias = logistic(fitted.features, fitted.p)

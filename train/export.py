@@ -15,7 +15,7 @@ from ..controllers.checkpoint import ControllerConfig, save_controller
 from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
 from ..controllers.router import RouterConfig, RouterPolicy, save_router
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from .run_folder import Run, S, read_run, run_kind
 from .settings import AcceptanceTraining, RouterTraining
 
@@ -46,7 +46,7 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
         target=dataset["target"],
         draft=dataset["draft"],
         fingerprint=PairFingerprint(**dataset["fingerprint"]),
-        warp=Warp(**dataset["warp"]),
+        warp=SamplingParams(**dataset["warp"]),
         w_acc=settings.w_acc,
         w_rej=settings.w_rej,
         mixing=settings.mixing,
@@ -75,7 +75,7 @@ def _export_router(run: Path, output: Path, threshold: float | None, overwrite: 
         target=dataset["target"],
         target_fingerprint=dataset["fingerprint"]["target"],
         tokenizer_fingerprint=dataset["fingerprint"]["tokenizer"],
-        warp=Warp(**dataset["warp"]),
+        warp=SamplingParams(**dataset["warp"]),
         reward=settings.reward,
         alpha=settings.alpha,
         cost=settings.cost,

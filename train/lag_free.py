@@ -24,15 +24,15 @@ from ..controllers.lag_free_checkpoint import LagFreeConfig, save_lag_free
 from ..controllers.lag_free_head import LagFreeHead, copied_embeddings
 from ..controllers.length import LagFreeSource, RateOptimal
 from ..controllers.origin import Origin
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import read_manifest
 from ..data_gen.replay import Looked, replay
 from ..data_gen.trace import Trace, trace
 from ..infer.cached_model import CachedModel
-from ..infer.chance import Chance
 from ..infer.decoder import stop_tokens_of
 from ..infer.generation import Stats
-from ..infer.models import load_causal_lm, load_tokenizer
+from ..infer.loading import load_causal_lm, load_tokenizer
+from ..infer.random_source import RandomSource
 from .acceptance_data import is_validation
 from .fitting import quiet_lightning
 from .lag_free_data import Moments, Text, read_moments, read_texts
@@ -168,7 +168,7 @@ def train_lag_free(settings: LagFreeTraining, output: Path, *, overwrite: bool =
             f"validation_fraction={settings.validation_fraction}: gives {len(training)} texts to training and "
             f"{len(held_out)} to validation; each needs at least one: use more data or another fraction"
         )
-    warp = Warp(**first["warp"])
+    warp = SamplingParams(**first["warp"])
     target, draft = (load_causal_lm(name, device=settings.device) for name in (first["target"], first["draft"]))
     tokenizer = load_tokenizer(first["target"])
     pair = PairFingerprint.of(target, draft, tokenizer)
@@ -207,14 +207,14 @@ def trace_texts(
     draft: CachedModel,
     texts: Sequence[Text],
     budget: int,
-    warp: Warp,
+    warp: SamplingParams,
     stop_tokens: frozenset[int],
 ) -> list[Trace]:
     """Traces of ``texts``, each with tosses that depend on its prompt's id alone."""
     traces = []
     for text in track(texts, "tracing texts", transient=True):
         seed = int.from_bytes(hashlib.sha256(text.prompt_id.encode()).digest()[:8])
-        traces.append(trace(target, draft, text.prompt_ids, text.x, budget, warp, Chance(seed), stop_tokens))
+        traces.append(trace(target, draft, text.prompt_ids, text.x, budget, warp, RandomSource(seed), stop_tokens))
     return traces
 
 

@@ -21,11 +21,11 @@ from ..controllers.errors import InputError
 from ..controllers.lag_free_head import all_evidence, copies_of
 from ..controllers.lookup import NOTHING, Lookup, Recalled
 from ..controllers.said import all_said
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import read_dataset, read_manifest
 from ..data_gen.on_policy import read_rounds
+from ..infer.distribution import TokenDistribution
 from ..infer.hidden import forward_with_hidden
-from ..infer.law import Law
 
 TOGETHER = 16  # texts read in one forward
 
@@ -112,7 +112,7 @@ def read_texts(folder: str | Path) -> list[Text]:
 
 @torch.inference_mode()
 def read_moments(
-    draft: PreTrainedModel, texts: Sequence[Text], warp: Warp, vocab_size: int, *, look_up: bool = True
+    draft: PreTrainedModel, texts: Sequence[Text], warp: SamplingParams, vocab_size: int, *, look_up: bool = True
 ) -> Moments:
     """Read ``texts`` with the draft, in order, several in one forward; V = ``vocab_size`` is the target's.
 
@@ -138,7 +138,7 @@ def read_moments(
             text = texts[i]
             columns = torch.tensor(text.places, device=draft.device) + len(text.prompt_ids) - 1 - first
             scores = logits[row, columns]
-            q = Law.under(warp, scores, vocab_size)
+            q = TokenDistribution.under(warp, scores, vocab_size)
             said = all_said(q.of(text.tokens), text.tokens, q.probabilities, scores)
             recalled = look_up_all(text) if look_up else [NOTHING] * len(text.tokens)
             numbers = all_evidence(said, recalled, text.tokens)

@@ -34,7 +34,7 @@ def binary_kl(logits: Tensor, p: Tensor) -> float:
 
 
 def auroc(logits: Tensor, p: Tensor) -> float:
-    """Chance that an accepted token is ranked above a rejected one; NaN if all P are 0 or all are 1."""
+    """RandomSource that an accepted token is ranked above a rejected one; NaN if all P are 0 or all are 1."""
     from sklearn.metrics import roc_auc_score
 
     positive, negative = p.double(), 1 - p.double()

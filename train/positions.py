@@ -21,11 +21,11 @@ from ..controllers.feature_model import features
 from ..controllers.fingerprint import model_fingerprint
 from ..controllers.length import Step
 from ..controllers.lookup import nothing
-from ..controllers.warp import Warp
+from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import Row, read_dataset
 from ..infer.cached_model import CachedModel
-from ..infer.law import Law
-from ..infer.models import load_causal_lm
+from ..infer.distribution import TokenDistribution
+from ..infer.loading import load_causal_lm
 from .acceptance_data import check_rows, is_validation
 from .target_context import read_target_context
 
@@ -86,7 +86,7 @@ def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> Ca
 
 
 @torch.inference_mode()
-def read_positions(draft: CachedModel, rows: Sequence[Row], warp: Warp) -> Positions:
+def read_positions(draft: CachedModel, rows: Sequence[Row], warp: SamplingParams) -> Positions:
     """Every position of ``rows``, in order; without those whose y the draft here could not have drawn, by rounding."""
     hidden: list[Tensor] = []
     said: list[tuple[float, float, float]] = []
@@ -95,7 +95,7 @@ def read_positions(draft: CachedModel, rows: Sequence[Row], warp: Warp) -> Posit
     for row in track(rows, "positions", transient=True):
         logits, states = read_target_context(draft, row)
         for i, (token, chance) in enumerate(zip(row.y, row.p, strict=True)):
-            q = Law.under(warp, logits[i : i + 1])
+            q = TokenDistribution.under(warp, logits[i : i + 1])
             (probability,) = q.of([token])
             if probability == 0:
                 continue

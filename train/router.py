@@ -11,7 +11,7 @@ import torch
 from ..controllers.router import RouterPolicy
 from ..data_gen.dataset import replacing
 from ..data_gen.router_dataset import read_router_dataset, router_manifest
-from ..infer.models import pick_device
+from ..infer.loading import pick_device
 from .acceptance import TrainingResult
 from .fitting import fit, quiet_lightning, threads, writable
 from .router_data import RouterData, Table, table_of

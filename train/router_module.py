@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..controllers.router import RouterPolicy
-from ..infer.chance import draw
+from ..infer.random_source import draw
 from .controller_module import ControllerModule
 from .router_data import Batch, RouterData
 from .router_metrics import choice_table, router_metrics

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from ..data_gen.dataset import Row
-from ..infer.branches import Branches
 from ..infer.cache import as_row
 from ..infer.cached_model import CachedModel
+from ..infer.tree_mask import TreeMask
 
 
 @torch.inference_mode()
@@ -17,6 +17,6 @@ def read_target_context(draft: CachedModel, row: Row) -> tuple[Tensor, Tensor]:
     start, count = len(row.prompt_ids), len(row.x)
     draft.start(start + 2 * count)
     logits, _ = draft.forward(as_row([*row.prompt_ids, *row.x[:-1]], draft.device), keep=count)
-    branches = Branches(start, [list(range(start, start + i)) for i in range(count)])
+    branches = TreeMask(start, [list(range(start, start + i)) for i in range(count)])
     _, hidden = draft.forward(as_row(row.y, draft.device), branches=branches)
     return logits[0], hidden[0]

@@ -6,7 +6,7 @@ The head is one token late: at y_{i+1} the product runs to i.
 from __future__ import annotations
 
 from ..errors import InputError
-from ..warp import Warp
+from ..sampling import SamplingParams
 from .base import LengthController, Step
 from .source import AcceptanceSource
 
@@ -18,7 +18,7 @@ class AcceptanceLength(LengthController):
         self.source, self.threshold = source, threshold
         self.survival = 1.0
 
-    def check_warp(self, warp: Warp) -> None:
+    def check_warp(self, warp: SamplingParams) -> None:
         self.source.check_warp(warp)
 
     def start_round(self) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..lookup import Recalled
 from ..said import Said
-from ..warp import Warp
+from ..sampling import SamplingParams
 
 MAX_DRAFT = 20  # no controller drafts more in one round
 FEW = 128  # the longest distribution that is handled as a list
@@ -75,7 +75,7 @@ class LengthController(ABC):
     The token in hand is verified even when the answer is stop: the forward that proposed it is already paid for.
     """
 
-    def check_warp(self, warp: Warp) -> None:  # noqa: B027 — rules fit any warp
+    def check_warp(self, warp: SamplingParams) -> None:  # noqa: B027 — rules fit any warp
         """Called with the warp of every generation; a learned controller warns if it was trained under another."""
 
     def start_text(self) -> None:  # noqa: B027 — most rules remember nothing between rounds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..feature_model import FeatureModel
-from ..warp import Warp
+from ..sampling import SamplingParams
 from .base import Step
 from .source import AcceptanceSource, Judged
 
@@ -14,7 +14,7 @@ class FeatureSource(AcceptanceSource):
     def __init__(self, model: FeatureModel) -> None:
         self.model, self.mean = model, model.mean
 
-    def check_warp(self, warp: Warp) -> None:
+    def check_warp(self, warp: SamplingParams) -> None:
         self.model.origin.check_warp(warp)
 
     def judge(self, step: Step) -> Judged:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..acceptance_head import AcceptanceHead
 from ..calibration import Calibration, Sigmoid
 from ..origin import Origin
-from ..warp import Warp
+from ..sampling import SamplingParams
 from .base import Step
 from .source import AcceptanceSource, Judged
 
@@ -42,7 +42,7 @@ class HeadSource(AcceptanceSource):
         self.blocks = [(block.linear.weight.detach(), block.linear.bias.detach()) for block in head.residual_blocks()]
         self.out = head.out.weight.detach(), head.out.bias.detach()
 
-    def check_warp(self, warp: Warp) -> None:
+    def check_warp(self, warp: SamplingParams) -> None:
         if self.origin is not None:
             self.origin.check_warp(warp)
 

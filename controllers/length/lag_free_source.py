@@ -13,7 +13,7 @@ from ..lag_free_head import INPUTS, VECTORS, LagFreeHead, all_evidence, copied_e
 from ..lookup import NOTHING, Recalled
 from ..origin import Origin
 from ..said import Said
-from ..warp import Warp
+from ..sampling import SamplingParams
 from .base import Step
 from .source import AcceptanceSource, Judged
 
@@ -60,7 +60,7 @@ class LagFreeSource(AcceptanceSource):
         self.tokens: dict[int, Tensor] = {}
         self.copies: dict[int, Tensor] = {}
 
-    def check_warp(self, warp: Warp) -> None:
+    def check_warp(self, warp: SamplingParams) -> None:
         if self.origin is not None:
             self.origin.check_warp(warp)
 

@@ -7,7 +7,7 @@ it can be looked up. At any other the accept toss would have to be known, which 
 from __future__ import annotations
 
 from ..errors import InputError
-from ..warp import Warp
+from ..sampling import SamplingParams
 from .base import MAX_DRAFT, LengthController, Step
 
 
@@ -23,7 +23,7 @@ class Oracle(LengthController):
         self.agrees: list[bool] = []
         self.place = 0
 
-    def check_warp(self, warp: Warp) -> None:
+    def check_warp(self, warp: SamplingParams) -> None:
         if warp.temperature > 0:
             raise InputError(
                 f"length='oracle': at temperature {warp.temperature} it would have to know the accept tosses; "

@@ -16,7 +16,7 @@ import math
 
 from ..calibration import sigmoid
 from ..cost_model import CostModel
-from ..warp import Warp
+from ..sampling import SamplingParams
 from .base import LengthController, Step
 from .rate import RunningRatio, steady_rate
 from .running_cost import RunningCost
@@ -52,7 +52,7 @@ class RateOptimal(LengthController):
         self.prior_rate = steady_rate(source.mean, cost)
         self.start_text()
 
-    def check_warp(self, warp: Warp) -> None:
+    def check_warp(self, warp: SamplingParams) -> None:
         self.source.check_warp(warp)
 
     def start_text(self) -> None:

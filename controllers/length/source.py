@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from ..warp import Warp
+from ..sampling import SamplingParams
 from .base import Step
 
 
@@ -32,7 +32,7 @@ class AcceptanceSource(ABC):
     late: int
     mean: float
 
-    def check_warp(self, warp: Warp) -> None:  # noqa: B027 — not every source was trained
+    def check_warp(self, warp: SamplingParams) -> None:  # noqa: B027 — not every source was trained
         """Called with the warp of every generation; warns if the source was fitted under another."""
 
     @abstractmethod

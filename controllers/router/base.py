@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from ..warp import Warp
+from ..sampling import SamplingParams
 
 
 class Router(ABC):
@@ -18,7 +18,7 @@ class Router(ABC):
 
     arms: int
 
-    def check_warp(self, warp: Warp) -> None:  # noqa: B027 — not every router was trained
+    def check_warp(self, warp: SamplingParams) -> None:  # noqa: B027 — not every router was trained
         """Called with the warp of every generation; warns if the router was trained under another."""
 
     @abstractmethod

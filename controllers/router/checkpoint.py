@@ -17,7 +17,7 @@ from ..arms import Arm, check_arms, check_enough
 from ..checkpoint import read_config, read_weights, write_checkpoint
 from ..controller_config import CONFIG, exactly
 from ..errors import InputError
-from ..warp import Warp
+from ..sampling import SamplingParams
 from .card import model_card
 from .policy import RouterPolicy
 
@@ -52,7 +52,7 @@ class RouterConfig:
     target: str
     target_fingerprint: str
     tokenizer_fingerprint: str
-    warp: Warp
+    warp: SamplingParams
     reward: str
     alpha: float
     cost: str
@@ -93,7 +93,7 @@ class RouterConfig:
         keys = {entry.name for entry in fields(Arm)}
         arms = tuple(Arm(**exactly(arm, keys, f"arms[{i}]")) for i, arm in enumerate(values["arms"]))
         try:
-            warp = Warp(**exactly(values["warp"], {entry.name for entry in fields(Warp)}, "warp"))
+            warp = SamplingParams(**exactly(values["warp"], {entry.name for entry in fields(SamplingParams)}, "warp"))
         except TypeError as error:
             raise InputError(f"warp={values['warp']}: a value has the wrong type in {CONFIG}") from error
         return cls(**{**values, "arms": arms, "warp": warp})

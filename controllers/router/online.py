@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import InputError
-from ..warp import Warp
+from ..sampling import SamplingParams
 from .base import Router, certain
 from .policy import PolicyRouter
 
@@ -45,7 +45,7 @@ class OnlineRouter(Router):
         self.precision = np.stack([weight * np.eye(arms)] * arms)  # (A, A, A)
         self.moment = weight * prior  # (A, A)
 
-    def check_warp(self, warp: Warp) -> None:
+    def check_warp(self, warp: SamplingParams) -> None:
         self.policy.check_warp(warp)
 
     def bounds(self, embedding: Tensor) -> list[float]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..warp import Warp
+from ..sampling import SamplingParams
 from .base import Router, certain
 
 WIDTH = 512
@@ -50,10 +50,10 @@ class PolicyRouter(Router):
         warp: sampling settings of the data it was trained on, if they are known.
     """
 
-    def __init__(self, policy: RouterPolicy, *, sample: bool = False, warp: Warp | None = None) -> None:
+    def __init__(self, policy: RouterPolicy, *, sample: bool = False, warp: SamplingParams | None = None) -> None:
         self.policy, self.sample, self.warp, self.arms = policy.eval(), sample, warp, policy.arms
 
-    def check_warp(self, warp: Warp) -> None:
+    def check_warp(self, warp: SamplingParams) -> None:
         if self.warp is not None and warp != self.warp:
             warnings.warn(
                 f"the router was trained under {self.warp}, decoding uses {warp}: the output stays exact, but another "

@@ -131,7 +131,7 @@ def decode(
     from ..bench.decode import as_table, bench_decode
     from ..bench.load import load
     from ..bench.plots import plot_rates
-    from ..controllers.warp import Warp
+    from ..controllers.sampling import SamplingParams
 
     console, _ = _begin(settings, repeats=repeats)
     decoder, prompts = load(settings)
@@ -140,7 +140,7 @@ def decode(
     result = bench_decode(
         decoder,
         prompts,
-        Warp(settings.temperature, settings.top_k, settings.top_p),
+        SamplingParams(settings.temperature, settings.top_k, settings.top_p),
         max_new_tokens=settings.max_new_tokens,
         repeats=repeats,
         controller=controller,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 
 from ...controllers.errors import InputError
-from ..chance import Chance
+from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..law import Law
+from ..random_source import RandomSource
 from .bild import bild
 from .block import block
 from .k_seq import k_seq
@@ -28,7 +28,7 @@ from .verdict import Verdict
 
 __all__ = ["LOSSY", "SELECTIONS", "VERIFIERS", "Selection", "Verdict", "Verifier", "parse_verifier", "verify_tree"]
 
-Verifier = Callable[[Law, Draft, Chance], Verdict]
+Verifier = Callable[[TokenDistribution, Draft, RandomSource], Verdict]
 
 VERIFIERS: dict[str, Verifier] = {
     "token-wise": token_wise,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 
-from ..chance import Chance
+from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..law import Law
+from ..random_source import RandomSource
 from .verdict import Verdict, kept
 
 
-def bild(p: Law, draft: Draft, chance: Chance, rollback: float = 3.0) -> Verdict:
+def bild(p: TokenDistribution, draft: Draft, chance: RandomSource, rollback: float = 3.0) -> Verdict:
     """Judge ``draft`` by the target's warped distributions ``p``, K + 1 of them; ``rollback`` is τ ≥ 0."""
     count = len(draft.tokens)
     fails = [p_y == 0 or -math.log(p_y) > rollback for p_y in p.of(draft.tokens)]

@@ -12,13 +12,13 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from ..chance import Chance
+from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..law import Law
+from ..random_source import RandomSource
 from .verdict import Verdict, kept
 
 
-def block(p: Law, draft: Draft, chance: Chance) -> Verdict:
+def block(p: TokenDistribution, draft: Draft, chance: RandomSource) -> Verdict:
     """Verify the chain ``draft`` against the target's warped distributions ``p``, K + 1 of them."""
     count = len(draft.tokens)
     if count == 0:

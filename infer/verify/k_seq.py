@@ -10,13 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..chance import Chance
-from ..law import residual
+from ..distribution import residual
+from ..random_source import RandomSource
 
 STEPS = 60  # of bisection: ρ to the last bit of float64, whatever k
 
 
-def k_seq(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
+def k_seq(p: Tensor, proposals: list[int], q: Tensor, chance: RandomSource) -> int:
     """A token whose law is ``p`` (V,); i.i.d. ``proposals``, so that all rows of ``q`` (k, V) are the same."""
     q = q[0]
     rho = division_factor(p, q, len(proposals))

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from ..chance import Chance
+from ..random_source import RandomSource
 from .spec_infer import spec_infer
 
 
-def mcss(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
+def mcss(p: Tensor, proposals: list[int], q: Tensor, chance: RandomSource) -> int:
     """A token whose law is ``p`` (V,); distinct ``proposals``, the first drawn from ``q[0]`` (V,)."""
     return spec_infer(p, proposals, _remaining(q[0], proposals), chance)
 

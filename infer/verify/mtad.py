@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 from itertools import accumulate
 
-from ..chance import Chance
+from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..law import Law
+from ..random_source import RandomSource
 from .verdict import Verdict, kept
 
 TAU = 0.5
 
 
-def mtad(p: Law, draft: Draft, chance: Chance, tau: float = TAU) -> Verdict:
+def mtad(p: TokenDistribution, draft: Draft, chance: RandomSource, tau: float = TAU) -> Verdict:
     """Judge ``draft`` by the target's warped distributions ``p``, K + 1 of them; ``tau`` is τ in [0, 1)."""
     logs = [math.log(ratio) if ratio > 0 else -math.inf for ratio in draft.ratios(p)]
     bar = math.log(tau) if tau > 0 else -math.inf

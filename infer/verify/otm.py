@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...controllers.errors import InputError
-from ..chance import Chance
+from ..random_source import RandomSource
 
 MOST = 200_000  # unknowns of the linear program
 
@@ -92,7 +92,7 @@ def _chance(multiset: tuple[int, ...], q: Tensor) -> tuple[int, float]:
     return orders, prod(float(q[v]) for v in multiset)
 
 
-def otm(p: Tensor, proposals: list[int], q: Tensor, chance: Chance) -> int:
+def otm(p: Tensor, proposals: list[int], q: Tensor, chance: RandomSource) -> int:
     """A token whose law is ``p`` (V,); i.i.d. ``proposals``, so that all rows of ``q`` (k, V) are the same.
 
     Raises:

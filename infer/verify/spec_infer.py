@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from ..chance import Chance
-from ..law import residual
+from ..distribution import residual
+from ..random_source import RandomSource
 
 
-def spec_infer(p: Tensor, proposals: list[int], q: Iterable[Tensor], chance: Chance) -> int:
+def spec_infer(p: Tensor, proposals: list[int], q: Iterable[Tensor], chance: RandomSource) -> int:
     """A token whose law is ``p`` (V,); proposal i was drawn from the i-th of ``q`` (V,), given those before it."""
     for token, row in zip(proposals, q, strict=True):
         if chance.accept([float(p[token] / row[token])])[0]:

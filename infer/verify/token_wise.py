@@ -7,13 +7,13 @@ every token from ``p``.
 
 from __future__ import annotations
 
-from ..chance import Chance
+from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..law import Law
+from ..random_source import RandomSource
 from .verdict import Verdict, kept
 
 
-def token_wise(p: Law, draft: Draft, chance: Chance) -> Verdict:
+def token_wise(p: TokenDistribution, draft: Draft, chance: RandomSource) -> Verdict:
     """Verify the chain ``draft`` against the target's warped distributions ``p``, K + 1 of them."""
     count = len(draft.tokens)
     ratios = draft.ratios(p)

@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ..branches import ancestors_of
-from ..chance import Chance
+from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..law import Law
+from ..random_source import RandomSource
+from ..tree_mask import ancestors_of
 from .verdict import Verdict
 
 # (p (V,), proposals, their draft laws (k, V), chance) → a token whose law is p
-Selection = Callable[[Tensor, list[int], Tensor, Chance], int]
+Selection = Callable[[Tensor, list[int], Tensor, RandomSource], int]
 
 
-def verify_tree(p: Law, draft: Draft, chance: Chance, select: Selection) -> Verdict:
+def verify_tree(p: TokenDistribution, draft: Draft, chance: RandomSource, select: Selection) -> Verdict:
     """Verify ``draft`` against the target's warped distributions ``p``: the root's, then each node's."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(draft.parents):

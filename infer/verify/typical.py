@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import torch
 
-from ..chance import Chance
+from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..law import Law
+from ..random_source import RandomSource
 from .verdict import Verdict, kept
 
 
-def typical(p: Law, draft: Draft, chance: Chance, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
+def typical(
+    p: TokenDistribution, draft: Draft, chance: RandomSource, epsilon: float = 0.09, delta: float = 0.3
+) -> Verdict:
     """Judge ``draft`` by the target's warped distributions ``p``, K + 1 of them."""
     count = len(draft.tokens)
     entropy = torch.special.entr(p.probabilities[:count]).sum(-1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from rich.progress import track
 
-from ...controllers.warp import Warp
+from ...controllers.sampling import SamplingParams
 from ...data_gen.dataset import replacing
 from ...data_gen.rollout import roll_out
 from ...infer.cached_model import CachedModel
@@ -38,7 +38,7 @@ def sample_outputs(
             generator = torch.Generator().manual_seed((seed << 32) + start)
             uniforms = list(torch.rand(len(chunk), budget, generator=generator))
             rows = roll_out(
-                model, [prompts[id] for id in chunk], uniforms, Warp(1.0, 50), stop_tokens, batch_size=BATCH
+                model, [prompts[id] for id in chunk], uniforms, SamplingParams(1.0, 50), stop_tokens, batch_size=BATCH
             )
             made = {id: row.tokens for id, row in zip(chunk, rows, strict=True)}
             with replacing(path) as temporary:

@@ -30,7 +30,7 @@ from ...controllers.errors import InputError
 from ...data_gen.bank import bank
 from ...data_gen.dataset import replacing
 from ...infer.cached_model import CachedModel
-from ...infer.models import load_causal_lm
+from ...infer.loading import load_causal_lm
 from ...infer.prompting import encode_prompt
 from .agreement import measure_agreement
 from .card import write_card

@@ -16,9 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, T5ForConditionalGeneration
 from transformers.cache_utils import EncoderDecoderCache
 
-from ...controllers.warp import Warp
+from ...controllers.sampling import SamplingParams
 from ...data_gen.dataset import replacing
-from ...infer.chance import draw
+from ...infer.random_source import draw
 from .pairs import Pair
 
 ROWS = 256
@@ -27,7 +27,7 @@ CLOSE_UP = 0.7  # finished rows leave once this share of the batch or less is ru
 
 
 def answer(
-    model: T5ForConditionalGeneration, prompts: list[list[int]], uniforms: Tensor, warp: Warp, end: int
+    model: T5ForConditionalGeneration, prompts: list[list[int]], uniforms: Tensor, warp: SamplingParams, end: int
 ) -> list[Pair]:
     """The model's outputs, up to the token ``end`` or the budget, and the distributions they were drawn from.
 
@@ -46,7 +46,7 @@ def answer(
 
 @torch.inference_mode()
 def _answer(
-    prompts: list[list[int]], model: T5ForConditionalGeneration, uniforms: Tensor, warp: Warp, end: int
+    prompts: list[list[int]], model: T5ForConditionalGeneration, uniforms: Tensor, warp: SamplingParams, end: int
 ) -> list[Pair]:
     """One batch."""
     device = model.device
@@ -94,7 +94,7 @@ def kept_answers(
     prompts: list[list[int]],
     folder: Path,
     *,
-    warp: Warp,
+    warp: SamplingParams,
     budget: int,
     end: int,
     seed: int,

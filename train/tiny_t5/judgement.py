@@ -10,12 +10,12 @@ from rouge_score.rouge_scorer import RougeScorer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, T5ForConditionalGeneration
 
-from ...controllers.warp import Warp
+from ...controllers.sampling import SamplingParams
 from .answers import answer
 from .model import forward
 from .pairs import IGNORED, Pair, by_length, collate
 
-WARP = Warp(1.0, 50)  # what the shipped models are sampled under
+WARP = SamplingParams(1.0, 50)  # what the shipped models are sampled under
 HARD = 0.3
 
 
@@ -82,7 +82,9 @@ def greedy_texts(
     model: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]], budget: int
 ) -> list[str]:
     """Greedy outputs, as text without the end token."""
-    answers = answer(model, prompts, torch.zeros(len(prompts), budget), Warp(0.0), int(tokenizer.eos_token_id))
+    answers = answer(
+        model, prompts, torch.zeros(len(prompts), budget), SamplingParams(0.0), int(tokenizer.eos_token_id)
+    )
     return tokenizer.batch_decode([pair.output for pair in answers], skip_special_tokens=True)
 
 

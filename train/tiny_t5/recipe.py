@@ -20,8 +20,8 @@ from rich.console import Console
 
 from ...data_gen.bank import bank
 from ...data_gen.dataset import replacing
+from ...infer.loading import load_model, load_tokenizer
 from ...infer.machine import machine, versions
-from ...infer.models import load_model, load_tokenizer
 from ..tiny.corpus import Document, load_documents
 from ..tiny.recipe import MAX_SHARD, finish, same_settings
 from .answers import kept_answers

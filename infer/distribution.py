@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..controllers.length.base import FEW
-from ..controllers.warp import Warp
-from .chance import Chance
+from ..controllers.sampling import SamplingParams
+from .random_source import RandomSource
 
 
-class Law:
+class TokenDistribution:
     """N distributions over the V tokens of the target.
 
     Args:
@@ -30,7 +30,7 @@ class Law:
         self.probabilities, self.tokens, self.size = probabilities, tokens, size
 
     @classmethod
-    def under(cls, warp: Warp, logits: Tensor, size: int | None = None) -> Law:
+    def under(cls, warp: SamplingParams, logits: Tensor, size: int | None = None) -> TokenDistribution:
         """Of logits (N, V'), by default V' = V; a longer row is cut: models of one tokenizer may pad theirs apart."""
         size = logits.shape[-1] if size is None else size
         if logits.shape[-1] > size:
@@ -55,16 +55,20 @@ class Law:
             return dense
         return dense.scatter_(1, self.tokens, self.probabilities)
 
-    def part(self, start: int, end: int) -> Law:
+    def part(self, start: int, end: int) -> TokenDistribution:
         """The distributions from ``start`` up to ``end``."""
-        part = Law(self.probabilities[start:end], None if self.tokens is None else self.tokens[start:end], self.size)
+        part = TokenDistribution(
+            self.probabilities[start:end], None if self.tokens is None else self.tokens[start:end], self.size
+        )
         if self.lists is not None:
             part.lists = self.lists[start:end]
         return part
 
-    def take(self, rows: list[int]) -> Law:
+    def take(self, rows: list[int]) -> TokenDistribution:
         """The distributions ``rows``, in this order, each as often as it is named."""
-        return Law(self.probabilities[rows], None if self.tokens is None else self.tokens[rows], self.size)
+        return TokenDistribution(
+            self.probabilities[rows], None if self.tokens is None else self.tokens[rows], self.size
+        )
 
     def of(self, tokens: list[int]) -> list[float]:
         """What row i gives ``tokens[i]``; there may be fewer tokens than rows."""
@@ -80,14 +84,14 @@ class Law:
         """Whose probability entry ``choice`` of distribution ``row`` is."""
         return choice if self.tokens is None else int(self.tokens[row, choice])
 
-    def sample(self, row: int, chance: Chance) -> int:
+    def sample(self, row: int, chance: RandomSource) -> int:
         """A token drawn from distribution ``row``."""
         if self.lists is None:
             return self.token(row, chance.sample(self.probabilities[row]))
         probabilities, tokens = self.lists[row]
         return tokens[chance.pick(probabilities)]
 
-    def sample_beyond(self, row: int, other: Law, chance: Chance, scale: float = 1.0) -> int:
+    def sample_beyond(self, row: int, other: TokenDistribution, chance: RandomSource, scale: float = 1.0) -> int:
         """A token from ``norm((scale·p - q)+)``, p this law's distribution ``row`` and q the first of ``other``.
 
         From p where the difference is empty, as only rounding can make it.

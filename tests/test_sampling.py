@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.warp import Warp
+from specpilot.controllers.sampling import SamplingParams
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 
@@ -26,25 +26,27 @@ def test_same_distribution_as_transformers(seed: int, temperature: float, top_k:
     if top_p < 1:
         processors.append(TopPLogitsWarper(top_p))
     expected = processors(torch.zeros(3, 1, dtype=torch.long), logits.clone()).softmax(-1)
-    found = Warp(temperature, top_k, top_p)(logits)
+    found = SamplingParams(temperature, top_k, top_p)(logits)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_zero_temperature_is_the_point_mass_on_the_argmax() -> None:
-    p = Warp(0.0, None)(torch.tensor([[0.1, 2.0, -1.0]]))
+    p = SamplingParams(0.0, None)(torch.tensor([[0.1, 2.0, -1.0]]))
     assert p.tolist() == [[0.0, 1.0, 0.0]]
 
 
 def test_half_precision_logits_give_float32_probabilities() -> None:
-    assert Warp()(torch.randn(60).to(torch.bfloat16)).dtype == torch.float32
+    assert SamplingParams()(torch.randn(60).to(torch.bfloat16)).dtype == torch.float32
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("warp", [Warp(0.0), Warp(1.0, None), Warp(1.0, 2), Warp(1.0, None, 0.5)])
-def test_broken_logits_are_an_error(bad: float, warp: Warp) -> None:
+@pytest.mark.parametrize(
+    "warp", [SamplingParams(0.0), SamplingParams(1.0, None), SamplingParams(1.0, 2), SamplingParams(1.0, None, 0.5)]
+)
+def test_broken_logits_are_an_error(bad: float, warp: SamplingParams) -> None:
     with pytest.raises(InputError, match="NaN or infinite"):
         warp(torch.tensor([0.0, bad, 1.0]))
 
 
 def test_masked_tokens_are_no_error() -> None:
-    assert Warp(1.0, None)(torch.tensor([0.0, -torch.inf, 0.0])).tolist() == [0.5, 0.0, 0.5]
+    assert SamplingParams(1.0, None)(torch.tensor([0.0, -torch.inf, 0.0])).tolist() == [0.5, 0.0, 0.5]

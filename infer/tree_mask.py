@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Branches:
+class TreeMask:
     """New tokens that do not all follow one another.
 
     Attributes:

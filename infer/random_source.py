@@ -13,7 +13,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from ..controllers.warp import require_finite
+from ..controllers.sampling import require_finite
 
 
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, points, right=True).squeeze(-1)
 
 
-class Chance:
+class RandomSource:
     """Tosses of a private generator; the global random state is never touched, and the device does not matter.
 
     Weights to draw from need not sum to 1.

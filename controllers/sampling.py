@@ -16,7 +16,7 @@ from .errors import InputError
 
 
 @dataclass(frozen=True)
-class Warp:
+class SamplingParams:
     """Sampling settings.
 
     Attributes:

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
-from specpilot.infer.chance import Chance
+from specpilot.infer.random_source import RandomSource
 
 weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 10.0)), min_size=1, max_size=8).filter(any)
 
 
-def toss(uniform: float) -> Chance:
-    chance = Chance(0)
+def toss(uniform: float) -> RandomSource:
+    chance = RandomSource(0)
     chance.uniform = lambda: uniform
     return chance
 
@@ -45,7 +45,7 @@ def test_acceptance(probability: float, uniform: float) -> None:
 
 def test_seeds() -> None:
     state = torch.get_rng_state()
-    chances = [Chance(seed) for seed in (1, 1, 2)]
+    chances = [RandomSource(seed) for seed in (1, 1, 2)]
     first, again, other = ([chance.pick([1.0] * 50) for _ in range(20)] for chance in chances)
     assert first == again != other
     assert torch.equal(torch.get_rng_state(), state)
@@ -54,6 +54,6 @@ def test_seeds() -> None:
 @pytest.mark.parametrize("bad", [[math.nan, 1.0], [1.0, math.inf]])
 def test_broken_weights_are_an_error(bad: list[float]) -> None:
     with pytest.raises(InputError, match="NaN or infinite"):
-        Chance(0).pick(bad)
+        RandomSource(0).pick(bad)
     with pytest.raises(InputError, match="NaN or infinite"):
-        Chance(0).sample(torch.tensor(bad))
+        RandomSource(0).sample(torch.tensor(bad))
