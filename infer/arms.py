@@ -13,7 +13,7 @@ from ..controllers.fingerprint import model_fingerprint
 from .cached_model import CachedModel
 from .early_exit import FirstLayers
 from .encoder_decoder import cached
-from .models import check_same_tokenizer, load_model, load_tokenizer
+from .loading import check_same_tokenizer, load_model, load_tokenizer
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from .encoder_decoder import cached
 from .foresight import foresee
 from .generation import Generation, Round
 from .lengths import AUTO, load_length, quick_costs
-from .models import check_same_tokenizer, load_model, load_tokenizer
+from .loading import check_same_tokenizer, load_model, load_tokenizer
 from .prompting import Prompt, encode_prompt, is_batch
 from .random_source import RandomSource
 from .routing import Routing, Way, load_routing

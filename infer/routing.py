@@ -20,7 +20,7 @@ from .cached_model import CachedModel
 from .early_exit import EarlyExit
 from .encoder_decoder import cached
 from .lengths import load_length
-from .models import load_model, load_tokenizer
+from .loading import load_model, load_tokenizer
 from .random_source import RandomSource
 
 LENGTH = 4  # tokens a draft, where nothing else is said
