@@ -1,18 +1,22 @@
 """Which model pair a controller belongs to: hashes of target, draft and tokenizer that a reload leaves as they were.
 
 A model's hash covers its configuration and a digest of its weights: drafts of one shape that learnt different things
-are different drafts, and a head trained on the one reads nothing in the hidden states of the other.
+are different drafts, and a head trained on the one reads nothing in the hidden states of the other. One file gives one
+hash, whether it is loaded in float32, float64, bfloat16 or float16.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from .stored_weights import sample, stored_samples
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -26,7 +30,6 @@ VOLATILE = frozenset(
         *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "sep_token_id"),
     }
 )
-SAMPLES = 64  # weights read per parameter
 
 
 class Config(Protocol):
@@ -49,30 +52,28 @@ def config_fingerprint(config: Config) -> str:
     return _sha256_json(kept)
 
 
-def weights_digest(module: nn.Module) -> str:
-    """SHA-256 (hexadecimal) over name, shape and up to 64 evenly spaced values of each parameter.
+def weights_digest(module: nn.Module, stored: Mapping[str, Tensor] | None = None) -> str:
+    """SHA-256 (hexadecimal) over name, shape and up to 64 evenly spaced values of each parameter, rounded to bfloat16.
 
-    Values are rounded to bfloat16 first: one file gives one digest, whether it is loaded in bfloat16 or in float32.
+    Args:
+        stored: by name of a parameter, the values that are taken in place of those the module holds.
     """
     digest = hashlib.sha256()
     with torch.no_grad():
         for name, parameter in sorted(module.named_parameters()):
             digest.update(f"{name}:{tuple(parameter.shape)}:".encode())
-            digest.update(_sample(parameter).to(torch.bfloat16).view(torch.int16).numpy().tobytes())
+            values = stored[name] if stored and name in stored else sample(parameter).float().cpu()
+            digest.update(values.to(torch.bfloat16).view(torch.int16).numpy().tobytes())
     return digest.hexdigest()
 
 
-def _sample(parameter: Tensor) -> Tensor:
-    """Up to 64 evenly spaced elements of ``parameter`` (any shape) as float32 (n,) on the CPU; copies no more."""
-    size = parameter.numel()
-    count = min(size, SAMPLES)
-    where = torch.arange(count, device=parameter.device) * size // max(count, 1)
-    return parameter.take(where).float().cpu()
-
-
 def model_fingerprint(model: PreTrainedModel) -> str:
-    """SHA-256 (hexadecimal) of a model: its architecture and a digest of its weights."""
-    return _sha256_json([config_fingerprint(model.config), weights_digest(model)])
+    """SHA-256 (hexadecimal) of a model: its architecture and a digest of its weights.
+
+    A float16 model is known by the values in the safetensors files it was loaded from (see :mod:`.stored_weights`).
+    Where those are gone it is known by its own, and taken for another model than the same one in float32.
+    """
+    return _sha256_json([config_fingerprint(model.config), weights_digest(model, stored_samples(model))])
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from specpilot.checkpoints import FOLDER
+from specpilot.controllers.checkpoint import load_controller
 from specpilot.controllers.fingerprint import (
     PairFingerprint,
     config_fingerprint,
@@ -15,6 +17,7 @@ from specpilot.controllers.fingerprint import (
     tokenizer_fingerprint,
     weights_digest,
 )
+from specpilot.infer.loading import load_model, load_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -75,13 +78,61 @@ def test_a_model_keeps_its_fingerprint_when_saved_and_loaded(name: str, tmp_path
     assert model_fingerprint(reload(model, tmp_path)) == before
 
 
-def test_one_file_in_two_precisions_is_one_model(tmp_path: Path) -> None:
-    model = llama().to(torch.bfloat16)
-    loaded = [reload(model, tmp_path, dtype) for dtype in ("bfloat16", "float32")]
-    assert loaded[0].dtype != loaded[1].dtype
-    assert model_fingerprint(loaded[0]) == model_fingerprint(loaded[1]) == model_fingerprint(model)
-    float32 = llama()
-    assert model_fingerprint(reload(float32, tmp_path, "bfloat16")) == model_fingerprint(float32)
+PRECISIONS = ("float32", "float64", "bfloat16", "float16")
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", MODELS)
+def test_one_file_in_every_precision_is_one_model(name: str, stored: torch.dtype, tmp_path: Path) -> None:
+    model = MODELS[name]()
+    with torch.no_grad():
+        for i, parameter in enumerate(model.parameters()):
+            parameter.mul_(1e-5 if i % 3 == 1 else 1)  # of what is so small float16 keeps a bit or two
+        next(model.parameters()).view(-1)[0] = 1e5 if stored != torch.float16 else 1.0  # and of this nothing
+    model.to(stored)
+    found = {dtype: reload(model, tmp_path, dtype) for dtype in PRECISIONS}
+    assert {str(one.dtype).removeprefix("torch.") for one in found.values()} == set(PRECISIONS)
+    fingerprints = {dtype: model_fingerprint(one) for dtype, one in found.items()}
+    assert set(fingerprints.values()) == {model_fingerprint(model)}
+    assert model_fingerprint(found["float32"].to(torch.float16)) == model_fingerprint(model)
+
+
+def test_a_float16_model_is_told_from_others_of_its_shape(tmp_path: Path) -> None:
+    first, second = llama(0), llama(1)
+    half = reload(first, tmp_path, "float16")
+    second.save_pretrained(tmp_path / "other")
+    half.config._name_or_path = str(tmp_path / "other")  # the files of another model do not speak for this one
+    assert model_fingerprint(half) not in (model_fingerprint(first), model_fingerprint(second))
+    tuned = reload(first, tmp_path, "float16")
+    with torch.no_grad():
+        tuned.model.layers[0].mlp.up_proj.weight.mul_(1.01)
+    assert model_fingerprint(tuned) != model_fingerprint(first)
+    alone = model_fingerprint(half)
+    (tmp_path / "other" / "model.safetensors").write_bytes(b"damaged")
+    assert model_fingerprint(half) == alone
+
+
+def test_files_of_a_bare_model_are_those_of_the_model_with_its_head(tmp_path: Path) -> None:
+    model = MODELS["gpt2"]()
+    model.base_model.save_pretrained(tmp_path)  # as gpt2 is on the hub: no tensor is called transformer.…
+    half = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float16")
+    assert model_fingerprint(half) == model_fingerprint(model)
+
+
+def test_weights_are_found_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    snapshots = tmp_path / "models--owner--name" / "snapshots"
+    half = reload(llama(0), snapshots / "b", "float16")
+    llama(1).save_pretrained(snapshots / "a")  # another revision
+    half.config._name_or_path = "owner/name"
+    assert model_fingerprint(half) == model_fingerprint(llama(0))
+
+
+def test_shipped_models_are_those_their_controllers_were_trained_for() -> None:
+    controller = load_controller(FOLDER / "tiny-head")
+    for dtype in PRECISIONS:
+        pair = [load_model(name, dtype=dtype, device="cpu") for name in ("tiny", "tiny-draft")]
+        controller.origin.check_pair(PairFingerprint.of(pair[0], pair[1], load_tokenizer("tiny")))
 
 
 def test_how_a_model_is_run_does_not_matter() -> None:
