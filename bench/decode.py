@@ -75,11 +75,17 @@ def bench_decode(
     """Measure; ``decoder`` holds the pair, ``controller`` names a trained acceptance head for it, if there is one.
 
     Raises:
-        InputError: it is a pair of encoder-decoders.
+        InputError: it is a pair of encoder-decoders, or its vocabularies are padded to different sizes.
     """
     (draft,) = decoder.drafts
     if draft.model.config.is_encoder_decoder:
         raise InputError(f"{draft.model.config.model_type}: an encoder-decoder; bench decode times decoder-only pairs")
+    sizes = [model.config.get_text_config().vocab_size for model in (decoder.target.model, draft.model)]
+    if sizes[0] != sizes[1]:
+        raise InputError(
+            f"vocab_size: {sizes[0]} of the target, {sizes[1]} of the draft: transformers' assisted generation, which "
+            "bench decode compares with, takes one size; compare with 'specpilot bench questions'"
+        )
     theirs = Transformers(decoder.target.model, draft.model, warp, max_new_tokens)
     plain = SpeculativeDecoder(decoder.target.model, None, decoder.tokenizer)
     sampling: dict[str, Any] = {"temperature": warp.temperature, "top_k": warp.top_k, "top_p": warp.top_p}

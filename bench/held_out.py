@@ -21,6 +21,7 @@ from ..data_gen.prompts import PromptRow, load_prompts
 from ..data_gen.replay import Looked, replay
 from ..data_gen.rollout import roll_out
 from ..data_gen.trace import Trace, trace
+from ..data_gen.vocabulary import can_read, traceable
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
 from ..infer.prompting import encode_prompt
@@ -93,20 +94,31 @@ class Texts:
         self.decoder, self.warp, self.max_new_tokens, self.seed = decoder, warp, max_new_tokens, seed
 
     def traces(self, chunk: Chunk) -> list[Trace]:
-        """Roll the target out over a chunk's prompts and trace each text."""
+        """Roll the target out over a chunk's prompts and trace each text, as far as the draft can read it.
+
+        Raises:
+            InputError: the draft has no embedding for a token of a prompt.
+        """
         decoder, budget = self.decoder, self.max_new_tokens
         (draft,) = decoder.drafts
         prompts = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in chunk.prompts]
+        for row, prompt in zip(chunk.prompts, prompts, strict=True):
+            if not can_read(prompt, draft.vocab_size):
+                raise InputError(
+                    f"prompt {row.id!r}: token {max(prompt)} is beyond the {draft.vocab_size} that the draft can read; "
+                    "take a draft with the target's whole vocabulary, or other prompts"
+                )
         uniforms = [
             torch.rand(budget, generator=torch.Generator().manual_seed(self._seed("x", row))) for row in chunk.prompts
         ]
         texts = roll_out(
             decoder.target, prompts, uniforms, self.warp, frozenset(decoder.stop_tokens), batch_size=len(prompts)
         )
+        stops = frozenset(decoder.stop_tokens)
         return [
             trace(
-                decoder.target, draft, prompt, text.tokens, budget, self.warp, RandomSource(self._seed("y", row)),
-                decoder.stop_tokens,
+                decoder.target, draft, prompt, *traceable(text.tokens, budget, draft.vocab_size, stops), self.warp,
+                RandomSource(self._seed("y", row)), stops,
             )
             for row, prompt, text in zip(chunk.prompts, prompts, texts, strict=True)
         ]  # fmt: skip

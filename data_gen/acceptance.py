@@ -59,6 +59,8 @@ class AcceptanceGenerator(Generator[Row]):
             "fingerprint": self.pair.as_dict(),
             "warp": self.warp.as_dict(),
             "seed": s.seed,
+            # V, where the draft's rows are longer and were cut to it.
+            **({"vocab_size": self.target.vocab_size} if self.draft.vocab_size > self.target.vocab_size else {}),
             **self.prompt_identity(self.target.device),
         }
 
@@ -82,7 +84,7 @@ class AcceptanceGenerator(Generator[Row]):
             uniforms = pad_sequence([self.uniforms(item, "y") for item in items[batch]], batch_first=True)
             labels = label(self.target, self.draft, prompts[batch], x[batch], uniforms, self.warp)
             for item, rollout, (y, p) in zip(items[batch], x[batch], labels, strict=True):
-                rows[item.id] = Row(item.id, item.prompt, item.ids, rollout.tokens, y, p)
+                rows[item.id] = Row(item.id, item.prompt, item.ids, rollout.tokens[: len(y)], y, p)
         return [rows[item.id] for item in shard]
 
 
@@ -112,7 +114,7 @@ def plan_acceptance_data(settings: AcceptanceData) -> str:
     ]
     started = time.perf_counter()
     rows = generator.rows(probe)
-    rate = sum(len(row.x) for row in rows) / (time.perf_counter() - started)
+    rate = max(1, sum(len(row.x) for row in rows)) / (time.perf_counter() - started)
     most = sum(item.budget for item in generator.items)
     prompt_tokens = sum(len(item.ids) for item in generator.items)
     size = (most * 9 + prompt_tokens * 3) / 1e6  # int32 tokens compress to about 2.5 bytes, float32 labels to 4

@@ -30,6 +30,9 @@ SCHEMA_VERSION = 1
 class Row:
     """One rollout with its labels (SpecDec++ §3.3); the three lists have one length.
 
+    All tokens are ones that both models can read. A rollout is cut before the first token that the draft has no
+    embedding for, and empty if there is one in the prompt; training leaves empty rows out.
+
     Attributes:
         x: tokens sampled from the target, its end token included where it came to one.
         y: at every position a token sampled from the draft after the same prefix, y_i ~ q(·|prompt, x_<i).

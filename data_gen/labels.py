@@ -14,6 +14,7 @@ from ..controllers.sampling import SamplingParams
 from ..infer.cached_model import CachedModel
 from ..infer.random_source import draw
 from .rollout import PaddedPrompts, Rollout, left_pad
+from .vocabulary import can_read, readable
 
 MAX_SCORES = 1 << 22  # logits held at once, B·T·V: larger pieces cost a CPU more in fresh memory than they save
 
@@ -27,19 +28,40 @@ def label(
     uniforms: Tensor,
     warp: SamplingParams,
 ) -> list[tuple[list[int], list[float]]]:
-    """(Y, P) for every rollout.
+    """(Y, P) for every rollout, up to the first token of it that the draft has no embedding for.
+
+    Of a prompt that the draft cannot read they are empty.
 
     Args:
         prompts, rollouts: B prompts and the target's B rollouts X after them, at least one token each.
         uniforms: (B, T) in [0, 1), T at least the longest rollout's length; number i decides Y_i.
     """
-    longest = max(len(rollout.tokens) for rollout in rollouts)
-    chunk = max(1, MAX_SCORES // (longest * target.vocab_size))
-    labels: list[tuple[list[int], list[float]]] = []
-    for start in range(0, len(prompts), chunk):
-        rows = slice(start, start + chunk)
-        labels += _label_chunk(target, draft, prompts[rows], rollouts[rows], uniforms[rows], warp)
+    size = draft.vocab_size
+    read = [
+        first(rollout, readable(rollout.tokens, size) if can_read(prompt, size) else 0)
+        for prompt, rollout in zip(prompts, rollouts, strict=True)
+    ]
+    rows = [row for row, rollout in enumerate(read) if rollout.tokens]
+    longest = max((len(rollout.tokens) for rollout in read), default=0)
+    chunk = max(1, MAX_SCORES // max(1, longest * target.vocab_size))
+    labels: list[tuple[list[int], list[float]]] = [([], []) for _ in prompts]
+    for start in range(0, len(rows), chunk):
+        some = rows[start : start + chunk]
+        found = _label_chunk(
+            target, draft, [prompts[row] for row in some], [read[row] for row in some], uniforms[some], warp
+        )
+        for row, label_row in zip(some, found, strict=True):
+            labels[row] = label_row
     return labels
+
+
+def first(rollout: Rollout, count: int) -> Rollout:
+    """The first ``count`` tokens of ``rollout``."""
+    return Rollout(
+        rollout.tokens[:count],
+        None if rollout.likely is None else rollout.likely[:count],
+        None if rollout.probabilities is None else rollout.probabilities[:count],
+    )
 
 
 def _label_chunk(

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..controllers.sampling import SamplingParams
 from ..infer.cached_model import CachedModel
-from .labels import MAX_SCORES, align, stack
+from .labels import MAX_SCORES, align, first, stack
 from .rollout import Rollout
+from .vocabulary import can_read, readable
 
 
 @torch.inference_mode()
@@ -25,15 +26,25 @@ def overlap(
 ) -> list[list[float]]:
     """Σ_v min(p_i, q_i) of every rollout's tokens; both distributions warped.
 
+    It is 0 where nothing can be drafted: after a token that the draft has no embedding for.
+
     Args:
         prompts, rollouts: B prompts and the target's outputs after them under ``warp``, at least one token each.
     """
-    longest = max(len(rollout.tokens) for rollout in rollouts)
-    chunk = max(1, MAX_SCORES // (longest * target.vocab_size)) if target.takes_holes else 1
-    result: list[list[float]] = []
-    for start in range(0, len(prompts), chunk):
-        rows = slice(start, start + chunk)
-        result += _overlap_chunk(target, draft, prompts[rows], rollouts[rows], warp)
+    # What is drafted in place of an unreadable token comes of the tokens before it; one longer than what is read.
+    read = [
+        first(rollout, readable(rollout.tokens, draft.vocab_size) + 1 if can_read(prompt, draft.vocab_size) else 0)
+        for prompt, rollout in zip(prompts, rollouts, strict=True)
+    ]
+    rows = [row for row, rollout in enumerate(read) if rollout.tokens]
+    longest = max((len(rollout.tokens) for rollout in read), default=0)
+    chunk = max(1, MAX_SCORES // max(1, longest * target.vocab_size)) if target.takes_holes else 1
+    result = [[0.0] * len(rollout.tokens) for rollout in rollouts]
+    for start in range(0, len(rows), chunk):
+        some = rows[start : start + chunk]
+        shares = _overlap_chunk(target, draft, [prompts[row] for row in some], [read[row] for row in some], warp)
+        for row, found in zip(some, shares, strict=True):
+            result[row][: len(found)] = found
     return result
 
 

@@ -30,6 +30,7 @@ from .overlap import overlap
 from .rollout import Rollout, left_pad, roll_out
 from .router_dataset import TIMES, RouterRow, RouterWriter, Times
 from .settings import RouterData
+from .vocabulary import can_read
 
 GREEDY = SamplingParams(0.0, None)
 
@@ -78,7 +79,10 @@ class RouterGenerator(Generator[RouterRow]):
 
     def times(self) -> Times:
         """Seconds a token of each arm, and the target's cost of verifying, on this machine, now."""
-        verify, arms = step_times(self.target, [arm.model for arm in self.arms], self.items[0].ids, self.warp)
+        models = [arm.model for arm in self.arms]
+        size = min(model.vocab_size for model in models if model is not None)
+        prompt = next((item.ids for item in self.items if can_read(item.ids, size)), [0])
+        verify, arms = step_times(self.target, models, prompt, self.warp)
         return Times(arms, verify)
 
     def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[RouterRow]:
@@ -95,7 +99,7 @@ class RouterGenerator(Generator[RouterRow]):
                 outputs.append(sampled)
                 overlaps.append([[] for _ in items])
                 continue
-            outputs.append(self._roll_out(arm.model, prompts, budgets, GREEDY))
+            outputs.append(self._answers(arm.model, prompts, budgets))
             overlaps.append(overlap(self.target, arm.model, prompts, sampled, self.warp))
         rows: dict[str, RouterRow] = {}
         for i, item in enumerate(items):
@@ -112,6 +116,16 @@ class RouterGenerator(Generator[RouterRow]):
         """ROUGE-L F1 of two outputs' texts, f of eq. 1; 1 where they are the same, whatever they consist of."""
         one, other = self.tokenizer.batch_decode([reference, tokens], skip_special_tokens=True)
         return 1.0 if one == other else float(self.rouge.score(one, other)["rougeL"].fmeasure)
+
+    def _answers(self, model: CachedModel, prompts: list[list[int]], budgets: list[Tensor]) -> list[Rollout]:
+        """An arm's own greedy outputs; empty after prompts with a token that it has no embedding for."""
+        found = [Rollout([], None, None) for _ in prompts]
+        rows = [row for row, prompt in enumerate(prompts) if can_read(prompt, model.vocab_size)]
+        if rows:
+            read = self._roll_out(model, [prompts[row] for row in rows], [budgets[row] for row in rows], GREEDY)
+            for row, rollout in zip(rows, read, strict=True):
+                found[row] = rollout
+        return found
 
     def _roll_out(
         self, model: CachedModel, prompts: list[list[int]], budgets: list[Tensor], warp: SamplingParams

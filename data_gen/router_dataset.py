@@ -31,9 +31,10 @@ class RouterRow:
         greedy: the target's greedy output, o_e.
         sampled: the target's output sampled under the warp.
         outputs: each arm's own greedy output, o_j; of ``autoregressive`` the sampled one, or it would be trivially o_e.
+            Empty where a draft has no embedding for a token of the prompt.
         rouge: ROUGE-L F1 of each arm's output against the greedy one, f(o_e, o_j).
         overlap: for each arm, Σ_v min(p_i(v), q_i(v)) at each token i of ``sampled``: the chance that a token it drafts
-            there is kept. Empty where nothing drafts.
+            there is kept; 0 after a token that the draft has no embedding for. Empty where nothing drafts.
     """
 
     prompt_id: str

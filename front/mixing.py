@@ -44,7 +44,7 @@ def run_mixing(study: Mixing, folder: Path, console: Console) -> dict[str, Any]:
             manifest = checked_manifest(data)
             warp = SamplingParams(first.temperature, first.top_k, first.top_p)
             judged_on = [row for row in load_rows(data) if is_validation(row.prompt_id, study.validation_fraction)]
-            positions = read_positions(decoder.drafts[0], judged_on, warp)
+            positions = read_positions(decoder.drafts[0], judged_on, warp, manifest.get("vocab_size"))
             texts = Texts(decoder, warp, study.max_new_tokens, study.seed)
             for mixing in study.mixings:
                 settings = replace(first, mixing=mixing)

@@ -155,11 +155,14 @@ def byte_tokenizer(extra: int = 0) -> PreTrainedTokenizerFast:
     )
 
 
-def save_pair(folder: Path, *, vocab: int = 257, target_seed: int = 0, draft_seed: int = 0) -> tuple[str, str]:
-    """A target (2 layers) and a draft (1 layer) with one tokenizer, saved."""
+def save_pair(
+    folder: Path, *, vocab: int = 257, draft_vocab: int | None = None, target_seed: int = 0, draft_seed: int = 0
+) -> tuple[str, str]:
+    """A target (2 layers) and a draft (1 layer) with one tokenizer, saved; their embeddings may differ in size."""
     tokenizer = byte_tokenizer()
-    for name, seed, layers in (("target", target_seed, 2), ("draft", draft_seed, 1)):
-        model = make(seed=seed, vocab=vocab, layers=layers)
+    sizes = vocab, draft_vocab or vocab
+    for name, seed, layers, size in zip(("target", "draft"), (target_seed, draft_seed), (2, 1), sizes, strict=True):
+        model = make(seed=seed, vocab=size, layers=layers)
         model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)

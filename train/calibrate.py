@@ -61,7 +61,10 @@ def calibrate(
     same_data = manifest["dataset_fingerprint"] == config.dataset_fingerprint
     total = validation_fraction if same_data else 1.0
     reader = load_draft(draft, manifest, device=device)
-    fitted, tested = (read_positions(reader, rows, config.warp) for rows in split(load_rows(data), total / 2, total))
+    size = manifest.get("vocab_size")
+    fitted, tested = (
+        read_positions(reader, rows, config.warp, size) for rows in split(load_rows(data), total / 2, total)
+    )
 
     before, after = (trained.head(part.hidden).double().numpy() for part in (fitted, tested))  # logits (N,)
     calibrations = fit_all(before, fitted.p, w_acc=config.w_acc, w_rej=config.w_rej)
@@ -98,7 +101,10 @@ def train_features(
     manifest = checked_manifest(data)
     warp = SamplingParams(**manifest["warp"])
     reader = load_draft(draft, manifest, device=device)
-    fitted, tested = (read_positions(reader, rows, warp) for rows in split(load_rows(data), validation_fraction))
+    fitted, tested = (
+        read_positions(reader, rows, warp, manifest.get("vocab_size"))
+        for rows in split(load_rows(data), validation_fraction)
+    )
     coefficients, bias = logistic(fitted.features, fitted.p)
     metrics = judge(logistic_chances(tested.features, coefficients, bias), tested.p, tested.place)
     origin = Origin(manifest["target"], manifest["draft"], PairFingerprint(**manifest["fingerprint"]), warp)

@@ -28,6 +28,7 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import read_manifest
 from ..data_gen.replay import Looked, replay
 from ..data_gen.trace import Trace, trace
+from ..data_gen.vocabulary import traceable
 from ..infer.cached_model import CachedModel
 from ..infer.decoder import stop_tokens_of
 from ..infer.generation import Stats
@@ -214,7 +215,8 @@ def trace_texts(
     traces = []
     for text in track(texts, "tracing texts", transient=True):
         seed = int.from_bytes(hashlib.sha256(text.prompt_id.encode()).digest()[:8])
-        traces.append(trace(target, draft, text.prompt_ids, text.x, budget, warp, RandomSource(seed), stop_tokens))
+        x, room = traceable(text.x, budget, draft.vocab_size, stop_tokens)
+        traces.append(trace(target, draft, text.prompt_ids, x, room, warp, RandomSource(seed), stop_tokens))
     return traces
 
 

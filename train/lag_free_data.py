@@ -122,7 +122,8 @@ def read_moments(
     order = sorted(range(len(texts)), key=lambda i: len(texts[i].prompt_ids) + len(texts[i].x))
     batches = [order[start : start + TOGETHER] for start in range(0, len(order), TOGETHER)]
     for batch in track(batches, "reading texts", transient=True):
-        rows = [torch.tensor([*texts[i].prompt_ids, *texts[i].x[:-1]]) for i in batch]
+        # No further than the last token that is asked for: after it there may be one that the draft cannot read.
+        rows = [torch.tensor([*texts[i].prompt_ids, *texts[i].x[: max(texts[i].places)]]) for i in batch]
         tokens = pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(row) for row in rows])
         real = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()

@@ -86,8 +86,14 @@ def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> Ca
 
 
 @torch.inference_mode()
-def read_positions(draft: CachedModel, rows: Sequence[Row], warp: SamplingParams) -> Positions:
-    """Every position of ``rows``, in order; without those whose y the draft here could not have drawn, by rounding."""
+def read_positions(
+    draft: CachedModel, rows: Sequence[Row], warp: SamplingParams, vocab_size: int | None = None
+) -> Positions:
+    """Every position of ``rows``, in order; without those whose y the draft here could not have drawn, by rounding.
+
+    Args:
+        vocab_size: V of the target, where the draft's rows are longer: the manifest's ``vocab_size``.
+    """
     hidden: list[Tensor] = []
     said: list[tuple[float, float, float]] = []
     p: list[float] = []
@@ -95,7 +101,7 @@ def read_positions(draft: CachedModel, rows: Sequence[Row], warp: SamplingParams
     for row in track(rows, "positions", transient=True):
         logits, states = read_target_context(draft, row)
         for i, (token, chance) in enumerate(zip(row.y, row.p, strict=True)):
-            q = TokenDistribution.under(warp, logits[i : i + 1])
+            q = TokenDistribution.under(warp, logits[i : i + 1], vocab_size)
             (probability,) = q.of([token])
             if probability == 0:
                 continue

@@ -1,0 +1,227 @@
+"""A target and a draft of one tokenizer whose embeddings are padded to different sizes, from data to training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from specpilot import cli
+from specpilot.bench.held_out import Chunk, Texts
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import Fixed
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.acceptance import AcceptanceGenerator, make_acceptance_data
+from specpilot.data_gen.dataset import read_dataset, read_manifest
+from specpilot.data_gen.labels import label
+from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
+from specpilot.data_gen.overlap import overlap
+from specpilot.data_gen.prompts import PromptRow
+from specpilot.data_gen.rollout import Rollout
+from specpilot.data_gen.router import RouterGenerator, make_router_data
+from specpilot.data_gen.router_dataset import read_router_dataset
+from specpilot.data_gen.settings import AcceptanceData, OnPolicyData, RouterData
+from specpilot.data_gen.vocabulary import can_read, readable, traceable
+from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.train.acceptance import train_acceptance
+from specpilot.train.calibrate import train_features
+from specpilot.train.lag_free import train_lag_free
+from specpilot.train.settings import AcceptanceTraining, LagFreeTraining
+
+from .tiny import make, save_pair
+
+SIZES = {"shorter draft": (340, 260), "longer draft": (260, 340)}  # the tokenizer has 257
+TOKENS = 20
+
+
+class Pair(NamedTuple):
+    folder: Path
+    target: str
+    draft: str
+    sizes: tuple[int, int]
+    prompts: str
+
+
+@pytest.fixture(scope="module", params=list(SIZES))
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("pair")
+    sizes = SIZES[request.param]
+    names = save_pair(folder, vocab=sizes[0], draft_vocab=sizes[1])
+    (folder / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(16)))
+    return Pair(folder, *names, sizes, str(folder / "p.txt"))
+
+
+@pytest.fixture(scope="module")
+def data(pair: Pair) -> tuple[AcceptanceData, Path]:
+    settings = AcceptanceData(
+        pair.target, pair.draft, pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5, shard_size=8,
+        top_k=None, device="cpu",
+    )  # fmt: skip
+    return settings, make_acceptance_data(settings, pair.folder / "acceptance")
+
+
+def test_readable() -> None:
+    assert [readable(tokens, 5) for tokens in ([], [4, 0], [5], [1, 2, 9, 1])] == [0, 2, 0, 2]
+    assert [can_read(tokens, 5) for tokens in ([], [4, 0], [5], [1, 2, 9, 1])] == [True, True, False, False]
+
+
+def test_traceable() -> None:
+    stops = frozenset([3])
+    assert traceable([1, 2, 3], 8, 5, stops) == ([1, 2, 3], 8)  # the text ended by itself
+    assert traceable([1, 2, 4], 8, 5, stops) == ([1, 2, 4], 3)  # cut where it was made
+    assert traceable([1, 7, 4, 3], 8, 5, stops) == ([1, 7], 2)
+    assert traceable([7, 1], 2, 5, stops) == ([7], 1)
+
+
+@pytest.mark.parametrize("top_k", [20, None])
+def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None, tmp_path: Path) -> None:
+    settings = AcceptanceData(
+        pair.target, pair.draft, pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5, shard_size=8,
+        top_k=top_k, device="cpu",
+    )  # fmt: skip
+    generator = AcceptanceGenerator(settings)
+    folder = make_acceptance_data(settings, tmp_path / "data")
+    rows, both = read_dataset(folder), min(pair.sizes)
+    assert len(rows) == 16
+    ended = [row for row in rows if len(row.x) < TOKENS and row.x[-1:] != [256]]
+    assert bool(ended) == (pair.sizes[0] > pair.sizes[1])  # some were cut, or none had to be
+    for row in rows:
+        assert len(row.x) == len(row.y) == len(row.p) <= TOKENS
+        assert max([*row.x, *row.y], default=0) < both
+        if not row.x:
+            continue
+        text, start = torch.tensor([row.prompt_ids + row.x]), len(row.prompt_ids) - 1
+        p, q = (
+            generator.warp(model.model(input_ids=text).logits[0, start:-1, : pair.sizes[0]])
+            for model in (generator.target, generator.draft)
+        )
+        y = torch.tensor(row.y)[:, None]
+        expected = (p.gather(1, y) / q.gather(1, y)).clamp(max=1)[:, 0]
+        torch.testing.assert_close(torch.tensor(row.p), expected, rtol=1e-3, atol=1e-5)
+    again = make_acceptance_data(settings, tmp_path / "again")
+    assert [f.read_bytes() for f in sorted(folder.iterdir())] == [f.read_bytes() for f in sorted(again.iterdir())]
+
+
+def test_labels_and_overlaps_of_cut_texts() -> None:
+    """A text is labelled as if it ended at the unreadable token, whatever it is read beside."""
+    target, draft, warp = CachedModel(make(vocab=64)), CachedModel(make("gpt2", vocab=50)), SamplingParams(1.0, None)
+    prompts = [[1, 2, 3], [4], [5, 60], [6, 7]]
+    texts = [[8, 9, 10, 11], [12, 55, 13, 14], [15, 16, 17, 18], [63, 19, 20, 21]]
+    uniforms = torch.rand(4, 4, generator=torch.Generator().manual_seed(0))
+    rollouts = [Rollout(text, None, None) for text in texts]
+    labels = label(target, draft, prompts, rollouts, uniforms, warp)
+    assert [len(y) for y, _ in labels] == [len(p) for _, p in labels] == [4, 1, 0, 0]
+    shares = overlap(target, draft, prompts, rollouts, warp)
+    assert [[share > 0 for share in row] for row in shares] == [[True] * 4, [True, True, False, False], [False] * 4,
+                                                                [True, False, False, False]]  # fmt: skip
+    for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+        alone = [Rollout(text[: max(1, len(labels[row][0]))], None, None)]
+        ((y, p),) = label(target, draft, [prompt], alone, uniforms[row : row + 1], warp)
+        assert y == labels[row][0]
+        assert p == pytest.approx(labels[row][1], rel=1e-4)
+    assert label(target, draft, [[60]], [Rollout([1], None, None)], uniforms[:1], warp) == [([], [])]
+
+
+def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceData, Path], tmp_path: Path) -> None:
+    _, acceptance = data
+    for mixing in (0.3, 1.0):
+        training = AcceptanceTraining(
+            str(acceptance), mixing=mixing, cache_features=mixing == 1, epochs=1, validation_fraction=0.4, device="cpu"
+        )
+        train_acceptance(training, output=tmp_path / f"run-{mixing}")
+    train_features(str(acceptance), tmp_path / "features.json", draft=None, validation_fraction=0.4, device="cpu")
+    settings = OnPolicyData(
+        pair.target, pair.draft, pair.prompts, chat=False, max_new_tokens=TOKENS + 4, shard_size=8, length="3",
+        top_k=None, device="cpu",
+    )  # fmt: skip
+    rounds = make_on_policy_data(settings, tmp_path / "rounds")
+    rows = read_rounds(rounds)
+    assert (max(max(row.x) for row in rows) >= pair.sizes[1]) == (pair.sizes[0] > pair.sizes[1])
+    lag_free = LagFreeTraining([str(acceptance), str(rounds)], epochs=1, width=8, validation_fraction=0.4, device="cpu")
+    assert train_lag_free(lag_free, tmp_path / "lag-free")["simulated_speedup"] > 0
+
+
+def test_positions_are_judged_by_the_distribution_that_labels_were_drawn_from(
+    pair: Pair, data: tuple[AcceptanceData, Path]
+) -> None:
+    from specpilot.train.positions import load_draft, load_rows, read_positions
+
+    _, folder = data
+    manifest = read_manifest(folder)
+    assert ("vocab_size" in manifest) == (pair.sizes[1] > pair.sizes[0])
+    draft, rows = load_draft(None, manifest, device="cpu"), load_rows(str(folder))
+    found = read_positions(draft, rows, SamplingParams(1.0, None), manifest.get("vocab_size"))
+    row = rows[0]
+    logits = draft.model(input_ids=torch.tensor([row.prompt_ids + row.x])).logits[0, len(row.prompt_ids) - 1]
+    q = logits[: pair.sizes[0]].softmax(-1)
+    assert found.features[0][0] == pytest.approx(float(q[row.y[0]].log()), abs=1e-4)
+
+
+def test_bench_decode_says_that_transformers_cannot(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "decode", "--target", pair.target, "--draft", pair.draft, "--prompts", pair.prompts]
+    assert cli.main([*words, "--limit", "1", "--max-new-tokens", "4"]) == 2
+    assert f"vocab_size: {pair.sizes[0]} of the target, {pair.sizes[1]} of the draft" in capsys.readouterr().err
+
+
+def test_router_data(pair: Pair, tmp_path: Path) -> None:
+    settings = RouterData(
+        pair.target, (pair.draft, "exit:1", "autoregressive"), pair.prompts, chat=False, max_new_tokens=TOKENS,
+        batch_size=5, shard_size=8, top_k=None, device="cpu",
+    )  # fmt: skip
+    data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
+    assert len(data.rows) == 16
+    generator = RouterGenerator(settings)
+    (draft,) = (arm.model for arm in generator.arms if arm.arm.kind == "draft" and arm.model is not None)
+    for row in data.rows:
+        shares, read = row.overlap[0], readable(row.sampled, pair.sizes[1])
+        assert len(shares) == len(row.sampled) == len(row.overlap[1])
+        text, start = torch.tensor([row.prompt_ids + row.sampled[:read]]), len(row.prompt_ids) - 1
+        p, q = (model.model(input_ids=text).logits[0, start:, : pair.sizes[0]] for model in (generator.target, draft))
+        size = min(pair.sizes)
+        expected = torch.minimum(generator.warp(p)[:, :size], generator.warp(q)[:, :size]).sum(-1)
+        torch.testing.assert_close(torch.tensor(shares[: read + 1]), expected[: len(shares)], rtol=1e-3, atol=1e-4)
+        assert not any(shares[read + 1 :])
+    assert any(readable(row.sampled, pair.sizes[1]) < len(row.sampled) - 1 for row in data.rows) == (
+        pair.sizes[0] > pair.sizes[1]
+    )
+
+
+def test_an_arm_has_nothing_to_say_after_a_prompt_it_cannot_read(tmp_path: Path) -> None:
+    folder = tmp_path / "pair"
+    target, draft = save_pair(folder, vocab=257, draft_vocab=130)
+    (folder / "p.txt").write_text("abc\na b\nxyz\n")  # a space is beyond the draft's tokens
+    settings = RouterData(
+        target, (draft, "autoregressive"), str(folder / "p.txt"), chat=False, max_new_tokens=4, top_k=None, device="cpu"
+    )
+    one = replace(settings, limit=1)
+    rows = read_router_dataset(make_router_data(settings, tmp_path / "data")).rows
+    unread = [row for row in rows if not can_read(row.prompt_ids, 130)]
+    assert [row.prompt for row in unread] == ["a b"]
+    assert unread[0].outputs[0] == []
+    assert set(unread[0].overlap[0]) == {0.0}
+    assert all(row.outputs[0] for row in rows if row not in unread)
+    alone = read_router_dataset(make_router_data(one, tmp_path / "one")).rows
+    assert alone[0].outputs == rows[0].outputs
+    acceptance = AcceptanceData(
+        target, draft, str(folder / "p.txt"), chat=False, max_new_tokens=4, top_k=None, device="cpu"
+    )
+    assert [bool(row.x) for row in read_dataset(make_acceptance_data(acceptance, tmp_path / "a"))][1] is False
+
+
+def test_texts_are_traced_as_far_as_the_draft_reads(pair: Pair) -> None:
+    decoder = SpeculativeDecoder.from_pretrained(pair.target, pair.draft, device="cpu")
+    chunk = Chunk("x", tuple(PromptRow(str(i), "x", f"prompt {i}") for i in range(8)))
+    texts = Texts(decoder, SamplingParams(1.0, None), TOKENS, seed=0)
+    traces = texts.traces(chunk)
+    for traced in traces:
+        assert max([*traced.text[:-1], *traced.tokens], default=0) < pair.sizes[1]
+    assert any(max(traced.text) >= pair.sizes[1] for traced in traces) == (pair.sizes[0] > pair.sizes[1])
+    counts = texts.count(traces, lambda index: Fixed(4))
+    assert [one.generated for one in counts] == [len(traced.text) for traced in traces]
+    far = Chunk("x", (PromptRow("far", "x", "a b"),))
+    decoder.drafts[0].vocab_size = 100
+    with pytest.raises(InputError, match=r"prompt 'far': token .* is beyond the 100 that the draft can read"):
+        texts.traces(far)
