@@ -1,50 +1,247 @@
-"""From what a user gives to token ids: plain text, a chat, or ids as they are."""
+"""From what a user gives to token ids: text, ids in any container, chat messages, or a tokenizer's result."""
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+import reprlib
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeGuard
 
+import numpy as np
+import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..controllers.errors import InputError
 
-Prompt = str | list[int] | list[dict[str, str]]
+Message: TypeAlias = dict[str, Any]
+# One prompt in its plain form, as `as_prompts` returns it.
+Prompt: TypeAlias = str | list[int] | list[Message]
+# What a user may give: one prompt, or several, in any of these containers.
+PromptLike: TypeAlias = str | Sequence[Any] | Mapping[str, Any] | Tensor | np.ndarray[Any, Any]
+
+INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def as_prompts(prompt: PromptLike) -> tuple[list[Prompt], bool]:
+    """The prompts in plain form, and whether a single one was given.
+
+    One prompt is text; a list, tuple, range, 1-D tensor or 1-D array of token ids; a list of chat messages; or what a
+    tokenizer makes of one text. Several prompts are a list or tuple of these, all of one kind; a 2-D tensor or array,
+    one prompt a row; or what a tokenizer makes of several texts. With ``return_tensors`` a tokenizer's result is always
+    several. Where it has an ``attention_mask``, padding on the left or right is removed.
+
+    Raises:
+        InputError: the prompt is empty, has ids that are no integers ≥ 0, or is none of these.
+    """
+    return _as_prompts(prompt, "prompt")
 
 
 def is_batch(prompt: Any) -> TypeGuard[list[Prompt]]:
-    """Whether this is several prompts: a list of texts, of lists of ids, or of chats."""
-    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
+    """Whether this is several prompts.
+
+    Raises:
+        InputError: it is neither one prompt nor several; see :func:`as_prompts`.
+    """
+    return not as_prompts(prompt)[1]
 
 
 def encode_prompt(
-    tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt, *, chat: bool = False, system: str | None = None
+    tokenizer: PreTrainedTokenizerBase | None,
+    prompt: PromptLike,
+    *,
+    chat: bool = False,
+    system: str | None = None,
+    vocab_size: int | None = None,
 ) -> list[int]:
-    """Token ids of ``prompt``.
+    """Token ids of one prompt.
 
     Args:
-        prompt: text; token ids; or messages ``[{"role": …, "content": …}, …]``, which always use the chat template.
+        tokenizer: needed for text and messages.
+        prompt: one prompt in any form that :func:`as_prompts` takes. Messages always use the chat template.
         chat: put text into the tokenizer's chat template as one user message.
-        system: a system message before it.
+        system: a system message before text or messages.
+        vocab_size: the number of tokens the model knows; ids must be below it.
 
     Raises:
-        InputError: the prompt is empty, or a chat template or tokenizer is needed and there is none.
+        InputError: the prompt is empty or malformed, several prompts are given, an id is out of range, or a chat
+            template or tokenizer is needed and there is none.
     """
-    if isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int)):
-        if not prompt:
-            raise InputError("prompt=[]: empty; give at least one token")
-        return [int(token) for token in prompt]  # type: ignore[arg-type]
+    prompts, single = as_prompts(prompt)
+    if not single:
+        raise InputError(f"prompt: {len(prompts)} prompts in a batch, where one is needed; give one of them")
+    ids = _encode(tokenizer, prompts[0], chat, system)
+    if vocab_size is not None:
+        for position, token in enumerate(ids):
+            if token >= vocab_size:
+                raise InputError(
+                    f"prompt: the id {token} at position {position} is outside the model's vocabulary of {vocab_size} "
+                    f"tokens; use its own tokenizer, and ids from 0 to {vocab_size - 1}"
+                )
+    return ids
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt, chat: bool, system: str | None) -> list[int]:
+    if _is_ids(prompt):
+        return prompt
     if tokenizer is None:
         raise InputError("prompt: text needs a tokenizer; pass one to SpeculativeDecoder, or give token ids")
-    if isinstance(prompt, str):
-        if not prompt.strip():
-            raise InputError(f"prompt={prompt!r}: empty; give some text")
-        if not chat and system is None:
-            return list(tokenizer(prompt)["input_ids"])
-        messages = [{"role": "user", "content": prompt}]
-    else:
-        messages = list(prompt)
-    if system is not None:
-        messages = [{"role": "system", "content": system}, *messages]
+    messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+    if not isinstance(prompt, str):
+        messages += prompt  # type: ignore[arg-type]  # neither text nor ids: messages
+    elif not prompt.strip():
+        raise InputError(f"prompt={prompt!r}: empty; give some text")
+    elif chat or system is not None:
+        messages += [{"role": "user", "content": prompt}]
+    ids = _apply_template(tokenizer, messages) if messages else list(tokenizer(prompt)["input_ids"])
+    if not ids:
+        raise InputError(f"prompt={reprlib.repr(prompt)}: the tokenizer makes no tokens of it; give other text")
+    return ids
+
+
+def _is_ids(prompt: Prompt) -> TypeGuard[list[int]]:
+    return not isinstance(prompt, str) and isinstance(prompt[0], int)
+
+
+def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
+    name = tokenizer.name_or_path or type(tokenizer).__name__
     if tokenizer.chat_template is None:
-        raise InputError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; give plain text (chat=False)")
-    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        raise InputError(f"{name}: the tokenizer has no chat template; give plain text (chat=False)")
+    try:
+        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+    except Exception as error:  # a template is a program of the checkpoint's: it may raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        roles = ", ".join(message["role"] for message in messages)
+        raise InputError(
+            f"{name}: the chat template does not take these messages (roles: {roles}): {reason}"
+        ) from error
+
+
+def _as_prompts(prompt: Any, name: str) -> tuple[list[Prompt], bool]:
+    """:func:`as_prompts` of what messages call ``name``."""
+    if isinstance(prompt, str):
+        return [prompt], True
+    if isinstance(prompt, Tensor | np.ndarray):
+        return _from_array(prompt, name)
+    if isinstance(prompt, Mapping):
+        return _from_encoding(prompt, name)
+    if not isinstance(prompt, list | tuple | range):
+        raise InputError(
+            f"{name}: of type {type(prompt).__name__}; give text, token ids, chat messages, or a list of these"
+        )
+    if not prompt:
+        raise InputError(f"{name}=[]: empty; give at least one token")
+    kinds = {_kind(element) for element in prompt}
+    if len(kinds) > 1:
+        raise InputError(f"{name}: a list that mixes {' and '.join(sorted(kinds))}; give prompts of one kind")
+    kind = kinds.pop()
+    if kind == "token ids":
+        return [[_token(element, f"{name}[{i}]") for i, element in enumerate(prompt)]], True
+    if kind == "messages":
+        return [[_message(element, f"{name}[{i}]") for i, element in enumerate(prompt)]], True
+    return _several(prompt, name), False
+
+
+def _kind(element: Any) -> str:
+    """What an element of a list makes of the list: ids, messages, or several prompts."""
+    if isinstance(element, int):  # most often, and a long prompt has many
+        return "token ids"
+    if isinstance(element, str):
+        return "texts"
+    if isinstance(element, Mapping):
+        return "tokenizer results" if "input_ids" in element else "messages"
+    if isinstance(element, list | tuple | range):
+        return "lists"
+    if isinstance(element, Tensor | np.ndarray) and element.ndim > 0:
+        return "lists"
+    return "token ids"  # or nothing of use, which `_token` refuses by name
+
+
+def _several(elements: Sequence[Any], name: str) -> list[Prompt]:
+    """Each element's prompt; all of them ids, all texts, or all messages."""
+    prompts: list[Prompt] = []
+    for i, element in enumerate(elements):
+        found, single = _as_prompts(element, f"{name}[{i}]")
+        if not single:
+            raise InputError(f"{name}[{i}]: several prompts within several; give a flat list of prompts")
+        prompts += found
+    kinds = {"texts" if isinstance(prompt, str) else _kind(prompt[0]) for prompt in prompts}
+    if len(kinds) > 1:
+        raise InputError(f"{name}: a list that mixes {' and '.join(sorted(kinds))}; give prompts of one kind")
+    return prompts
+
+
+def _from_array(array: Tensor | np.ndarray[Any, Any], name: str) -> tuple[list[Prompt], bool]:
+    integral = array.dtype in INTEGERS if isinstance(array, Tensor) else array.dtype.kind in "iu"
+    if not integral:
+        raise InputError(f"{name}: ids of type {array.dtype}; give integers")
+    if array.ndim not in (1, 2):
+        raise InputError(
+            f"{name}: an array of shape {tuple(array.shape)}; give one prompt (n,) or several of one length (B, n)"
+        )
+    if 0 in array.shape:
+        raise InputError(f"{name}: empty, of shape {tuple(array.shape)}; give at least one token")
+    return _as_prompts(array.tolist(), name)
+
+
+def _from_encoding(encoding: Mapping[str, Any], name: str) -> tuple[list[Prompt], bool]:
+    """The prompts in a tokenizer's result, without their padding."""
+    if "input_ids" not in encoding:
+        given = "one message; put it in a list" if "role" in encoding else "a dict without input_ids; give a list"
+        raise InputError(f"{name}: {given}, [{{'role': …, 'content': …}}]")
+    prompts, single = _as_prompts(encoding["input_ids"], f"{name}['input_ids']")
+    if not all(map(_is_ids, prompts)):
+        raise InputError(f"{name}['input_ids']: no token ids; give what a tokenizer makes of text")
+    mask = encoding.get("attention_mask")
+    if mask is None:
+        return prompts, single
+    rows = mask.tolist() if isinstance(mask, Tensor | np.ndarray) else mask
+    rows = [rows] if single else rows
+    if not isinstance(rows, list | tuple) or len(rows) != len(prompts):
+        raise InputError(f"{name}['attention_mask']: not of the shape of input_ids; give one entry for each id")
+    names = [f"{name}['attention_mask']" + ("" if single else f"[{i}]") for i in range(len(prompts))]
+    return [_unpadded(*row) for row in zip(prompts, rows, names, strict=True)], single
+
+
+def _unpadded(ids: Prompt, mask: Any, name: str) -> list[int]:
+    """The ids where ``mask`` is 1, which must be one stretch of them."""
+    if not isinstance(mask, list | tuple) or len(mask) != len(ids):
+        raise InputError(f"{name}: not of the shape of input_ids; give one entry for each id")
+    if any(entry not in (0, 1) for entry in mask):
+        raise InputError(f"{name}: entries other than 0 and 1; mark padding with 0 and text with 1")
+    kept: list[Any] = [token for token, real in zip(ids, mask, strict=True) if real]
+    if not kept:
+        raise InputError(f"{name}: 0 everywhere, so the prompt is empty; give at least one token")
+    if sum(before != after for before, after in pairwise([0, *map(int, mask), 0])) > 2:
+        raise InputError(f"{name}: zeros within the text; only padding on the left or right can be removed")
+    return kept
+
+
+def _token(element: Any, name: str) -> int:
+    """A token id as an int."""
+    if isinstance(element, np.generic) or (isinstance(element, Tensor) and element.ndim == 0):
+        element = element.item()
+    if isinstance(element, bool) or not isinstance(element, int):
+        raise InputError(
+            f"{name}={reprlib.repr(element)}: of type {type(element).__name__}, not a token id; give integers"
+        )
+    if element < 0:
+        raise InputError(f"{name}={element}: a token id is never negative; remove padding, or give an attention_mask")
+    return element
+
+
+def _message(element: Mapping[str, Any], name: str) -> Message:
+    """A chat message whose role is text and whose content is text or a list of parts."""
+    for key in ("role", "content"):
+        if key not in element:
+            raise InputError(f"{name}: a message without {key!r}; give {{'role': …, 'content': …}}")
+    role, content = element["role"], element["content"]
+    if not isinstance(role, str):
+        raise InputError(
+            f"{name}['role']={reprlib.repr(role)}: of type {type(role).__name__}; give text, such as 'user'"
+        )
+    if not isinstance(content, str | list):
+        raise InputError(
+            f"{name}['content']={reprlib.repr(content)}: of type {type(content).__name__}; give text or a list of parts"
+        )
+    return dict(element)

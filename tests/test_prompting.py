@@ -1,0 +1,235 @@
+"""Prompts in every form they come in, and every form they must not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from specpilot.controllers.errors import InputError
+from specpilot.infer.prompting import as_prompts, encode_prompt, is_batch
+from transformers import BatchEncoding, PreTrainedTokenizerFast
+
+from .tiny import byte_tokenizer
+
+IDS = [5, 9, 2]
+CHAT = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    made = byte_tokenizer()
+    made.pad_token = made.eos_token
+    return made
+
+
+SINGLE = {
+    "text": ("hello", "hello"),
+    "list": (IDS, IDS),
+    "tuple": (tuple(IDS), IDS),
+    "range": (range(3, 6), [3, 4, 5]),
+    "tensor": (torch.tensor(IDS), IDS),
+    "tensor of int32": (torch.tensor(IDS, dtype=torch.int32), IDS),
+    "array": (np.array(IDS), IDS),
+    "array of uint16": (np.array(IDS, dtype=np.uint16), IDS),
+    "numpy integers": ([np.int64(5), np.int32(9), 2], IDS),
+    "scalar tensors": (list(torch.tensor(IDS)), IDS),
+    "messages": (CHAT, CHAT),
+    "a tuple of messages": (tuple(CHAT), CHAT),
+    "parts": ([{"role": "user", "content": [{"type": "text", "text": "a"}]}],) * 2,
+    "a dict": ({"input_ids": IDS}, IDS),
+    "a dict of a tensor": ({"input_ids": torch.tensor(IDS)}, IDS),
+    "padded on the left": ({"input_ids": [0, 0, *IDS], "attention_mask": [0, 0, 1, 1, 1]}, IDS),
+    "padded on the right": (BatchEncoding({"input_ids": [*IDS, 0], "attention_mask": [1, 1, 1, 0]}), IDS),
+    "padded on both sides": ({"input_ids": [0, *IDS, 0], "attention_mask": np.array([0, 1, 1, 1, 0])}, IDS),
+}
+SEVERAL = {
+    "texts": (["a", "b"], ["a", "b"]),
+    "one text": (("a",), ["a"]),
+    "lists": ([IDS, [1]], [IDS, [1]]),
+    "one list": ([IDS], [IDS]),
+    "a tuple of tuples": (((5, 9), (2,)), [[5, 9], [2]]),
+    "tensors": ([torch.tensor(IDS), np.array([1])], [IDS, [1]]),
+    "a tensor of rows": (torch.tensor([IDS, IDS]), [IDS, IDS]),
+    "a tensor of one row": (torch.tensor([IDS]), [IDS]),
+    "an array of rows": (np.array([IDS, IDS]), [IDS, IDS]),
+    "conversations": ([CHAT, CHAT * 2], [CHAT, CHAT * 2]),
+    "a dict of rows": ({"input_ids": [IDS, [1]], "attention_mask": [[1, 1, 1], [1]]}, [IDS, [1]]),
+    "dicts": ([{"input_ids": IDS}, {"input_ids": [0, 1], "attention_mask": [0, 1]}], [IDS, [1]]),
+    "a masked tensor": (
+        {"input_ids": torch.tensor([IDS, [0, 0, 1]]), "attention_mask": torch.tensor([[1, 1, 1], [0, 0, 1]])},
+        [IDS, [1]],
+    ),
+    "a mask of bools": (
+        {"input_ids": torch.tensor([IDS, [1, 0, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()},
+        [IDS, [1]],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", SINGLE)
+def test_one_prompt(form: str) -> None:
+    given, expected = SINGLE[form]
+    assert as_prompts(given) == ([expected], True)
+    assert not is_batch(given)
+
+
+@pytest.mark.parametrize("form", SEVERAL)
+def test_several_prompts(form: str) -> None:
+    given, expected = SEVERAL[form]
+    assert as_prompts(given) == (expected, False)
+    assert is_batch(given)
+
+
+@pytest.mark.parametrize("form", [form for form in SINGLE if form != "parts"])  # the template here takes text alone
+def test_ids_are_plain_integers(form: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    ids = encode_prompt(tokenizer, SINGLE[form][0])
+    assert {type(token) for token in ids} == {int}
+    assert isinstance(ids, list)
+
+
+def test_what_a_tokenizer_returns(tokenizer: PreTrainedTokenizerFast) -> None:
+    long, short = tokenizer("hello")["input_ids"], tokenizer("hi")["input_ids"]
+    assert as_prompts(tokenizer("hello")) == ([long], True)
+    assert as_prompts(tokenizer(["hello", "hi"])) == ([long, short], False)
+    for side in ("left", "right"):
+        for kind in ("pt", "np"):
+            padded = tokenizer(["hello", "hi"], padding=True, padding_side=side, return_tensors=kind)
+            assert len(padded["input_ids"][1]) == len(long)  # there is padding to remove
+            assert as_prompts(padded) == ([long, short], False)
+    assert as_prompts(tokenizer("hello", return_tensors="pt")) == ([long], False)
+    assert as_prompts([tokenizer("hello"), tokenizer("hi")]) == ([long, short], False)
+
+
+def test_text_and_chat(tokenizer: PreTrainedTokenizerFast) -> None:
+    def text(*arguments: Any, **options: Any) -> str:
+        return str(tokenizer.decode(encode_prompt(tokenizer, *arguments, **options)))
+
+    assert text("hello") == "hello"
+    assert text("hello", chat=True) == "[user]hello"
+    assert text("hello", system="be brief") == "[system]be brief[user]hello"
+    assert text(CHAT) == "[user]hello"
+    assert text(CHAT, system="be brief") == "[system]be brief[user]hello"
+
+
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "nothing": ([], r"prompt=\[\]: empty"),
+    "an empty tuple": ((), r"prompt=\[\]: empty"),
+    "an empty range": (range(0), r"prompt=\[\]: empty"),
+    "an empty tensor": (torch.tensor([], dtype=torch.long), r"prompt: empty, of shape \(0,\)"),
+    "no rows": (torch.empty(0, 3, dtype=torch.long), r"prompt: empty, of shape \(0, 3\)"),
+    "empty rows": (np.empty((2, 0), dtype=np.int64), r"prompt: empty, of shape \(2, 0\)"),
+    "an empty row": ([IDS, []], r"prompt\[1\]=\[\]: empty"),
+    "no ids": ({"input_ids": []}, r"prompt\['input_ids'\]=\[\]: empty"),
+    "a bool": ([1, True], r"prompt\[1\]=True: of type bool, not a token id"),
+    "a numpy bool": ([np.True_], r"prompt\[0\]=True: of type bool, not a token id"),
+    "a float": ([1, 2.0], r"prompt\[1\]=2\.0: of type float, not a token id"),
+    "a numpy float": ([np.float32(1)], r"prompt\[0\]=1\.0: of type float, not a token id"),
+    "None among ids": ([1, None], r"prompt\[1\]=None: of type NoneType, not a token id"),
+    "a negative id": ([1, -100], r"prompt\[1\]=-100: a token id is never negative"),
+    "a negative id in a row": (torch.tensor([[1, 2], [3, -1]]), r"prompt\[1\]\[1\]=-1: a token id is never negative"),
+    "floats": (torch.ones(3), r"prompt: ids of type torch\.float32; give integers"),
+    "bools": (torch.ones(3, dtype=torch.bool), r"prompt: ids of type torch\.bool; give integers"),
+    "numpy floats": (np.ones((2, 2)), r"prompt: ids of type float64; give integers"),
+    "three dimensions": (torch.ones(1, 2, 3, dtype=torch.long), r"prompt: an array of shape \(1, 2, 3\)"),
+    "no dimension": (torch.tensor(3), r"prompt: an array of shape \(\)"),
+    "ids and text": ([1, "a"], "mixes texts and token ids"),
+    "ids and lists": ([1, [2]], "mixes lists and token ids"),
+    "text and ids": (["a", IDS], "mixes lists and texts"),
+    "messages and ids": ([*CHAT, 3], "mixes messages and token ids"),
+    "messages and text": ([*CHAT, "a"], "mixes messages and texts"),
+    "ids and messages in lists": ([IDS, CHAT], "mixes messages and token ids"),
+    "text within ids": ([IDS, [1, "a"]], r"prompt\[1\]: a list that mixes texts and token ids"),
+    "too deep": ([[[1], [2]]], r"prompt\[0\]: several prompts within several"),
+    "texts within a list": ([["a", "b"]], r"prompt\[0\]: several prompts within several"),
+    "a number": (3, "prompt: of type int; give text"),
+    "None": (None, "prompt: of type NoneType; give text"),
+    "bytes": (b"hello", "prompt: of type bytes; give text"),
+    "a set": ({1, 2}, "prompt: of type set; give text"),
+    "a message": (CHAT[0], "prompt: one message; put it in a list"),
+    "a dict": ({"ids": IDS}, "prompt: a dict without input_ids"),
+    "text for ids": ({"input_ids": "abc"}, r"prompt\['input_ids'\]: no token ids"),
+    "texts for ids": ({"input_ids": ["abc"]}, r"prompt\['input_ids'\]: no token ids"),
+    "no role": ([{"content": "a"}], r"prompt\[0\]: a message without 'role'"),
+    "no content": ([*CHAT, {"role": "user"}], r"prompt\[1\]: a message without 'content'"),
+    "a role that is a number": ([{"role": 3, "content": "a"}], r"prompt\[0\]\['role'\]=3: of type int; give text"),
+    "content that is None": ([{"role": "user", "content": None}], r"prompt\[0\]\['content'\]=None: of type NoneType"),
+    "content that is a number": ([{"role": "user", "content": 3}], r"prompt\[0\]\['content'\]=3: of type int"),
+    "a bad message in the second": ([CHAT, [{"role": "user"}]], r"prompt\[1\]\[0\]: a message without 'content'"),
+    "a hole": ({"input_ids": IDS, "attention_mask": [1, 0, 1]}, r"prompt\['attention_mask'\]: zeros within the text"),
+    "a hole in a row": (
+        {"input_ids": [IDS, IDS], "attention_mask": [[1, 1, 1], [1, 0, 1]]},
+        r"prompt\['attention_mask'\]\[1\]: zeros within the text",
+    ),
+    "all padding": ({"input_ids": IDS, "attention_mask": [0, 0, 0]}, r"prompt\['attention_mask'\]: 0 everywhere"),
+    "a short mask": ({"input_ids": IDS, "attention_mask": [1, 1]}, r"\['attention_mask'\]: not of the shape"),
+    "a mask of rows for one": ({"input_ids": IDS, "attention_mask": [IDS]}, r"\['attention_mask'\]: not of the shape"),
+    "a mask of a row too few": ({"input_ids": [IDS, IDS], "attention_mask": [[1] * 3]}, "not of the shape"),
+    "a flat mask of rows": ({"input_ids": [IDS, IDS], "attention_mask": [1, 1]}, "not of the shape"),
+    "a mask that is none": ({"input_ids": IDS, "attention_mask": 1}, "not of the shape"),
+    "a mask of twos": ({"input_ids": IDS, "attention_mask": [1, 2, 1]}, "entries other than 0 and 1"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_prompts(case: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    prompt, message = MALFORMED[case]
+    for call in (as_prompts, is_batch, lambda given: encode_prompt(tokenizer, given)):
+        with pytest.raises(InputError, match=message) as caught:
+            call(prompt)
+        assert "\n" not in str(caught.value)
+
+
+def test_ids_outside_the_vocabulary(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert encode_prompt(None, [63, 0], vocab_size=64) == [63, 0]
+    with pytest.raises(InputError, match="the id 64 at position 1 is outside the model's vocabulary of 64 tokens"):
+        encode_prompt(None, [63, 64], vocab_size=64)
+    assert max(encode_prompt(tokenizer, "hello", vocab_size=257)) < 257
+    with pytest.raises(InputError, match="outside the model's vocabulary of 16 tokens"):
+        encode_prompt(tokenizer, "hello", vocab_size=16)
+
+
+def test_text_without_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
+    for blank in ("", "  \n"):
+        with pytest.raises(InputError, match="empty; give some text"):
+            encode_prompt(tokenizer, blank)
+    silent = byte_tokenizer()
+    silent.chat_template = "{{ '' }}"
+    with pytest.raises(InputError, match="the tokenizer makes no tokens of it"):
+        encode_prompt(silent, CHAT)
+
+
+def test_several_where_one_is_needed(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(InputError, match="prompt: 2 prompts in a batch, where one is needed"):
+        encode_prompt(tokenizer, ["a", "b"])
+
+
+def test_what_needs_a_tokenizer_or_a_template() -> None:
+    assert encode_prompt(None, IDS) == IDS
+    for prompt in ("hello", CHAT):
+        with pytest.raises(InputError, match="text needs a tokenizer"):
+            encode_prompt(None, prompt)
+    plain = byte_tokenizer()
+    plain.chat_template = None
+    assert encode_prompt(plain, "hello")
+    for options in ({"chat": True}, {"system": "be brief"}):
+        with pytest.raises(InputError, match="has no chat template"):
+            encode_prompt(plain, "hello", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('roles must\nalternate') }}", r"\(roles: system, user\): roles must alternate"),
+        ("{{ messages[7]['content'] }}", r"\(roles: system, user\): .*has no element 7"),
+        ("{{ 1 + messages[0]['role'] }}", r"\(roles: system, user\): unsupported operand"),
+        ("{% if %}", r"\(roles: system, user\): Expected an expression"),
+    ],
+)
+def test_templates_that_raise(template: str, message: str) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(InputError, match=message) as caught:
+        encode_prompt(tokenizer, CHAT, system="be brief")
+    assert "\n" not in str(caught.value)
