@@ -1,0 +1,146 @@
+"""What a checkpoint's ``generation_config.json`` asks for: the settings followed, and a refusal of all others.
+
+transformers applies a checkpoint's generation settings to every ``generate`` call. Ignoring one that changes the next
+token's distribution, such as Qwen2.5's repetition penalty, would give text from another distribution without a word.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedModel
+
+from ..controllers.errors import InputError
+from ..controllers.sampling import SamplingParams
+
+# Settings that are followed, and those that say nothing about the text of a model without beams.
+FOLLOWED = {
+    "do_sample", "temperature", "top_k", "top_p", "eos_token_id", "pad_token_id", "max_length", "max_new_tokens",
+    "num_return_sequences", "return_dict_in_generate",
+}  # fmt: skip
+IDLE = {
+    "bos_token_id", "decoder_start_token_id", "early_stopping", "length_penalty", "compile_config", "disable_compile",
+    "transformers_version", "_from_model_config", "_commit_hash",
+}  # fmt: skip
+# Settings of how transformers' `generate` runs: its cache, its own lossless drafting, what it returns beside the text.
+# In a call they ask for something the decoder does not do; in a checkpoint they do not change the text.
+RUNTIME = {
+    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size", "low_memory",
+    "continuous_batching_config", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
+    "renormalize_logits", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",
+    "prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type", "use_mtp",
+}  # fmt: skip
+# Values without effect, of settings whose default is None.
+NEUTRAL: dict[str, Any] = {"guidance_scale": 1.0, "min_new_tokens": 0, "min_p": 0.0, "penalty_alpha": 0.0}
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """Settings that a checkpoint names; None where it names none.
+
+    Attributes:
+        temperature: divides the logits; 0, which is greedy, where the checkpoint has ``do_sample: false``.
+        top_k: keep the k most probable tokens; 0 keeps all, as in transformers.
+        top_p: keep the most probable tokens of this mass.
+        max_new_tokens: the most tokens to generate.
+        max_length: the most tokens of prompt and continuation together; None beside ``max_new_tokens``, which goes
+            before it, and where it is transformers' own default of 20.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The arguments of :class:`SamplingParams` that the checkpoint names; ``top_k`` is None where it keeps all."""
+        named = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        return {name: value or None if name == "top_k" else value for name, value in named.items() if value is not None}
+
+    def new_tokens(self, prompt_tokens: int) -> int | None:
+        """The most tokens to generate after a prompt of ``prompt_tokens`` (1 for an encoder-decoder, its start token).
+
+        Raises:
+            InputError: the prompt is as long as ``max_length`` or longer.
+        """
+        if self.max_length is None:
+            return self.max_new_tokens
+        if prompt_tokens >= self.max_length:
+            raise InputError(
+                f"prompt: {prompt_tokens} tokens, but the checkpoint's generation_config has max_length="
+                f"{self.max_length}; shorten the prompt, or give max_new_tokens"
+            )
+        return self.max_length - prompt_tokens
+
+
+def generation_defaults(model: PreTrainedModel) -> GenerationDefaults:
+    """The settings of ``model.generation_config``.
+
+    Raises:
+        InputError: it has a setting that would change the text and cannot be followed, or one out of range.
+    """
+    given = model.generation_config
+    refused = unfollowed(given, RUNTIME)
+    if refused:
+        raise InputError(_refusal(refused))
+    bounded = given.max_new_tokens is None and given.max_length != neutral("max_length")
+    asked = GenerationDefaults(
+        temperature=0.0 if given.do_sample is False else given.temperature,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        max_new_tokens=given.max_new_tokens,
+        max_length=given.max_length if bounded else None,
+    )
+    _check_types(asked)
+    try:
+        SamplingParams(**asked.sampling)
+    except InputError as error:
+        raise InputError(f"model.generation_config: {error}, or pass generation_config='ignore'") from None
+    return asked
+
+
+def unfollowed(given: GenerationConfig, without_effect: Collection[str] = ()) -> dict[str, Any]:
+    """The settings of ``given`` that are not neutral, and neither followed nor ``without_effect``, with their values.
+
+    They are found among all the settings this version of transformers knows, the last ones first.
+    """
+    passed = FOLLOWED | IDLE | set(without_effect)
+    # Reversed: min_new_tokens comes before min_length, which transformers makes of it.
+    names = [name for name in reversed(vars(GenerationConfig())) if name not in passed]
+    return {name: vars(given)[name] for name in names if not _is_neutral(name, vars(given)[name])}
+
+
+def neutral(name: str) -> Any:
+    """The value of the setting ``name`` that has no effect: transformers' default."""
+    return GenerationConfig._get_default_generation_params().get(name, NEUTRAL.get(name))
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    default = neutral(name)
+    return value is None or value == default or (value is False and default is not True)
+
+
+def _refusal(refused: dict[str, Any]) -> str:
+    shown = [f"{name}={' '.join(reprlib.repr(value).split())}" for name, value in refused.items()]
+    remedies = [f"model.generation_config.{name}={neutral(name)}" for name in refused]
+    return (
+        f"generation_config: the checkpoint asks for {', '.join(shown)}, which the decoder does not follow; set "
+        f"{', '.join(remedies)}, or pass generation_config='ignore' (--generation-config ignore)"
+    )
+
+
+def _check_types(asked: GenerationDefaults) -> None:
+    """Refuse values that are no numbers: a JSON file may hold anything."""
+    for name, value in vars(asked).items():
+        number = int | float if name in ("temperature", "top_p") else int
+        if value is not None and (isinstance(value, bool) or not isinstance(value, number)):
+            raise InputError(
+                f"generation_config: the checkpoint has {name}={reprlib.repr(value)}, of type {type(value).__name__}; "
+                f"set model.generation_config.{name} to a number, or pass generation_config='ignore'"
+            )

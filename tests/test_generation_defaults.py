@@ -1,0 +1,231 @@
+"""What a checkpoint's generation_config.json asks for: followed, without effect, or refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.generation_defaults import (
+    FOLLOWED,
+    IDLE,
+    RUNTIME,
+    GenerationDefaults,
+    generation_defaults,
+    unfollowed,
+)
+from specpilot.infer.loading import load_model
+from transformers import GenerationConfig, PreTrainedModel
+
+from .tiny import make
+
+QWEN = {
+    "bos_token_id": 1, "pad_token_id": 1, "do_sample": True, "eos_token_id": [2, 1], "repetition_penalty": 1.1,
+    "temperature": 0.7, "top_p": 0.8, "top_k": 20, "transformers_version": "4.37.0",
+}  # fmt: skip
+
+
+def saved(folder: Path, settings: dict[str, Any], architecture: str = "llama") -> PreTrainedModel:
+    """A tiny model loaded from a folder whose generation_config.json holds ``settings``."""
+    make(architecture).save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    return load_model(str(folder), device="cpu")
+
+
+def asked(**settings: Any) -> GenerationDefaults:
+    model = make()
+    model.generation_config = GenerationConfig(**settings)
+    return generation_defaults(model)
+
+
+def test_a_plain_model_asks_for_nothing(tmp_path: Path) -> None:
+    assert generation_defaults(make()) == GenerationDefaults()
+    assert generation_defaults(make("t5")) == GenerationDefaults()
+    make().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()  # made from config.json then
+    plain = generation_defaults(load_model(str(tmp_path), device="cpu"))
+    assert plain == GenerationDefaults()
+    assert plain.sampling == {}
+    assert plain.new_tokens(7) is None
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-draft", "tiny-t5"])
+def test_the_shipped_models_ask_for_nothing(name: str) -> None:
+    assert generation_defaults(load_model(name, device="cpu")) == GenerationDefaults()
+
+
+def test_qwen(tmp_path: Path) -> None:
+    model = saved(tmp_path, QWEN)
+    with pytest.raises(InputError) as caught:
+        generation_defaults(model)
+    assert str(caught.value) == (
+        "generation_config: the checkpoint asks for repetition_penalty=1.1, which the decoder does not follow; set "
+        "model.generation_config.repetition_penalty=1.0, or pass generation_config='ignore' "
+        "(--generation-config ignore)"
+    )
+    model.generation_config.repetition_penalty = 1.0  # the first remedy
+    defaults = generation_defaults(model)
+    assert defaults == GenerationDefaults(temperature=0.7, top_k=20, top_p=0.8)
+    assert SamplingParams(**defaults.sampling) == SamplingParams(0.7, 20, 0.8)
+
+
+def test_t5(tmp_path: Path) -> None:
+    ids = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    assert generation_defaults(saved(tmp_path / "ids", ids, "t5")) == GenerationDefaults()
+    beams = {**ids, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "no_repeat_ngram_size": 3}
+    model = saved(tmp_path / "beams", beams, "t5")
+    with pytest.raises(InputError) as caught:
+        generation_defaults(model)
+    assert "asks for no_repeat_ngram_size=3, num_beams=4, which" in str(caught.value)
+    remedies = "set model.generation_config.no_repeat_ngram_size=0, model.generation_config.num_beams=1, or pass"
+    assert remedies in str(caught.value)
+    model.generation_config.num_beams = 1
+    model.generation_config.no_repeat_ngram_size = 0
+    assert generation_defaults(model) == GenerationDefaults()
+
+
+def test_settings_in_an_old_config_json_count(tmp_path: Path) -> None:
+    make().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "no_repeat_ngram_size": 3}))
+    with pytest.raises(InputError, match="no_repeat_ngram_size=3"):
+        generation_defaults(load_model(str(tmp_path), device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"do_sample": True}, {}),
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0.6, "top_p": 0.9}),
+        ({"do_sample": True, "top_k": 0}, {"top_k": None}),
+        ({"do_sample": True, "top_k": 64, "top_p": 1.0}, {"top_k": 64, "top_p": 1.0}),
+        ({"do_sample": False}, {"temperature": 0.0}),
+        ({"do_sample": False, "temperature": 0.6, "top_k": 9}, {"temperature": 0.0, "top_k": 9}),
+        ({"temperature": 0.6}, {"temperature": 0.6}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_sampling_that_is_followed(settings: dict[str, Any], expected: dict[str, Any]) -> None:
+    sampling = asked(**settings).sampling
+    assert sampling == expected
+    SamplingParams(**sampling)
+
+
+def test_lengths_that_are_followed() -> None:
+    assert asked(max_new_tokens=9).new_tokens(100) == 9
+    assert asked(max_length=20) == GenerationDefaults()  # transformers' own default, which older versions wrote out
+    assert asked(max_length=30).new_tokens(12) == 18
+    assert asked(max_length=30, max_new_tokens=9) == GenerationDefaults(max_new_tokens=9)
+    with pytest.raises(
+        InputError, match=r"prompt: 30 tokens, but the checkpoint's generation_config has max_length=30"
+    ):
+        asked(max_length=30).new_tokens(30)
+
+
+REFUSED: dict[str, tuple[Any, Any]] = {  # a value, and the neutral one
+    "num_beams": (4, 1),
+    "repetition_penalty": (1.2, 1.0),
+    "encoder_repetition_penalty": (1.2, 1.0),
+    "no_repeat_ngram_size": (2, 0),
+    "encoder_no_repeat_ngram_size": (2, 0),
+    "bad_words_ids": ([[3]], None),
+    "min_p": (0.1, 0.0),
+    "top_h": (0.4, None),
+    "typical_p": (0.9, 1.0),
+    "epsilon_cutoff": (0.01, 0.0),
+    "eta_cutoff": (0.01, 0.0),
+    "min_length": (9, 0),
+    "min_new_tokens": (3, 0),
+    "forced_bos_token_id": (0, None),
+    "forced_eos_token_id": (1, None),
+    "suppress_tokens": ([1], None),
+    "begin_suppress_tokens": ([1], None),
+    "sequence_bias": ([[[3], 1.0]], None),
+    "exponential_decay_length_penalty": ((3, 1.1), None),
+    "remove_invalid_values": (True, False),
+    "guidance_scale": (1.5, 1.0),
+    "watermarking_config": ({"bias": 2.0}, None),
+    "max_time": (3.0, None),
+    "stop_strings": (["\n"], None),
+    "token_healing": (True, None),
+    "penalty_alpha": (0.6, 0.0),
+    "dola_layers": ("low", None),
+    "diversity_penalty": (0.5, 0.0),
+    "num_beam_groups": (2, 1),
+    "constraints": ([1], None),
+    "force_words_ids": ([[3]], None),
+    "assistant_ensemble_weight": (0.5, None),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_that_change_the_text_are_refused_by_name(name: str) -> None:
+    value, neutral = REFUSED[name]
+    model = make()
+    model.generation_config.do_sample = True
+    setattr(model.generation_config, name, value)
+    with pytest.raises(InputError, match=rf"asks for {name}=[^\n]*; set model\.generation_config\.{name}=") as caught:
+        generation_defaults(model)
+    assert f"model.generation_config.{name}={neutral}, or pass generation_config='ignore'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    setattr(model.generation_config, name, neutral)
+    generation_defaults(model)
+
+
+RUNS: dict[str, Any] = {
+    "use_cache": False, "cache_implementation": "static", "output_scores": True, "prompt_lookup_num_tokens": 3,
+    "num_assistant_tokens": 5, "assistant_confidence_threshold": 0.1, "use_mtp": True, "renormalize_logits": True,
+    "num_return_sequences": 3, "eos_token_id": [1, 2], "bos_token_id": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_settings_without_effect_on_the_text_are_taken(name: str) -> None:
+    model = make()
+    setattr(model.generation_config, name, RUNS[name])
+    assert generation_defaults(model) == GenerationDefaults()
+
+
+def test_every_setting_is_accounted_for() -> None:
+    """A setting new in transformers is refused until it is entered in a list here and there."""
+    known = vars(GenerationConfig()).keys()
+    accounted = FOLLOWED | IDLE | RUNTIME | REFUSED.keys()
+    assert sorted(known - accounted) == []
+    assert not (FOLLOWED | IDLE | RUNTIME) & REFUSED.keys()
+
+
+def test_what_a_call_may_not_ask_for_either() -> None:
+    """Without the settings of how generate runs, the check is that of a call through transformers' generate."""
+    config = GenerationConfig(use_cache=False, min_new_tokens=3, min_length=9)
+    assert unfollowed(config) == {"use_cache": False, "min_new_tokens": 3, "min_length": 9}
+    assert list(unfollowed(config))[-2:] == ["min_new_tokens", "min_length"]
+    assert unfollowed(config, RUNTIME) == {"min_new_tokens": 3, "min_length": 9}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"top_p": 0.0}, r"generation_config: top_p=0\.0: must be in .*, or pass generation_config='ignore'"),
+        ({"temperature": -1.0}, r"generation_config: temperature=-1\.0: must be"),
+        (
+            {"temperature": "hot"},
+            r"the checkpoint has temperature='hot', of type str; set model\.generation_config\.tem",
+        ),
+        ({"top_k": 2.5}, r"the checkpoint has top_k=2\.5, of type float"),
+        ({"max_length": "long"}, r"the checkpoint has max_length='long', of type str"),
+    ],
+)
+def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
+    model = make()
+    model.generation_config.do_sample = True
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    with pytest.raises(InputError, match=message) as caught:
+        generation_defaults(model)
+    assert "\n" not in str(caught.value)
