@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.quantizers.auto import AutoHfQuantizer
 
-from ..checkpoints import shipped
+from ..checkpoints import shipped, shipped_names
 from ..controllers.errors import InputError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+DTYPES: dict[str, torch.dtype | Literal["auto"]] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+    "auto": "auto",
+}
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # computed by accelerate
+HUB_SECONDS = 10.0  # how long the hub may take to answer whether it has a model
+
+DeviceMap = str | Mapping[str, str | int]
 
 
 def pick_device(device: str) -> torch.device:
@@ -32,79 +53,108 @@ def pick_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
+        return _existing(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"device={device!r}: not available on this machine; use 'auto' or 'cpu'") from error
-    return chosen
 
 
 def load_model(
-    name: str,
+    name: str | Path,
     *,
     dtype: str = "float32",
     device: str = "auto",
     revision: str | None = None,
     trust_remote_code: bool = False,
     decoder_only: bool = False,
+    device_map: DeviceMap | None = None,
+    offload_folder: str | Path | None = None,
 ) -> PreTrainedModel:
     """A language model in evaluation mode, without gradients: a causal one or an encoder-decoder.
 
+    A checkpoint whose weights are quantised (bitsandbytes, GPTQ, AWQ, compressed-tensors, torchao, FP8, …) is loaded
+    where the library for its format is installed; ``dtype="auto"`` is then what it was made for.
+
     Args:
         name: ``tiny`` and the like (see ``specpilot.checkpoints``), a folder in transformers' format, or a hub id.
-        dtype: ``float32``, ``bfloat16``, ``float16`` or ``float64``.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, …
+        dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``, the checkpoint's own.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, … One device for the whole model.
+        revision: branch, tag or commit on the hub.
         decoder_only: refuse an encoder-decoder, before its weights are fetched.
+        device_map: spread the model over devices instead, by accelerate: ``auto``, or a device for each module name,
+            such as ``{"model.layers": 0, "model.norm": "cpu", "lm_head": "disk", …}``.
+        offload_folder: where weights on ``disk`` are kept that cannot be read from the checkpoint as they are.
 
     Raises:
-        InputError: there is no such model, it is no language model, or its weights are truncated or incomplete.
+        InputError: there is no such model, it is no language model, a file of it is damaged or incomplete, a library it
+            needs is missing, or a device does not exist here or has no such dtype.
     """
     if dtype not in DTYPES:
         raise InputError(f"dtype={dtype!r}: choose one of {', '.join(DTYPES)}")
-    place = pick_device(device)
-    source = _source(name)
-    try:
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
-        if config.is_encoder_decoder and decoder_only:
-            raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
-        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        loaded: Any = kind.from_pretrained(
-            source,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            dtype=DTYPES[dtype],
-            use_safetensors=True,
-            output_loading_info=True,
+    if device_map is not None:
+        _check_device_map(device_map, device)
+    elif offload_folder is not None:
+        raise InputError(
+            f"offload_folder={str(offload_folder)!r}: only a device_map offloads; give one, or leave it out"
         )
-    except InputError:
-        raise
-    except SafetensorError as error:
-        raise InputError(f"{name}: a weight file is truncated or damaged ({error}); fetch it again") from error
-    except (OSError, ValueError, RuntimeError) as error:  # not found, of another type, of the wrong shape
-        raise InputError(f"{name}: cannot be loaded as a language model ({_first_line(error)})") from error
+    place = pick_device(device)
+    check_dtype(DTYPES[dtype], place)
+    source = _source(name, revision)
+    options: dict[str, Any] = {
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "local_files_only": source.local_files_only,
+    }
+    with _refusing(name, "cannot be loaded as a language model"):
+        config = AutoConfig.from_pretrained(source.path, **options)
+    if config.is_encoder_decoder and decoder_only:
+        raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
+
+    quantised = _quantisation(name, config)
+    if device_map is None and quantised is not None:  # weights in such a format are loaded in place, never moved
+        _require_accelerate(f"{name}: weights quantised with {quantised}")
+        device_map = {"": str(place)}
+    problem = "cannot be loaded as a language model"
+    if quantised is not None:
+        problem = f"its weights are quantised with {quantised} and cannot be loaded here"
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with _refusing(name, problem):
+        loaded: Any = kind.from_pretrained(
+            source.path,
+            dtype=DTYPES[dtype],
+            device_map=device_map,
+            offload_folder=offload_folder,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+            output_loading_info=True,
+            **options,
+        )
     model, report = loaded
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise InputError(f"{name}: the weights of {missing[0]} and {len(missing) - 1} more are missing from its files")
-    return model.to(place).eval().requires_grad_(False)  # type: ignore[no-any-return]
+    _check_complete(name, report)
+    if device_map is None:
+        check_dtype(model.dtype, place)
+        model = model.to(place)
+    return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 
 load_causal_lm = partial(load_model, decoder_only=True)  # what datasets, training and benchmarks are made for
 
 
 def load_tokenizer(
-    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+    name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
     """The tokenizer that belongs to the model ``name``.
 
     Raises:
         InputError: there is none.
     """
-    source = _source(name)
-    try:
-        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name}: has no tokenizer that can be loaded ({_first_line(error)})") from error
+    source = _source(name, revision)
+    with _refusing(name, "has no tokenizer that can be loaded"):
+        return AutoTokenizer.from_pretrained(
+            source.path,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            local_files_only=source.local_files_only,
+        )
 
 
 def check_same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> None:
@@ -123,20 +173,204 @@ def check_same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedToken
         )
 
 
-def _source(name: str) -> str:
-    local = shipped(name)
-    if local is not None:
-        return str(local)
+def check_dtype(dtype: torch.dtype | Literal["auto"], device: torch.device) -> None:
+    """Refuse a dtype that ``device`` does not have.
+
+    Raises:
+        InputError: float64 on an Apple GPU.
+    """
+    if dtype == torch.float64 and device.type == "mps":
+        raise InputError(f"dtype='float64': not available on device='{device}'; use dtype='float32' or device='cpu'")
+
+
+def is_dispatched(model: nn.Module) -> bool:
+    """Whether accelerate's hooks move this model's inputs and weights, because a device map spread it.
+
+    Weights on ``cpu`` beside a GPU, or on ``disk``, are then on the ``meta`` device outside their module's forward, and
+    only calling the modules gives results; ``model.to`` raises.
+    """
+    return any(_hook(module) is not None for module in model.modules())
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """The device on which ``model``'s input embeddings are computed: where to put token ids.
+
+    ``model.device``, the first parameter's, is ``meta`` where that parameter is offloaded.
+    """
+    embeddings: Any = model.get_input_embeddings()
+    hook = _hook(embeddings)
+    return torch.device(embeddings.weight.device if hook is None else hook.execution_device)
+
+
+def _hook(module: nn.Module) -> Any:
+    """The hook accelerate put on ``module``, or None."""
+    return vars(module).get("_hf_hook")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a model's files are."""
+
+    path: str  # a folder, or an id on the hub
+    local_files_only: bool = False  # the hub cannot be asked, but its files are in the local cache
+
+
+def _source(name: str | Path, revision: str | None) -> _Source:
+    """The files of ``name``: of a shipped model if it is text that names one, of a folder, or of a hub id.
+
+    Raises:
+        InputError: there is no such model, or the folder's configuration is damaged.
+    """
+    if isinstance(name, str):
+        if not name.strip():
+            raise InputError(f"name={name!r}: empty; {_names()}")
+        local = shipped(name)
+        if local is not None:
+            return _Source(str(local))
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise InputError(f"{name}: the folder holds no config.json, so it is no model in transformers' format")
-        return str(path)
-    if path.exists() or name.startswith((".", "/", "~")):
+        _check_json(path / "config.json")
+        if (path / "generation_config.json").is_file():
+            _check_json(path / "generation_config.json")
+        return _Source(str(path))
+    if path.is_file():
+        raise InputError(f"{name}: a file; give the folder of a model in transformers' format")
+    if isinstance(name, Path) or name.startswith((".", "/", "~")):
         raise InputError(f"{name}: no such model folder")
-    return name
+    return _hub_source(name, revision)
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def _hub_source(name: str, revision: str | None) -> _Source:
+    """An id on the hub, which is asked once; if it cannot answer, the local cache must have the model.
+
+    transformers' own requests are repeated for 20 seconds and more, once for each file.
+    """
+    try:
+        HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
+        return _Source(name)
+    except HFValidationError:
+        raise InputError(f"{name}: no such folder, and no valid hub id; {_names()}") from None
+    except RepositoryNotFoundError as error:
+        problem: Exception = error
+    except HfHubHTTPError:  # it is there, but may not be read, or not at this revision: transformers says which
+        return _Source(name)
+    except Exception as error:  # no connection: an error of the HTTP library, which differs between hub versions
+        problem = error
+    if any(_cached(name, file, revision) for file in ("config.json", "tokenizer_config.json")):
+        return _Source(name, local_files_only=True)
+    raise InputError(
+        f"{name}: no such folder, and not found on the hub ({_one_line(problem)}); {_names()}"
+    ) from problem
+
+
+def _cached(name: str, file: str, revision: str | None) -> bool:
+    return isinstance(try_to_load_from_cache(name, file, revision=revision), str)
+
+
+def _names() -> str:
+    """What a name may be. Of what ships, models have a tokenizer and controllers have none."""
+    folders = {name: shipped(name) for name in shipped_names()}
+    models = [name for name, folder in folders.items() if folder is not None and (folder / "tokenizer.json").is_file()]
+    return f"give a folder, a hub id, or a shipped model: {', '.join(models)}"
+
+
+def _check_json(file: Path) -> None:
+    """Refuse a file that is no JSON object; transformers ignores a damaged generation_config.json without a word."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise InputError(f"{file}: damaged, not JSON ({_one_line(error)}); fetch it again") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{file}: damaged, a JSON {type(found).__name__} and no object; fetch it again")
+
+
+def _check_device_map(device_map: DeviceMap, device: str) -> None:
+    """Refuse a device map beside a device, without accelerate, or with devices that do not exist here."""
+    if device != "auto":
+        raise InputError(f"device={device!r} and device_map={device_map!r}: both place the model; give one of them")
+    _require_accelerate(f"device_map={device_map!r}")
+    if not device_map:
+        raise InputError(f"device_map={device_map!r}: empty; give 'auto', or a device for each module")
+    if isinstance(device_map, str):
+        places: list[str | int] = [] if device_map in DEVICE_MAPS else [device_map]
+    else:
+        places = [place for place in device_map.values() if place != "disk"]
+    for place in places:
+        try:
+            _existing(place)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise InputError(
+                f"device_map={device_map!r}: {place!r} is not available on this machine; use 'auto', or give each "
+                "module 'cpu', 'disk' or a device that is"
+            ) from error
+
+
+def _existing(device: str | int) -> torch.device:
+    """The device, which must hold tensors; raises what torch raises where it does not exist."""
+    chosen = torch.device(device)
+    torch.empty(0, device=chosen)
+    if chosen.type == "meta":
+        raise NotImplementedError("tensors on the meta device have no values")
+    return chosen
+
+
+def _require_accelerate(what: str) -> None:
+    if find_spec("accelerate") is None:
+        raise InputError(f"{what}: needs the package accelerate; pip install accelerate")
+
+
+def _quantisation(name: str | Path, config: PreTrainedConfig) -> str | None:
+    """The format of a checkpoint's quantised weights, None where they are plain.
+
+    Raises:
+        InputError: transformers does not know it, and would read the weights as if they were plain.
+    """
+    for part in (config, config.get_text_config(decoder=True)):
+        found = vars(part).get("quantization_config")
+        if found is not None:
+            break
+    else:
+        return None
+    with _refusing(name, "its quantization_config is damaged"):
+        method, known = found.get("quant_method"), AutoHfQuantizer.supports_quant_method(found)
+    if not known:
+        raise InputError(f"{name}: weights quantised with {method!r}, which transformers does not read; take others")
+    return str(method or "bitsandbytes")
+
+
+def _check_complete(name: str | Path, report: Mapping[str, Any]) -> None:
+    """Refuse weights that are missing or have another shape than the model's."""
+    mismatched = sorted(report["mismatched_keys"])
+    if mismatched:
+        weight, found, needed = mismatched[0]
+        raise InputError(
+            f"{name}: {weight} and {len(mismatched) - 1} more weights do not have the shape config.json asks for "
+            f"({tuple(found)} instead of {tuple(needed)}); fetch the model again"
+        )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise InputError(f"{name}: the weights of {missing[0]} and {len(missing) - 1} more are missing from its files")
+
+
+@contextmanager
+def _refusing(name: str | Path, problem: str) -> Iterator[None]:
+    """Turn whatever transformers raises over a checkpoint's files into one line: they may hold anything."""
+    try:
+        yield
+    except InputError:
+        raise
+    except SafetensorError as error:
+        raise InputError(f"{name}: a weight file is truncated or damaged ({error}); fetch it again") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{name}: {problem}: a file is damaged, not JSON ({error}); fetch it again") from error
+    except Exception as error:
+        raise InputError(f"{name}: {problem} ({_one_line(error)})") from error
+
+
+def _one_line(error: Exception) -> str:
+    """What ``error`` says, in one line of at most 500 characters."""
+    text = textwrap.shorten(str(error), 500, placeholder=" …")
+    plain = isinstance(error, OSError | ValueError | ImportError) or (type(error) is RuntimeError)
+    return text if plain and text else f"{type(error).__name__}: {text}".removesuffix(": ")

@@ -1,0 +1,532 @@
+"""Models and tokenizers by name: every kind of name, place and format, and one line where loading fails."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from specpilot.controllers.errors import InputError
+from specpilot.infer.loading import (
+    check_dtype,
+    input_device,
+    is_dispatched,
+    load_causal_lm,
+    load_model,
+    load_tokenizer,
+    pick_device,
+)
+from torch import Tensor
+from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedModel
+
+from .tiny import NO_SPECIALS, make, save_pair
+
+IDS = torch.tensor([[5, 9, 2, 44]])
+SPREAD = {
+    "model.embed_tokens": "cpu",
+    "model.rotary_emb": "cpu",
+    "model.layers.0": "cpu",
+    "model.layers.1": "disk",
+    "model.norm": "disk",
+    "lm_head": "cpu",
+}
+
+
+@torch.inference_mode()
+def logits(model: Any) -> Tensor:
+    inputs = {"decoder_input_ids": IDS} if model.config.is_encoder_decoder else {}
+    found: Tensor = model(IDS, **inputs).logits
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny model with its tokenizer."""
+    return Path(save_pair(tmp_path)[0])
+
+
+def edit_config(folder: Path, **settings: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+
+
+# Names
+
+
+def test_text_and_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = logits(make(vocab=257))
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv("HOME", str(folder.parent))
+    for name in (folder, str(folder), Path("target"), "target", "~/target", Path("~/target")):
+        assert torch.equal(logits(load_model(name, device="cpu")), expected)
+        assert load_tokenizer(name)("hi")["input_ids"] == load_tokenizer(folder)("hi")["input_ids"]
+
+
+def test_a_path_is_a_folder_and_no_name() -> None:
+    assert load_tokenizer("tiny").is_fast
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(InputError, match="tiny: no such model folder"):
+            load(Path("tiny"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", r"name='': empty; give a folder, a hub id, or a shipped model: tiny, tiny-draft, "),
+        ("no name", r"no name: no such folder, and no valid hub id; give .* shipped model: tiny, .*tiny-t5"),
+        ("./nothing", r"\./nothing: no such model folder"),
+        (__file__, r"test_loading\.py: a file; give the folder of a model"),
+        ("tiny-head", r"tiny-head: cannot be loaded as a language model \(Unrecognized model"),
+    ],
+)
+def test_names_of_nothing(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        load_model(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_encoder_decoders_where_they_do_not_belong(tmp_path: Path) -> None:
+    make("t5").save_pretrained(tmp_path)
+    assert load_model(tmp_path, device="cpu").config.is_encoder_decoder
+    with pytest.raises(InputError, match="an encoder-decoder model; a causal"):
+        load_causal_lm(tmp_path)
+
+
+# The hub
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the Hugging Face hub as loading needs: the model `gpt2`, with a branch `old` beside `main`."""
+
+    branches: dict[str, Path]  # revision → folder
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    def answer(self, body: bool) -> None:
+        parts = self.path.partition("?")[0].strip("/").split("/")
+        if parts[:2] == ["api", "models"]:
+            self.about(parts[2:], body)
+        elif parts[:2] == ["gpt2", "resolve"]:
+            self.file(parts[2], "/".join(parts[3:]), body)
+        else:
+            self.fail("RepoNotFound")
+
+    def about(self, parts: list[str], body: bool) -> None:
+        if parts[0] != "gpt2":
+            return self.fail("RepoNotFound")
+        revision = parts[2] if parts[1:] else "main"
+        folder = self.folder(revision)
+        if folder is None:
+            return self.fail("RevisionNotFound")
+        found: Any = {"id": "gpt2", "sha": self.commit(folder), "siblings": []}
+        if parts[1:2] == ["tree"]:
+            found = [
+                {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": self.commit(file)}
+                for file in folder.iterdir()
+            ]
+        return self.send(json.dumps(found).encode(), {"Content-Type": "application/json"}, body)
+
+    def file(self, revision: str, name: str, body: bool) -> None:
+        folder = self.folder(revision)
+        if folder is None:
+            return self.fail("RevisionNotFound")
+        if not (folder / name).is_file():
+            return self.fail("EntryNotFound", {"X-Repo-Commit": self.commit(folder)})
+        headers = {"X-Repo-Commit": self.commit(folder), "ETag": f'"{self.commit(folder / name)}"'}
+        return self.send((folder / name).read_bytes(), headers, body)
+
+    def folder(self, revision: str) -> Path | None:
+        found = {self.commit(folder): folder for folder in self.branches.values()} | self.branches
+        return found.get(revision)
+
+    @staticmethod
+    def commit(path: Path) -> str:
+        return hashlib.sha1(str(path).encode()).hexdigest()
+
+    def send(self, content: bytes, headers: dict[str, str], body: bool) -> None:
+        self.send_response(200)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def fail(self, code: str, headers: dict[str, str] | None = None) -> None:
+        self.send_response(404)
+        for name, value in {**(headers or {}), "X-Error-Code": code, "Content-Length": "0"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(folder: Path) -> Iterator[ThreadingHTTPServer]:
+    handler = type("TwoBranches", (Hub,), {"branches": {"main": folder, "old": folder.parent / "draft"}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+CLIENT = """
+import json, sys, time
+from specpilot.controllers.errors import InputError
+from specpilot.infer.loading import load_model, load_tokenizer
+
+def attempt(name, revision=None):
+    started = time.perf_counter()
+    try:
+        model, tokenizer = load_model(name, revision=revision, device="cpu"), load_tokenizer(name, revision=revision)
+        found = [model.config.num_hidden_layers, len(tokenizer)]
+    except InputError as error:
+        found = str(error)
+    return found, time.perf_counter() - started
+
+print(json.dumps([attempt(*names) for names in json.loads(sys.argv[1])]))
+"""
+
+
+def test_the_hub(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+    """An id without a slash is loaded while the hub answers, and from the cache when it does not; others fail fast."""
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path / "hf")}
+    environment |= {"HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"}
+
+    def ask(*names: list[str]) -> list[Any]:
+        command = [sys.executable, "-c", CLIENT, json.dumps(names)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=250)
+        assert done.returncode == 0, done.stderr
+        answers = json.loads(done.stdout)
+        assert all(seconds < 15 for _, seconds in answers)  # transformers' own retries take 23
+        return [found for found, _ in answers]
+
+    target, old, unknown, revision = ask(["gpt2"], ["gpt2", "old"], ["tinny"], ["gpt2", "new"])
+    assert target == [2, 257]
+    assert old == [1, 257]
+    assert unknown.startswith("tinny: no such folder, and not found on the hub (")
+    assert "or a shipped model: tiny, tiny-draft, " in unknown
+    assert "new is not a valid git identifier" in revision
+    hub.shutdown()
+    hub.server_close()
+    cached, unknown, elsewhere = ask(["gpt2"], ["tinny"], ["owner/tinny"])
+    assert cached == [2, 257]
+    assert unknown.startswith("tinny: no such folder, and not found on the hub (ConnectError")
+    assert elsewhere.startswith("owner/tinny: no such folder, and not found on the hub (ConnectError")
+
+
+# Dtypes and devices
+
+
+def test_dtypes(folder: Path) -> None:
+    edit_config(folder, dtype="bfloat16")
+    weights = {name: weight.bfloat16() for name, weight in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for dtype, expected in (("auto", torch.bfloat16), ("float32", torch.float32), ("float64", torch.float64)):
+        assert load_model(folder, device="cpu", dtype=dtype).dtype == expected
+    with pytest.raises(InputError, match="dtype='int8': choose one of float32, bfloat16, float16, float64, auto"):
+        load_model(folder, dtype="int8")
+
+
+def test_a_dtype_that_a_device_does_not_have() -> None:
+    with pytest.raises(InputError, match="dtype='float64': not available on device='mps'"):
+        check_dtype(torch.float64, torch.device("mps"))
+    check_dtype(torch.float32, torch.device("mps"))
+    check_dtype("auto", torch.device("mps"))
+    check_dtype(torch.float64, torch.device("cpu"))
+
+
+def test_devices_that_do_not_exist(folder: Path) -> None:
+    assert pick_device("cpu") == torch.device("cpu")
+    for device in ("cuda:99", "meta", "nonsense"):
+        with pytest.raises(InputError, match=f"device='{device}': not available on this machine"):
+            load_model(folder, device=device)
+
+
+# Device maps
+
+
+def test_layers_on_the_cpu_and_on_disk(tmp_path: Path) -> None:
+    whole = make()
+    whole.save_pretrained(tmp_path)
+    assert not is_dispatched(whole)
+    assert input_device(whole) == torch.device("cpu")
+    for device_map in (SPREAD, {**SPREAD, "model.embed_tokens": "disk"}, {"model": "disk", "lm_head": "cpu"}):
+        model = load_model(tmp_path, device_map=device_map)
+        layers: Any = model.get_submodule("model.layers")
+        assert layers[1].mlp.up_proj.weight.device.type == "meta"  # offloaded, until its forward
+        assert torch.equal(logits(model), logits(whole))
+        assert is_dispatched(model)
+        assert input_device(model) == torch.device("cpu")
+        assert not model.training
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("device_map", ["auto", "cpu", {"": "cpu"}])
+def test_maps_of_one_device(tmp_path: Path, device_map: Any) -> None:
+    if device_map == "auto" and torch.cuda.is_available():
+        pytest.skip("spreads over the GPUs")
+    make().save_pretrained(tmp_path)
+    model = load_model(tmp_path, device_map=device_map)
+    assert torch.equal(logits(model), logits(make()))
+    assert not is_dispatched(model)  # a plain model, on that device
+    assert input_device(model) == model.device
+
+
+def test_encoder_decoders_on_disk(tmp_path: Path) -> None:
+    make("t5").save_pretrained(tmp_path)
+    on_cpu = ("shared", "encoder", "decoder.embed_tokens", "decoder.final_layer_norm", "lm_head")
+    model = load_model(tmp_path, device_map={**dict.fromkeys(on_cpu, "cpu"), "decoder.block": "disk"})
+    assert torch.equal(logits(model), logits(make("t5")))
+    assert is_dispatched(model)
+    assert input_device(model) == torch.device("cpu")
+
+
+def test_an_offload_folder(tmp_path: Path) -> None:
+    """The weights of experts are stored otherwise than they are computed with: offloading writes them anew."""
+    config = MixtralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, num_local_experts=4, **NO_SPECIALS,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    whole: PreTrainedModel = MixtralForCausalLM(config).eval()
+    whole.save_pretrained(tmp_path / "model")
+    model = load_model(tmp_path / "model", device_map=SPREAD, offload_folder=tmp_path / "offloaded")
+    assert torch.equal(logits(model), logits(whole))
+    assert any((tmp_path / "offloaded").iterdir())
+    with pytest.raises(InputError, match=r"cannot be loaded as a language model .*offload_folder"):
+        load_model(tmp_path / "model", device_map=SPREAD)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device_map": "auto", "device": "cpu"}, "device='cpu' and device_map='auto': both place the model; give one"),
+        ({"offload_folder": "x"}, "offload_folder='x': only a device_map offloads"),
+        ({"device_map": "nonsense"}, "device_map='nonsense': 'nonsense' is not available on this machine"),
+        ({"device_map": "disk"}, "device_map='disk': 'disk' is not available"),
+        ({"device_map": {}}, "device_map={}: empty"),
+        ({"device_map": {"": "cuda:99"}}, "device_map={'': 'cuda:99'}: 'cuda:99' is not available on this machine"),
+        ({"device_map": {"": 99}}, "device_map={'': 99}: 99 is not available on this machine"),
+        ({"device_map": {"": "meta"}}, "device_map={'': 'meta'}: 'meta' is not available on this machine"),
+        ({"device_map": {"": "auto"}}, "device_map={'': 'auto'}: 'auto' is not available on this machine"),
+    ],
+)
+def test_maps_that_make_no_sense(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        load_model(folder, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_accelerate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)  # as Python marks a package that is not to be found
+    with pytest.raises(InputError, match="device_map='auto': needs the package accelerate; pip install accelerate"):
+        load_model(folder, device_map="auto")
+    edit_config(folder, quantization_config={"quant_method": "fp8"})
+    with pytest.raises(InputError, match="weights quantised with fp8: needs the package accelerate"):
+        load_model(folder)
+
+
+# Quantised checkpoints
+
+INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+QUANTISED: dict[str, tuple[dict[str, Any], str]] = {  # a configuration, and the library that reads it
+    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+    "an old bitsandbytes": ({"load_in_8bit": True}, "bitsandbytes"),
+    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}, "optimum"),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "gptqmodel"),
+    "compressed-tensors": (
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["Linear"], "weights": INT4}}},
+        "compressed-tensors",
+    ),
+    "torchao": (
+        {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig", "_data": {}}}},
+        "torchao",
+    ),
+    "quanto": ({"quant_method": "quanto", "weights": "int8"}, "optimum-quanto"),
+    "aqlm": ({"quant_method": "aqlm"}, "aqlm"),
+}
+
+
+@pytest.mark.parametrize("case", QUANTISED)
+def test_a_missing_library_is_named(folder: Path, case: str) -> None:
+    settings, library = QUANTISED[case]
+    if find_spec(library.replace("-", "_")) is not None:
+        pytest.skip(f"{library} is installed")
+    edit_config(folder, quantization_config=settings)
+    method = settings.get("quant_method", "bitsandbytes")
+    with pytest.raises(
+        InputError, match=rf"are quantised with {method} and cannot be loaded here \(.*{library}"
+    ) as caught:
+        load_model(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"quant_method": "nonsense"}, "weights quantised with 'nonsense', which transformers does not read"),
+        ({"bits": 4}, r"its quantization_config is damaged \(.*no `quant_method`"),
+        (4, "cannot be loaded as a language model"),
+    ],
+)
+def test_damaged_quantisation(folder: Path, settings: Any, message: str) -> None:
+    edit_config(folder, quantization_config=settings)
+    with pytest.raises(InputError, match=message) as caught:
+        load_model(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"device": "cpu"}, {"device_map": SPREAD}, {"device": "cpu", "dtype": "auto"}])
+def test_a_quantised_checkpoint(tmp_path: Path, options: dict[str, Any]) -> None:
+    """FP8 weights with a scale for each block of 128 x 128; on a CPU transformers multiplies them out by itself."""
+    whole = make(hidden=128)
+    whole.save_pretrained(tmp_path)
+    weights = {}
+    for name, weight in load_file(tmp_path / "model.safetensors").items():
+        if "_proj" not in name:
+            weights[name] = weight
+            continue
+        scale = weight.abs().max() / torch.finfo(torch.float8_e4m3fn).max
+        blocks = [-(-size // 128) for size in weight.shape]
+        weights[name] = (weight / scale).to(torch.float8_e4m3fn)
+        weights[f"{name}_scale_inv"] = scale.expand(*blocks).contiguous()
+        whole.get_parameter(name).copy_(weights[name].float() * scale)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    edit_config(tmp_path, quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]})
+    if "device_map" in options:
+        options = {**options, "offload_folder": tmp_path / "offloaded"}
+    torch.testing.assert_close(logits(load_model(tmp_path, **options)), logits(whole))
+
+
+# Damaged files
+
+
+def without(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def holding(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def configured(**settings: Any) -> Callable[[Path], object]:
+    return lambda folder: edit_config(folder, **settings)
+
+
+def truncated(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-200])
+
+
+def sharded(index: bytes) -> Callable[[Path], object]:
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_bytes(index)
+
+    return damage
+
+
+MODEL_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config": (without("config.json"), r"the folder holds no config\.json"),
+    "a config that is no JSON": (holding("config.json", b"{oops"), r"config\.json: damaged, not JSON \(Expecting prop"),
+    "an empty config": (holding("config.json", b""), r"config\.json: damaged, not JSON"),
+    "a binary config": (holding("config.json", b"\xff\xfe\x00"), r"config\.json: damaged, not JSON"),
+    "a truncated config": (truncated("config.json"), r"config\.json: damaged, not JSON"),
+    "a list": (holding("config.json", b"[]"), r"config\.json: damaged, a JSON list and no object"),
+    "a number": (holding("config.json", b"3"), r"config\.json: damaged, a JSON int and no object"),
+    "no type": (holding("config.json", b"{}"), "Should have a `model_type` key"),
+    "an unknown type": (configured(model_type="zzz"), "model type `zzz`"),
+    "no language model": (configured(model_type="vit"), "Unrecognized configuration class"),
+    "text for a number": (configured(vocab_size="many"), "Field 'vocab_size' expected int, got str"),
+    "no heads": (configured(num_attention_heads=0), "ZeroDivisionError"),
+    "an unknown activation": (configured(hidden_act="zzz"), "KeyError: 'zzz'"),
+    "another vocabulary": (
+        configured(vocab_size=300),
+        r"lm_head\.weight and 1 more weights do not have the shape config\.json asks for "
+        r"\(\(257, 32\) instead of \(300, 32\)\); fetch",
+    ),
+    "more layers": (configured(num_hidden_layers=3), r"the weights of model\.layers\.2\..* and 8 more are missing"),
+    "code of its own": (
+        configured(model_type="zzz", auto_map={"AutoConfig": "code.Config"}),
+        "trust_remote_code=True",
+    ),
+    "no weights": (without("model.safetensors"), "no file named model.safetensors"),
+    "empty weights": (holding("model.safetensors", b""), "a weight file is truncated or damaged"),
+    "other bytes": (holding("model.safetensors", b"x" * 5000), "a weight file is truncated or damaged"),
+    "truncated weights": (truncated("model.safetensors"), "a weight file is truncated or damaged"),
+    "an index that is no JSON": (sharded(b"{oops"), "a file is damaged, not JSON"),
+    "an index of nothing": (sharded(b"{}"), "KeyError: 'weight_map'"),
+    "a shard too few": (sharded(b'{"metadata": {}, "weight_map": {"a": "b.safetensors"}}'), "No such file.*b.safet"),
+    "generation settings that are no JSON": (
+        holding("generation_config.json", b"{oops"),
+        r"generation_config\.json: damaged, not JSON",
+    ),
+    "generation settings in a list": (
+        holding("generation_config.json", b"[1]"),
+        r"generation_config\.json: damaged, a JSON list and no object",
+    ),
+    "generation settings out of range": (
+        holding("generation_config.json", b'{"max_new_tokens": -1}'),
+        "`max_new_tokens` must be greater than 0",
+    ),
+}
+TOKENIZER_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no JSON": (
+        holding("tokenizer.json", b"{oops"),
+        "has no tokenizer that can be loaded: a file is damaged, not JSON",
+    ),
+    "empty": (holding("tokenizer.json", b""), "a file is damaged, not JSON"),
+    "truncated": (truncated("tokenizer.json"), "a file is damaged, not JSON"),
+    "another object": (holding("tokenizer.json", b"{}"), r"has no tokenizer that can be loaded \(KeyError"),
+    "settings that are no JSON": (holding("tokenizer_config.json", b"{oops"), "a file is damaged, not JSON"),
+    "settings in a list": (holding("tokenizer_config.json", b"[]"), r"can be loaded \((Attribute|Type)Error"),
+    "none": (without("tokenizer.json"), "has no tokenizer that can be loaded"),
+}
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(save_pair(tmp_path_factory.mktemp("pair"))[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", MODEL_DAMAGE)
+def test_damaged_models(intact: Path, tmp_path: Path, case: str) -> None:
+    damage, message = MODEL_DAMAGE[case]
+    refused(load_model, intact, tmp_path / "model", damage, message)
+
+
+@pytest.mark.parametrize("case", TOKENIZER_DAMAGE)
+def test_damaged_tokenizers(intact: Path, tmp_path: Path, case: str) -> None:
+    damage, message = TOKENIZER_DAMAGE[case]
+    refused(load_tokenizer, intact, tmp_path / "model", damage, message)
+
+
+def refused(
+    load: Callable[[Path], object], intact: Path, folder: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    shutil.copytree(intact, folder)
+    load(folder)
+    damage(folder)
+    with pytest.raises(InputError, match=message) as caught:
+        load(folder)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
