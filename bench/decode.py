@@ -7,7 +7,7 @@ counted one way for all: what came after the prompt, end token included. Seconds
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +20,10 @@ from rich.table import Table
 from ..controllers.errors import InputError
 from ..controllers.length import CumulativeConfidence, Fixed, LengthController
 from ..controllers.sampling import SamplingParams
-from ..infer.cached_model import CachedModel
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
 from ..infer.lengths import load_length
+from ..infer.models import LanguageModel, RaggedKVCache, Read
 from .assisted import ASSISTED, Transformers
 from .interval import interval
 
@@ -87,14 +87,15 @@ def bench_decode(
             "bench decode compares with, takes one size; compare with 'specpilot bench questions'"
         )
     theirs = Transformers(decoder.target.model, draft.model, warp, max_new_tokens)
-    plain = SpeculativeDecoder(decoder.target.model, None, decoder.tokenizer)
+    plain = SpeculativeDecoder(decoder.target, None, decoder.tokenizer)
     sampling: dict[str, Any] = {"temperature": warp.temperature, "top_k": warp.top_k, "top_p": warp.top_p}
     times: dict[str, Times] = {}
 
     def ours(decoder: SpeculativeDecoder, length: LengthController, name: str) -> Callable[[int, int], int]:
         def run(repeat: int, index: int) -> int:
-            decoder.length = length
-            generation = decoder.generate(prompts[index], max_new_tokens=max_new_tokens, seed=repeat, **sampling)
+            generation = decoder.generate(
+                prompts[index], max_new_tokens=max_new_tokens, seed=repeat, length=length, **sampling
+            )
             times[name].stats += generation.stats
             return len(generation.tokens)
 
@@ -137,9 +138,10 @@ def bench_decode(
                     progress.advance(task)
     result = summary(times)
     best_fixed = max((name for name in lengths if "fixed" in name), key=lambda name: times[name].rate)
-    decoder.length = lengths[best_fixed]
     result["overhead_at"] = best_fixed
-    return result | shares(decoder, prompts, max_new_tokens, sampling)
+    return result | shares(
+        decoder, prompts, sampling | {"max_new_tokens": max_new_tokens, "length": lengths[best_fixed]}
+    )
 
 
 def summary(times: dict[str, Times]) -> dict[str, Any]:
@@ -171,27 +173,25 @@ def summary(times: dict[str, Times]) -> dict[str, Any]:
     }
 
 
-def watch(model: CachedModel) -> dict[int, list[float]]:
+def watch(model: LanguageModel) -> dict[int, list[float]]:
     """From now on, how long each forward of ``model`` takes, by the tokens it reads; until ``del model.forward``."""
     seconds: dict[int, list[float]] = {}
     plain = model.forward
 
-    def forward(tokens: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[torch.Tensor, torch.Tensor]:
         started = time.perf_counter()
-        result = plain(tokens, **options)
+        result = plain(cache, reads)
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
-        seconds.setdefault(tokens.shape[1], []).append(time.perf_counter() - started)
+        seconds.setdefault(sum(len(read.tokens) for read in reads), []).append(time.perf_counter() - started)
         return result
 
     model.forward = forward  # type: ignore[method-assign]
     return seconds
 
 
-def shares(
-    decoder: SpeculativeDecoder, prompts: list[list[int]], max_new_tokens: int, sampling: dict[str, Any]
-) -> dict[str, float]:
-    """Shares of the wall time at the decoder's present setting.
+def shares(decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dict[str, Any]) -> dict[str, float]:
+    """Shares of the wall time of ``generate`` with the keywords ``sampling``.
 
     Returns:
         overhead_share: what is spent outside model forwards.
@@ -199,11 +199,11 @@ def shares(
             bound, that no decoder making these forwards can pass.
     """
     models = [decoder.target, *decoder.drafts]
-    decoder.generate(prompts[0], max_new_tokens=max_new_tokens, **sampling)
+    decoder.generate(prompts[0], **sampling)
     watched = [watch(model) for model in models]
     started = time.perf_counter()
     for index, prompt in enumerate(prompts):
-        decoder.generate(prompt, max_new_tokens=max_new_tokens, seed=index, **sampling)
+        decoder.generate(prompt, seed=index, **sampling)
     wall = time.perf_counter() - started
     for model in models:
         del model.forward

@@ -53,7 +53,7 @@ def measure(
     """Decode every prompt with every configuration.
 
     Args:
-        decoders: name → (decoder, length controller to put in it, or None to leave it as it is).
+        decoders: name → (decoder, length controller to decode with, or None for the decoder's own).
         settings: keywords of ``SpeculativeDecoder.generate``; the seed is the prompt's index.
         repeats: name → how often it decodes each prompt, the others in between; of these runs, which differ in nothing
             but their time, the one of median time is kept. One where a name is missing.
@@ -65,9 +65,8 @@ def measure(
 
     def run(name: str, index: int) -> Generation:
         decoder, length = decoders[name]
-        if length is not None:
-            decoder.length = length
-        return decoder.generate(prompts[index], seed=index, **settings)
+        generation: Generation = decoder.generate(prompts[index], seed=index, length=length, **settings)
+        return generation
 
     for name in names:  # warm-up, not counted
         run(name, 0)

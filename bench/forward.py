@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..infer.cached_model import CachedModel
 from ..infer.loading import load_causal_lm
+from ..infer.models import CausalLM, LanguageModel, TextReader
 
 READ = (1, 2, 3, 4, 5, 7, 9, 13)
 CONTEXT = 128  # tokens in the cache before
@@ -21,7 +21,7 @@ def bench_forward(target: str, draft: str, repeats: int, *, compile: bool = Fals
 
     The paths are transformers' own forward, the lean one where there is one, and transformers' own compiled if asked.
     """
-    models = {name: CachedModel(load_causal_lm(source)) for name, source in (("target", target), ("draft", draft))}
+    models = {name: CausalLM(load_causal_lm(source)) for name, source in (("target", target), ("draft", draft))}
     result: dict[str, Any] = {}
     for name, model in models.items():
         paths: dict[str, tuple[Any, Any]] = {"transformers": (None, None)}
@@ -35,11 +35,11 @@ def bench_forward(target: str, draft: str, repeats: int, *, compile: bool = Fals
         for _ in range(repeats + WARM):
             for path, (lean, call) in paths.items():
                 model.lean, model.call = lean, call
-                read_context(model)
+                reader = read_context(model)
                 for n in READ[:2]:
-                    time_forward(model, n)  # not counted: another path's code is still in the caches
+                    time_forward(reader, n)  # not counted: another path's code is still in the caches
                 for n in READ:
-                    times[path][n].append(time_forward(model, n))
+                    times[path][n].append(time_forward(reader, n))
         result[name] = {
             path: {str(n): round(median(t[WARM:]) * 1e3, 4) for n, t in by_n.items()} for path, by_n in times.items()
         }
@@ -48,19 +48,20 @@ def bench_forward(target: str, draft: str, repeats: int, *, compile: bool = Fals
 
 
 @torch.inference_mode()
-def read_context(model: CachedModel, longest: int = max(READ)) -> None:
-    """Have ``model`` read ``CONTEXT`` tokens, with room for ``longest`` more."""
-    model.start(CONTEXT + longest)
-    model.forward(torch.arange(CONTEXT, device=model.device)[None] % model.vocab_size, keep=1)
+def read_context(model: LanguageModel, longest: int = max(READ)) -> TextReader:
+    """A text of ``CONTEXT`` tokens that ``model`` has read, with room for ``longest`` more."""
+    reader, text = TextReader.begin(model, [token % model.vocab_size for token in range(CONTEXT)], longest)
+    reader.read(text, keep=1)
+    return reader
 
 
 @torch.inference_mode()
-def time_forward(model: CachedModel, n: int) -> float:
+def time_forward(reader: TextReader, n: int) -> float:
     """Seconds of reading ``n`` tokens after ``CONTEXT`` others."""
-    tokens = torch.arange(n, device=model.device)[None] % model.vocab_size
+    tokens = [token % reader.model.vocab_size for token in range(n)]
     started = time.perf_counter()
-    logits, _ = model.forward(tokens)
-    float(logits[0, -1, 0])  # waits for an accelerator
+    logits, _ = reader.read(tokens)
+    float(logits[-1, 0])  # waits for an accelerator
     seconds = time.perf_counter() - started
-    model.crop(CONTEXT)
+    reader.crop(CONTEXT)
     return seconds

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from torch import Tensor
-
-from ..infer import decoder as loop
-from ..infer import draft as drafting
-from ..infer.cached_model import CachedModel
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.distribution import TokenDistribution
-from ..infer.generation import Generation
+from ..infer.models import CausalLM, RaggedKVCache, Read
+from ..infer.request import Request
+from ..infer.verify import VERIFIERS
 
 
 @dataclass
@@ -45,19 +42,18 @@ def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dic
     run()  # warm-up
     with ExitStack() as stack:
         for owner, name, label in (
-            (CachedModel, "forward", lambda model, tokens: f"{names[id(model)]}: {_what(model, tokens)}"),
-            (CachedModel, "keep", lambda *_: "caches rolled back"),
-            (CachedModel, "start", lambda *_: "caches allocated"),
-            (TokenDistribution, "under", lambda *_: "logits to distributions (top-k, softmax)"),
+            (CausalLM, "forward", lambda model, cache, reads: f"{names[id(model)]}: {_what(cache, reads)}"),
+            (RaggedKVCache, "keep", lambda *_: "caches rolled back"),
+            (RaggedKVCache, "add", lambda *_: "caches begun"),
+            (TokenDistribution, "from_logits", lambda *_: "logits to distributions (top-k, softmax)"),
             (TokenDistribution, "sample", lambda *_: "drawing tokens"),
-            (decoder, "verify", lambda *_: "verification"),
-            (drafting, "as_row", lambda *_: "tokens to tensors"),
-            (loop, "as_row", lambda *_: "tokens to tensors"),
-            (Generation, "record_verdict", lambda *_: "trace and counters"),
+            (Request, "append", lambda *_: "trace and counters"),
         ):
-            stack.enter_context(_timed(owner, name, label, parts, running))
+            stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), label, parts, running)))
+        rule = decoder.config.rule
+        verify = _timed(VERIFIERS[rule], lambda *_: "verification", parts, running)
+        stack.enter_context(patch.dict(VERIFIERS, {rule: verify}))
         wall = run()
-    # What verification draws itself is counted there.
     rest = wall - sum(part.seconds for part in parts.values())
     rows = {
         label: {"share": part.seconds / wall, "calls": part.calls, "microseconds": part.seconds / part.calls * 1e6}
@@ -66,19 +62,20 @@ def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dic
     return {"parts": rows, "rest_share": rest / wall, "seconds": wall}
 
 
-def _what(model: CachedModel, tokens: Tensor) -> str:
-    return "prompts" if model.length == 0 else f"forwards of {tokens.shape[1]}"
+def _what(cache: RaggedKVCache, reads: Sequence[Read]) -> str:
+    if all(cache.length(read.text) == 0 for read in reads):
+        return "prompts"
+    return f"forwards of {sum(len(read.tokens) for read in reads)}"
 
 
-@contextmanager
-def _timed(owner: Any, name: str, label: Any, parts: dict[str, Part], running: list[str]) -> Iterator[None]:
-    plain = getattr(owner, name)
+def _timed(plain: Callable[..., Any], label: Callable[..., str], parts: dict[str, Part], running: list[str]) -> Any:
+    """``plain``, whose calls are counted and clocked under the name that ``label`` gives their arguments."""
 
     def timed(*arguments: Any, **options: Any) -> Any:
         if running:  # inside another part, whose time this is
             return plain(*arguments, **options)
         part = parts.setdefault(label(*arguments), Part())
-        running.append(name)
+        running.append(plain.__name__)
         started = time.perf_counter()
         try:
             return plain(*arguments, **options)
@@ -87,5 +84,4 @@ def _timed(owner: Any, name: str, label: Any, parts: dict[str, Part], running: l
             part.calls += 1
             running.pop()
 
-    with patch.object(owner, name, timed):
-        yield
+    return timed

@@ -23,11 +23,10 @@ from ..data_gen.router_dataset import RouterDataset, read_router_dataset
 from ..data_gen.settings import RouterData
 from ..infer.arms import LoadedArm, load_arms
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.early_exit import EarlyExit
-from ..infer.encoder_decoder import cached
 from ..infer.lengths import load_length
 from ..infer.loading import load_model, load_tokenizer
-from ..infer.routing import Routing, Way
+from ..infer.models import language_model
+from ..infer.routing import ArmRuntime, Routing
 from .decoding import measure
 from .router_headline import headline, no_help_loss, overhead
 from .router_tables import (
@@ -59,12 +58,10 @@ class Bench:
     def __init__(self, work: RouterWorkload) -> None:
         self.work = work
         self.tokenizer = load_tokenizer(work.target)
-        self.target = cached(load_model(work.target, dtype=work.dtype, device=work.device))
+        self.target = language_model(load_model(work.target, dtype=work.dtype, device=work.device))
         self.loaded: dict[str, LoadedArm] = {
             arm.arm.name: arm
-            for arm in load_arms(
-                work.arms, self.target, self.tokenizer, exits=EarlyExit, dtype=work.dtype, device=work.device
-            )
+            for arm in load_arms(work.arms, self.target, self.tokenizer, dtype=work.dtype, device=work.device)
         }
         learned = work.learned if isinstance(work.learned, tuple) else (work.learned,) * len(work.drafts)
         self.rules = dict(zip(work.drafts, learned, strict=True))
@@ -79,12 +76,9 @@ class Bench:
 
     def decoder(self, names: Sequence[str], router: Router, label: str) -> SpeculativeDecoder:
         arms = [self.loaded[name] for name in names]
-        ways = [
-            Way([] if arm.model is None else [arm.model], self.length(name, label))
-            for name, arm in zip(names, arms, strict=True)
-        ]
-        routing = Routing(self.target, router, [arm.arm for arm in arms], ways)
-        return SpeculativeDecoder(self.target.model, None, self.tokenizer, routing=routing)
+        runtimes = [ArmRuntime(arm.model, self.length(name, label)) for name, arm in zip(names, arms, strict=True)]
+        routing = Routing(self.target, router, [arm.arm for arm in arms], runtimes)
+        return SpeculativeDecoder(self.target, None, self.tokenizer, routing=routing)
 
     def single(self, name: str, label: str) -> SpeculativeDecoder:
         return self.decoder([name, AUTOREGRESSIVE] if name != AUTOREGRESSIVE else [name, self.work.drafts[0]],

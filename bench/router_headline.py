@@ -119,10 +119,10 @@ def no_help_loss(
 
 def overhead(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], sampling: dict[str, Any]) -> dict[str, float]:
     """Share of a generation's wall time that embedding, policy and choice take, and their seconds a generation."""
-    routing = decoder.routing
-    assert routing is not None
+    assert decoder.routing is not None
+    router, target = decoder.routing.router, decoder.target
     spent = 0.0
-    choose, embed = routing.choose, decoder.target.embed
+    weigh, embed = router.weigh, target.embed
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -134,11 +134,11 @@ def overhead(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], sampling
 
         return call
 
-    routing.choose = timed(choose)  # type: ignore[method-assign]
-    decoder.target.embed = timed(embed)  # type: ignore[method-assign]
+    router.weigh = timed(weigh)  # type: ignore[method-assign]
+    target.embed = timed(embed)  # type: ignore[method-assign]
     started = time.perf_counter()
     for index, prompt in enumerate(prompts):
         decoder.generate(prompt, seed=index, **sampling)
     wall = time.perf_counter() - started
-    del routing.choose, decoder.target.embed
+    del router.weigh, target.embed
     return {"share": spent / wall, "seconds": spent / len(prompts)}

@@ -34,7 +34,7 @@ def bench_spectr(
     on_progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """``block_efficiency[rule][L][K]`` for the pair of ``decoder``; ``sampling`` are keywords of its ``generate``."""
-    pair = decoder.target.model, decoder.drafts[0].model, decoder.tokenizer
+    pair = decoder.target, decoder.drafts[0], decoder.tokenizer
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for rule in RULES:
         for length in LENGTHS:

@@ -22,9 +22,9 @@ from sklearn.linear_model import LinearRegression
 
 from ..controllers.cost_model import CostModel
 from ..controllers.length import MAX_DRAFT, AcceptanceSource, Fixed, LengthController, Step
-from ..infer.cached_model import CachedModel
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
+from ..infer.models import LanguageModel
 from .cost import Cost, fit_cost
 from .forward import read_context, time_forward
 
@@ -63,7 +63,7 @@ def bench_cost(
     """Both measurements, and the cost model to decide by.
 
     Args:
-        decoder: the pair; its length controller is replaced.
+        decoder: the pair.
         prompts: token ids of what is generated from.
         repeats: how often each generation, and ten times that how often each forward is timed; medians are taken.
         sampling: keywords of the decoder's ``generate``.
@@ -101,16 +101,17 @@ def as_cost_model(loop: Cost, t_verify_token: float) -> CostModel:
     return CostModel(loop.t_draft - t_verify_token, loop.t_target - t_verify_token, t_verify_token)
 
 
-def forward_cost(target: CachedModel, draft: CachedModel, repeats: int) -> tuple[CostModel, float, dict[int, float]]:
+def forward_cost(
+    target: LanguageModel, draft: LanguageModel, repeats: int
+) -> tuple[CostModel, float, dict[int, float]]:
     """Cost model of bare forwards, the R² of its line, and the medians t_v(n) it was drawn through."""
     t_draft: list[float] = []
     t_verify: dict[int, list[float]] = {n: [] for n in READ}
-    for model in (target, draft):
-        read_context(model, max(READ))
+    readers = [read_context(model, max(READ)) for model in (target, draft)]
     for _ in range(WARM_UP + repeats):
-        t_draft.append(time_forward(draft, 1))
+        t_draft.append(time_forward(readers[1], 1))
         for n, seconds in t_verify.items():
-            seconds.append(time_forward(target, n))
+            seconds.append(time_forward(readers[0], n))
     medians = {n: median(seconds[WARM_UP:]) for n, seconds in t_verify.items()}
     a, b, r_squared = fit_line(medians)
     return CostModel(median(t_draft[WARM_UP:]), a, b), r_squared, medians
@@ -137,13 +138,11 @@ def loop_runs(
     """
     seconds: dict[tuple[str, int], list[float]] = {}
     counters: dict[tuple[str, int], Stats] = {}
-    decoder.length = Fixed(max(DRAFTED))
-    decoder.generate(prompts[0], **sampling)  # warm-up
+    decoder.generate(prompts[0], length=Fixed(max(DRAFTED)), **sampling)  # warm-up
     for _ in range(repeats):
         for index, prompt in enumerate(prompts):
             for name, controller in controllers.items():
-                decoder.length = controller
-                stats = decoder.generate(prompt, seed=index, **sampling).stats
+                stats = decoder.generate(prompt, seed=index, length=controller, **sampling).stats
                 counters[name, index] = stats  # the same at every repeat
                 seconds.setdefault((name, index), []).append(stats.seconds)
                 on_progress()

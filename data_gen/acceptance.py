@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
-from ..infer.cached_model import CachedModel
 from ..infer.decoder import stop_tokens_of
 from ..infer.loading import check_same_tokenizer, load_causal_lm, load_tokenizer
+from ..infer.models import CausalLM
 from .dataset import SCHEMA_VERSION, DatasetWriter, Row
 from .generator import Generator, Item, write_shards
 from .labels import label
@@ -44,7 +44,7 @@ class AcceptanceGenerator(Generator[Row]):
         )
         self.pair = PairFingerprint.of(target, draft, tokenizer)
         self.stop_tokens = stop_tokens_of(target, tokenizer)
-        self.target, self.draft = CachedModel(target), CachedModel(draft)
+        self.target, self.draft = CausalLM(target), CausalLM(draft)
         self.prepare(tokenizer, [self.target, self.draft])
 
     def identity(self) -> dict[str, Any]:

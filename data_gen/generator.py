@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..controllers.errors import InputError
-from ..infer.cached_model import CachedModel
+from ..infer.models import CausalLM
 from ..infer.prompting import encode_prompt
 from .dataset import ShardWriter
 from .prompts import fingerprint, load_prompts
@@ -57,7 +57,7 @@ class Generator(ABC, Generic[R]):
     def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[R]:
         """The rows of a shard; ``on_done`` is called with the number of tokens made for each of its prompts."""
 
-    def prepare(self, tokenizer: PreTrainedTokenizerBase, models: Sequence[CachedModel]) -> None:
+    def prepare(self, tokenizer: PreTrainedTokenizerBase, models: Sequence[CausalLM]) -> None:
         """Load and encode the prompts, with as much room as the shortest context of ``models`` leaves.
 
         Raises:

@@ -17,11 +17,9 @@ from ..controllers.length import MAX_DRAFT
 from ..controllers.lookup import NOTHING, Lookup, Recalled
 from ..controllers.said import Said, all_said
 from ..controllers.sampling import SamplingParams
-from ..infer.cache import as_row
-from ..infer.cached_model import CachedModel
 from ..infer.distribution import TokenDistribution
+from ..infer.models import LanguageModel, TextReader, TreeMask
 from ..infer.random_source import RandomSource
-from ..infer.tree_mask import TreeMask
 
 END = -1  # nothing is drafted after this node
 
@@ -57,8 +55,8 @@ class Trace:
 
 @torch.inference_mode()
 def trace(
-    target: CachedModel,
-    draft: CachedModel,
+    target: LanguageModel,
+    draft: LanguageModel,
     prompt: list[int],
     text: list[int],
     budget: int,
@@ -67,28 +65,27 @@ def trace(
     stop_tokens: frozenset[int],
 ) -> Trace:
     """Trace ``text``, which the target said after ``prompt`` under ``warp``, up to ``budget`` tokens."""
-    traced = _trace_text(target, draft, prompt, text, budget, warp, chance)
-    _trace_beside(traced, target, draft, len(prompt), warp, chance, stop_tokens)
+    readers = [TextReader.begin(model, prompt, (1 + MAX_DRAFT) * len(text))[0] for model in (target, draft)]
+    traced = _trace_text(*readers, prompt, text, budget, warp, chance)
+    _trace_beside(traced, *readers, len(prompt), warp, chance, stop_tokens)
     _look_up(traced, prompt)
     return traced
 
 
 def _trace_text(
-    target: CachedModel,
-    draft: CachedModel,
+    target: TextReader,
+    draft: TextReader,
     prompt: list[int],
     text: list[int],
     budget: int,
     warp: SamplingParams,
     chance: RandomSource,
 ) -> Trace:
-    """The nodes at the text's positions; leaves both models with the text in their caches, and room for all drafts."""
-    read = as_row([*prompt, *text[:-1]], target.device)
-    for model in (target, draft):
-        model.start(read.shape[1] + MAX_DRAFT * len(text))
-    p_logits, _ = target.forward(read, keep=len(text))
-    q_logits, states = draft.forward(read, keep=len(text))
-    p, q = TokenDistribution.under(warp, p_logits[0]), TokenDistribution.under(warp, q_logits[0], target.vocab_size)
+    """The nodes at the text's positions; afterwards both models have read the text but its last token."""
+    read, size = [*prompt, *text[:-1]], target.model.vocab_size
+    p_logits, _ = target.read(read, keep=len(text))
+    q_logits, states = draft.read(read, keep=len(text))
+    p, q = TokenDistribution.from_logits(warp, p_logits), TokenDistribution.from_logits(warp, q_logits, size)
     # p(x) = 0 can only come of rounding, where the text was read in other company.
     kept = chance.accept([min(1.0, b / a) if a > 0 else 0.0 for a, b in zip(p.of(text), q.of(text), strict=True)])
     tokens = [
@@ -103,17 +100,17 @@ def _trace_text(
         [t + 1 if keep and t + 1 < len(text) else END for t, keep in enumerate(kept)],
         tokens,
         chosen,
-        all_said(chosen, tokens, q.probabilities, q_logits[0]),
+        all_said(chosen, tokens, q.probabilities, q_logits),
         [],
         _acceptances(p.of(tokens), chosen),
-        states[0].float().cpu(),
+        states.float().cpu(),
     )
 
 
 def _trace_beside(
     traced: Trace,
-    target: CachedModel,
-    draft: CachedModel,
+    target: TextReader,
+    draft: TextReader,
     start: int,
     warp: SamplingParams,
     chance: RandomSource,
@@ -138,8 +135,8 @@ def _trace_beside(
             break
         column = draft.length
         branches = TreeMask(start, [above[node] for node in level])
-        logits, hidden = draft.forward(as_row([tokens[node] for node in level], draft.device), branches=branches)
-        law = TokenDistribution.under(warp, logits[0], target.vocab_size)
+        logits, hidden = draft.read([tokens[node] for node in level], tree=branches)
+        law = TokenDistribution.from_logits(warp, logits, target.model.vocab_size)
         drawn = [law.sample(row, chance) for row in range(len(level))]
         chosen = law.of(drawn)
         for row, node in enumerate(level):
@@ -150,13 +147,13 @@ def _trace_beside(
         level = [len(tokens) + row for row, token in enumerate(drawn) if token not in stop_tokens]
         traced.after += [END] * len(drawn)
         traced.q += chosen
-        traced.said += all_said(chosen, drawn, law.probabilities, logits[0])
+        traced.said += all_said(chosen, drawn, law.probabilities, logits)
         tokens += drawn
-        states.append(hidden[0].float().cpu())
+        states.append(hidden.float().cpu())
     if read:
         branches = TreeMask(start, [above[node] for node in read])
-        logits, _ = target.forward(as_row([tokens[node] for node in read], target.device), branches=branches)
-        p = TokenDistribution.under(warp, logits[0]).of(tokens[length:])
+        logits, _ = target.read([tokens[node] for node in read], tree=branches)
+        p = TokenDistribution.from_logits(warp, logits).of(tokens[length:])
         traced.accept += _acceptances(p, traced.q[length:])
     traced.states = torch.cat(states)
 

@@ -85,7 +85,7 @@ def run_demo(
         )
 
     decoder = SpeculativeDecoder.from_pretrained(TARGET, DRAFT, length=4)
-    plain = SpeculativeDecoder(decoder.target.model, None, decoder.tokenizer)
+    plain = SpeculativeDecoder(decoder.target, None, decoder.tokenizer)
     rows = load_prompts("builtin", split="test", limit=held_out)
     texts: list[list[int]] = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
     with stage("decoding", f"4  Decoding: {len(texts)} held-out prompts, every length controller in turn"):

@@ -10,10 +10,8 @@ from transformers import PreTrainedTokenizerBase
 from ..controllers.arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_enough, parse_arm
 from ..controllers.errors import InputError
 from ..controllers.fingerprint import model_fingerprint
-from .cached_model import CachedModel
-from .early_exit import FirstLayers
-from .encoder_decoder import cached
 from .loading import check_same_tokenizer, load_model, load_tokenizer
+from .models import CausalLM, EarlyExit, language_model
 
 
 @dataclass(frozen=True)
@@ -21,15 +19,14 @@ class LoadedArm:
     """An arm and the model that drafts; None where nothing does."""
 
     arm: Arm
-    model: CachedModel | None
+    model: CausalLM | None
 
 
 def load_arms(
     specs: Sequence[str],
-    target: CachedModel,
+    target: CausalLM,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    exits: type[FirstLayers],
     dtype: str,
     device: str,
     trust_remote_code: bool = False,
@@ -40,7 +37,6 @@ def load_arms(
     Args:
         specs: draft models, ``exit:LAYER``, ``autoregressive``; in the router's order.
         tokenizer: the target's.
-        exits: how early exits are read, on a cache of their own or on the target's.
 
     Raises:
         InputError: fewer than two, one that does not exist, or one of another vocabulary or kind of model; names it.
@@ -59,9 +55,9 @@ def load_arms(
                 raise InputError(f"arm {spec!r}: {error}") from error
             parameters = sum(parameter.numel() for parameter in model.parameters())
             arm = Arm(DRAFT, spec, model_fingerprint(model), parameters=parameters)
-            loaded.append(LoadedArm(arm, cached(model, compile=compile)))
+            loaded.append(LoadedArm(arm, language_model(model, compile=compile)))
         elif kind == EXIT:
-            exit = exits(target, layer)
+            exit = EarlyExit(target, layer)
             loaded.append(LoadedArm(Arm(EXIT, spec, layer=layer, parameters=exit.parameters), exit))
         else:
             parameters = sum(parameter.numel() for parameter in target.model.parameters())

@@ -9,8 +9,6 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Mapping, Sequence
-from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -32,19 +30,14 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..controllers.errors import InputError
+from ..controllers.sampling import SamplingParams
+from .arguments import seeds_of
+from .generation_defaults import FOLLOWED, IDLE
+from .random_source import RandomSource
 
 if TYPE_CHECKING:
     from .decoder import SpeculativeDecoder
 
-# Settings that are followed, and those that say nothing about the text of a decoder-only model without beams.
-FOLLOWED = {
-    "do_sample", "temperature", "top_k", "top_p", "eos_token_id", "pad_token_id", "max_length", "max_new_tokens",
-    "num_return_sequences", "return_dict_in_generate",
-}  # fmt: skip
-IDLE = {
-    "bos_token_id", "decoder_start_token_id", "early_stopping", "length_penalty", "compile_config", "disable_compile",
-    "transformers_version", "_from_model_config",
-}  # fmt: skip
 # Arguments of ``generate`` beside its settings that the decoder does not follow.
 ARGUMENTS = ("assistant_model", "logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria", "synced_gpus")
 # What ``generate`` makes of the settings followed.
@@ -62,7 +55,7 @@ def custom_generate(
     attention_mask: Tensor | None = None,
     **_: Any,  # positions, an empty cache and the like, prepared for the model's own forward
 ) -> Tensor | GenerateDecoderOnlyOutput:
-    """Decode the prompts that ``generate`` prepared; row i says what ``decoder.generate`` says of it with seed + i.
+    """Decode the prompts that ``generate`` prepared; each row is what ``decoder.generate`` gives for it.
 
     Args:
         model: what ``generate`` was called on; it must be the decoder's target.
@@ -92,38 +85,38 @@ def custom_generate(
             raise InputError(f"{type(prepared).__name__}: the model's own generate asks for it; it is not supported")
     prompts = _unpadded(input_ids, attention_mask)
 
-    here = copy(decoder)  # shares everything but these two
     ends = generation_config._eos_token_tensor  # (number of end tokens,)
-    here.stop_tokens = frozenset() if ends is None else frozenset(ends.tolist())
-    here.tokenizer = None
-    settings = {"max_new_tokens": generation_config.max_length - input_ids.shape[1], **_sampling(generation_config)}
+    stop_tokens = frozenset() if ends is None else frozenset(ends.tolist())
+    sampling, seed = _sampling(generation_config)
+    budget = generation_config.max_length - input_ids.shape[1]
+    requests = [
+        decoder.new_request(prompt, sampling, budget, RandomSource(one), stop_tokens=stop_tokens)
+        for prompt, one in zip(prompts, seeds_of(seed, len(prompts)), strict=True)
+    ]
     streamer: BaseStreamer | None = call["streamer"]
-    if len(prompts) == 1:
-        on_tokens = None if streamer is None else partial(_put, streamer)
-        said = [here.generate(prompts[0], on_tokens=on_tokens, **settings).tokens]
-    elif streamer is None:
-        said = [generation.tokens for generation in here.generate(prompts, **settings)]
+    if streamer is None:
+        decoder.scheduler.run(requests)
+    elif len(requests) == 1:
+        for tokens in decoder.scheduler.tokens(requests[0]):
+            _put(streamer, tokens)
+        streamer.end()
     else:
         raise InputError(f"streamer: {len(prompts)} prompts have no one stream of tokens; give one prompt")
-    if streamer is not None:
-        streamer.end()
+    said = [request.output.tokens for request in requests]
     sequences = torch.cat([input_ids, _padded(said, generation_config._pad_token_tensor).to(input_ids)], 1)
     if generation_config.return_dict_in_generate:
         return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
     return sequences
 
 
-def _sampling(given: GenerationConfig) -> dict[str, Any]:
-    """The decoder's settings for ``given``, in which None leaves a setting out."""
+def _sampling(given: GenerationConfig) -> tuple[SamplingParams, int]:
+    """The decoder's sampling for ``given``, in which None leaves a setting out, and a seed."""
     if not given.do_sample:
-        return {"temperature": 0}
-    return {
-        "temperature": 1.0 if given.temperature is None else given.temperature,
-        "top_k": given.top_k or None,
-        "top_p": 1.0 if given.top_p is None else given.top_p,
-        # Here alone the global generator is read: users of transformers seed it, by torch.manual_seed or set_seed.
-        "seed": int(torch.randint(2**32, ())),
-    }
+        return SamplingParams(0.0), 0
+    temperature = 1.0 if given.temperature is None else given.temperature
+    top_p = 1.0 if given.top_p is None else given.top_p
+    # Here alone the global generator is read: users of transformers seed it, by torch.manual_seed or set_seed.
+    return SamplingParams(temperature, given.top_k or None, top_p), int(torch.randint(2**32, ()))
 
 
 def _put(streamer: BaseStreamer, tokens: Sequence[int]) -> None:

@@ -1,77 +1,53 @@
-"""The speculative decoder: draft, verify, keep, roll back.
+"""The speculative decoder: the public face of the engine.
 
-The loop of Leviathan et al. 2023 with the draft length left to a controller (SpecDec++, Huang et al. 2024,
-Algorithm 2). ``p`` is the target, ``q`` the draft, both warped alike; the law of the output is the warped target's,
-whatever the draft and the controller do.
+A draft proposes, the target verifies, and a controller decides how long to draft (SpecDec++, Huang et al. 2024,
+Algorithm 2). ``p`` is the target, ``q`` the draft, both under the same sampling parameters; under a lossless rule the
+law of the output is the target's, whatever the draft and the controller do.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
-from math import prod
-from typing import Any, cast, overload
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeAlias, overload
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
-from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle, RateOptimal
-from ..controllers.lookup import Lookup
+from ..controllers.length import LengthController, RateOptimal
 from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
-from .batch import Batch, Row
-from .cache import as_row
-from .cached_model import CachedModel
+from .arguments import check_boolean, check_count, seeds_of
+from .config import DecoderConfig
 from .custom_generate import custom_generate
-from .distribution import TokenDistribution
-from .draft import NO_DRAFT, Chain, Draft, draft_chain, merge
-from .draft_beam import Beams, draft_beams
-from .draft_tree import count_nodes, draft_tree, parse_expansions
-from .encoder_decoder import cached
-from .foresight import foresee
-from .generation import Generation, Round
+from .drafters import Beams, parse_expansions
+from .drafting import Drafting
+from .engine import Engine
+from .generation import Generation
+from .generation_defaults import GenerationDefaults, generation_defaults
 from .lengths import AUTO, load_length, quick_costs
 from .loading import check_same_tokenizer, load_model, load_tokenizer
-from .prompting import Prompt, encode_prompt, is_batch
+from .models import CausalLM, EncoderDecoder, language_model
+from .prompting import PromptLike, as_prompts, encode_prompt
 from .random_source import RandomSource
-from .routing import Routing, Way, load_routing
+from .request import Request
+from .routing import Routing, load_routing
+from .scheduler import Scheduler
 from .text_stream import TextStream
-from .tree_mask import TreeMask, ancestors_of
-from .verify import SELECTIONS, VERIFIERS, parse_verifier
-from .verify.otm import MOST, unknowns
 
-JOINT = ("mtad", "mtjd")  # rules whose sequences are searched by beams
-
-
-def check_joint(rule: str, drafts: int, length: LengthController | None, beams: Beams | None) -> None:
-    """Refuse what does not go with joint decoding, or without it.
-
-    Raises:
-        InputError: it does not.
-    """
-    if rule not in JOINT:
-        if beams is not None:
-            raise InputError(f"beams: only {' and '.join(JOINT)} search; verifier={rule!r} does not, leave them out")
-        return
-    if rule == "mtad" and not drafts:
-        raise InputError("verifier='mtad': it judges a draft model's beams; name a draft, or take 'mtjd' without one")
-    if rule == "mtjd" and drafts:
-        raise InputError(
-            "verifier='mtjd': the target decodes alone; leave the draft out (null), or take 'mtad' with it"
-        )
-    if length is not None and not isinstance(length, Fixed):
-        raise InputError(f"length: verifier={rule!r} takes a number of tokens a step, no rule of stopping")
-    if length is not None and length.k < 1:
-        raise InputError(f"length={length.k}: verifier={rule!r} needs at least one token a step")
+Model: TypeAlias = PreTrainedModel | CausalLM
+Name: TypeAlias = str | Path
+Auto: TypeAlias = Literal["auto"]
+MAX_NEW_TOKENS = 128  # where neither the call nor the checkpoint says
+FOLLOW, IGNORE = "follow", "ignore"  # what is done with a checkpoint's generation_config
 
 
 class SpeculativeDecoder:
-    """A target model, a draft model, and the rules that join them.
+    """A target model, a draft model, and the rules that join them. Any number of threads may use one decoder.
 
     Args:
         target: the model whose text is wanted.
@@ -84,6 +60,9 @@ class SpeculativeDecoder:
         beams: how MTAD's drafts and MTJD's steps are searched (default: four beams, drawn).
         tree: draft a tree instead of a chain: children at each level, such as (3, 2, 1).
         compile: pass both models through ``torch.compile``: seconds to minutes at first, faster forwards after.
+        max_running: requests decoded together at most; others wait their turn.
+        generation_config: ``"follow"`` takes sampling settings that a call leaves open from the target's
+            ``generation_config`` and refuses what the decoder cannot follow; ``"ignore"`` does not look at it.
 
     Raises:
         InputError: the pair or a name does not fit.
@@ -91,8 +70,8 @@ class SpeculativeDecoder:
 
     def __init__(
         self,
-        target: PreTrainedModel,
-        draft: PreTrainedModel | Sequence[PreTrainedModel] | None,
+        target: Model,
+        draft: Model | Sequence[Model] | None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         length: LengthController | None = None,
@@ -101,61 +80,40 @@ class SpeculativeDecoder:
         tree: Sequence[int] | None = None,
         compile: bool = False,
         routing: Routing | None = None,
+        max_running: int = 64,
+        generation_config: str = FOLLOW,
     ) -> None:
-        rule, verify = ("mtjd", VERIFIERS["token-wise"]) if verifier == "mtjd" else parse_verifier(verifier)
-        if tree is not None and rule not in SELECTIONS:
-            raise InputError(
-                f"verifier={verifier!r}: judges one chain; a tree needs one of {', '.join(SELECTIONS)}, which choose "
-                "from several proposals"
-            )
-        if routing is not None and (draft is not None or length is not None or tree is not None):
-            raise InputError("routing: its arms have drafts and lengths of their own, and draft chains; leave them out")
-        if routing is not None and rule in JOINT:
-            raise InputError(f"verifier={verifier!r}: a router's arms draft chains; leave the router out")
-        drafts = [] if draft is None else [draft] if isinstance(draft, PreTrainedModel) else list(draft)
-        if tree is not None and not drafts:
-            raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")
-        if tree is not None and length is not None:
-            raise InputError("tree and length: a tree's shape is its length; give one of them")
-        if len(drafts) > 1 and (tree is None or rule != "spec-infer"):
-            raise InputError(
-                f"draft: {len(drafts)} of them can only feed one tree, and only spec-infer judges proposals of "
-                "different laws; give tree=… and verifier='spec-infer', or one draft"
-            )
-        check_joint(rule, len(drafts), length, beams)
-        if not drafts and rule != "mtjd" and length is not None and not (isinstance(length, Fixed) and length.k == 0):
-            raise InputError(
-                "length: without a draft model there is nothing to stop; name one, or leave the length out"
-            )
-        for model in drafts:
-            if model.config.is_encoder_decoder != target.config.is_encoder_decoder:
-                raise InputError(
-                    f"target is a {target.config.model_type}, draft a {model.config.model_type}: one of them is an "
-                    "encoder-decoder; take models of one kind"
-                )
-            if model.device != target.device:
-                raise InputError(f"target is on {target.device}, draft on {model.device}; put both on one device")
-        self.target = cached(target, compile=compile) if routing is None else routing.target
-        self.routing = routing
-        self.drafts = [cached(model, compile=compile) for model in drafts]
-        self.tokenizer = tokenizer
-        self.beams = (beams or Beams()) if rule in JOINT else None
-        self.length = length or Fixed(4 if drafts or self.beams is not None else 0)
-        self.tree = None if tree is None else parse_expansions("x".join(map(str, tree)))
-        self.verifier, self.verify = rule, verify
-        self.stop_tokens = stop_tokens_of(target, tokenizer)
+        drafts = [] if draft is None else [draft] if isinstance(draft, Model) else list(draft)
+        self.config = DecoderConfig(
+            len(drafts), length, verifier, beams, None if tree is None else tuple(tree), routing is not None
+        )
+        check_count("max_running", max_running)
+        if generation_config not in (FOLLOW, IGNORE):
+            raise InputError(f"generation_config={generation_config!r}: give {FOLLOW!r} or {IGNORE!r}")
+        self.target = _wrapped(target, compile) if routing is None else routing.target
+        self.drafts = [_wrapped(model, compile) for model in drafts]
+        for model in self.drafts:
+            _check_pair(self.target, model)
+        self.routing, self.tokenizer = routing, tokenizer
+        follow = generation_config == FOLLOW
+        self.defaults = generation_defaults(self.target.model) if follow else GenerationDefaults()
+        self.stop_tokens = stop_tokens_of(self.target.model, tokenizer)
+        engine = Engine(self.target, None if routing is None else routing.router)
+        self.drafting = Drafting(engine, self.drafts, routing)
+        self.scheduler = Scheduler(engine, max_running)
+        self._named: dict[str, LengthController] = {}  # length controllers that calls have named
 
     @classmethod
     def from_pretrained(
         cls,
-        target: str,
-        draft: str | Sequence[str] | None = None,
+        target: Name,
+        draft: Name | Sequence[Name] | None = None,
         *,
-        length: str | int | LengthController | Sequence[str | int | LengthController] | None = None,
+        length: Name | int | LengthController | Sequence[str | int | LengthController] | None = None,
         threshold: float | None = None,
-        cost: str | CostModel | None = None,
+        cost: Name | float | CostModel | None = None,
         adapt: bool = False,
-        router: str | Router | None = None,
+        router: Name | Router | None = None,
         sample_arm: bool = False,
         verifier: str = "token-wise",
         beams: Beams | None = None,
@@ -163,7 +121,12 @@ class SpeculativeDecoder:
         compile: bool = False,
         dtype: str = "float32",
         device: str = "auto",
+        device_map: str | dict[str, Any] | None = None,
+        offload_folder: Name | None = None,
+        revision: str | None = None,
         trust_remote_code: bool = False,
+        max_running: int = 64,
+        generation_config: str = FOLLOW,
     ) -> SpeculativeDecoder:
         """Load a pair by name: shipped tiny models, local folders or hub ids.
 
@@ -174,19 +137,27 @@ class SpeculativeDecoder:
             beams: how MTAD's drafts and MTJD's steps are searched.
             tree: children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``.
             threshold: stopping threshold h of a trained controller, instead of the one its checkpoint names.
-            cost: what a token costs, or the file of ``specpilot bench cost --output``: a trained controller then stops
-                where drafting on no longer pays, without a threshold. ``"auto"`` measures it now, roughly, and adapts.
+            cost: what a token costs: the file of ``specpilot bench cost --output``, or a number, the verifications that
+                a draft step costs. A trained controller then stops where drafting on no longer pays, without a
+                threshold. ``"auto"`` measures it now, roughly, and adapts.
             adapt: keep correcting the cost by the wall times of the rounds. The same seed may then draft otherwise, and
-                say something else, though by the same law.
+                give another text, though by the same law.
             router: folder or hub id of a trained router, or a router object: for each prompt it chooses one of the
                 arms in ``draft`` (draft models, ``exit:LAYER``, ``autoregressive``; by default those it was trained
                 for). ``length`` is then one for all, or a list with one for each arm.
             sample_arm: draw the arm from the trained router's policy instead of taking its most likely one.
             compile: pass both models through ``torch.compile``.
+            dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``: each checkpoint's own.
+            device_map, offload_folder: as for transformers' ``from_pretrained``: the target over several devices.
+            revision: branch, tag or commit of the target on the hub.
+            max_running, generation_config: as for the class.
 
         Raises:
             InputError: a model, tokenizer or controller is missing or does not belong to this pair.
         """
+        own: dict[str, Any] = {"max_running": max_running, "generation_config": generation_config}
+        loading: dict[str, Any] = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
+        spread: dict[str, Any] = {"device_map": device_map, "offload_folder": offload_folder, "revision": revision}
         if router is not None:
             if tree is not None:
                 raise InputError("tree and router: a routed draft is a chain; give one of them")
@@ -195,163 +166,140 @@ class SpeculativeDecoder:
             routing, tokenizer = load_routing(
                 router, target, draft,
                 length=length, threshold=threshold, cost=cost, sample=sample_arm,
-                loading={"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code, "compile": compile},
+                loading=loading | {"compile": compile}, spread=spread,
             )  # fmt: skip
-            return cls(routing.target.model, None, tokenizer, verifier=verifier, routing=routing)
+            return cls(routing.target, None, tokenizer, verifier=verifier, routing=routing, **own)
         if sample_arm:
             raise InputError("sample_arm: there is no choice to draw; name a router")
-        if length is not None and not isinstance(length, str | int | LengthController):
+        if length is not None and not isinstance(length, str | Path | int | LengthController):
             raise InputError("length: several are for the arms of a router; give one, or name a router")
         if cost is not None and (draft is None or length is None or isinstance(length, LengthController)):
             raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
         if adapt and cost is None:
             raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
-        tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
-        target_model = load_model(target, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        tokenizer = load_tokenizer(target, revision=revision, trust_remote_code=trust_remote_code)
+        target_model = load_model(target, **loading, **spread)
         drafts = []
-        for name in [] if draft is None else [draft] if isinstance(draft, str) else draft:
+        for name in [] if draft is None else [draft] if isinstance(draft, Name) else draft:
             check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=trust_remote_code))
-            drafts.append(load_model(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code))
+            drafts.append(load_model(name, **loading))
         if length is not None and not isinstance(length, LengthController):
             first = drafts[0] if drafts else None
             if cost == AUTO and first is not None:
                 cost, adapt = quick_costs(target_model, first), True
-            costs = CostModel.load(cost) if isinstance(cost, str) else cost
+            costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
             length = load_length(str(length), target_model, first, tokenizer, threshold, costs)
             if adapt and isinstance(length, RateOptimal):
                 length = RateOptimal(length.source, length.cost, adapt=True)
         expansions = parse_expansions(tree) if isinstance(tree, str) else tree
         shape: dict[str, Any] = {"beams": beams, "tree": expansions}
-        return cls(target_model, drafts, tokenizer, length=length, verifier=verifier, compile=compile, **shape)
+        return cls(target_model, drafts, tokenizer, length=length, verifier=verifier, compile=compile, **shape, **own)
+
+    @property
+    def length(self) -> LengthController:
+        """When drafting stops, where a call does not say otherwise."""
+        return self.config.stopping
 
     @overload
     def generate(
-        self, prompt: Prompt, *,
-        max_new_tokens: int = ..., temperature: float = ..., top_k: int | None = ..., top_p: float = ...,
-        seed: int = ..., chat: bool = ..., system: str | None = ...,
-        on_tokens: Callable[[Sequence[int]], None] | None = ...,
+        self, prompt: str | list[dict[str, Any]], *, n: Literal[1] = ..., **options: Any
     ) -> Generation: ...  # fmt: skip
 
     @overload
-    def generate(
-        self, prompt: list[str] | list[list[int]] | list[Prompt], *,
-        max_new_tokens: int = ..., temperature: float = ..., top_k: int | None = ..., top_p: float = ...,
-        seed: int = ..., chat: bool = ..., system: str | None = ...,
-        on_tokens: Callable[[Sequence[int]], None] | None = ...,
-    ) -> list[Generation]: ...  # fmt: skip
+    def generate(self, prompt: PromptLike, **options: Any) -> Any: ...
 
     def generate(
         self,
-        prompt: Prompt | list[str] | list[list[int]] | list[Prompt],
+        prompt: PromptLike,
         *,
-        max_new_tokens: int = 128,
-        temperature: float = 1.0,
-        top_k: int | None = 50,
-        top_p: float = 1.0,
-        seed: int = 0,
+        n: int = 1,
+        max_new_tokens: int | Auto = "auto",
+        temperature: float | Auto = "auto",
+        top_k: int | Auto | None = "auto",
+        top_p: float | Auto = "auto",
+        seed: int | Sequence[int] = 0,
+        length: Name | int | LengthController | None = None,
+        verifier: str | None = None,
         chat: bool = False,
         system: str | None = None,
         on_tokens: Callable[[Sequence[int]], None] | None = None,
-    ) -> Generation | list[Generation]:
+    ) -> Any:
         """Generate a continuation of one prompt, or of each of several together.
 
         Args:
-            prompt: text, token ids, or chat messages; a list of such is decoded as one batch, whose row i says what it
-                would say alone with ``seed + i``, but for rounding. (One after another with trees and beams, with a
-                router, and with models that count positions by their cache's columns: MPT and encoder-decoders.)
-            max_new_tokens: the budget; never exceeded, and never padded out: EOS ends earlier.
-            temperature, top_k, top_p: the warp of both models; temperature 0 is greedy.
-            seed: same seed, same output on one device; the global random state is neither read nor changed.
+            prompt: text, token ids in a list, tensor or array, or chat messages; a list of such, a 2-D tensor or what
+                a tokenizer makes of several texts is decoded as one batch. Every text is what it would be alone, but
+                for rounding.
+            n: samples of each prompt, independent of each other.
+            max_new_tokens: the budget; never exceeded, and never padded out: the end token ends earlier.
+            temperature, top_k, top_p: sampling of both models; temperature 0 is greedy, top_k None keeps every token.
+                ``"auto"`` is what the target's ``generation_config`` asks for, else 1, 50 and 1 (128 new tokens).
+            seed: same seed, same output on one device; the global random state is neither read nor changed. With
+                several texts each has a seed of its own, derived from it and named in its output; or give a list.
+            length, verifier: instead of the decoder's own, for this call.
             chat: wrap a text prompt in the chat template; ``system`` adds a system message.
-            on_tokens: called with the new tokens after every round; not for batches.
+            on_tokens: called with the new tokens after every round; for a single text only.
+
+        Returns:
+            a :class:`~specpilot.infer.generation.Generation`; a list of them for several prompts, or for n > 1; a list
+            of lists for both.
 
         Raises:
             InputError: empty prompt, prompt longer than the context, a setting out of range, NaN logits.
         """
-        if is_batch(prompt):
-            if on_tokens is not None:
-                raise InputError("on_tokens: several prompts have no one stream of tokens; give one prompt")
-            # One after another, where there is no batch to read: branches of different rows share no columns, and some
-            # models count positions by them; and rows of different arms share no draft's forward.
-            takes_rows = (
-                self.tree is None
-                and self.beams is None
-                and self.routing is None
-                and all(model.takes_holes for model in (self.target, *self.drafts))
-            )
-            if len(prompt) == 1 or not takes_rows:
-                sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-                return [
-                    self.generate(
-                        one, max_new_tokens=max_new_tokens, seed=seed + i, chat=chat, system=system, **sampling
-                    )
-                    for i, one in enumerate(prompt)
-                ]
-            return self._generate_batch(
-                prompt, max_new_tokens, SamplingParams(temperature, top_k, top_p), seed, chat, system
-            )
-        one = cast(Prompt, prompt)  # what is no batch
-        generation, rounds = self._start(
-            one, max_new_tokens, SamplingParams(temperature, top_k, top_p), seed, chat, system
-        )
-        for tokens in rounds:
-            if on_tokens is not None:
+        check_count("n", n)
+        prompts, single = as_prompts(prompt)
+        seeds = seeds_of(seed, len(prompts) * n)
+        if on_tokens is not None and (not single or n > 1):
+            raise InputError("on_tokens: several texts have no one stream of tokens; give one prompt")
+        sampling, config = self._sampling(temperature, top_k, top_p), self._config(length, verifier)
+        ids = [self._encode(one, chat, system) for one in prompts]
+        budgets = [self._budget(max_new_tokens, len(one)) for one in ids]
+        requests = [
+            self.new_request(ids[i // n], sampling, budgets[i // n], RandomSource(seed), config=config)
+            for i, seed in enumerate(seeds)
+        ]
+        for request, own in zip(requests, seeds, strict=True):
+            request.output.seed = own
+        if on_tokens is None:
+            self.scheduler.run(requests)
+        else:
+            for tokens in self.scheduler.tokens(requests[0]):
                 on_tokens(tokens)
-        if self.tokenizer is not None:
-            generation.text = str(self.tokenizer.decode(generation.tokens, skip_special_tokens=True))
-        return generation
-
-    def _generate_batch(
-        self,
-        prompts: list[Prompt],
-        max_new_tokens: int,
-        warp: SamplingParams,
-        seed: int,
-        chat: bool,
-        system: str | None,
-    ) -> list[Generation]:
-        generations = [
-            Generation(encode_prompt(self.tokenizer, prompt, chat=chat, system=system)) for prompt in prompts
-        ]
-        budgets = [self._budget(len(generation.prompt_tokens), max_new_tokens) for generation in generations]
-        self.length.check_warp(warp)
-        self._check_transport(warp)
-        rows = [
-            Row(generation, budget, RandomSource(seed + i), copy(self.length), [*generation.prompt_tokens])
-            for i, (generation, budget) in enumerate(zip(generations, budgets, strict=True))
-        ]
-        for row in rows:
-            self._inform(row.length, row.generation, row.budget)
-        draft = self.drafts[0] if self.drafts else None
-        batch = Batch(self.target, draft, rows, verify=self.verify, warp=warp, stop_tokens=self.stop_tokens)
-        batch.run()
-        for generation, budget in zip(generations, budgets, strict=True):
-            if budget < max_new_tokens:
-                generation.finish_reason = "context"
-            if generation.tokens[-1] in self.stop_tokens:
-                generation.finish_reason = "eos"
-            if self.tokenizer is not None:
-                generation.text = str(self.tokenizer.decode(generation.tokens, skip_special_tokens=True))
-        return generations
+        outputs = [self._finish(request) for request in requests]
+        if single:
+            return outputs[0] if n == 1 else outputs
+        return outputs if n == 1 else [outputs[i : i + n] for i in range(0, len(outputs), n)]
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: PromptLike,
         *,
-        max_new_tokens: int = 128,
-        temperature: float = 1.0,
-        top_k: int | None = 50,
-        top_p: float = 1.0,
+        max_new_tokens: int | Auto = "auto",
+        temperature: float | Auto = "auto",
+        top_k: int | Auto | None = "auto",
+        top_p: float | Auto = "auto",
         seed: int = 0,
+        length: Name | int | LengthController | None = None,
+        verifier: str | None = None,
         chat: bool = False,
         system: str | None = None,
     ) -> Iterator[str]:
-        """Like :meth:`generate`, but yields the text piece by piece as rounds complete."""
+        """Like :meth:`generate` of one prompt, but yields the text piece by piece as rounds complete."""
         if self.tokenizer is None:
             raise InputError("stream: text needs a tokenizer; pass one to SpeculativeDecoder")
-        _, rounds = self._start(prompt, max_new_tokens, SamplingParams(temperature, top_k, top_p), seed, chat, system)
-        text = TextStream(self.tokenizer)
-        for tokens in rounds:
+        prompts, single = as_prompts(prompt)
+        if not single:
+            raise InputError("stream: several prompts have no one stream of text; give one prompt")
+        ids = self._encode(prompts[0], chat, system)
+        request = self.new_request(
+            ids, self._sampling(temperature, top_k, top_p), self._budget(max_new_tokens, len(ids)),
+            RandomSource(seeds_of(seed, 1)[0]), config=self._config(length, verifier),
+        )  # fmt: skip
+        return self._stream(request, TextStream(self.tokenizer))
+
+    def _stream(self, request: Request, text: TextStream) -> Iterator[str]:
+        for tokens in self.scheduler.tokens(request):
             yield text.push(tokens)
         yield text.flush()
 
@@ -362,187 +310,99 @@ class SpeculativeDecoder:
         # What is prepared has no names here: generate would take arguments so called away from its own preparations.
         return custom_generate(self, model, input_ids, **prepared)
 
-    def _start(
-        self, prompt: Prompt, max_new_tokens: int, warp: SamplingParams, seed: int, chat: bool, system: str | None
-    ) -> tuple[Generation, Iterator[list[int]]]:
-        generation = Generation(encode_prompt(self.tokenizer, prompt, chat=chat, system=system))
-        budget = self._budget(len(generation.prompt_tokens), max_new_tokens)
-        for way in self._ways():
-            way.length.check_warp(warp)
-        if self.routing is not None:
-            self.routing.router.check_warp(warp)
-        self._check_transport(warp)
-        if self.beams is not None:
-            self.beams.check_warp(warp, self.target.vocab_size)
-        self._inform(self.length, generation, budget)
-        if budget < max_new_tokens:
-            generation.finish_reason = "context"
-        return generation, self.rounds(generation, warp, budget, RandomSource(seed))
-
-    def _budget(self, prompt_length: int, max_new_tokens: int) -> int:
-        if max_new_tokens < 1:
-            raise InputError(f"max_new_tokens={max_new_tokens}: must be at least 1")
-        models = [self.target, *(draft for way in self._ways() for draft in way.drafts)]
-        context = min((m.context for m in models if m.context is not None), default=prompt_length + max_new_tokens)
-        if prompt_length >= context:
-            raise InputError(f"prompt: {prompt_length} tokens, but the context holds {context}; shorten the prompt")
-        return min(max_new_tokens, context - prompt_length)
-
-    def _inform(self, length: LengthController, generation: Generation, budget: int) -> None:
-        """Tell an oracle what the text will be."""
-        if isinstance(length, Oracle):
-            length.agrees = foresee(self.target, self.drafts[0], generation.prompt_tokens, budget, self.stop_tokens)
-
-    def _check_transport(self, warp: SamplingParams) -> None:
-        """Refuse a warp under which optimal transport would have too many unknowns, before the first token."""
-        proposals = prod(self.tree or (1,))
-        tokens = min(warp.support or self.target.vocab_size, self.target.vocab_size)
-        if self.verifier == "otm" and unknowns(tokens, proposals) > MOST:
-            raise InputError(
-                f"verifier='otm' with {proposals} proposals over {tokens} tokens: too large a linear program; "
-                "take a smaller top_k or tree"
-            )
-
-    def _ways(self) -> Sequence[Way]:
-        """All there are to decode a prompt."""
-        return [Way(self.drafts, self.length)] if self.routing is None else self.routing.ways
-
-    @torch.inference_mode()
-    def rounds(
-        self, generation: Generation, warp: SamplingParams, budget: int, chance: RandomSource
-    ) -> Iterator[list[int]]:
-        """Fill ``generation`` round by round, yielding each round's new tokens. The decoding loop itself.
-
-        Invariant between rounds: both caches hold a prefix of ``text``; the target's lacks exactly the last token.
-        """
-        target, stats = self.target, generation.stats
-
-        # The prefill's last distribution already gives a token, and its last hidden state the prompt's embedding.
-        started = time.perf_counter()
-        text = target.begin(generation.prompt_tokens)
-        prompt = as_row(text, target.device)
-        room = len(text) + budget + len(self.drafts) * count_nodes(self.tree or ())
-        if self.beams is not None:
-            room += self.beams.width * self._joint_length
-        target.start(room)
-        logits, hidden = target.forward(prompt, keep=1)
-        way, embedding = self._choose(hidden, generation, chance)
-        drafts, length, lookup = way.drafts, way.length, Lookup(text)
-        length.start_text()
-        for draft in drafts:  # the others are idle: they do not even read the prompt
-            self._read_prompt(draft, generation.prompt_tokens, prompt, room)
-        first = TokenDistribution.under(warp, logits[0]).sample(0, chance)
-        stats.n_target_forwards += 1
-        stats.prefill_seconds = time.perf_counter() - started
-        text += generation.record(Round([], [], [first]), self.stop_tokens)
-        yield generation.rounds[-1].emitted
-
-        while generation.tokens[-1] not in self.stop_tokens and len(generation.tokens) < budget:
-            started = time.perf_counter()
-            left = budget - len(generation.tokens) - 1  # the token after the draft is the target's own
-            if self.verifier == "mtjd":
-                step = self._search(target, text[-1:], warp, chance, left + 1)
-                text += generation.record_step(step, self.stop_tokens)
-                stats.seconds += time.perf_counter() - started
-                yield generation.rounds[-1].emitted
-                continue
-            proposals = [self._propose(draft, length, lookup, warp, chance, left) for draft in drafts]
-            proposal = merge(proposals) if proposals else NO_DRAFT
-            read = as_row([text[-1], *proposal.tokens], target.device)
-            branches = None if self.tree is None or not proposal.tokens else _below_last(proposal, len(text))
-            logits, _ = target.forward(read, branches=branches)
-            verdict = self.verify(TokenDistribution.under(warp, logits[0]), proposal, chance)
-            if proposal.tokens:
-                length.end_round(len(proposal.tokens), verdict.accepted)
-
-            # Columns of a draft's nodes, in both caches, follow the text's; the draft has not read its last ones.
-            target.keep(len(text), [len(text) + node for node in verdict.path])
-            for draft, own in zip(drafts, proposals, strict=True):
-                if own.tokens:
-                    path = verdict.path if own is proposal else own.follow([proposal.tokens[n] for n in verdict.path])
-                    draft.keep(len(text), [len(text) + n for n in path if len(text) + n < draft.length])
-            text += generation.record_verdict(proposal, verdict, self.stop_tokens)
-            seconds = time.perf_counter() - started
-            stats.seconds += seconds
-            length.timed(len(proposal.tokens), seconds)
-            yield generation.rounds[-1].emitted
-
-        if generation.tokens[-1] in self.stop_tokens:
-            generation.finish_reason = "eos"
-        if self.routing is not None and embedding is not None and generation.arm is not None and stats.seconds > 0:
-            self.routing.router.learn(embedding, generation.arm, (stats.n_generated - 1) / stats.seconds)
-
-    def _choose(self, hidden: Tensor, generation: Generation, chance: RandomSource) -> tuple[Way, Tensor | None]:
-        """How to decode this prompt, and with a router the embedding (d,) it chose by, from the prompt's ``hidden``."""
-        if self.routing is None:
-            return Way(self.drafts, self.length), None
-        embedding = self.target.embed(hidden)
-        generation.arm = self.routing.choose(embedding, chance)
-        return self.routing.ways[generation.arm], embedding
-
-    def _read_prompt(self, draft: CachedModel, prompt_tokens: list[int], text: Tensor, room: int) -> None:
-        """Let ``draft`` read the prompt, unless it cannot, or shares a cache that has read it already."""
-        draft.begin(prompt_tokens)
-        draft.start(room)
-        unread = text[:, draft.length :]
-        if unread.shape[1] and _can_read(draft, unread[0].tolist()):
-            draft.forward(unread, keep=1)
-
-    def _propose(
+    def new_request(
         self,
-        draft: CachedModel,
-        length: LengthController,
-        lookup: Lookup,
-        warp: SamplingParams,
-        chance: RandomSource,
-        longest: int,
-    ) -> Draft:
-        """A draft after the lookup's text, up to ``longest`` tokens deep."""
-        unread = lookup.text[draft.length :]
-        if not _can_read(draft, unread):
-            return NO_DRAFT
-        vocab_size = self.target.vocab_size
-        if self.beams is not None:
-            return self._search(draft, unread, warp, chance, longest)
-        if self.tree is None:
-            chain = Chain(unread, length, chance, min(MAX_DRAFT, longest), self.stop_tokens, lookup)
-            return draft_chain(draft, chain, warp, vocab_size)
-        return draft_tree(
-            draft, unread, self.tree, warp, chance,
-            vocab_size=vocab_size, deepest=longest, stop_tokens=self.stop_tokens, replacement=self.verifier != "mcss",
-        )  # fmt: skip
+        prompt: list[int],
+        sampling: SamplingParams,
+        max_new_tokens: int,
+        rng: RandomSource,
+        *,
+        stop_tokens: frozenset[int] | None = None,
+        config: DecoderConfig | None = None,
+    ) -> Request:
+        """A request for the scheduler; what :meth:`generate` makes of its arguments.
 
-    def _search(
-        self, model: CachedModel, unread: list[int], warp: SamplingParams, chance: RandomSource, longest: int
-    ) -> Draft:
-        """The best of ``model``'s beams after a text of which it has read all but ``unread``."""
-        assert self.beams is not None
-        # A step of one token leaves nothing to choose jointly: it is drawn (Qin et al. 2025, after Definition 3.1).
-        beams = Beams(1) if self.verifier == "mtjd" and self._joint_length == 1 else self.beams
-        return draft_beams(
-            model, unread, beams, min(self._joint_length, longest), warp, chance,
-            vocab_size=self.target.vocab_size, stop_tokens=self.stop_tokens,
-        )  # fmt: skip
+        Raises:
+            InputError: the prompt fills the context, or the sampling does not fit the verifier.
+        """
+        config = config or self.config
+        arms = self.drafting.arms(config)
+        config.check_sampling(sampling, self.target.vocab_size)
+        for arm in arms:
+            arm.length.check_warp(sampling)
+        if self.routing is not None:
+            self.routing.router.check_warp(sampling)
+        for model in (self.target, *self._draft_models()):
+            if model.model.training:
+                raise InputError(f"{model.name}: the model is in training mode, so dropout is on; call .eval() on it")
+        output = Generation(prompt)
+        contexts = [m.context for m in (self.target, *self._draft_models()) if m.context is not None]
+        room = min(contexts, default=len(prompt) + max_new_tokens) - len(prompt)
+        if room < 1:
+            raise InputError(f"prompt: {len(prompt)} tokens, but the context holds {min(contexts)}; shorten the prompt")
+        if room < max_new_tokens:
+            output.finish_reason = "context"
+        ends = self.stop_tokens if stop_tokens is None else stop_tokens
+        return Request(prompt, sampling, rng, min(max_new_tokens, room), ends, config.verify, arms, output)
 
-    @property
-    def _joint_length(self) -> int:
-        """γ of MTAD, K of MTJD."""
-        assert isinstance(self.length, Fixed)
-        return self.length.k
+    def _draft_models(self) -> list[CausalLM]:
+        if self.routing is None:
+            return [*self.drafts]
+        return [runtime.model for runtime in self.routing.runtimes if runtime.model is not None]
+
+    def _encode(self, prompt: PromptLike, chat: bool, system: str | None) -> list[int]:
+        check_boolean("chat", chat)
+        return encode_prompt(self.tokenizer, prompt, chat=chat, system=system, vocab_size=self.target.vocab_size)
+
+    def _sampling(self, temperature: float | Auto, top_k: int | Auto | None, top_p: float | Auto) -> SamplingParams:
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        return SamplingParams(**self.defaults.sampling | {k: v for k, v in given.items() if v != "auto"})  # type: ignore[arg-type]
+
+    def _budget(self, max_new_tokens: int | Auto, prompt_tokens: int) -> int:
+        if max_new_tokens == "auto":
+            return self.defaults.new_tokens(prompt_tokens) or MAX_NEW_TOKENS
+        return check_count("max_new_tokens", max_new_tokens)
+
+    def _config(self, length: Name | int | LengthController | None, verifier: str | None) -> DecoderConfig:
+        changes: dict[str, Any] = {}
+        if length is not None:
+            changes["length"] = length if isinstance(length, LengthController) else self._length(str(length))
+        if verifier is not None:
+            changes["verifier"] = verifier
+        return replace(self.config, **changes) if changes else self.config
+
+    def _length(self, name: str) -> LengthController:
+        """The length controller ``name``, loaded when it is first named."""
+        if name not in self._named:
+            first = self.drafts[0] if self.drafts else None
+            self._named[name] = load_length(name, self.target.model, first and first.model, self.tokenizer)
+        return self._named[name]
+
+    def _finish(self, request: Request) -> Generation:
+        if self.tokenizer is not None:
+            request.output.text = str(self.tokenizer.decode(request.output.tokens, skip_special_tokens=True))
+        return request.output
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            "SpeculativeDecoder: cannot be pickled or copied; make another from the same models, or by from_pretrained "
+            "in the other process"
+        )
 
 
-def _below_last(draft: Draft, length: int) -> TreeMask:
-    """Where the text's last token, at column ``length`` - 1, and the nodes below it stand in the target's cache."""
-    above = [[length + node for node in ancestors_of(draft.parents, node)] for node in range(len(draft.tokens))]
-    return TreeMask(length - 1, [[], *([length - 1, *columns] for columns in above)])
+def _wrapped(model: Model, compile: bool) -> CausalLM:
+    return model if isinstance(model, CausalLM) else language_model(model, compile=compile)
 
 
-def _can_read(draft: CachedModel, tokens: list[int]) -> bool:
-    """Whether the draft has an embedding for every token: its vocabulary may be padded less than the target's.
-
-    Such a token is no text of the tokenizer's; should the target emit one all the same, it goes on alone.
-    """
-    return max(tokens) < draft.vocab_size
+def _check_pair(target: CausalLM, draft: CausalLM) -> None:
+    """Refuse two models that cannot work together."""
+    if isinstance(target, EncoderDecoder) != isinstance(draft, EncoderDecoder):
+        raise InputError(
+            f"target is a {target.name}, draft a {draft.name}: one of them is an encoder-decoder; take models of one "
+            "kind"
+        )
+    if draft.device != target.device:
+        raise InputError(f"target is on {target.device}, draft on {draft.device}; put both on one device")
 
 
 def stop_tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:

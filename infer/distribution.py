@@ -7,6 +7,7 @@ everything else (docs/performance.md).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -30,7 +31,7 @@ class TokenDistribution:
         self.probabilities, self.tokens, self.size = probabilities, tokens, size
 
     @classmethod
-    def under(cls, warp: SamplingParams, logits: Tensor, size: int | None = None) -> TokenDistribution:
+    def from_logits(cls, warp: SamplingParams, logits: Tensor, size: int | None = None) -> TokenDistribution:
         """Of logits (N, V'), by default V' = V; a longer row is cut: models of one tokenizer may pad theirs apart."""
         size = logits.shape[-1] if size is None else size
         if logits.shape[-1] > size:
@@ -109,3 +110,25 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     difference = (p - q).clamp(min=0)
     mass = difference.sum()
     return difference / mass if float(mass) > 0 else p
+
+
+def distributions(
+    samplings: Sequence[SamplingParams], logits: Tensor, counts: Sequence[int], size: int | None = None
+) -> list[TokenDistribution]:
+    """The distributions of several requests' ``logits`` (N, V'), ``counts`` rows each, under each one's own sampling.
+
+    Requests of one sampling share the operations that turn logits into probabilities.
+    """
+    same: dict[SamplingParams, list[int]] = {}
+    for i, sampling in enumerate(samplings):
+        same.setdefault(sampling, []).append(i)
+    pieces = logits.split(list(counts)) if len(same) > 1 else None
+    found: dict[int, TokenDistribution] = {}
+    for sampling, places in same.items():
+        rows = logits if pieces is None else torch.cat([pieces[i] for i in places])
+        together = TokenDistribution.from_logits(sampling, rows, size)
+        start = 0
+        for i in places:
+            found[i] = together if counts[i] == len(rows) else together.part(start, start + counts[i])
+            start += counts[i]
+    return [found[i] for i in range(len(samplings))]

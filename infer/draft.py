@@ -1,4 +1,4 @@
-"""Drafts: the tokens a draft model proposed and the distributions they were really drawn from."""
+"""Drafts: the tokens a drafter proposed and the distributions they were really drawn from."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ..controllers.length import LengthController, Step
-from ..controllers.lookup import Lookup, Recalled
-from ..controllers.sampling import SamplingParams
-from .cache import as_row
-from .cached_model import CachedModel
 from .distribution import TokenDistribution
-from .random_source import RandomSource
-from .tree_mask import ancestors_of
+from .models.tree_mask import TreeMask, ancestors_of
 
 
 @dataclass(frozen=True)
@@ -27,13 +21,15 @@ class Draft:
         tokens: one for each node; children come after their parents, siblings in the order they were drawn.
         laws: what the tokens were drawn from, warped, in their order; without replacement, their first sibling's law.
         parents: the node above each, -1 for children of the root.
-        n_forwards: forwards of the draft model it took.
+        n_forwards: forwards of the drafting model it took.
+        from_target: the target itself chose these tokens and has read them: there is nothing to verify.
     """
 
     tokens: list[int]
     laws: list[TokenDistribution]
     parents: list[int]
     n_forwards: int
+    from_target: bool = False
 
     @classmethod
     def chain(cls, tokens: list[int], laws: list[TokenDistribution]) -> Draft:
@@ -45,13 +41,21 @@ class Draft:
         """(N, V) row i is the distribution token i was drawn from."""
         return torch.cat([law.dense for law in self.laws])
 
+    @cached_property
+    def is_chain(self) -> bool:
+        return self.parents == list(range(-1, len(self.tokens) - 1))
+
+    def tree_mask(self, trunk: int) -> TreeMask | None:
+        """Where the nodes stand behind a text of ``trunk`` tokens; None for a chain."""
+        return None if self.is_chain else TreeMask.of_parents(trunk, self.parents)
+
     def ratios(self, p: TokenDistribution) -> list[float]:
         """p_i(y_i) / q_i(y_i) of a chain; q_i(y_i) > 0, since y_i was drawn from it."""
         drawn = [law.of([token])[0] for law, token in zip(self.laws, self.tokens, strict=True)]
         return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
 
     def follow(self, tokens: list[int]) -> list[int]:
-        """The path from the root that says ``tokens``, as far as one does."""
+        """The path from the root whose nodes hold ``tokens``, as far as there is one."""
         path: list[int] = []
         level = [-1]
         for token in tokens:
@@ -76,64 +80,3 @@ def merge(drafts: list[Draft]) -> Draft:
         [n + start if n >= 0 else -1 for draft, start in zip(drafts, starts, strict=False) for n in draft.parents],
         sum(draft.n_forwards for draft in drafts),
     )
-
-
-class Chain:
-    """A chain while it is drafted: token by token until the controller, the budget or a stop token ends it.
-
-    Args:
-        unread: tokens of the text that the draft model reads next, at least one.
-        longest: tokens to draft at most.
-        lookup: of the text that the draft goes on from.
-
-    Attributes:
-        drafting: whether another token is wanted.
-    """
-
-    def __init__(
-        self,
-        unread: list[int],
-        controller: LengthController,
-        chance: RandomSource,
-        longest: int,
-        stop_tokens: frozenset[int],
-        lookup: Lookup,
-    ) -> None:
-        self.unread, self.controller, self.chance = unread, controller, chance
-        self.longest, self.stop_tokens, self.lookup = longest, stop_tokens, lookup
-        self.tokens: list[int] = []
-        self.laws: list[TokenDistribution] = []
-        self.drafting = longest > 0 and controller.start_round()
-
-    def add(self, law: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
-        """Draw the next token from ``law``, made of ``logits`` (…, V), which come from ``hidden`` (…, d)."""
-        token = law.sample(0, self.chance)
-        self.tokens.append(token)
-        self.laws.append(law)
-        self.unread = [token]
-        self.drafting = (
-            len(self.tokens) < self.longest
-            and token not in self.stop_tokens
-            and self.controller.observe(
-                Step(
-                    len(self.tokens), token, law.of([token])[0], law.probabilities, logits, hidden, self._recall
-                )
-            )
-        )  # fmt: skip
-
-    def _recall(self) -> Recalled:
-        return self.lookup.recall(self.tokens)
-
-    def draft(self) -> Draft:
-        return Draft.chain(self.tokens, self.laws)
-
-
-def draft_chain(model: CachedModel, chain: Chain, warp: SamplingParams, vocab_size: int) -> Draft:
-    """Draft ``chain`` to its end; V = ``vocab_size`` is the target's.
-
-    ``model`` is the draft model; its cache holds all of the text but what the chain has unread.
-    """
-    while chain.drafting:
-        logits, hidden = model.forward(as_row(chain.unread, model.device), keep=1)
-        chain.add(TokenDistribution.under(warp, logits[0], vocab_size), logits, hidden)
-    return chain.draft()

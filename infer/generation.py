@@ -96,6 +96,7 @@ class Generation:
         text: their text, special tokens left out.
         finish_reason: ``"eos"``, ``"length"`` (the budget) or ``"context"`` (the model's longest input).
         arm: which arm a router chose, counted from 0; None without a router.
+        seed: the seed with which this text alone is made again; None where the random source was given.
         rounds: the trace. Round 0 is the token taken from the prefill: nothing drafted, one emitted.
     """
 
@@ -104,21 +105,20 @@ class Generation:
     text: str = ""
     finish_reason: str = "length"
     arm: int | None = None
+    seed: int | None = None
     rounds: list[Round] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
 
     def record_verdict(self, draft: Draft, verdict: Verdict, stop_tokens: frozenset[int]) -> list[int]:
         """Add the round of a verified draft and count its forwards; returns its output."""
+        emitted = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+        if draft.from_target:  # its forwards read a beam a row, all of them new
+            self.stats.n_target_forwards += draft.n_forwards
+            return self.record(Round([], [], emitted), stop_tokens)
         self.stats.n_draft_forwards += draft.n_forwards
         self.stats.n_target_forwards += 1
         self.stats.n_verified_tokens += len(draft.tokens) + 1
-        emitted = [*(draft.tokens[node] for node in verdict.path), verdict.token]
         return self.record(Round(draft.tokens, verdict.path, emitted, verdict.ratios), stop_tokens)
-
-    def record_step(self, step: Draft, stop_tokens: frozenset[int]) -> list[int]:
-        """Add tokens that the target itself chose jointly (MTJD); its forwards read a beam a row, all of them new."""
-        self.stats.n_target_forwards += step.n_forwards
-        return self.record(Round([], [], step.tokens), stop_tokens)
 
     def record(self, round: Round, stop_tokens: frozenset[int]) -> list[int]:
         """Add a round, its output trimmed after the first stop token; returns that output."""

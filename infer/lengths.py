@@ -10,7 +10,7 @@ from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
 from ..controllers.length import LengthController, load_trained, parse_rule
 from ..controllers.sampling import SamplingParams
-from .encoder_decoder import cached
+from .models import language_model
 from .step_times import step_times
 
 AUTO = "auto"  # a cost that is measured when the decoder is made
@@ -54,6 +54,6 @@ def load_length(
 
 def quick_costs(target: PreTrainedModel, draft: PreTrainedModel) -> CostModel:
     """Costs of a pair measured in a second or so: a beginning for a controller that adapts."""
-    models = cached(target), cached(draft)
+    models = language_model(target), language_model(draft)
     # The text does not matter, nor does what follows it; under a warp that keeps few tokens, as is usual.
     return step_times(models[0], [models[1]], [0] * 32, SamplingParams(1.0, 50), QUICK)[0]

@@ -6,6 +6,7 @@ compare its exact output law with the target's.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from itertools import accumulate
 from random import Random
@@ -59,3 +60,13 @@ class RandomSource:
     def accept(self, probabilities: list[float]) -> list[bool]:
         """Independent tosses, one for each of ``probabilities``; those above 1 are certain."""
         return [self.uniform() < probability for probability in probabilities]
+
+
+def sample_seed(seed: int, index: int) -> int:
+    """The seed of the ``index``-th of several samples made together; that of the first is ``seed`` itself.
+
+    Derived by a hash: samples of neighbouring seeds share nothing, as they would if the index were added.
+    """
+    if index == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}/{index}".encode()).digest()[:8], "big")

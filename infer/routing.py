@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..controllers.arms import Arm
@@ -16,21 +16,17 @@ from ..controllers.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.length import Fixed, LengthController, Oracle
 from ..controllers.router import PolicyRouter, Router, load_router
 from .arms import LoadedArm, load_arms
-from .cached_model import CachedModel
-from .early_exit import EarlyExit
-from .encoder_decoder import cached
+from .config import LENGTH
 from .lengths import load_length
 from .loading import load_model, load_tokenizer
-from .random_source import RandomSource
-
-LENGTH = 4  # tokens a draft, where nothing else is said
+from .models import CausalLM, language_model
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to decode: the draft models that propose, none for autoregressive, and when they stop."""
+class ArmRuntime:
+    """An arm ready to draft: its model, None for autoregressive, and when it stops."""
 
-    drafts: Sequence[CachedModel]
+    model: CausalLM | None
     length: LengthController
 
 
@@ -42,35 +38,30 @@ class Routing:
         InputError: the router has another number of arms.
     """
 
-    target: CachedModel
+    target: CausalLM
     router: Router
     arms: list[Arm]
-    ways: list[Way]
+    runtimes: list[ArmRuntime]
 
     def __post_init__(self) -> None:
-        if not self.router.arms == len(self.arms) == len(self.ways):
+        if not self.router.arms == len(self.arms) == len(self.runtimes):
             raise InputError(
                 f"router: chooses between {self.router.arms} arms, but {len(self.arms)} are given "
                 f"({', '.join(arm.name for arm in self.arms)})"
             )
 
-    def choose(self, embedding: Tensor, chance: RandomSource) -> int:
-        """An arm for a prompt with this embedding (d,); a toss only where the router leaves one."""
-        weights = self.router.weigh(embedding)
-        best = weights.index(max(weights))
-        return best if weights[best] == 1.0 else chance.pick(weights)
-
 
 def load_routing(
-    router: str | Router,
-    target: str,
-    arms: str | Sequence[str] | None,
+    router: str | Path | Router,
+    target: str | Path,
+    arms: str | Path | Sequence[str | Path] | None,
     *,
-    length: str | int | LengthController | Sequence[str | int | LengthController] | None,
+    length: str | Path | int | LengthController | Sequence[str | int | LengthController] | None,
     threshold: float | None,
-    cost: str | CostModel | None,
+    cost: str | Path | float | CostModel | None,
     sample: bool,
     loading: dict[str, Any],
+    spread: dict[str, Any],
 ) -> tuple[Routing, PreTrainedTokenizerBase]:
     """Load a target with a router's arms.
 
@@ -80,6 +71,7 @@ def load_routing(
         length: one for all arms, or one for each; ``autoregressive`` takes none.
         sample: draw the arm from a trained policy.
         loading: dtype, device, trust_remote_code and compile.
+        spread: of the target alone: device_map, offload_folder and revision.
 
     Raises:
         InputError: something is missing, or the router was trained for another target or other arms; names it.
@@ -89,12 +81,12 @@ def load_routing(
         if trained is None:
             raise InputError("draft: a router object names no arms; give them in its order")
         arms = [arm.name for arm in trained.config.arms]
-    names = [arms] if isinstance(arms, str) else list(arms)
+    names = [str(arms)] if isinstance(arms, str | Path) else [str(name) for name in arms]
     trust = loading["trust_remote_code"]
-    tokenizer = load_tokenizer(target, trust_remote_code=trust)
-    model = load_model(target, dtype=loading["dtype"], device=loading["device"], trust_remote_code=trust)
-    reader = cached(model, compile=loading["compile"])
-    loaded = load_arms(names, reader, tokenizer, exits=EarlyExit, **loading)
+    tokenizer = load_tokenizer(target, revision=spread["revision"], trust_remote_code=trust)
+    model = load_model(target, dtype=loading["dtype"], device=loading["device"], trust_remote_code=trust, **spread)
+    reader = language_model(model, compile=loading["compile"])
+    loaded = load_arms(names, reader, tokenizer, **loading)
     if trained is not None:
         found = [arm.arm for arm in loaded]
         trained.config.check(model_fingerprint(model), tokenizer_fingerprint(tokenizer), found)
@@ -103,23 +95,23 @@ def load_routing(
         raise InputError("sample_arm: a router object decides for itself whether it draws; leave it out")
     assert isinstance(router, Router)
     lengths = _lengths(length, loaded)
-    costs = CostModel.load(cost) if isinstance(cost, str) else cost
-    ways = [
-        Way([], Fixed(0)) if arm.model is None else Way(
-            [arm.model], _length(wanted, arm, reader, tokenizer, threshold, costs)
+    costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
+    runtimes = [
+        ArmRuntime(None, Fixed(0)) if arm.model is None else ArmRuntime(
+            arm.model, _length(wanted, arm, reader, tokenizer, threshold, costs)
         )
         for arm, wanted in zip(loaded, lengths, strict=True)
     ]  # fmt: skip
-    return Routing(reader, router, [arm.arm for arm in loaded], ways), tokenizer
+    return Routing(reader, router, [arm.arm for arm in loaded], runtimes), tokenizer
 
 
 def _lengths(
-    length: str | int | LengthController | Sequence[str | int | LengthController] | None, arms: list[LoadedArm]
-) -> list[str | int | LengthController]:
+    length: str | Path | int | LengthController | Sequence[str | int | LengthController] | None, arms: list[LoadedArm]
+) -> list[str | Path | int | LengthController]:
     """One for each arm."""
     if length is None:
         return [LENGTH] * len(arms)
-    if isinstance(length, str | int | LengthController):
+    if isinstance(length, str | Path | int | LengthController):
         return [length] * len(arms)
     if len(length) != len(arms):
         raise InputError(f"length: {len(length)} for {len(arms)} arms; give one for all, or one for each")
@@ -127,9 +119,9 @@ def _lengths(
 
 
 def _length(
-    wanted: str | int | LengthController,
+    wanted: str | Path | int | LengthController,
     arm: LoadedArm,
-    target: CachedModel,
+    target: CausalLM,
     tokenizer: PreTrainedTokenizerBase,
     threshold: float | None,
     cost: CostModel | None,

@@ -12,13 +12,10 @@ from statistics import median
 import torch
 
 from ..controllers.cost_model import CostModel
-from ..controllers.length import MAX_DRAFT, Fixed
-from ..controllers.lookup import Lookup
+from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
-from .cache import as_row
-from .cached_model import CachedModel
 from .distribution import TokenDistribution
-from .draft import Chain, draft_chain
+from .models import LanguageModel, TextReader
 from .random_source import RandomSource
 
 DRAFTED = 8  # tokens a timed draft; the figure is a token's share
@@ -29,8 +26,8 @@ WARM = 3
 
 @torch.inference_mode()
 def step_times(
-    target: CachedModel,
-    models: Sequence[CachedModel | None],
+    target: LanguageModel,
+    models: Sequence[LanguageModel | None],
     prompt: list[int],
     warp: SamplingParams,
     repeats: int = REPEATS,
@@ -42,22 +39,22 @@ def step_times(
     others = [model for model in models if model is not None]
     verify: dict[int, list[float]] = {n: [] for n in READ}
     draft: list[list[float]] = [[] for _ in others]
-    lengths = [_read(model, prompt) for model in (target, *others)]
+    readers = [_read(model, prompt) for model in (target, *others)]
+    lengths = [reader.length for reader in readers]
     for turn in range(WARM + repeats):
         for n in READ:
             started = time.perf_counter()
-            logits, _ = target.forward(as_row([0] * n, target.device))
-            _ = TokenDistribution.under(warp, logits[0]).lists
+            logits, _ = readers[0].read([0] * n)
+            _ = TokenDistribution.from_logits(warp, logits).lists
             _settle(target)
             verify[n].append(time.perf_counter() - started)
-            target.crop(lengths[0])
-        for model, seconds, length in zip(others, draft, lengths[1:], strict=True):
+            readers[0].crop(lengths[0])
+        for reader, seconds, length in zip(readers[1:], draft, lengths[1:], strict=True):
             started = time.perf_counter()
-            chain = Chain([0], Fixed(DRAFTED), RandomSource(turn), DRAFTED, frozenset(), Lookup([0]))
-            draft_chain(model, chain, warp, target.vocab_size)
-            _settle(model)
+            _draft(reader, warp, RandomSource(turn), target.vocab_size)
+            _settle(reader.model)
             seconds.append((time.perf_counter() - started) / DRAFTED)
-            model.crop(length)
+            reader.crop(length)
     t = {n: median(seconds[WARM:]) for n, seconds in verify.items()}
     per_token = max(0.0, (t[READ[-1]] - t[READ[0]]) / (READ[-1] - READ[0]))
     steps = iter([median(seconds[WARM:]) for seconds in draft])
@@ -66,14 +63,21 @@ def step_times(
     return CostModel(first, max(0.0, t[1] - per_token), per_token), times
 
 
-def _read(model: CachedModel, prompt: list[int]) -> int:
-    """Have ``model`` read a prompt, with room for what is timed; how many tokens it holds then."""
-    text = model.begin(prompt)
-    model.start(len(text) + MAX_DRAFT)
-    model.forward(as_row(text, model.device), keep=1)
-    return model.length
+def _read(model: LanguageModel, prompt: list[int]) -> TextReader:
+    """Have ``model`` read a prompt, with room for what is timed."""
+    reader, text = TextReader.begin(model, prompt, MAX_DRAFT)
+    reader.read(text, keep=1)
+    return reader
 
 
-def _settle(model: CachedModel) -> None:
+def _draft(reader: TextReader, warp: SamplingParams, rng: RandomSource, vocab_size: int) -> None:
+    """What drafting takes: a forward and a draw for each token."""
+    token = 0
+    for _ in range(DRAFTED):
+        logits, _ = reader.read([token])
+        token = TokenDistribution.from_logits(warp, logits, vocab_size).sample(0, rng)
+
+
+def _settle(model: LanguageModel) -> None:
     if model.device.type == "cuda":
         torch.cuda.synchronize(model.device)

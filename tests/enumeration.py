@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.generation import Generation
 from specpilot.infer.random_source import RandomSource
 from torch import Tensor
 
@@ -60,3 +63,11 @@ def law(play: Callable[[RandomSource], T]) -> dict[T, float]:
     for probability, result in outcomes(play):
         total[result] = total.get(result, 0.0) + probability
     return total
+
+
+def rounds(
+    decoder: SpeculativeDecoder, prompt: list[int], sampling: SamplingParams, budget: int, rng: RandomSource
+) -> tuple[Generation, Iterator[list[int]]]:
+    """The decoder's own loop for one prompt: its output, filled while the new tokens of each round are iterated."""
+    request = decoder.new_request(list(prompt), sampling, budget, rng)
+    return request.output, decoder.scheduler.tokens(request)

@@ -23,7 +23,7 @@ from specpilot.data_gen.dataset import DatasetWriter, Row, read_dataset, read_ma
 from specpilot.data_gen.labels import label
 from specpilot.data_gen.rollout import WIDEST, Rollout, roll_out
 from specpilot.data_gen.settings import AcceptanceData
-from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw
 
 from .tiny import ARCHITECTURES, make, save_pair
@@ -76,7 +76,7 @@ def test_loads_with_datasets(base: AcceptanceData, tmp_path: Path) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
     """Padding, compaction and neighbours change nothing; stop tokens end rows at different steps."""
-    model = CachedModel(make(architecture))
+    model = CausalLM(make(architecture))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(64, (n,), generator=generator).tolist() for n in (1, 9, 4, 4, 12, 2, 7)]
     uniforms = [torch.rand(budget, generator=generator) for budget in (20, 20, 5, 20, 1, 20, 20)]
@@ -110,7 +110,7 @@ def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
 )
 def test_labels_are_the_same_from_kept_and_from_computed_distributions(warp: SamplingParams) -> None:
     """Few possible tokens: the rollouts keep p. Many: the target reads its rollouts again."""
-    target, draft = CachedModel(make("llama", vocab=200)), CachedModel(make("gpt2", vocab=203))
+    target, draft = CausalLM(make("llama", vocab=200)), CausalLM(make("gpt2", vocab=203))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(200, (n,), generator=generator).tolist() for n in (3, 9, 4, 1, 6)]
     uniforms = torch.rand(2, 5, 10, generator=generator)

@@ -25,7 +25,7 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.fingerprint import model_fingerprint
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import DatasetWriter, Row
-from specpilot.infer.hidden import forward_with_hidden
+from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.train import acceptance_module
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_data import (

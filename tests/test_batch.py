@@ -16,9 +16,8 @@ from specpilot.controllers.length import (
     LengthController,
     RateOptimal,
 )
-from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.rows import Rows
+from specpilot.infer.models import CausalLM, Read
 
 from .tiny import ALIBI, ARCHITECTURES, byte_tokenizer, make
 
@@ -42,14 +41,14 @@ def lengths(size: int) -> list[LengthController]:
 def test_rows_are_what_they_are_alone(architecture: str, temperature: float, rule: int) -> None:
     """Same tokens, same rounds, same counters; rows end at different times, by budget and by stop tokens."""
     draft = make(architecture, layers=1)
-    length = lengths(CachedModel(draft).hidden_size)[rule]
+    length = lengths(CausalLM(draft).hidden_size)[rule]
     decoder = SpeculativeDecoder(make(architecture), draft, length=length)
     decoder.stop_tokens = frozenset(range(0, 64, 13))
     settings = {"max_new_tokens": 40, "temperature": temperature, "top_k": 8}
     together = decoder.generate(PROMPTS, seed=3, **settings)
     ends = set()
-    for i, (prompt, row) in enumerate(zip(PROMPTS, together, strict=True)):
-        alone = decoder.generate(prompt, seed=3 + i, **settings)
+    for prompt, row in zip(PROMPTS, together, strict=True):
+        alone = decoder.generate(prompt, seed=row.seed, **settings)
         assert row.tokens == alone.tokens
         assert row.rounds == alone.rounds
         assert row.finish_reason == alone.finish_reason
@@ -63,8 +62,8 @@ def test_rows_are_what_they_are_alone(architecture: str, temperature: float, rul
 def test_rows_of_models_that_count_positions(architecture: str) -> None:
     decoder = SpeculativeDecoder(make(architecture), make(architecture, layers=1), length=Fixed(3))
     together = decoder.generate(PROMPTS, max_new_tokens=25, seed=3, top_k=8)
-    for i, (prompt, row) in enumerate(zip(PROMPTS, together, strict=True)):
-        assert row.rounds == decoder.generate(prompt, max_new_tokens=25, seed=3 + i, top_k=8).rounds
+    for prompt, row in zip(PROMPTS, together, strict=True):
+        assert row.rounds == decoder.generate(prompt, max_new_tokens=25, seed=row.seed, top_k=8).rounds
 
 
 def test_long_batches_close_their_holes() -> None:
@@ -72,8 +71,8 @@ def test_long_batches_close_their_holes() -> None:
     target = make(context=512)
     decoder = SpeculativeDecoder(target, make(layers=1, context=512), length=Fixed(4))
     together = decoder.generate(PROMPTS, max_new_tokens=300, temperature=1.0, seed=1)
-    for i, (prompt, row) in enumerate(zip(PROMPTS, together, strict=True)):
-        assert row.tokens == decoder.generate(prompt, max_new_tokens=300, temperature=1.0, seed=1 + i).tokens
+    for prompt, row in zip(PROMPTS, together, strict=True):
+        assert row.tokens == decoder.generate(prompt, max_new_tokens=300, temperature=1.0, seed=row.seed).tokens
 
 
 def test_block_verification_and_a_draft_with_fewer_embeddings() -> None:
@@ -81,8 +80,8 @@ def test_block_verification_and_a_draft_with_fewer_embeddings() -> None:
     decoder = SpeculativeDecoder(target, draft, length=Fixed(3), verifier="block")
     together = decoder.generate(PROMPTS, max_new_tokens=30, seed=5)
     assert any(max(row.tokens) >= 50 for row in together)
-    for i, (prompt, row) in enumerate(zip(PROMPTS, together, strict=True)):
-        assert row.rounds == decoder.generate(prompt, max_new_tokens=30, seed=5 + i).rounds
+    for prompt, row in zip(PROMPTS, together, strict=True):
+        assert row.rounds == decoder.generate(prompt, max_new_tokens=30, seed=row.seed).rounds
 
 
 def test_autoregressive_batches_and_texts() -> None:
@@ -90,7 +89,7 @@ def test_autoregressive_batches_and_texts() -> None:
     texts = ["one", "another one"]
     together = decoder.generate(texts, max_new_tokens=12, seed=0)
     assert [row.text for row in together] == [
-        decoder.generate(text, max_new_tokens=12, seed=i).text for i, text in enumerate(texts)
+        decoder.generate(text, max_new_tokens=12, seed=row.seed).text for text, row in zip(texts, together, strict=True)
     ]
 
 
@@ -101,29 +100,36 @@ def test_context_is_each_rows_own() -> None:
     assert (len(long.tokens), long.finish_reason) == (2, "context")
 
 
-def test_rows_forget_and_close_up() -> None:
-    """Two texts of one cache, cut back and copied, read on like the texts they now are."""
-    model = make()
-    rows = Rows(CachedModel(model), 3)
-    with torch.inference_mode():
-        rows.read([[1, 2, 3], [4], [9, 9]], last=True)
-        rows.read([[5, 6, 7], [8, 8], []], last=False)
-        rows.forget([4, 3, 1])
-        rows.keep_rows([0, 1])
-        logits, _ = rows.read([[11], [12]], last=True)
-        for row, text in enumerate([[1, 2, 3, 5, 11], [4, 8, 8, 12]]):
-            expected = model(input_ids=torch.tensor([text])).logits[0, -1]
-            torch.testing.assert_close(logits[row, -1], expected, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@torch.inference_mode()
+def test_rows_join_are_cut_back_and_leave(architecture: str) -> None:
+    """Texts of one cache, of several lengths, cut back, left by others and joined: each reads on as it stands."""
+    model = CausalLM(make(architecture))
+    cache = model.new_cache()
+    for text in "abc":
+        cache.add(text, 4)
+    model.forward(cache, [Read("a", [1, 2, 3]), Read("b", [4]), Read("c", [9, 9])])
+    model.forward(cache, [Read("a", [5, 6, 7], 3), Read("c", [8, 8], 2)])
+    cache.crop_text("a", 4)
+    cache.crop_text("c", 3)
+    cache.remove("b")
+    cache.add("d", 30)
+    model.forward(cache, [Read("d", [7, 7, 7, 7, 7, 7])])
+    cache.remove("a")
+    logits, _ = model.forward(cache, [Read("d", [12]), Read("c", [11, 13], 2)])
+    for row, text in zip(logits, ([7] * 6 + [12], [9, 9, 8, 11], [9, 9, 8, 11, 13]), strict=True):
+        expected = model.model(input_ids=torch.tensor([text])).logits[0, -1]
+        torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_trees_take_their_turns() -> None:
     decoder = SpeculativeDecoder(make(), make(layers=1), tree=(2, 1), verifier="mcss")
     together = decoder.generate(PROMPTS[:3], max_new_tokens=12, seed=2, top_k=8)
-    for i, (prompt, row) in enumerate(zip(PROMPTS, together, strict=False)):
-        assert row.rounds == decoder.generate(prompt, max_new_tokens=12, seed=2 + i, top_k=8).rounds
+    for prompt, row in zip(PROMPTS, together, strict=False):
+        assert row.rounds == decoder.generate(prompt, max_new_tokens=12, seed=row.seed, top_k=8).rounds
 
 
 def test_several_prompts_have_no_one_stream() -> None:
     decoder = SpeculativeDecoder(make(), make(layers=1))
-    with pytest.raises(InputError, match="on_tokens: several prompts have no one stream"):
+    with pytest.raises(InputError, match="on_tokens: several texts have no one stream"):
         decoder.generate(PROMPTS, on_tokens=print)

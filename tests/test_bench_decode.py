@@ -10,9 +10,9 @@ from specpilot.bench.assisted import ASSISTED, Transformers
 from specpilot.bench.decode import AUTOREGRESSIVE, PLAIN, Times, as_table, bench_decode, speedup, summary
 from specpilot.bench.plots import plot_rates
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
+from specpilot.infer.models import CausalLM
 
 from .tiny import make
 
@@ -62,7 +62,7 @@ def test_bench_decode(tmp_path: Path) -> None:
     assert result["block_efficiency"]["specpilot-fixed-4"] >= 1
     assert result["bound_share"] > 0
     assert 0 < result["overhead_share"] < 1
-    assert type(decoder.target) is CachedModel  # the watch is taken off again
+    assert type(decoder.target) is CausalLM  # the watch is taken off again
     assert as_table(result).row_count == len(rates) - len(best)
 
 

@@ -10,8 +10,9 @@ from specpilot.bench.batch import LENGTHS, SIZES, bench_batch
 from specpilot.bench.memory import bench_memory
 from specpilot.bench.profile import profile
 from specpilot.cli import main
-from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models import CausalLM
+from specpilot.infer.verify import VERIFIERS
 
 from .tiny import make, save_pair
 
@@ -35,7 +36,7 @@ def test_requests_leave_nothing_behind() -> None:
 
 def test_profile_adds_up_and_is_taken_off_again() -> None:
     decoder = SpeculativeDecoder(make(), make(layers=1))
-    before, verify = CachedModel.forward, decoder.verify
+    before, verify = CausalLM.forward, VERIFIERS["token-wise"]
     result = profile(decoder, PROMPTS, SAMPLING)
     assert sum(part["share"] for part in result["parts"].values()) + result["rest_share"] == pytest.approx(1)
     assert {
@@ -46,8 +47,8 @@ def test_profile_adds_up_and_is_taken_off_again() -> None:
         "drawing tokens",
     } <= result["parts"].keys()
     assert 0 < result["rest_share"] < 1
-    assert CachedModel.forward is before
-    assert decoder.verify is verify
+    assert CausalLM.forward is before
+    assert VERIFIERS["token-wise"] is verify
 
 
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,8 +25,8 @@ from specpilot.controllers.length import AcceptanceLength, FeatureSource, HeadSo
 from specpilot.controllers.lookup import nothing
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import Row, read_dataset, read_manifest
-from specpilot.infer.cached_model import CachedModel
-from specpilot.infer.hidden import forward_with_hidden
+from specpilot.infer.models import CausalLM
+from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.train.acceptance_data import is_validation
 from specpilot.train.calibration import apply, fit_all, judge, logistic, logistic_chances
 from specpilot.train.positions import read_positions, split
@@ -134,7 +134,7 @@ def test_positions_are_read_as_when_serving(architecture: str, warp: SamplingPar
         said = features(step.confidence(), step.top_probability(), step.entropy())
         expected.append((read[0, -1], said))
     chances = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    found = read_positions(CachedModel(model), [Row("a", "", prompt, x, y, chances)] * 2, warp)
+    found = read_positions(CausalLM(model), [Row("a", "", prompt, x, y, chances)] * 2, warp)
     for i, (state, said) in enumerate(expected * 2):
         torch.testing.assert_close(found.hidden[i], state, rtol=1e-4, atol=1e-5)
         assert found.features[i] == pytest.approx(said, rel=1e-3, abs=1e-4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from specpilot.cli import main
-from specpilot.infer.encoder_decoder import cached
+from specpilot.infer.models import TextReader, language_model
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.utils import fresh_cache
@@ -17,14 +17,13 @@ from .tiny import make, save_pair
 
 @torch.inference_mode()
 def test_compiled_forwards_give_the_same_and_are_compiled_once() -> None:
-    models = [cached(make("gpt2", layers=1), compile=on) for on in (False, True)]
+    models = [language_model(make("gpt2", layers=1), compile=on) for on in (False, True)]
     assert models[1].call is not None
     graphs = counters["stats"]["unique_graphs"]
     for room in (20, 30):
-        for model in models:
-            model.start(room)
+        readers = [TextReader.begin(model, [0], room)[0] for model in models]
         for n in (5, 1, 4, 1, 2):
-            plain, compiled = (model.forward(torch.arange(n)[None])[0] for model in models)
+            plain, compiled = (reader.read(list(range(n)))[0] for reader in readers)
             torch.testing.assert_close(compiled, plain)
     assert counters["stats"]["unique_graphs"] == graphs
 
@@ -33,20 +32,20 @@ def test_where_there_is_no_compiler_decoding_goes_on_without(monkeypatch: pytest
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
     torch.compiler.reset()
     with fresh_cache(), pytest.warns(UserWarning, match="compile: opt could not be compiled"):
-        model = cached(make("opt"), compile=True)
+        model = language_model(make("opt"), compile=True)
     assert model.call is None
-    model.start(2)
-    assert model.forward(torch.tensor([[1, 2]]))[0].shape == (1, 2, 64)
+    reader, text = TextReader.begin(model, [1, 2])
+    assert reader.read(text)[0].shape == (2, 64)
 
 
 def test_lean_forwards_are_left_as_they_are() -> None:
     with pytest.warns(UserWarning, match="compile: llama has a lean forward"):
-        assert cached(make("llama"), compile=True).call is None
+        assert language_model(make("llama"), compile=True).call is None
 
 
 def test_encoder_decoders_are_not_compiled() -> None:
     with pytest.warns(UserWarning, match="compile: t5 is decoded as it is"):
-        assert cached(make("t5"), compile=True).call is None
+        assert language_model(make("t5"), compile=True).call is None
 
 
 def test_the_command_line_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,8 +24,8 @@ from specpilot.controllers.length import (
     RateOptimal,
     Step,
 )
-from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models import CausalLM, RaggedKVCache, Read
 from transformers import PreTrainedModel
 
 from .tiny import make, save_pair
@@ -38,24 +38,21 @@ class Clock:
         return self.now
 
 
-class Timed(CachedModel):
+class Timed(CausalLM):
     """A model whose forward over n tokens moves ``clock`` by ``fixed + per_token·n`` seconds."""
 
     def __init__(self, model: PreTrainedModel, clock: Clock, fixed: float, per_token: float) -> None:
         super().__init__(model)
         self.clock, self.fixed, self.per_token = clock, fixed, per_token
 
-    def forward(self, tokens: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        self.clock.now += self.fixed + self.per_token * tokens.shape[1]
-        return super().forward(tokens, **options)
+    def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[torch.Tensor, torch.Tensor]:
+        self.clock.now += self.fixed + self.per_token * sum(len(read.tokens) for read in reads)
+        return super().forward(cache, reads)
 
 
 def timed_pair(clock: Clock) -> SpeculativeDecoder:
     """t_draft = 2 ms, t_v(n) = 10 + n ms by ``clock``."""
-    target, draft = make(), make(layers=1)
-    decoder = SpeculativeDecoder(target, draft)
-    decoder.target, decoder.drafts = Timed(target, clock, 0.010, 0.001), [Timed(draft, clock, 0.002, 0.0)]
-    return decoder
+    return SpeculativeDecoder(Timed(make(), clock, 0.010, 0.001), Timed(make(layers=1), clock, 0.002, 0.0))
 
 
 def test_a_round_costs_its_forwards() -> None:
@@ -114,8 +111,8 @@ def test_what_judging_takes_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPa
 def test_the_loop_is_timed_by_medians(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause in one pass of three leaves no trace."""
     clock = Clock()
-    decoder = SpeculativeDecoder(make(), make(layers=1))
-    decoder.target = watched = Timed(decoder.target.model, clock, 1.0, 0.0)
+    watched = Timed(make(), clock, 1.0, 0.0)
+    decoder = SpeculativeDecoder(watched, make(layers=1))
     done: list[None] = []
 
     def pause() -> None:

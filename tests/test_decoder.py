@@ -9,7 +9,11 @@ import pytest
 import torch
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import CumulativeConfidence, Fixed, LengthController, Oracle, parse_rule
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters import ChainDrafter, SeveralDrafters, TreeDrafter
+from specpilot.infer.models import TextReader
+from specpilot.infer.random_source import RandomSource
 from transformers import PreTrainedModel
 
 from .tiny import ALIBI, ARCHITECTURES, byte_tokenizer, make, save_pair
@@ -130,22 +134,22 @@ def test_seeds_decide_and_the_global_state_is_left_alone() -> None:
 def test_caches_hold_the_accepted_prefix_after_every_round() -> None:
     """Fed one token, a rolled-back cache must answer as a fresh one that read the same text."""
     decoder = SpeculativeDecoder(make(), make(layers=1), length=Fixed(4))
-    text: list[int] = list(PROMPT)
-
-    @torch.inference_mode()
-    def check(tokens: object) -> None:
-        text.extend(tokens)  # type: ignore[arg-type]
-        for model in (decoder.target, *decoder.drafts):
-            assert model.length <= len(text) - 1
-            unread = torch.tensor([text[model.length :]])
-            length = model.length
-            logits, _ = model.forward(unread, keep=1)
-            model.crop(length)
-            expected = model.model(input_ids=torch.tensor([text])).logits[:, -1:]
+    drafter = decoder.drafting.arms(decoder.config)[0].drafter
+    assert isinstance(drafter, ChainDrafter)
+    request = decoder.new_request(list(PROMPT), SamplingParams(), 25, RandomSource(4))
+    for _ in decoder.scheduler.tokens(request):
+        if request.finished:
+            break
+        lengths, text = [], request.text
+        for model, cache in ((decoder.target, decoder.scheduler.engine.cache), (decoder.drafts[0], drafter.cache)):
+            reader = TextReader(model, cache, request)
+            lengths.append(reader.length)
+            with torch.inference_mode():
+                logits, _ = reader.read(text[reader.length :], keep=1)
+                expected = model.model(input_ids=torch.tensor([text])).logits[0, -1:]
+            reader.crop(lengths[-1])
             torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-        assert decoder.target.length == len(text) - 1
-
-    decoder.generate(PROMPT, max_new_tokens=25, seed=4, on_tokens=check)
+        assert lengths[0] == len(text) - 1 >= lengths[1]
 
 
 def test_models_by_name_text_chat_and_streaming(tmp_path: Path) -> None:
@@ -271,12 +275,22 @@ def test_several_drafts_in_one_tree(architecture: str) -> None:
     # Three trees of four nodes, and the target's own branch is always kept.
     assert [len(r.drafted) for r in output.rounds[:13]] == [0] + [12] * 12
     assert [len(r.emitted) for r in output.rounds] == [1] + [3] * 13
-    for model in decoder.drafts:
-        length = model.length
-        with torch.inference_mode():
-            logits, _ = model.forward(torch.tensor([[*PROMPT, *output.tokens][length:]]), keep=1)
-            expected = model.model(input_ids=torch.tensor([[*PROMPT, *output.tokens]])).logits[:, -1:]
-        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    # Between rounds each draft stands after the same text.
+    request = decoder.new_request(list(PROMPT), SamplingParams(0.0), 40, RandomSource(0))
+    several = decoder.drafting.arms(decoder.config)[0].drafter
+    assert isinstance(several, SeveralDrafters)
+    for _ in decoder.scheduler.tokens(request):
+        if request.finished:
+            break
+        for model, part in zip(decoder.drafts, several.parts, strict=True):
+            assert isinstance(part, TreeDrafter)
+            reader = TextReader(model, part.cache, request)
+            length = reader.length
+            with torch.inference_mode():
+                logits, _ = reader.read(request.text[length:], keep=1)
+                expected = model.model(input_ids=torch.tensor([request.text])).logits[0, -1:]
+            reader.crop(length)
+            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -15,18 +15,15 @@ from specpilot.controllers.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import AcceptanceLength, Fixed, HeadSource, LengthController, Oracle, parse_rule
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.encoder_decoder import EncoderDecoder, cached
-from specpilot.infer.generation import Generation
+from specpilot.infer.models import CausalLM, EncoderDecoder, TextReader, ancestors_of, language_model
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.tree_mask import ancestors_of
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel
 
-from .enumeration import law
-from .test_cached_model import read_tree
+from .enumeration import law, rounds
+from .test_causal_lm import read_tree
 from .tiny import ENCODER_DECODERS, byte_tokenizer, make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
@@ -85,26 +82,26 @@ def test_greedy_equals_transformers(family: str, options: dict[str, Any]) -> Non
 @pytest.mark.parametrize("reads", [[6], [2, 3, 1]])
 def test_texts_and_trees_through_the_cache(family: str, reads: list[int]) -> None:
     """Chunks, a tree of unequal branches, and the path of it that is kept; the encoder has fewer layers."""
-    model = cached(make(family, encoder_layers=1))
+    model = language_model(make(family, encoder_layers=1))
     assert isinstance(model, EncoderDecoder)
     trunk, nodes, parents = [0, 5, 9, 3], [7, 8, 7, 1, 2, 6], [-1, -1, 0, 0, 1, 3]
     above = [ancestors_of(parents, node) for node in range(len(nodes))]
     with torch.inference_mode():
-        assert model.begin(PROMPT) == [0]
-        model.start(16)
+        reader, start = TextReader.begin(model, PROMPT)
+        assert start == [0]
         for part in (trunk[:1], trunk[1:]):
-            logits, _ = model.forward(torch.tensor([part]))
-            expected = logits_after(model.model, PROMPT, trunk[: model.length])
-            torch.testing.assert_close(logits[0, -1], expected, rtol=1e-4, atol=1e-4)
-        logits = read_tree(model, nodes, above, reads)
+            logits, _ = reader.read(part)
+            expected = logits_after(model.model, PROMPT, trunk[: reader.length])
+            torch.testing.assert_close(logits[-1], expected, rtol=1e-4, atol=1e-4)
+        logits = read_tree(reader, nodes, above, reads)
         for node in range(len(nodes)):
             path = [*trunk, *(nodes[n] for n in above[node]), nodes[node]]
-            torch.testing.assert_close(logits[0, node], logits_after(model.model, PROMPT, path), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(logits[node], logits_after(model.model, PROMPT, path), rtol=1e-4, atol=1e-4)
         kept = [0, 3, 5]
-        model.keep(4, [4 + node for node in kept])
-        logits, _ = model.forward(torch.tensor([[4, 4]]))
+        reader.keep(4, [4 + node for node in kept])
+        logits, _ = reader.read([4, 4])
         expected = logits_after(model.model, PROMPT, [*trunk, *(nodes[n] for n in kept), 4, 4])
-        torch.testing.assert_close(logits[0, -1], expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(logits[-1], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"length": Fixed(3)}, {"tree": (2, 2), "verifier": "spec-infer"}])
@@ -137,8 +134,8 @@ def test_lists(options: dict[str, Any]) -> None:
     decoder = SpeculativeDecoder(make("t5"), make("t5", layers=1), **options)
     prompts = [PROMPT, [1], list(range(20))]
     together = decoder.generate(prompts, max_new_tokens=20, top_k=8, seed=3)
-    for i, (prompt, row) in enumerate(zip(prompts, together, strict=True)):
-        alone = decoder.generate(prompt, max_new_tokens=20, top_k=8, seed=3 + i)
+    for prompt, row in zip(prompts, together, strict=True):
+        alone = decoder.generate(prompt, max_new_tokens=20, top_k=8, seed=row.seed)
         assert (row.tokens, row.rounds) == (alone.tokens, alone.rounds)
     assert together[0].tokens != together[1].tokens
 
@@ -146,7 +143,7 @@ def test_lists(options: dict[str, Any]) -> None:
 DEPTH = 3
 
 
-def target_law(target: CachedModel, prompt: list[int], warp: SamplingParams) -> dict[tuple[int, ...], float]:
+def target_law(target: CausalLM, prompt: list[int], warp: SamplingParams) -> dict[tuple[int, ...], float]:
     """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens, by transformers alone."""
     result = {}
     with torch.inference_mode():
@@ -185,8 +182,8 @@ def test_law(options: dict[str, Any], warp: SamplingParams) -> None:
     decoder = SpeculativeDecoder(target, draft, **options)
 
     def play(chance: RandomSource) -> tuple[int, ...]:
-        generation = Generation([1, 0, 2])
-        for _ in decoder.rounds(generation, warp, 4, chance):
+        generation, loop = rounds(decoder, [1, 0, 2], warp, 4, chance)
+        for _ in loop:
             if len(generation.tokens) >= DEPTH:
                 break
         return tuple(generation.tokens[:DEPTH])
@@ -242,8 +239,8 @@ def test_refusals() -> None:
     ):
         SpeculativeDecoder(bart, None)
     with pytest.raises(InputError, match="t5: an encoder-decoder model; a causal"):
-        CachedModel(t5)
-    with pytest.raises(InputError, match="prompt: token 64 is beyond the 64 that t5 can encode"):
+        CausalLM(t5)
+    with pytest.raises(InputError, match="prompt: the id 64 at position 1 is outside the model's vocabulary of 64 tokens"):
         SpeculativeDecoder(t5, None).generate([3, 64])
     t5.generation_config.decoder_start_token_id = None
     with pytest.raises(InputError, match="decoder_start_token_id is not set"):

@@ -17,14 +17,14 @@ from specpilot.controllers.length import Confidence, Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
-from specpilot.infer.draft_beam import Beams, draft_beams
-from specpilot.infer.encoder_decoder import cached
-from specpilot.infer.generation import Generation
+from specpilot.infer.drafters import Beams
+from specpilot.infer.drafters.beams import draft_beams
+from specpilot.infer.models import TextReader, language_model
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify import parse_verifier
 from specpilot.infer.verify.mtad import mtad
 
-from .enumeration import law, outcomes
+from .enumeration import law, outcomes, rounds
 from .test_lossless import DEPTH, PROMPT, Remembering, as_law, assert_same, decoder_law, distribution, target_law
 from .tiny import make
 
@@ -39,9 +39,7 @@ def model(seed: int, vocab: int = 3, sharpness: float = 6.0) -> Remembering:
 
 def joint_pair(seed: int, verifier: str, beams: Beams, length: int, vocab: int = 3) -> SpeculativeDecoder:
     target, draft = model(seed, vocab), model(seed + 1000, vocab)
-    decoder = SpeculativeDecoder(target.model, draft.model, verifier=verifier, beams=beams, length=Fixed(length))
-    decoder.target, decoder.drafts = target, [draft]
-    return decoder
+    return SpeculativeDecoder(target, draft, verifier=verifier, beams=beams, length=Fixed(length))
 
 
 def table(reader: Remembering, warp: SamplingParams) -> Next:
@@ -50,9 +48,7 @@ def table(reader: Remembering, warp: SamplingParams) -> Next:
 
     def after(text: Text) -> list[float]:
         if text not in known:
-            reader.start(len(text))
-            logits, _ = reader.forward(torch.tensor([text]), keep=1)
-            known[text] = warp(logits[0, -1]).tolist()
+            known[text] = warp(reader.after(text)[0]).tolist()
         return known[text]
 
     return after
@@ -133,8 +129,7 @@ def test_the_law_of_mtad_is_algorithm_1(width: int, length: int, seed: int, tau:
 def test_one_beam_or_one_token_of_the_target_is_sampling(width: int, length: int) -> None:
     """MTJD with K = 1, or with a single beam, is drawing token by token (after Definition 3.1)."""
     target = model(4)
-    decoder = SpeculativeDecoder(target.model, None, verifier="mtjd", beams=Beams(width), length=Fixed(length))
-    decoder.target = target
+    decoder = SpeculativeDecoder(target, None, verifier="mtjd", beams=Beams(width), length=Fixed(length))
     warp = SamplingParams(1.0, None)
     assert_same(decoder_law(decoder, warp, budget=4), target_law(target, warp))
 
@@ -145,12 +140,12 @@ def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> Non
     drafter = model(seed, vocab=4)
     q = table(drafter, warp)
     for beams in (Beams(64, argmax=True), Beams(64)):
-        drafter.start(0)
-        drafter.forward(torch.tensor([PROMPT[:-1]]))
+        reader, text = TextReader.begin(drafter, PROMPT[:-1])
+        reader.read(text)
         draft = draft_beams(
-            drafter, PROMPT[-1:], beams, length, warp, RandomSource(0), vocab_size=4, stop_tokens=frozenset()
+            reader, PROMPT[-1:], beams, length, warp, RandomSource(0), vocab_size=4, stop_tokens=frozenset()
         )
-        assert drafter.read == [*PROMPT, *draft.tokens[:-1]]
+        assert reader.cache.tokens[reader.text] == [*PROMPT, *draft.tokens[:-1]]
         joint = {
             tokens: math.prod(q((*PROMPT, *tokens[:i]))[token] for i, token in enumerate(tokens))
             for tokens in itertools.product(range(4), repeat=length)
@@ -167,11 +162,11 @@ def test_the_law_of_drawn_beams(argmax: bool) -> None:
     q = table(drafter, warp)
 
     def play(chance: RandomSource) -> Text:
-        drafter.start(0)
-        drafter.forward(torch.tensor([PROMPT[:-1]]))
+        reader, text = TextReader.begin(drafter, PROMPT[:-1])
+        reader.read(text)
         beams = Beams(2, argmax)
         return tuple(
-            draft_beams(drafter, PROMPT[-1:], beams, 2, warp, chance, vocab_size=3, stop_tokens=frozenset()).tokens
+            draft_beams(reader, PROMPT[-1:], beams, 2, warp, chance, vocab_size=3, stop_tokens=frozenset()).tokens
         )
 
     found = law(play)
@@ -188,12 +183,9 @@ def test_the_law_of_drawn_beams(argmax: bool) -> None:
 @pytest.mark.parametrize("argmax", [False, True])
 def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
     """Beams fork and die; what is left reads on as a text that was never searched."""
-    reader, fresh = (cached(make(architecture, vocab=32, layers=1)) for _ in range(2))
-    prompt = [3, 1, 4, 1, 5]
-    texts = [r.begin(prompt) for r in (reader, fresh)]
+    subject = language_model(make(architecture, vocab=32, layers=1))
     with torch.inference_mode():
-        reader.start(80)
-        text = texts[0]
+        (reader, text), (fresh, _) = (TextReader.begin(subject, [3, 1, 4, 1, 5]) for _ in range(2))
         unread = text
         for step in range(3):
             draft = draft_beams(
@@ -209,9 +201,8 @@ def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
             text = [*text, *draft.tokens]
             unread = text[reader.length :]
             assert unread == draft.tokens[-1:]
-        logits, _ = reader.forward(torch.tensor([unread]), keep=1)
-        fresh.start(80)
-        expected, _ = fresh.forward(torch.tensor([text]), keep=1)
+        logits, _ = reader.read(unread, keep=1)
+        expected, _ = fresh.read(text, keep=1)
     assert torch.allclose(logits, expected, atol=1e-3, rtol=1e-4)
 
 
@@ -220,15 +211,15 @@ def test_a_beam_that_has_ended_stays_as_it_is() -> None:
     warp, drafter = SamplingParams(1.0, None), model(2)
     lengths = set()
     for seed in range(40):
-        drafter.start(0)
-        drafter.forward(torch.tensor([PROMPT[:-1]]))
+        reader, text = TextReader.begin(drafter, PROMPT[:-1])
+        reader.read(text)
         beams = Beams(3, argmax=False)
         draft = draft_beams(
-            drafter, PROMPT[-1:], beams, 4, warp, RandomSource(seed), vocab_size=3, stop_tokens=frozenset([2])
+            reader, PROMPT[-1:], beams, 4, warp, RandomSource(seed), vocab_size=3, stop_tokens=frozenset([2])
         )
         assert 2 not in draft.tokens[:-1]
         assert len(draft.tokens) == 4 or draft.tokens[-1] == 2
-        assert drafter.read == [*PROMPT, *draft.tokens[:-1]]
+        assert reader.cache.tokens[reader.text] == [*PROMPT, *draft.tokens[:-1]]
         lengths.add(len(draft.tokens))
     assert len(lengths) > 1
 
@@ -265,15 +256,15 @@ def test_a_failing_prefix_is_passed_over() -> None:
 
 
 def rounds_of(
-    decoder: SpeculativeDecoder, warp: SamplingParams, rounds: int
+    decoder: SpeculativeDecoder, warp: SamplingParams, count: int
 ) -> Iterator[tuple[float, list[list[int]]]]:
     """(probability, tokens of each round) of the loop's first rounds after the prefill's token."""
 
     def play(chance: RandomSource) -> list[list[int]]:
-        generation = Generation(list(START))
-        budget = 1 + rounds * (decoder.length.k + 1)  # type: ignore[attr-defined]
-        for _ in decoder.rounds(generation, warp, budget, chance):
-            if len(generation.rounds) > rounds:
+        budget = 1 + count * (decoder.length.k + 1)  # type: ignore[attr-defined]
+        generation, loop = rounds(decoder, START, warp, budget, chance)
+        for _ in loop:
+            if len(generation.rounds) > count:
                 break
         return [r.emitted for r in generation.rounds]
 
@@ -289,17 +280,17 @@ def log_likelihood(after: Next, tokens: list[int]) -> float:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_lemma_a1(seed: int, tau: float) -> None:
     """PPL_p / PPL_q ≤ τ^(-N/Γ) over N rounds (one) that give Γ tokens in expectation, every outcome counted."""
-    warp, rounds = SamplingParams(1.0, None), 1
+    warp, count = SamplingParams(1.0, None), 1
     decoder = joint_pair(seed, f"mtad:{tau}", Beams(2), 2, vocab=2)
     p, q = table(decoder.target, warp), table(decoder.drafts[0], warp)  # type: ignore[arg-type]
     tokens = big = small = 0.0
-    for probability, emitted in list(rounds_of(decoder, warp, rounds)):
+    for probability, emitted in list(rounds_of(decoder, warp, count)):
         said = [token for r in emitted for token in r]
         tokens += probability * len(said)
         big += probability * log_likelihood(p, said)
         small += probability * log_likelihood(q, said)
     ratio = math.exp(-big / tokens) / math.exp(-small / tokens)
-    assert ratio <= tau ** -(rounds / tokens) + 1e-9
+    assert ratio <= tau ** -(count / tokens) + 1e-9
 
 
 @pytest.mark.parametrize(("tau", "size"), [(0.1, 0.02), (0.5, 0.02), (0.5, 0.2), (0.9, 0.002)])
@@ -310,10 +301,7 @@ def test_theorem_3_6(tau: float, size: float) -> None:
     with torch.no_grad():
         for i, parameter in enumerate(draft.model.parameters()):
             parameter.add_(size * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(i)))
-    decoder = SpeculativeDecoder(
-        target.model, draft.model, verifier=f"mtad:{tau}", beams=Beams(2), length=Fixed(length)
-    )
-    decoder.target, decoder.drafts = target, [draft]
+    decoder = SpeculativeDecoder(target, draft, verifier=f"mtad:{tau}", beams=Beams(2), length=Fixed(length))
     p, q = table(target, warp), table(draft, warp)
     texts = [(*START, *more) for n in range(length + 2) for more in itertools.product(range(2), repeat=n)]
     gap = max(abs(math.log(a / b)) for text in texts for a, b in zip(p(text), q(text), strict=True))
@@ -340,7 +328,7 @@ def test_counters_budget_stream_and_lists(verifier: str) -> None:
     else:
         assert one.stats.n_target_forwards == len(one.rounds)
         assert one.stats.n_draft_forwards + one.stats.n_target_forwards == 29 + one.stats.n_discarded
-    again = decoder.generate([[5, 6], [1, 2, 3]], max_new_tokens=29, top_k=10, seed=6)
+    again = decoder.generate([[5, 6], [1, 2, 3]], max_new_tokens=29, top_k=10, seed=[6, 7])
     assert again[1].tokens == one.tokens
     decoder.stop_tokens = frozenset(one.tokens[9:10])
     cut = decoder.generate([1, 2, 3], max_new_tokens=29, top_k=10, seed=7)
@@ -352,7 +340,7 @@ def test_counters_budget_stream_and_lists(verifier: str) -> None:
 def test_the_whole_budget_is_searched_by_beams_of_the_targets_own() -> None:
     """MTJD with the target's arg-max beams never says anything less probable than what greedy steps say."""
     target = make(vocab=24)
-    reader = cached(target)
+    scorer = language_model(target)
     found = []
     for prompt in ([1, 2], [7], [3, 3, 9]):
         joint, greedy = (
@@ -361,14 +349,14 @@ def test_the_whole_budget_is_searched_by_beams_of_the_targets_own() -> None:
         )
         pair = []
         for decoder in (joint, greedy):
-            generation = Generation(list(prompt))
-            said = decoder.rounds(generation, SamplingParams(1.0, None), 13, RandomSource(3))  # the same first token
+            # With the same first token.
+            generation, said = rounds(decoder, prompt, SamplingParams(1.0, None), 13, RandomSource(3))
             next(said), next(said)
             assert len(generation.tokens) == 13
             with torch.inference_mode():
-                reader.start(40)
-                logits, _ = reader.forward(torch.tensor([[*prompt, *generation.tokens[:-1]]]), keep=12)
-            laws = logits[0].double().log_softmax(-1)
+                reader, text = TextReader.begin(scorer, prompt)
+                logits, _ = reader.read([*text, *generation.tokens[:-1]], keep=12)
+            laws = logits.double().log_softmax(-1)
             pair.append(float(laws.gather(1, torch.tensor(generation.tokens[1:])[:, None]).sum()))
         found.append(pair)
     assert all(a >= b - 1e-6 for a, b in found)

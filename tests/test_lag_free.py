@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
     served: list[list[float]] = []
     for place, text in enumerate(texts):
         watching = Watching(source)
-        decoder.length = watching
+        decoder.config = replace(decoder.config, length=watching)
         generation = decoder.generate(text.prompt_ids, seed=place, max_new_tokens=24)
         drafted = [round for round in generation.rounds if round.drafted]
         for round, judged in zip(drafted, watching.rounds, strict=True):
@@ -197,7 +198,7 @@ def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyData,
     head = LagFreeHead(decoder.drafts[0].hidden_size, 16)
     head.inner.weight.data[:, 3:7] *= 20  # what the text says decides
     embedding = decoder.drafts[0].model.get_output_embeddings().weight
-    decoder.length = RateOptimal(LagFreeSource(head, embedding), CostModel(0.1, 1.0, 0.0))
+    decoder.config = replace(decoder.config, length=RateOptimal(LagFreeSource(head, embedding), CostModel(0.1, 1.0, 0.0)))
     prompts = ["one two one two one", "three four", "five five five five six"]
     together = decoder.generate(prompts, seed=3, max_new_tokens=40)
     alone = [decoder.generate(prompt, seed=3 + i, max_new_tokens=40) for i, prompt in enumerate(prompts)]

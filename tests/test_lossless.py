@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,70 +21,71 @@ from specpilot.controllers.length import (
     RateOptimal,
 )
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.draft import Draft
-from specpilot.infer.generation import Generation
+from specpilot.infer.models import CausalLM, RaggedKVCache, Read, TextReader, ancestors_of
+from specpilot.infer.models.longrope import TokenKVCache
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.tree_mask import TreeMask, ancestors_of
 from specpilot.infer.verify import LOSSY, SELECTIONS, VERIFIERS, verify_tree
 from specpilot.infer.verify.mcss import without
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from .enumeration import law
+from .enumeration import law, rounds
 from .tiny import make
 
 PROMPT = [1, 0, 2]
 DEPTH = 3
 
 
-class Remembering(CachedModel):
-    """A cached model that computes the logits after each prefix once: enumeration meets the same ones all the time."""
+class Remembering(CausalLM):
+    """A model that computes the logits after each prefix once: enumeration meets the same ones all the time."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
-        self.read: list[int] = []
         self.known: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
-    @property
-    def length(self) -> int:
-        return len(self.read)
+    def new_cache(self) -> TokenKVCache:
+        return TokenKVCache(0)
 
-    def start(self, capacity: int) -> None:
-        self.read = []
+    def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+        assert isinstance(cache, TokenKVCache)
+        results = []
+        for read in reads:
+            past = cache.length(read.text)
+            cache.start_forward([read.text], [len(read.tokens)])
+            cache.note(read.text, read.tokens, long=False)
+            cache.end_forward()
+            tokens, tree = cache.tokens[read.text], read.tree
+            nodes = len(tokens) if tree is None else len(tokens) - len(tree.above)
+            rows = []
+            for column in range(past, len(tokens)):
+                seen = [*range(column + 1)]
+                if tree is not None and column >= nodes:
+                    seen = [*range(tree.trunk), *tree.above[column - nodes], column]
+                rows.append(self.after(tuple(tokens[c] for c in seen)))
+            results += rows[-read.keep :]
+        return torch.stack([logits for logits, _ in results]), torch.stack([hidden for _, hidden in results])
 
-    def keep(self, length: int, columns: list[int]) -> None:
-        self.read = [*self.read[:length], *(self.read[column] for column in columns)]
-
-    def forward(
-        self, tokens: Tensor, *, keep: int | None = None, branches: TreeMask | None = None, **unused: object
-    ) -> tuple[Tensor, Tensor]:
-        rows = []
-        for i, token in enumerate(tokens[0].tolist()):
-            self.read.append(token)
-            prefix = tuple(self.read)
-            if branches is not None:
-                seen = [*range(branches.trunk), *branches.above[i], len(self.read) - 1]
-                prefix = tuple(self.read[column] for column in seen)
-            if prefix not in self.known:
-                super().start(len(prefix))
-                logits, hidden = super().forward(torch.tensor([prefix]), keep=1)
-                self.known[prefix] = (logits[0, 0], hidden[0, 0])
-            rows.append(self.known[prefix])
-        kept = rows[-(keep or len(rows)) :]
-        return torch.stack([r[0] for r in kept])[None], torch.stack([r[1] for r in kept])[None]
+    def after(self, prefix: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        if prefix not in self.known:
+            cache = super().new_cache()
+            cache.add(0, len(prefix))
+            logits, hidden = super().forward(cache, [Read(0, prefix)])
+            self.known[prefix] = logits[0], hidden[0]
+        return self.known[prefix]
 
 
-def target_law(target: CachedModel, warp: SamplingParams) -> dict[tuple[int, ...], float]:
+def target_law(target: CausalLM, warp: SamplingParams) -> dict[tuple[int, ...], float]:
     """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens."""
     result = {}
     for tokens in itertools.product(range(target.vocab_size), repeat=DEPTH):
         probability = 1.0
         for i in range(DEPTH):
-            target.start(len(PROMPT) + i)
-            logits, _ = target.forward(torch.tensor([[*PROMPT, *tokens[:i]]]), keep=1)
-            probability *= float(warp(logits[0, -1])[tokens[i]])
+            reader, prompt = TextReader.begin(target, PROMPT)
+            logits, _ = reader.read([*prompt, *tokens[:i]], keep=1)
+            probability *= float(warp(logits[-1])[tokens[i]])
         if probability > 0:
             result[tokens] = probability
     return result
@@ -92,8 +95,8 @@ def decoder_law(decoder: SpeculativeDecoder, warp: SamplingParams, budget: int) 
     """The law of the first DEPTH tokens of the decoder's own loop."""
 
     def play(chance: RandomSource) -> tuple[int, ...]:
-        generation = Generation(list(PROMPT))
-        for _ in decoder.rounds(generation, warp, budget, chance):
+        generation, loop = rounds(decoder, PROMPT, warp, budget, chance)
+        for _ in loop:
             if len(generation.tokens) >= DEPTH:
                 break
         return tuple(generation.tokens[:DEPTH])
@@ -105,10 +108,9 @@ def pair(vocab: int, draft_vocab: int, seed: int, remember: bool) -> Speculative
     sizes = {"layers": 1, "hidden": 8, "context": 32}
     target = make(seed=seed, vocab=vocab, sharpness=6.0, **sizes).double()
     draft = make(seed=seed + 1000, vocab=draft_vocab, sharpness=6.0, **sizes).double()
-    decoder = SpeculativeDecoder(target, draft)
     if remember:
-        decoder.target, decoder.drafts = Remembering(target), [Remembering(draft)]
-    return decoder
+        return SpeculativeDecoder(Remembering(target), Remembering(draft))
+    return SpeculativeDecoder(target, draft)
 
 
 def lengths(name: str, seed: int) -> LengthController:
@@ -142,13 +144,13 @@ WARPS = [SamplingParams(1.0, None), SamplingParams(0.7, 2), SamplingParams(1.5, 
 @given(seed=st.integers(0, 500), vocab=st.integers(3, 4), warp=st.sampled_from(WARPS))
 def test_law_of_three_tokens(length: str, seed: int, vocab: int, warp: SamplingParams) -> None:
     decoder = pair(vocab, vocab, seed, remember=True)
-    decoder.length = lengths(length, seed)
+    decoder.config = replace(decoder.config, length=lengths(length, seed))
     assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
 
 
 def test_law_with_long_drafts_and_vocabulary_of_five() -> None:
     decoder = pair(5, 5, seed=3, remember=True)
-    decoder.length = lengths("fixed-3", 3)
+    decoder.config = replace(decoder.config, length=lengths("fixed-3", 3))
     warp = SamplingParams(1.0, 3)
     assert_same(decoder_law(decoder, warp, budget=5), target_law(decoder.target, warp))
 
@@ -156,7 +158,7 @@ def test_law_with_long_drafts_and_vocabulary_of_five() -> None:
 @pytest.mark.parametrize("draft_vocab", [3, 6])
 def test_law_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
     decoder = pair(4, draft_vocab, seed=5, remember=True)
-    decoder.length = Fixed(2)
+    decoder.config = replace(decoder.config, length=Fixed(2))
     warp = SamplingParams(1.0, None)
     assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
 
@@ -164,7 +166,7 @@ def test_law_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> N
 @pytest.mark.parametrize("length", ["fixed-2", "head"])
 def test_law_through_the_real_kv_cache(length: str) -> None:
     decoder = pair(3, 3, seed=7, remember=False)
-    decoder.length = lengths(length, 7)
+    decoder.config = replace(decoder.config, length=lengths(length, 7))
     warp = SamplingParams(1.0, 2)
     assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
 
@@ -271,10 +273,8 @@ def test_tree_verification_emits_the_target_law(
 def test_law_of_tree_drafts(name: str, tree: tuple[int, ...] | None, warp: SamplingParams) -> None:
     """The decoder's own loop, through caches in which a tree's path has closed up."""
     decoder = pair(3, 3, seed=11, remember=True)
-    decoder = SpeculativeDecoder(
-        decoder.target.model, decoder.drafts[0].model, verifier=name, tree=tree, length=None if tree else Fixed(2)
-    )
-    decoder.target, decoder.drafts = Remembering(decoder.target.model), [Remembering(decoder.drafts[0].model)]
+    length = None if tree else Fixed(2)
+    decoder = SpeculativeDecoder(decoder.target, decoder.drafts, verifier=name, tree=tree, length=length)
     assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
 
 
@@ -284,9 +284,8 @@ def test_law_of_tree_drafts(name: str, tree: tuple[int, ...] | None, warp: Sampl
 )
 def test_law_of_trees_of_two_drafts(tree: tuple[int, ...], warp: SamplingParams) -> None:
     one, other = pair(3, 3, seed=17, remember=False), pair(3, 3, seed=18, remember=False)
-    models = [one.drafts[0].model, other.drafts[0].model]
-    decoder = SpeculativeDecoder(one.target.model, models, verifier="spec-infer", tree=tree)
-    decoder.target, decoder.drafts = Remembering(one.target.model), [Remembering(model) for model in models]
+    models = [Remembering(one.drafts[0].model), Remembering(other.drafts[0].model)]
+    decoder = SpeculativeDecoder(Remembering(one.target.model), models, verifier="spec-infer", tree=tree)
     assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
 
 

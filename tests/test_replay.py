@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,13 +18,12 @@ from specpilot.controllers.lookup import Lookup, nothing
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.replay import replay
 from specpilot.data_gen.trace import END, Trace, trace
-from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
-from specpilot.infer.generation import Generation
+from specpilot.infer.models import CausalLM, TextReader
 from specpilot.infer.random_source import RandomSource
 
-from .enumeration import law
+from .enumeration import law, rounds
 from .test_lossless import pair
 from .tiny import make
 
@@ -47,8 +47,8 @@ class Looking(LengthController):
 
 
 def decoded(decoder: SpeculativeDecoder, warp: SamplingParams, budget: int, chance: RandomSource) -> Counters:
-    generation = Generation(list(PROMPT))
-    for _ in decoder.rounds(generation, warp, budget, chance):
+    generation, loop = rounds(decoder, PROMPT, warp, budget, chance)
+    for _ in loop:
         pass
     return _counters(generation.stats)
 
@@ -56,9 +56,9 @@ def decoded(decoder: SpeculativeDecoder, warp: SamplingParams, budget: int, chan
 def replayed(decoder: SpeculativeDecoder, warp: SamplingParams, budget: int, chance: RandomSource) -> Counters:
     text: list[int] = []
     while len(text) < budget and not (text and text[-1] in decoder.stop_tokens):
-        decoder.target.start(len(PROMPT) + budget)
-        logits, _ = decoder.target.forward(torch.tensor([[*PROMPT, *text]]), keep=1)
-        text.append(TokenDistribution.under(warp, logits[0]).sample(0, chance))
+        reader, prompt = TextReader.begin(decoder.target, PROMPT)
+        logits, _ = reader.read([*prompt, *text], keep=1)
+        text.append(TokenDistribution.from_logits(warp, logits).sample(0, chance))
     traced = trace(
         decoder.target, decoder.drafts[0], PROMPT, text, budget, warp, chance, frozenset(decoder.stop_tokens)
     )
@@ -79,7 +79,8 @@ RULES = [lambda: Fixed(2), lambda: CumulativeConfidence(0.5), lambda: Heuristic(
 @pytest.mark.parametrize("make_rule", RULES)
 def test_replaying_has_the_law_of_decoding(make_rule: Callable[[], LengthController], warp: SamplingParams) -> None:
     decoder = pair(3, 3, 4, remember=True)
-    decoder.length, decoder.stop_tokens = make_rule(), frozenset([1])
+    decoder.config = replace(decoder.config, length=make_rule())
+    decoder.stop_tokens = frozenset([1])
     budget = 5 if warp.top_k is not None else 4
     found = law(lambda chance: replayed(decoder, warp, budget, chance))
     expected = law(lambda chance: decoded(decoder, warp, budget, chance))
@@ -90,9 +91,9 @@ def test_replaying_has_the_law_of_decoding(make_rule: Callable[[], LengthControl
         assert found[counters] == pytest.approx(probability, abs=1e-9)
 
 
-def traced(seed: int = 0, budget: int = 24) -> tuple[CachedModel, CachedModel, list[int], Trace]:
+def traced(seed: int = 0, budget: int = 24) -> tuple[CausalLM, CausalLM, list[int], Trace]:
     sizes = {"layers": 2, "hidden": 16, "vocab": 40, "context": 128}
-    target, draft = (CachedModel(make(seed=seed + i, sharpness=3.0, **sizes).double()) for i in range(2))
+    target, draft = (CausalLM(make(seed=seed + i, sharpness=3.0, **sizes).double()) for i in range(2))
     chance = RandomSource(seed)
     text = [chance.pick([1.0] * 40) for _ in range(budget)]
     return target, draft, text, trace(target, draft, PROMPT, text, budget, SamplingParams(1.0, 8), chance, frozenset())
@@ -105,15 +106,15 @@ def test_what_is_traced_off_the_text_is_what_the_models_say_there() -> None:
     for _ in range(4):
         laws = []
         for model in (target, draft):
-            model.start(len(prefix))
-            logits, hidden = model.forward(torch.tensor([prefix]), keep=1)
-            laws.append(TokenDistribution.under(SamplingParams(1.0, 8), logits[0]))
+            reader, _ = TextReader.begin(model, prefix)
+            logits, hidden = reader.read(prefix, keep=1)
+            laws.append(TokenDistribution.from_logits(SamplingParams(1.0, 8), logits))
         token = found.tokens[node]
         (p,), (q,) = (each.of([token]) for each in laws)
         assert found.q[node] == pytest.approx(q)
         assert found.accept[node] == pytest.approx(min(1.0, p / q))
-        assert torch.allclose(found.states[node].double(), hidden[0, 0], atol=1e-6)
-        step = Step(1, token, q, laws[1].probabilities, logits[0], hidden[0], nothing)
+        assert torch.allclose(found.states[node].double(), hidden[0], atol=1e-6)
+        step = Step(1, token, q, laws[1].probabilities, logits, hidden, nothing)
         assert found.recalled[node] == Lookup([*prefix]).recall([token])
         assert found.said[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
         prefix.append(token)

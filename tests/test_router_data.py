@@ -19,7 +19,7 @@ from specpilot.data_gen.rollout import roll_out
 from specpilot.data_gen.router import RouterGenerator, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, router_manifest
 from specpilot.data_gen.settings import RouterData
-from specpilot.infer.cached_model import CachedModel
+from specpilot.infer.models import CausalLM
 
 from .tiny import byte_tokenizer, make, save_pair
 
@@ -85,7 +85,7 @@ def test_alignment_is_rouge_l(base: RouterData) -> None:
 @pytest.mark.parametrize("draft_vocab", [50, 64, 70])
 def test_overlap_of_rows_padded_apart(warp: SamplingParams, draft_vocab: int) -> None:
     """Whether or not the rollouts keep their distributions, and whichever model has more rows."""
-    target, draft = CachedModel(make("llama")), CachedModel(make("gpt2", vocab=draft_vocab))
+    target, draft = CausalLM(make("llama")), CausalLM(make("gpt2", vocab=draft_vocab))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(50, (n,), generator=generator).tolist() for n in (3, 9, 4)]
     uniforms = torch.rand(3, 6, generator=generator)

@@ -18,13 +18,10 @@ from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
 from specpilot.controllers.router import RandomRouter, Router, RouterConfig, RouterPolicy, SingleArm, save_router
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.arms import load_arms
-from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.early_exit import EarlyExit
-from specpilot.infer.encoder_decoder import cached
 from specpilot.infer.loading import load_model, load_tokenizer
-from specpilot.infer.random_source import RandomSource
-from specpilot.infer.routing import Routing, Way
+from specpilot.infer.models import CausalLM, EarlyExit, RaggedKVCache, Read, language_model
+from specpilot.infer.routing import ArmRuntime, Routing
 from transformers import PreTrainedModel
 
 from .test_lossless import assert_same, decoder_law, target_law
@@ -46,13 +43,13 @@ def routed(
     lean: bool = True,
 ) -> SpeculativeDecoder:
     """Two drafts, an early exit and nothing, as far as there are lengths for them."""
-    reader = cached(target)
-    ways = [Way([cached(draft)], length) for draft, length in zip(drafts, lengths, strict=False)]
+    reader = language_model(target)
+    runtimes = [ArmRuntime(language_model(draft), length) for draft, length in zip(drafts, lengths, strict=False)]
     if len(lengths) > len(drafts):
-        ways.append(Way([EarlyExit(reader, 1)], lengths[len(drafts)]))
+        runtimes.append(ArmRuntime(EarlyExit(reader, 1), lengths[len(drafts)]))
     if len(lengths) > len(drafts) + 1:
-        ways.append(Way([], Fixed(0)))
-    return SpeculativeDecoder(target, None, routing=Routing(reader, router, KINDS[: len(ways)], ways))
+        runtimes.append(ArmRuntime(None, Fixed(0)))
+    return SpeculativeDecoder(target, None, routing=Routing(reader, router, KINDS[: len(runtimes)], runtimes))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
@@ -64,7 +61,7 @@ def test_law_under_a_random_router(architecture: str, warp: SamplingParams) -> N
     drafts = [make(architecture, seed=seed, layers=1, sharpness=6.0, **sizes).double() for seed in (1003, 1004)]
     lengths = [Fixed(2), CumulativeConfidence(0.35), Fixed(2), Fixed(0)]
     decoder = routed(target, drafts, RandomRouter(4), lengths)
-    assert_same(decoder_law(decoder, warp, budget=4), target_law(CachedModel(target), warp))
+    assert_same(decoder_law(decoder, warp, budget=4), target_law(CausalLM(target), warp))
 
 
 class InTurn(Router):
@@ -73,14 +70,16 @@ class InTurn(Router):
     def __init__(self, arms: int) -> None:
         self.arms, self.calls = arms, 0
         self.learnt: list[tuple[int, float]] = []
+        self.seen: list[torch.Tensor] = []
 
     def weigh(self, embedding: torch.Tensor) -> list[float]:
         self.calls += 1
         self.embedding = embedding
+        self.seen.append(embedding)
         return [float(arm == (self.calls - 1) % self.arms) for arm in range(self.arms)]
 
     def learn(self, embedding: torch.Tensor, arm: int, rate: float) -> None:
-        assert embedding is self.embedding
+        assert any(embedding is seen for seen in self.seen)
         self.learnt.append((arm, rate))
 
 
@@ -129,14 +128,14 @@ def test_idle_drafts_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = routed(target, drafts, InTurn(4), [Fixed(3), Fixed(3), Fixed(2), Fixed(0)])
     assert decoder.routing is not None
     reads: dict[int, list[int]] = {}
-    plain = CachedModel.forward
+    plain = CausalLM.forward
 
-    def watched(model: CachedModel, tokens: torch.Tensor, **options: Any) -> Any:
-        reads.setdefault(id(model), []).append(tokens.shape[1])
-        return plain(model, tokens, **options)
+    def watched(model: CausalLM, cache: RaggedKVCache, new: Sequence[Read]) -> Any:
+        reads.setdefault(id(model), []).extend(len(read.tokens) for read in new)
+        return plain(model, cache, new)
 
-    monkeypatch.setattr(CachedModel, "forward", watched)
-    models = [way.drafts[0] if way.drafts else None for way in decoder.routing.ways]
+    monkeypatch.setattr(CausalLM, "forward", watched)
+    models = [runtime.model for runtime in decoder.routing.runtimes]
     prompt = list(range(1, 30))
     for arm, model in enumerate(models):
         reads.clear()
@@ -157,8 +156,8 @@ def test_a_certain_choice_is_no_toss() -> None:
             decoder.generate([1, 2], max_new_tokens=20, seed=seed).tokens
             == plain.generate([1, 2], max_new_tokens=20, seed=seed).tokens
         )
-    weights = Routing(decoder.target, RandomRouter(2), KINDS[:2], [Way([], Fixed(0))] * 2)
-    assert {weights.choose(torch.zeros(32), RandomSource(seed)) for seed in range(20)} == {0, 1}
+    drawn = routed(target, [draft, draft], RandomRouter(2), [Fixed(3), Fixed(3)])
+    assert {drawn.generate([1, 2], max_new_tokens=2, seed=seed).arm for seed in range(20)} == {0, 1}
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +167,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
     target, draft = save_pair(folder)
     model, tokenizer = load_model(target), load_tokenizer(target)
     loaded = load_arms(
-        [draft, "exit:1", "autoregressive"], CachedModel(model), tokenizer, exits=EarlyExit, dtype="float32",
+        [draft, "exit:1", "autoregressive"], CausalLM(model), tokenizer, dtype="float32",
         device="cpu",
     )  # fmt: skip
     config = RouterConfig(
@@ -190,7 +189,7 @@ def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
     decoder = SpeculativeDecoder.from_pretrained(target, router=router, length=["3", 2, "none"])
     assert decoder.routing is not None
     assert [arm.name for arm in decoder.routing.arms] == [draft, "exit:1", "autoregressive"]
-    assert [way.length.k for way in decoder.routing.ways] == [3, 2, 0]  # type: ignore[attr-defined]
+    assert [way.length.k for way in decoder.routing.runtimes] == [3, 2, 0]  # type: ignore[attr-defined]
     plain = SpeculativeDecoder.from_pretrained(target)
     prompt = "some words"
     expected = plain.generate(prompt, max_new_tokens=16, temperature=0).tokens

@@ -103,13 +103,12 @@ def test_the_decoder_learns_what_its_models_take(batched: bool, monkeypatch: pyt
     truth = CostModel(0.02, 0.09, 0.01)
     rule = RateOptimal(Even(), slower(truth, 0.5), adapt=True)
     fixed = RateOptimal(Even(), slower(truth, 0.5))
-    decoder = SpeculativeDecoder(target, draft, length=rule)
-    decoder.target, decoder.drafts = Timed(target, clock, 0.09, 0.01), [Timed(draft, clock, 0.02, 0.0)]
+    decoder = SpeculativeDecoder(Timed(target, clock, 0.09, 0.01), Timed(draft, clock, 0.02, 0.0), length=rule)
     monkeypatch.setattr(time, "perf_counter", clock)
     for seed in range(12):
         prompts = [[1, 2, 3], [4, 5, 6]]
         decoder.generate(prompts if batched else prompts[0], max_new_tokens=100, seed=seed)
-    decoder.length = fixed
+    decoder.config = replace(decoder.config, length=fixed)
     decoder.generate([1, 2, 3], max_new_tokens=50)
     monkeypatch.undo()
     assert rule.running is not None

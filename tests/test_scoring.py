@@ -16,7 +16,7 @@ from specpilot.bench.scoring.sandbox import Limits, passes
 from specpilot.bench.scoring.sql import extract_sql, run_query, sql_score
 from specpilot.controllers.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.encoder_decoder import cached
+from specpilot.infer.models import language_model
 
 from .tiny import make
 
@@ -32,7 +32,7 @@ def test_likelihood_is_the_models_own(architecture: str) -> None:
         else:
             logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
     expected = sum(float(row.log_softmax(-1)[token]) for row, token in zip(logits, tokens, strict=True))
-    found = likelihood(cached(model), prompt, tokens)
+    found = likelihood(language_model(model), prompt, tokens)
     assert found.tokens == 4
     assert found.log_p == pytest.approx(expected, abs=1e-3)
 

@@ -26,8 +26,8 @@ from transformers import PreTrainedModel
 
 from ..controllers.errors import InputError
 from ..data_gen.dataset import Row
-from ..infer.cached_model import CachedModel
-from ..infer.hidden import forward_with_hidden
+from ..infer.models import CausalLM
+from ..infer.models.hidden import forward_with_hidden
 from .features import FeatureCache
 from .loader import ResumableLoader
 from .settings import AcceptanceTraining
@@ -145,7 +145,7 @@ class AcceptanceData(pl.LightningDataModule):
             (stream, rows[start : start + size]) for stream, rows in streams for start in range(0, len(rows), size)
         ]
         if self.target_context:
-            model = CachedModel(draft)
+            model = CausalLM(draft)
             features = (self._after_target(model, rows) for _, rows in batches)
         else:
             features = (draft_features(draft, self.batch(stream, rows).to(draft.device)) for stream, rows in batches)
@@ -186,7 +186,7 @@ class AcceptanceData(pl.LightningDataModule):
             return np.ones(length, dtype=np.bool_)
         return from_draft(settings.seed, stream, row, length, self.mixing)
 
-    def _after_target(self, draft: CachedModel, rows: Sequence[int]) -> Tensor:
+    def _after_target(self, draft: CausalLM, rows: Sequence[int]) -> Tensor:
         """Hidden states (m, d) at every Y_i after X_<i."""
         states = []
         for index in rows:

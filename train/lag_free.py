@@ -29,10 +29,10 @@ from ..data_gen.dataset import read_manifest
 from ..data_gen.replay import Looked, replay
 from ..data_gen.trace import Trace, trace
 from ..data_gen.vocabulary import traceable
-from ..infer.cached_model import CachedModel
 from ..infer.decoder import stop_tokens_of
 from ..infer.generation import Stats
 from ..infer.loading import load_causal_lm, load_tokenizer
+from ..infer.models import CausalLM
 from ..infer.random_source import RandomSource
 from .acceptance_data import is_validation
 from .fitting import quiet_lightning
@@ -180,7 +180,7 @@ def train_lag_free(settings: LagFreeTraining, output: Path, *, overwrite: bool =
     )
     stop_tokens = stop_tokens_of(target, tokenizer)
     budget = max(manifest["settings"]["max_new_tokens"] for manifest in manifests)
-    models = CachedModel(target), CachedModel(draft)
+    models = CausalLM(target), CausalLM(draft)
     traces = trace_texts(*models, held_out[: settings.traced], budget, warp, stop_tokens)
     embedding = draft.get_output_embeddings().weight.detach().float().cpu()
     module = _fit(moments, validation, traces, embedding, settings, stop_tokens)
@@ -204,8 +204,8 @@ def train_lag_free(settings: LagFreeTraining, output: Path, *, overwrite: bool =
 
 
 def trace_texts(
-    target: CachedModel,
-    draft: CachedModel,
+    target: CausalLM,
+    draft: CausalLM,
     texts: Sequence[Text],
     budget: int,
     warp: SamplingParams,

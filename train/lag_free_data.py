@@ -25,7 +25,7 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import read_dataset, read_manifest
 from ..data_gen.on_policy import read_rounds
 from ..infer.distribution import TokenDistribution
-from ..infer.hidden import forward_with_hidden
+from ..infer.models.hidden import forward_with_hidden
 
 TOGETHER = 16  # texts read in one forward
 
@@ -139,7 +139,7 @@ def read_moments(
             text = texts[i]
             columns = torch.tensor(text.places, device=draft.device) + len(text.prompt_ids) - 1 - first
             scores = logits[row, columns]
-            q = TokenDistribution.under(warp, scores, vocab_size)
+            q = TokenDistribution.from_logits(warp, scores, vocab_size)
             said = all_said(q.of(text.tokens), text.tokens, q.probabilities, scores)
             recalled = look_up_all(text) if look_up else [NOTHING] * len(text.tokens)
             numbers = all_evidence(said, recalled, text.tokens)

@@ -23,9 +23,9 @@ from ..controllers.length import Step
 from ..controllers.lookup import nothing
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import Row, read_dataset
-from ..infer.cached_model import CachedModel
 from ..infer.distribution import TokenDistribution
 from ..infer.loading import load_causal_lm
+from ..infer.models import CausalLM
 from .acceptance_data import check_rows, is_validation
 from .target_context import read_target_context
 
@@ -73,7 +73,7 @@ def load_rows(folder: str) -> list[Row]:
     return [row for row in rows if row.x]
 
 
-def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> CachedModel:
+def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> CausalLM:
     """The draft a dataset was made with; ``name`` says where it is now, by default where it was.
 
     Raises:
@@ -82,12 +82,12 @@ def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> Ca
     draft = load_causal_lm(name or manifest["draft"], device=device)
     if model_fingerprint(draft) != manifest["fingerprint"]["draft"]:
         raise InputError(f"draft={name!r}: is not the one the data was made with ({manifest['draft']}); give that one")
-    return CachedModel(draft)
+    return CausalLM(draft)
 
 
 @torch.inference_mode()
 def read_positions(
-    draft: CachedModel, rows: Sequence[Row], warp: SamplingParams, vocab_size: int | None = None
+    draft: CausalLM, rows: Sequence[Row], warp: SamplingParams, vocab_size: int | None = None
 ) -> Positions:
     """Every position of ``rows``, in order; without those whose y the draft here could not have drawn, by rounding.
 
@@ -101,7 +101,7 @@ def read_positions(
     for row in track(rows, "positions", transient=True):
         logits, states = read_target_context(draft, row)
         for i, (token, chance) in enumerate(zip(row.y, row.p, strict=True)):
-            q = TokenDistribution.under(warp, logits[i : i + 1], vocab_size)
+            q = TokenDistribution.from_logits(warp, logits[i : i + 1], vocab_size)
             (probability,) = q.of([token])
             if probability == 0:
                 continue

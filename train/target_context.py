@@ -6,17 +6,15 @@ import torch
 from torch import Tensor
 
 from ..data_gen.dataset import Row
-from ..infer.cache import as_row
-from ..infer.cached_model import CachedModel
-from ..infer.tree_mask import TreeMask
+from ..infer.models import LanguageModel, TextReader, TreeMask
 
 
 @torch.inference_mode()
-def read_target_context(draft: CachedModel, row: Row) -> tuple[Tensor, Tensor]:
+def read_target_context(draft: LanguageModel, row: Row) -> tuple[Tensor, Tensor]:
     """Logits (T, V) behind q_i, and hidden states (T, d) at y_i, both after prompt and x_<i."""
     start, count = len(row.prompt_ids), len(row.x)
-    draft.start(start + 2 * count)
-    logits, _ = draft.forward(as_row([*row.prompt_ids, *row.x[:-1]], draft.device), keep=count)
+    reader, prompt = TextReader.begin(draft, row.prompt_ids, 2 * count)
+    logits, _ = reader.read([*prompt, *row.x[:-1]], keep=count)
     branches = TreeMask(start, [list(range(start, start + i)) for i in range(count)])
-    _, hidden = draft.forward(as_row(row.y, draft.device), branches=branches)
-    return logits[0], hidden[0]
+    _, hidden = reader.read(row.y, tree=branches)
+    return logits, hidden

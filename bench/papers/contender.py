@@ -7,8 +7,7 @@ from typing import Any
 
 from ...controllers.length import parse_rule
 from ...infer.decoder import SpeculativeDecoder
-from ...infer.draft_beam import Beams
-from ...infer.draft_tree import parse_expansions
+from ...infer.drafters import Beams, parse_expansions
 from ...infer.verify import LOSSY
 
 
@@ -30,17 +29,15 @@ class Contender:
 
     def decoder(self, pair: SpeculativeDecoder) -> SpeculativeDecoder:
         """On the models of ``pair`` and their packed weights: dozens of copies would not fit into memory."""
-        decoder = SpeculativeDecoder(
-            pair.target.model,
-            pair.drafts[0].model if self.drafts else None,
+        return SpeculativeDecoder(
+            pair.target,
+            pair.drafts[0] if self.drafts else None,
             pair.tokenizer,
             length=None if self.length is None else parse_rule(self.length),
             verifier=self.verifier,
             beams=None if self.beams is None else Beams(self.beams, self.argmax),
             tree=None if self.tree is None else parse_expansions(self.tree),
         )
-        decoder.target, decoder.drafts = pair.target, pair.drafts if self.drafts else []
-        return decoder
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

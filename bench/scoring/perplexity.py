@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ...infer.cache import as_row
-from ...infer.cached_model import CachedModel
+from ...infer.models import LanguageModel, TextReader
 from ..interval import interval
 
 
@@ -25,13 +24,11 @@ class Likelihood:
 
 
 @torch.inference_mode()
-def likelihood(target: CachedModel, prompt: list[int], tokens: list[int]) -> Likelihood:
-    """Of ``tokens`` after ``prompt`` under the model as it is: temperature 1, no top-k, no top-p. Empties its cache."""
-    begun = target.begin(prompt)
-    text = [*begun, *tokens]
-    target.start(len(text))
-    logits, _ = target.forward(as_row(text[:-1], target.device), keep=len(tokens))
-    laws = logits[0].double().log_softmax(-1)  # (N, V)
+def likelihood(target: LanguageModel, prompt: list[int], tokens: list[int]) -> Likelihood:
+    """Of ``tokens`` after ``prompt`` under the model as it is: temperature 1, no top-k, no top-p."""
+    reader, begun = TextReader.begin(target, prompt, len(tokens))
+    logits, _ = reader.read([*begun, *tokens[:-1]], keep=len(tokens))
+    laws = logits.double().log_softmax(-1)  # (N, V)
     said = torch.tensor(tokens, device=laws.device).unsqueeze(1)
     return Likelihood(float(laws.gather(1, said).sum()), len(tokens))
 

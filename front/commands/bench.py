@@ -201,8 +201,7 @@ def profile(settings: Workload, *, length: int = 5) -> None:
 
     console, _ = _begin(settings)
     decoder, prompts = load(settings)
-    decoder.length = Fixed(length)
-    result = measure(decoder, prompts, settings.sampling)
+    result = measure(decoder, prompts, settings.sampling | {"length": Fixed(length)})
     for label, part in result["parts"].items():
         console.print(f"{part['share']:6.1%} {part['calls']:7d} × {part['microseconds']:7.1f} µs  {label}")
     console.print(f"{result['rest_share']:6.1%}                       the loop around them")
@@ -250,9 +249,9 @@ def otm(
     import torch
 
     from ..bench.otm import coins, models, plot_otm, uniforms
-    from ..infer.cache import as_row
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.machine import versions
+    from ..infer.models import TextReader
     from ..infer.prompting import encode_prompt
     from ..infer.quiet import quiet
 
@@ -262,11 +261,10 @@ def otm(
     size = min(decoder.target.vocab_size, decoder.drafts[0].vocab_size)
     laws = []
     for model in (decoder.target, *decoder.drafts):
-        text = as_row(model.begin(ids), model.device)
-        model.start(text.shape[1])
+        reader, text = TextReader.begin(model, ids)
         with torch.inference_mode():
-            logits, _ = model.forward(text, keep=1)
-        laws.append(logits[0, -1, :size].double().softmax(-1))
+            logits, _ = reader.read(text, keep=1)
+        laws.append(logits[-1, :size].double().softmax(-1))
     p, q = laws
     result = {"uniforms": uniforms(), "coins": coins(), "models": models(p, q), "pair": f"{target} + {draft}"}
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -340,7 +338,7 @@ def questions(
     from ..controllers.fingerprint import PairFingerprint
     from ..data_gen.tasks import load_questions
     from ..infer.decoder import SpeculativeDecoder
-    from ..infer.draft_beam import Beams
+    from ..infer.drafters import Beams
     from ..infer.machine import machine
 
     console, progress = _begin(settings)
@@ -365,7 +363,7 @@ def questions(
     )
     tokenizer = drafting.tokenizer
     assert tokenizer is not None
-    plain = SpeculativeDecoder(drafting.target.model, None, tokenizer)
+    plain = SpeculativeDecoder(drafting.target, None, tokenizer)
     meter = Meter(counters(drafting.target.device.type))
     idle = meter.idle_watts()
     common = {

@@ -85,7 +85,7 @@ def generate(
     text = _read(prompt)
 
     from ..infer.decoder import SpeculativeDecoder
-    from ..infer.draft_beam import Beams
+    from ..infer.drafters import Beams
     from ..infer.quiet import quiet
     from ..infer.text_stream import TextStream
 

@@ -19,6 +19,7 @@ from .block import block
 from .k_seq import k_seq
 from .mcss import mcss
 from .mtad import mtad
+from .mtjd import mtjd
 from .otm import otm
 from .spec_infer import spec_infer
 from .token_wise import token_wise
@@ -36,6 +37,7 @@ VERIFIERS: dict[str, Verifier] = {
     "typical": typical,
     "bild": bild,
     "mtad": mtad,
+    "mtjd": mtjd,
 }
 LOSSY = frozenset({"typical", "bild", "mtad", "mtjd"})
 SELECTIONS: dict[str, Selection] = {"spec-infer": spec_infer, "mcss": mcss, "k-seq": k_seq, "otm": otm}
@@ -72,4 +74,4 @@ def parse_verifier(spec: str) -> tuple[str, Verifier]:
         return name, VERIFIERS[name]
     if name in SELECTIONS:
         return name, partial(verify_tree, select=SELECTIONS[name])
-    raise InputError(f"verifier={spec!r}: choose one of {', '.join([*VERIFIERS, *SELECTIONS, 'mtjd'])}")
+    raise InputError(f"verifier={spec!r}: choose one of {', '.join([*VERIFIERS, *SELECTIONS])}")

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..distribution import TokenDistribution
 from ..draft import Draft
+from ..models.tree_mask import ancestors_of
 from ..random_source import RandomSource
-from ..tree_mask import ancestors_of
 from .verdict import Verdict
 
 # (p (V,), proposals, their draft laws (k, V), chance) → a token whose law is p

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ...data_gen.dataset import replacing
-from ...infer.cached_model import CachedModel
+from ...infer.models import CausalLM, Read
 from .corpus import Packed
 
 TOP = 50  # what the shipped models are sampled from
@@ -50,14 +50,16 @@ class Taught:
 
 
 @torch.inference_mode()
-def teach(target: CachedModel, text: Packed, path: Path) -> Taught:
+def teach(target: CausalLM, text: Packed, path: Path) -> Taught:
     """Let the target read ``text``; kept in ``path`` and read back from there."""
     if not path.exists():
         probabilities, tokens = [], []
         for start in track(range(0, len(text.tokens), BATCH), f"the target reads {path.stem}"):
-            target.start(text.tokens.shape[1])
-            logits, _ = target.forward(text.tokens[start : start + BATCH])
-            values, ids = logits.topk(TOP)
+            chunk = text.tokens[start : start + BATCH].tolist()
+            cache = target.new_cache()
+            reads = [Read(row, target.begin(cache, row, tokens, 0), len(tokens)) for row, tokens in enumerate(chunk)]
+            logits, _ = target.forward(cache, reads)
+            values, ids = logits.view(len(chunk), -1, logits.shape[-1]).topk(TOP)
             probabilities.append(values.float().softmax(-1).bfloat16())
             tokens.append(ids.short())  # vocabularies up to 32,767
         with replacing(path) as temporary:

@@ -12,14 +12,14 @@ from rich.progress import track
 from ...controllers.sampling import SamplingParams
 from ...data_gen.dataset import replacing
 from ...data_gen.rollout import roll_out
-from ...infer.cached_model import CachedModel
+from ...infer.models import CausalLM
 
 CHUNK = 512
 BATCH = 64
 
 
 def sample_outputs(
-    model: CachedModel,
+    model: CausalLM,
     prompts: dict[str, list[int]],
     folder: Path,
     *,

@@ -29,8 +29,8 @@ from transformers import (
 from ...controllers.errors import InputError
 from ...data_gen.bank import bank
 from ...data_gen.dataset import replacing
-from ...infer.cached_model import CachedModel
 from ...infer.loading import load_causal_lm
+from ...infer.models import CausalLM
 from ...infer.prompting import encode_prompt
 from .agreement import measure_agreement
 from .card import write_card
@@ -204,7 +204,7 @@ class Recipe:
         ids = {p.id: encode_prompt(self.tokenizer, p.prompt, chat=True) for p in chosen}
         asked = {f"{p.id}/{turn}": ids[p.id] for p in chosen for turn in range(settings.bank_answers)}
         answers = self._sample({id: prompt for id, prompt in asked.items() if len(prompt) <= self.room}, "bank-outputs")
-        target = CachedModel(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16"))
+        target = CausalLM(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16"))
         taught = {}
         for name, domains in self._groups().items():
             part = [answers[id] for id in answers if BANK_DOMAINS[id.partition("-")[0]] in domains]
@@ -215,7 +215,7 @@ class Recipe:
     def _sample(self, prompts: dict[str, list[int]], folder: str) -> dict[str, tuple[list[int], int]]:
         """The target's continuations of ``prompts``, encoded; kept in ``work/folder``."""
         outputs = sample_outputs(
-            CachedModel(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")),  # as it was trained
+            CausalLM(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")),  # as it was trained
             prompts,
             self.work / folder,
             budget=self.settings.rollout_tokens,
@@ -228,7 +228,7 @@ class Recipe:
         """What the target thinks of some text and of its own outputs, for each specialist and for the rest."""
         self.console.rule("the target's distributions")
         settings = self.settings
-        target = CachedModel(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16"))
+        target = CausalLM(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16"))
         text = _in_turn(_groups(self.train, lambda d: d.source))
         text = text[: _how_many([len(self.encoded[d.id][0]) for d in text], settings.distil_text)]
         taught = {}

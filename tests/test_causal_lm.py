@@ -1,4 +1,4 @@
-"""The cached model against plain transformers forwards: chunks, rollbacks, and the lean path beside the general one."""
+"""Decoder-only models against plain transformers forwards: chunks, rollbacks, the lean path beside the general one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
-from specpilot.infer import packed_linear
-from specpilot.infer.cached_model import CachedModel
-from specpilot.infer.lean_llama import LeanLlama
-from specpilot.infer.tree_mask import TreeMask, ancestors_of
+from specpilot.infer.models import CausalLM, Read, TextReader, TreeMask, ancestors_of, packed_linear
+from specpilot.infer.models.lean_llama import LeanLlama
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
 from .tiny import ALIBI, ARCHITECTURES, make
 
 
-def reference(model: CachedModel, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def reference(model: CausalLM, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     output = model.model(input_ids=text, output_hidden_states=True, use_cache=False)
     return output.logits, output.hidden_states[-1]
 
@@ -31,37 +29,53 @@ def reference(model: CachedModel, text: torch.Tensor) -> tuple[torch.Tensor, tor
 @given(steps=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3)), min_size=1, max_size=6), batch=st.integers(1, 2))
 def test_chunks_and_rollbacks(architecture: str, lean: bool, steps: list[tuple[int, int]], batch: int) -> None:
     """Read n tokens, forget r, again and again: always the logits of the text that is left."""
-    model = CachedModel(make(architecture))
+    model = CausalLM(make(architecture))
     assert (model.lean is not None) == (architecture == "llama")
     if not lean:
         model.lean = None
     generator = torch.Generator().manual_seed(len(steps))
-    model.start(64)
+    cache = model.new_cache()
+    for row in range(batch):
+        cache.add(row, 0)
     text = torch.empty(batch, 0, dtype=torch.long)
     with torch.inference_mode():
         for read, forget in steps:
             new = torch.randint(64, (batch, read), generator=generator)
             text = torch.cat([text, new], 1)
-            logits, hidden = model.forward(new)
+            logits, hidden = (
+                part.view(batch, read, -1)
+                for part in model.forward(cache, [Read(row, new[row].tolist(), read) for row in range(batch)])
+            )
             expected, expected_hidden = reference(model, text)
             torch.testing.assert_close(logits, expected[:, -read:], rtol=1e-4, atol=1e-4)
             if architecture != "opt":  # whose hidden_states come before the projection that its head reads after
                 torch.testing.assert_close(hidden, expected_hidden[:, -read:], rtol=1e-4, atol=1e-4)
             kept = max(0, text.shape[1] - forget)
             text = text[:, :kept]
-            model.crop(kept)
-            assert model.length == kept
+            for row in range(batch):
+                cache.crop_text(row, kept)
+                assert cache.length(row) == kept
 
 
-def read_tree(model: CachedModel, nodes: list[int], above: list[list[int]], reads: list[int]) -> torch.Tensor:
-    """(1, N, V) logits of the nodes, read after the cache's text so many at a time."""
-    trunk = model.length
+def read_in_chunks(model: CausalLM, text: torch.Tensor, chunks: list[int]) -> list[torch.Tensor]:
+    """Logits (B, n, V) of each chunk of the rows of ``text`` (B, N), read together."""
+    cache = model.new_cache()
+    for row in range(len(text)):
+        cache.add(row, text.shape[1])
+    found = []
+    for part in text.split(chunks, 1):
+        logits, _ = model.forward(cache, [Read(row, tokens.tolist(), len(tokens)) for row, tokens in enumerate(part)])
+        found.append(logits.view(*part.shape, -1))
+    return found
+
+
+def read_tree(reader: TextReader, nodes: list[int], above: list[list[int]], reads: list[int]) -> torch.Tensor:
+    """(N, V) logits of the nodes, read after the cache's text so many at a time."""
+    trunk = reader.length
     columns = [[trunk + ancestor for ancestor in row] for row in above]
-    parts = zip(torch.tensor([nodes]).split(reads, 1), itertools.accumulate(reads), strict=True)
-    forwards = [
-        model.forward(part, branches=TreeMask(trunk, columns[end - part.shape[1] : end]))[0] for part, end in parts
-    ]
-    return torch.cat(forwards, 1)
+    ends = list(itertools.accumulate(reads))
+    parts = [(end - count, end) for count, end in zip(reads, ends, strict=True)]
+    return torch.cat([reader.read(nodes[a:b], tree=TreeMask(trunk, columns[a:b]))[0] for a, b in parts])
 
 
 def test_paths_of_a_tree() -> None:
@@ -74,25 +88,25 @@ def test_paths_of_a_tree() -> None:
 @pytest.mark.parametrize("reads", [[6], [2, 3, 1]])
 def test_a_tree_at_once_or_by_levels(architecture: str, lean: bool, reads: list[int]) -> None:
     """Every node's logits are those of its own path, read alone; and a path that is kept is as if read alone."""
-    model = CachedModel(make(architecture))
+    model = CausalLM(make(architecture))
     if not lean:
         model.lean = None
     trunk, nodes, parents = [5, 9, 3], [7, 8, 7, 1, 2, 6], [-1, -1, 0, 0, 1, 3]
     above = [ancestors_of(parents, node) for node in range(len(nodes))]
-    model.start(16)
     with torch.inference_mode():
-        model.forward(torch.tensor([trunk]))
-        logits = read_tree(model, nodes, above, reads)
+        reader, _ = TextReader.begin(model, trunk)
+        reader.read(trunk)
+        logits = read_tree(reader, nodes, above, reads)
         for node in range(len(nodes)):
             path = [*trunk, *(nodes[n] for n in above[node]), nodes[node]]
             expected, _ = reference(model, torch.tensor([path]))
-            torch.testing.assert_close(logits[0, node], expected[0, -1], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(logits[node], expected[0, -1], rtol=1e-4, atol=1e-4)
         kept = [0, 3, 5]
-        model.keep(3, [3 + node for node in kept])
-        assert model.length == 6
-        logits, _ = model.forward(torch.tensor([[4, 4]]))
+        reader.keep(3, [3 + node for node in kept])
+        assert reader.length == 6
+        logits, _ = reader.read([4, 4])
         expected, _ = reference(model, torch.tensor([[*trunk, *(nodes[n] for n in kept), 4, 4]]))
-        torch.testing.assert_close(logits[0], expected[0, -2:], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(logits, expected[0, -2:], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("rope", ["default", "linear", "llama3"])
@@ -111,12 +125,11 @@ def test_lean_llama_equals_transformers(rope: str, kv_heads: int) -> None:
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        model = CachedModel(LlamaForCausalLM(config).double().eval())
+        model = CausalLM(LlamaForCausalLM(config).double().eval())
     assert model.lean is not None
     text = torch.randint(50, (2, 40), generator=torch.Generator().manual_seed(0))
-    model.start(40)
     with torch.inference_mode():
-        parts = [model.forward(chunk)[0] for chunk in text.split([7, 1, 20, 12], 1)]
+        parts = read_in_chunks(model, text, [7, 1, 20, 12])
         # transformers normalises in float32 even where the model is float64: that is the difference allowed
         torch.testing.assert_close(torch.cat(parts, 1), model.model(input_ids=text).logits, rtol=0, atol=1e-6)
 
@@ -138,13 +151,12 @@ def test_lean_llama_rounds_no_worse_than_transformers(
     with torch.inference_mode():
         truth = exact(input_ids=text).logits
         for dtype in (torch.float32, torch.bfloat16):
-            model = CachedModel(deepcopy(exact).to(dtype=dtype))
+            model = CausalLM(deepcopy(exact).to(dtype=dtype))
             errors = {}
             for path in (model.lean, None):
                 assert path is not None or "lean" in errors
                 model.lean = path
-                model.start(40)
-                logits = torch.cat([model.forward(part)[0] for part in text.split(chunks, 1)], 1)
+                logits = torch.cat(read_in_chunks(model, text, chunks), 1)
                 errors["general" if path is None else "lean"] = float((logits - truth).square().mean().sqrt())
             assert errors["lean"] < 1.5 * errors["general"]
 
@@ -175,4 +187,4 @@ def test_lean_llama_is_for_what_it_knows() -> None:
 def test_models_that_cannot_be_rolled_back_are_refused() -> None:
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1}
     with pytest.raises(InputError, match="mamba: its recurrent state cannot be rolled back"):
-        CachedModel(MambaForCausalLM(MambaConfig(**sizes)))
+        CausalLM(MambaForCausalLM(MambaConfig(**sizes)))

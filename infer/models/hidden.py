@@ -1,7 +1,8 @@
-"""One forward that gives logits and the hidden state they were computed from."""
+"""One forward that gives logits and the hidden states they were computed from, in any number of threads."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,11 +22,17 @@ def forward_with_hidden(
     collect every layer at every position to get it.)
     """
     captured: list[Tensor] = []
+    thread = threading.get_ident()
 
-    def keep(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+    def capture(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         captured.append(arguments[0])
 
-    handle = model.get_output_embeddings().register_forward_pre_hook(keep)
+    def capture_here(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if threading.get_ident() == thread:  # another thread's forward calls this hook as well
+            captured.append(arguments[0])
+
+    # The compiler cannot trace the question which thread it is.
+    handle = model.get_output_embeddings().register_forward_pre_hook(capture_here if call is None else capture)
     try:
         logits = (model if call is None else call)(**inputs).logits
     finally:

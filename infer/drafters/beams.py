@@ -16,14 +16,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..controllers.errors import InputError
-from ..controllers.sampling import SamplingParams, require_finite
-from .cache import as_row
-from .cached_model import CachedModel
-from .distribution import TokenDistribution
-from .draft import NO_DRAFT, Draft
-from .random_source import RandomSource
-from .tree_mask import TreeMask
+from ...controllers.errors import InputError
+from ...controllers.sampling import SamplingParams, require_finite
+from ..distribution import TokenDistribution
+from ..draft import NO_DRAFT, Draft
+from ..models import TextReader, TreeMask
+from ..random_source import RandomSource
 
 MOST_BEAMS = 64
 
@@ -79,7 +77,7 @@ class Beam:
 
 
 def draft_beams(
-    model: CachedModel,
+    reader: TextReader,
     unread: list[int],
     beams: Beams,
     length: int,
@@ -92,8 +90,8 @@ def draft_beams(
     """The beam of the largest joint probability, as a chain of up to ``length`` tokens that ends with a stop token.
 
     Args:
-        model: what drafts, or MTJD's target; its cache holds all but the ``unread`` last tokens of the text so far. It
-            will hold the draft's tokens but the last after them.
+        reader: what drafts, or MTJD's target; it has read all but the ``unread`` last tokens of the text so far.
+            Afterwards it has read the draft's tokens but the last as well.
     """
     if length < 1:
         return NO_DRAFT
@@ -104,20 +102,20 @@ def draft_beams(
         if not live or n_forwards == length:
             break
         if n_forwards == 0:
-            logits, _ = model.forward(as_row(unread, model.device), keep=1)
-            trunk = model.length
+            logits, _ = reader.read(unread, keep=1)
+            trunk = reader.length
         else:
             branches = TreeMask(trunk, [beam.columns for beam in live])
-            first = model.length
-            logits, _ = model.forward(as_row([beam.tokens[-1] for beam in live], model.device), branches=branches)
+            first = reader.length
+            logits, _ = reader.read([beam.tokens[-1] for beam in live], tree=branches)
             live = [
                 Beam(beam.tokens, beam.laws, [*beam.columns, first + row], beam.log_q) for row, beam in enumerate(live)
             ]
         n_forwards += 1
         ended = [beam for beam in found if _ended(beam, stop_tokens)]
-        found = _spread(live, ended, TokenDistribution.under(warp, logits[0], vocab_size), beams, chance)
+        found = _spread(live, ended, TokenDistribution.from_logits(warp, logits, vocab_size), beams, chance)
     best = max(found, key=lambda beam: beam.log_q)
-    model.keep(trunk, best.columns)
+    reader.keep(trunk, best.columns)
     return Draft(best.tokens, best.laws, list(range(-1, len(best.tokens) - 1)), n_forwards)
 
 

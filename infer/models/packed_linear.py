@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .machine import processor
+from ..machine import processor
 
 FEW = 150_000  # multiplications below which entering oneDNN costs more than the product itself
 # Longer inputs are filled up to a multiple of so many rows: oneDNN generates code for every number of rows it meets,

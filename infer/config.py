@@ -1,0 +1,144 @@
+"""How to decode: every choice, and every check of which choices go together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from ..controllers.errors import InputError
+from ..controllers.length import Fixed, LengthController, Oracle
+from ..controllers.sampling import SamplingParams
+from .drafters import Beams, parse_expansions
+from .verify import SELECTIONS, Verifier, parse_verifier
+from .verify.otm import MOST, unknowns
+
+JOINT = ("mtad", "mtjd")  # rules whose sequences are searched by beams
+LENGTH = 4  # tokens a draft, where nothing else is said
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The choices of a decoder.
+
+    Attributes:
+        drafts: how many draft models there are; 0 with a router, whose arms have their own.
+        length: when to stop drafting a chain; None: four tokens, or nothing without a draft.
+        verifier: the verification rule, with its threshold where it has one.
+        beams: how MTAD's drafts and MTJD's steps are searched; None: four beams, drawn.
+        tree: children at each level of a tree draft; None drafts chains.
+        routed: a router chooses between arms for each prompt.
+
+    Raises:
+        InputError: two of them do not go together, or one is out of range.
+    """
+
+    drafts: int = 0
+    length: LengthController | None = None
+    verifier: str = "token-wise"
+    beams: Beams | None = None
+    tree: tuple[int, ...] | None = None
+    routed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tree is not None:
+            parse_expansions("x".join(map(str, self.tree)))
+        if self.tree is not None and self.rule not in SELECTIONS:
+            raise InputError(
+                f"verifier={self.verifier!r}: judges one chain; a tree needs one of {', '.join(SELECTIONS)}, which "
+                "choose from several proposals"
+            )
+        if self.routed:
+            self._check_routed()
+        elif self.tree is not None:
+            self._check_tree(self.tree)
+        if self.drafts > 1 and (self.tree is None or self.rule != "spec-infer"):
+            raise InputError(
+                f"draft: {self.drafts} of them can only feed one tree, and only spec-infer judges proposals of "
+                "different laws; give tree=… and verifier='spec-infer', or one draft"
+            )
+        self._check_joint()
+        nothing_to_stop = not (self.drafts or self.routed or self.rule == "mtjd" or self.length is None)
+        if nothing_to_stop and not (isinstance(self.length, Fixed) and self.length.k == 0):
+            raise InputError(
+                "length: without a draft model there is nothing to stop; name one, or leave the length out"
+            )
+
+    def _check_routed(self) -> None:
+        if self.drafts or self.length is not None or self.tree is not None:
+            raise InputError("routing: its arms have drafts and lengths of their own, and draft chains; leave them out")
+        if self.rule in JOINT:
+            raise InputError(f"verifier={self.verifier!r}: a router's arms draft chains; leave the router out")
+
+    def _check_tree(self, tree: tuple[int, ...]) -> None:
+        if not self.drafts:
+            raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")
+        if self.length is not None:
+            raise InputError("tree and length: a tree's shape is its length; give one of them")
+
+    def _check_joint(self) -> None:
+        if self.rule not in JOINT:
+            if self.beams is not None:
+                raise InputError(
+                    f"beams: only {' and '.join(JOINT)} search; verifier={self.rule!r} does not, leave them out"
+                )
+            return
+        if self.rule == "mtad" and not self.drafts:
+            raise InputError(
+                "verifier='mtad': it judges a draft model's beams; name a draft, or take 'mtjd' without one"
+            )
+        if self.rule == "mtjd" and self.drafts:
+            raise InputError(
+                "verifier='mtjd': the target decodes alone; leave the draft out (null), or take 'mtad' with it"
+            )
+        if self.length is not None and not isinstance(self.length, Fixed):
+            raise InputError(f"length: verifier={self.rule!r} takes a number of tokens a step, no rule of stopping")
+        if self.length is not None and self.length.k < 1:
+            raise InputError(f"length={self.length.k}: verifier={self.rule!r} needs at least one token a step")
+
+    @cached_property
+    def rule(self) -> str:
+        """The verifier's name without its threshold."""
+        return parse_verifier(self.verifier)[0]
+
+    @cached_property
+    def verify(self) -> Verifier:
+        return parse_verifier(self.verifier)[1]
+
+    @cached_property
+    def stopping(self) -> LengthController:
+        """``length``, or what it is by default."""
+        if self.length is not None:
+            return self.length
+        return Fixed(LENGTH if self.drafts or self.rule in JOINT else 0)
+
+    @cached_property
+    def search(self) -> Beams | None:
+        """How sequences are searched; None where no rule searches."""
+        return (self.beams or Beams()) if self.rule in JOINT else None
+
+    @property
+    def joint_length(self) -> int:
+        """γ of MTAD, K of MTJD."""
+        assert isinstance(self.stopping, Fixed)
+        return self.stopping.k
+
+    @property
+    def oracle(self) -> bool:
+        return isinstance(self.stopping, Oracle)
+
+    def check_sampling(self, sampling: SamplingParams, vocab_size: int) -> None:
+        """Refuse sampling under which the rule or its beams cannot work; V = ``vocab_size`` is the target's.
+
+        Raises:
+            InputError: optimal transport would have too many unknowns, or beams are wider than the support.
+        """
+        proposals = prod(self.tree or (1,))
+        tokens = min(sampling.support or vocab_size, vocab_size)
+        if self.rule == "otm" and unknowns(tokens, proposals) > MOST:
+            raise InputError(
+                f"verifier='otm' with {proposals} proposals over {tokens} tokens: too large a linear program; "
+                "take a smaller top_k or tree"
+            )
+        if self.search is not None:
+            self.search.check_warp(sampling, vocab_size)

@@ -1,0 +1,75 @@
+"""Chain drafts: one token after another, until the length controller, the budget or a stop token ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ...controllers.errors import InputError
+from ...controllers.length import MAX_DRAFT, Step
+from ...controllers.lookup import Recalled
+from ..distribution import TokenDistribution, distributions
+from ..draft import NO_DRAFT, Draft
+from ..models import Read
+from .base import ModelDrafter
+
+if TYPE_CHECKING:
+    from ..request import Request
+
+
+class Chain:
+    """One request's chain while it is drafted.
+
+    Args:
+        unread: what the draft model reads next; empty if it cannot.
+
+    Attributes:
+        drafting: whether another token is wanted.
+    """
+
+    def __init__(self, request: Request, unread: list[int]) -> None:
+        self.request, self.unread = request, unread
+        self.longest = min(MAX_DRAFT, request.max_draft)
+        self.tokens: list[int] = []
+        self.laws: list[TokenDistribution] = []
+        self.drafting = bool(unread) and self.longest > 0 and request.length.start_round()
+
+    def add(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
+        """Draw the next token from ``q``, made of ``logits`` (1, V), which come from ``hidden`` (1, d)."""
+        request = self.request
+        token = q.sample(0, request.rng)
+        self.tokens.append(token)
+        self.laws.append(q)
+        self.unread = [token]
+        self.drafting = (
+            len(self.tokens) < self.longest
+            and token not in request.stop_tokens
+            and request.length.observe(
+                Step(len(self.tokens), token, q.of([token])[0], q.probabilities, logits, hidden, self._recall)
+            )
+        )
+
+    def _recall(self) -> Recalled:
+        return self.request.ngrams.recall(self.tokens)
+
+    def draft(self) -> Draft:
+        return Draft.chain(self.tokens, self.laws) if self.tokens else NO_DRAFT
+
+
+class ChainDrafter(ModelDrafter):
+    """A draft model's chains; requests that have stopped wait for the others of the round."""
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        chains = [Chain(request, self.unread(request)) for request in requests]
+        while drafting := [chain for chain in chains if chain.drafting]:
+            logits, hidden = self.model.forward(self.cache, [Read(chain.request, chain.unread) for chain in drafting])
+            sampling = [chain.request.sampling for chain in drafting]
+            q = distributions(sampling, logits, [1] * len(drafting), self.vocab_size)
+            for row, chain in enumerate(drafting):
+                try:
+                    chain.add(q[row], logits[row : row + 1], hidden[row : row + 1])
+                except InputError as error:  # this request's alone
+                    chain.request.error, chain.drafting = error, False
+        return [chain.draft() for chain in chains]

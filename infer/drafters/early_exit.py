@@ -1,0 +1,43 @@
+"""Chains drafted by the target's first layers, in the target's own cache: the target overwrites what they wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..draft import Draft
+from ..models import EarlyExit, RaggedKVCache
+from .chain import ChainDrafter
+
+if TYPE_CHECKING:
+    from ..request import Request
+
+
+class EarlyExitDrafter(ChainDrafter):
+    """Reads nothing that the target has not read, and leaves the cache as it was.
+
+    Args:
+        cache: the target's.
+    """
+
+    def __init__(self, model: EarlyExit, vocab_size: int, cache: RaggedKVCache) -> None:
+        super().__init__(model, vocab_size)
+        self.cache = cache
+
+    def start(self, requests: Sequence[Request]) -> None:
+        pass
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        drafts = super().propose(requests)
+        for request in requests:
+            self.cache.crop_text(request, len(request.text) - 1)
+        return drafts
+
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+        pass
+
+    def release(self, request: Request) -> None:
+        pass
+
+    def clear(self) -> None:
+        pass

@@ -1,0 +1,50 @@
+"""Chains for the oracle, which is told where on the target's greedy text the draft agrees with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...controllers.length import Oracle
+from ..models import LanguageModel, TextReader
+from .chain import ChainDrafter
+
+if TYPE_CHECKING:
+    from ..request import Request
+
+
+class OracleDrafter(ChainDrafter):
+    """Informs each request's :class:`~specpilot.controllers.length.Oracle` when it joins."""
+
+    def __init__(self, model: LanguageModel, vocab_size: int, target: LanguageModel) -> None:
+        super().__init__(model, vocab_size)
+        self.target = target
+
+    def start(self, requests: Sequence[Request]) -> None:
+        super().start(requests)
+        for request in requests:
+            assert isinstance(request.length, Oracle)
+            request.length.agrees = greedy_agreement(
+                self.target, self.model, request.prompt, request.budget, request.stop_tokens
+            )
+
+
+@torch.inference_mode()
+def greedy_agreement(
+    target: LanguageModel, draft: LanguageModel, prompt: list[int], budget: int, stop_tokens: frozenset[int]
+) -> list[bool]:
+    """Whether, after the first i tokens of the target's greedy text after ``prompt``, both choose the same next."""
+    reader, text = TextReader.begin(target, prompt, budget)
+    unread, said = text, list[int]()
+    while len(said) < budget and not (said and said[-1] in stop_tokens):
+        logits, _ = reader.read(unread, keep=1)
+        said.append(int(logits[-1].argmax()))
+        unread = said[-1:]
+    if max([*prompt, *text, *said]) >= draft.vocab_size:
+        return []  # text the draft has no embedding for: it will not be asked
+    reader, text = TextReader.begin(draft, prompt, len(said))
+    logits, _ = reader.read([*text, *said[:-1]], keep=len(said))
+    guesses: list[int] = logits[:, : target.vocab_size].argmax(-1).tolist()
+    return [guess == token for guess, token in zip(guesses, said, strict=True)]

@@ -1,0 +1,48 @@
+"""Several draft models that feed one tree, each with branches of its own (SpecInfer, Miao et al. 2024, §3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..draft import Draft, merge
+from .base import Drafter
+
+if TYPE_CHECKING:
+    from ..request import Request
+
+
+class SeveralDrafters(Drafter):
+    """Joins the drafts of its ``parts`` at their root."""
+
+    def __init__(self, parts: Sequence[Drafter]) -> None:
+        self.parts = parts
+        self.own: dict[Request, list[Draft]] = {}  # of each part, in the present round
+
+    def start(self, requests: Sequence[Request]) -> None:
+        for part in self.parts:
+            part.start(requests)
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        each = [part.propose(requests) for part in self.parts]
+        self.own = {request: [drafts[i] for drafts in each] for i, request in enumerate(requests)}
+        return [merge(drafts) for drafts in self.own.values()]
+
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+        kept = [draft.tokens[node] for node in path]
+        for part, own in zip(self.parts, self.own[request], strict=True):
+            part.commit(request, own, own.follow(kept))
+
+    def release(self, request: Request) -> None:
+        self.own.pop(request, None)
+        for part in self.parts:
+            part.release(request)
+
+    def draft_limit(self, length: int) -> int | None:
+        limits = [limit for part in self.parts if (limit := part.draft_limit(length)) is not None]
+        return min(limits, default=None)
+
+    def clear(self) -> None:
+        self.own = {}
+        for part in self.parts:
+            part.clear()

@@ -1,0 +1,126 @@
+"""Tree drafts: several children at each node, a level's nodes read in one forward (SpecTr, Appendix E; SpecInfer)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...controllers.errors import InputError
+from ..distribution import TokenDistribution, distributions
+from ..draft import NO_DRAFT, Draft
+from ..models import LanguageModel, Read, TreeMask, ancestors_of
+from ..verify.mcss import without
+from .base import ModelDrafter
+
+if TYPE_CHECKING:
+    from ..request import Request
+
+MOST_NODES = 256
+
+
+def parse_expansions(spec: str) -> tuple[int, ...]:
+    """``"3x2x1"`` → (3, 2, 1): children of the root, of each of those, and so on. ``"4x1x1"`` is four chains of three.
+
+    Raises:
+        InputError: not such a list of positive numbers, or a tree of more than 256 nodes.
+    """
+    parts = spec.lower().split("x")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"tree={spec!r}: give the children at each level, as in '3x2x1'")
+    expansions = tuple(int(part) for part in parts)
+    if count_nodes(expansions) > MOST_NODES:
+        raise InputError(f"tree={spec!r}: {count_nodes(expansions)} nodes; take at most {MOST_NODES}")
+    return expansions
+
+
+def count_nodes(expansions: tuple[int, ...]) -> int:
+    """Nodes of a full tree."""
+    total, level = 0, 1
+    for factor in expansions:
+        level *= factor
+        total += level
+    return total
+
+
+class Growth:
+    """One request's tree while it is drafted, level by level.
+
+    Attributes:
+        level: the nodes whose children are drawn next, -1 for the root; empty when the tree is done.
+    """
+
+    def __init__(self, request: Request, unread: list[int]) -> None:
+        self.request, self.unread = request, unread
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.laws: list[TokenDistribution] = []
+        self.n_forwards = 0
+        self.level = [-1] if unread and request.max_draft > 0 else []
+
+    def read(self) -> Read:
+        """What the draft model reads for the next level."""
+        if self.level == [-1]:
+            return Read(self.request, self.unread)
+        trunk = len(self.request.text)
+        above = [[trunk + node for node in ancestors_of(self.parents, node)] for node in self.level]
+        tokens = [self.tokens[node] for node in self.level]
+        return Read(self.request, tokens, len(tokens), TreeMask(trunk, above))
+
+    def grow(self, q: TokenDistribution, children: int, *, replacement: bool) -> None:
+        """Draw ``children`` of each node of the level from its row of ``q``."""
+        self.n_forwards += 1
+        coming: list[int] = []
+        rows: list[int] = []
+        for row, node in enumerate(self.level):
+            left = q.probabilities[row]
+            for _ in range(children):
+                choice = self.request.rng.sample(left)
+                coming.append(len(self.tokens))
+                self.tokens.append(q.token(row, choice))
+                self.parents.append(node)
+                rows.append(row)
+                if not replacement:
+                    left = without(left, choice)
+                    if not bool(left.any()):
+                        break
+        self.laws.append(q.take(rows))
+        ended = all(self.tokens[node] in self.request.stop_tokens for node in coming)
+        self.level = [] if ended or self.n_forwards == self.request.max_draft else coming
+
+    def draft(self) -> Draft:
+        return Draft(self.tokens, self.laws, self.parents, self.n_forwards) if self.tokens else NO_DRAFT
+
+
+class TreeDrafter(ModelDrafter):
+    """Trees of one shape; the levels of all requests are read together.
+
+    Args:
+        expansions: children of every node, by level.
+        replacement: whether siblings are drawn independently, or each from what its elder siblings have left.
+    """
+
+    def __init__(
+        self, model: LanguageModel, vocab_size: int, expansions: tuple[int, ...], *, replacement: bool
+    ) -> None:
+        super().__init__(model, vocab_size)
+        self.expansions, self.replacement = expansions, replacement
+
+    def room(self, request: Request) -> int:
+        return request.budget + count_nodes(self.expansions)
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        trees = [Growth(request, self.unread(request)) for request in requests]
+        for children in self.expansions:
+            growing = [tree for tree in trees if tree.level]
+            if not growing:
+                break
+            reads = [tree.read() for tree in growing]
+            logits, _ = self.model.forward(self.cache, reads)
+            sampling = [tree.request.sampling for tree in growing]
+            levels = distributions(sampling, logits, [read.keep for read in reads], self.vocab_size)
+            for tree, q in zip(growing, levels, strict=True):
+                try:
+                    tree.grow(q, children, replacement=self.replacement)
+                except InputError as error:  # this request's alone
+                    tree.request.error, tree.level = error, []
+        return [tree.draft() for tree in trees]

@@ -1,0 +1,82 @@
+"""Which drafter a configuration asks for. Requests of one drafter share its forwards, so each is made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from .config import DecoderConfig
+from .drafters import (
+    Autoregressive,
+    BeamDrafter,
+    ChainDrafter,
+    Drafter,
+    EarlyExitDrafter,
+    JointDrafter,
+    OracleDrafter,
+    SeveralDrafters,
+    TreeDrafter,
+)
+from .engine import Engine
+from .models import EarlyExit, LanguageModel
+from .request import Arm
+from .routing import Routing
+
+
+class Drafting:
+    """The drafters of one engine.
+
+    Args:
+        drafts: the draft models; none with ``routing``, whose arms have their own.
+    """
+
+    def __init__(self, engine: Engine, drafts: Sequence[LanguageModel], routing: Routing | None) -> None:
+        self.engine, self.drafts, self.routing = engine, drafts, routing
+        self._made: dict[Hashable, Drafter] = {}
+
+    def arms(self, config: DecoderConfig) -> list[Arm]:
+        """The ways to draft that requests under ``config`` choose between; one without a router."""
+        if self.routing is None:
+            return [Arm(self._drafter(config), config.stopping)]
+        return [Arm(self._of_model(runtime.model), runtime.length) for runtime in self.routing.runtimes]
+
+    def _drafter(self, config: DecoderConfig) -> Drafter:
+        size = self.engine.target.vocab_size
+        if config.rule == "mtjd":
+            beams, length = config.search, config.joint_length
+            assert beams is not None
+            return self._once(
+                ("joint", beams, length), lambda: JointDrafter(self.engine.target, self.engine.cache, beams, length)
+            )
+        if not self.drafts:
+            return self._of_model(None)
+        (first, *_) = self.drafts
+        if config.search is not None:
+            beams, length = config.search, config.joint_length
+            return self._once(("beams", beams, length), lambda: BeamDrafter(first, size, beams, length))
+        if config.tree is not None:
+            return self._tree(config.tree, replacement=config.rule != "mcss")
+        if config.oracle:
+            return self._once("oracle", lambda: OracleDrafter(first, size, self.engine.target))
+        return self._of_model(first)
+
+    def _tree(self, tree: tuple[int, ...], *, replacement: bool) -> Drafter:
+        size = self.engine.target.vocab_size
+
+        def make() -> Drafter:
+            parts = [TreeDrafter(model, size, tree, replacement=replacement) for model in self.drafts]
+            return parts[0] if len(parts) == 1 else SeveralDrafters(parts)
+
+        return self._once(("tree", tree, replacement), make)
+
+    def _of_model(self, model: LanguageModel | None) -> Drafter:
+        size = self.engine.target.vocab_size
+        if model is None:
+            return self._once(None, Autoregressive)
+        if isinstance(model, EarlyExit):
+            return self._once(model, lambda: EarlyExitDrafter(model, size, self.engine.cache))
+        return self._once(model, lambda: ChainDrafter(model, size))
+
+    def _once(self, key: Hashable, make: Callable[[], Drafter]) -> Drafter:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]

@@ -1,0 +1,270 @@
+"""A decoder-only model of transformers behind the model protocol.
+
+Three ways to read, all with the same result. *One text, token after token*: the model's own masks and positions do. A
+*ragged* forward of several texts or of a tree: one padded batch with positions and masks of ours (:mod:`.masks`). And
+*row by row*, for models that count positions by the cache's columns or take no such masks: a forward for each text,
+and a tree as a batch of its paths, which needs no mask at all.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ...controllers.errors import InputError
+from .base import LanguageModel, Read
+from .hidden import forward_with_hidden
+from .kv_cache import RaggedKVCache
+from .lean_llama import LeanLlama
+from .longrope import TokenKVCache, longrope_switch
+from .masks import as_scores, layer_masks, mask_types, positions_of
+from .tree_mask import TreeMask
+
+MASKED_ATTENTION = ("eager", "sdpa")  # implementations that take a mask of scores
+# Their attention counts positions by the cache's columns: ALiBi off the padding mask, or Llama 4's temperature tuning.
+COLUMN_COUNTING = frozenset({"bloom", "mpt", "llama4", "llama4_text"})
+AGREE = 0.02  # of the logits' standard deviation: rounding stays far below, a mask that is not followed far above
+
+
+class CausalLM(LanguageModel):
+    """A decoder-only model.
+
+    Attributes:
+        model: transformers' own.
+        layers: how many it has.
+        lean: a faster forward of the same weights on the CPU, where there is one.
+
+    Raises:
+        InputError: the model is an encoder-decoder, keeps a recurrent state that cannot be rolled back, has a type of
+            attention that is not known here, or is in training mode.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._check(model)
+        self.model = model
+        self.name = model.config.model_type
+        embedding = model.get_output_embeddings().weight  # (V, d)
+        self.device: torch.device = model.device
+        config = model.config.get_text_config(decoder=True)
+        self.layers: int = config.num_hidden_layers
+        # Absent where positions are not embedded (ALiBi): then there is no limit, but for MPT's own.
+        self.context = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
+        self.vocab_size, self.hidden_size = int(embedding.shape[0]), int(embedding.shape[1])
+        self.switch = longrope_switch(config)
+        accepted = inspect.signature(model.forward).parameters
+        self._keeps_logits = "logits_to_keep" in accepted
+        self._takes_positions = "position_ids" in accepted
+        self._types = mask_types(config)
+        self.lean = LeanLlama(model) if LeanLlama.fits(model) else None
+        self.call: Callable[..., Any] | None = None  # the compiled form
+
+    @torch.inference_mode()
+    def compile(self) -> None:
+        """Pass the model's forward through ``torch.compile``; where that fails or gains nothing, a warning says why."""
+        if self.lean is not None:
+            warnings.warn(f"compile: {self.name} has a lean forward here, which compiling does not beat", stacklevel=4)
+            return
+        # Shapes as they come: a graph for every length of the text would never stop compiling.
+        self.call = torch.compile(self.model, dynamic=True)
+        try:
+            cache = self.new_cache()
+            cache.add(0, 8)
+            for n in (2, 1, 2):  # tried now, not in the middle of a text; the prompt, then one token, then several
+                self.forward(cache, [Read(0, [0] * n)])
+        except RuntimeError as error:  # which all of the compiler's own errors are
+            self.call = None
+            reason = str(error).strip().splitlines()[0]
+            warnings.warn(f"compile: {self.name} could not be compiled and is not ({reason})", stacklevel=4)
+
+    @staticmethod
+    def _check(model: PreTrainedModel) -> None:
+        kind = model.config.model_type
+        if model.config.is_encoder_decoder:
+            raise InputError(f"{kind}: an encoder-decoder model; a causal (decoder-only) language model is needed")
+        if model._is_stateful:
+            raise InputError(f"{kind}: its recurrent state cannot be rolled back after a rejection")
+        if mask_types(model.config.get_text_config(decoder=True)) is None:
+            types = sorted(set(model.config.get_text_config(decoder=True).layer_types))
+            raise InputError(
+                f"{kind}: layers of types {', '.join(types)}; only full, sliding and chunked attention can be rolled "
+                "back exactly"
+            )
+
+    def new_cache(self) -> RaggedKVCache:
+        return RaggedKVCache(self.layers) if self.switch is None else TokenKVCache(self.layers)
+
+    def begin(self, cache: RaggedKVCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
+        cache.add(text, len(prompt) + reserve)
+        return list(prompt)
+
+    @cached_property
+    def ragged(self) -> bool:
+        """Whether texts of several lengths and trees can share a forward; found out by comparing small forwards."""
+        if self.lean is not None:
+            return True
+        counts_columns = self.name in COLUMN_COUNTING or (self.name == "falcon" and self.model.config.alibi)
+        if not self._takes_positions or counts_columns:
+            return False
+        return self.model.config._attn_implementation in MASKED_ATTENTION and self._follows_masks()
+
+    @torch.inference_mode()
+    def _follows_masks(self) -> bool:
+        """Whether a tree under our masks gives what its path gives alone, and every type of layer heeds its mask."""
+        prompt, path = [t % self.vocab_size for t in (3, 1, 4)], [t % self.vocab_size for t in (1, 5)]
+        cache = self.new_cache()
+        for text in ("plain", "tree", "blind"):
+            cache.add(text, 8)
+        plain, _ = self._read_one(cache, Read("plain", [*prompt, *path]))
+        _ = self._read_one(cache, Read("tree", prompt))
+        tree = TreeMask.of_parents(3, [-1, -1, 1])  # a node beside the path's two
+        try:
+            seen, _ = self._read_ragged(cache, [Read("tree", [path[1], *path], tree=tree)])
+            if not _agree(seen, plain):
+                return False
+            assert self._types is not None
+            cache.crop_text("tree", 3)
+            for name in self._types.sizes:
+                blind, _ = self._read_ragged(cache, [Read("tree", [path[1], *path], tree=tree)], blind=name)
+                cache.crop_text("tree", 3)
+                if len(self._types.sizes) > 1 and _agree(blind, seen):
+                    return False
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+            return False  # it takes no such masks
+        return True
+
+    def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+        if self.switch is not None:
+            return self._read_by_factors(cache, reads, self.switch)
+        return self._forward(cache, reads)
+
+    def _forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+        if self.lean is not None:
+            cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
+            result = self.lean.forward(cache, reads)
+            cache.end_forward()
+            return result
+        if len(reads) == 1 and reads[0].tree is None:
+            return self._read_one(cache, reads[0])
+        if self.ragged:
+            return self._read_ragged(cache, reads)
+        results = [
+            self._read_one(cache, read) if read.tree is None else self._read_paths(cache, read, read.tree)
+            for read in reads
+        ]
+        return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])
+
+    def _read_by_factors(self, cache: RaggedKVCache, reads: Sequence[Read], switch: int) -> tuple[Tensor, Tensor]:
+        """Longrope: texts on both sides of the switch take turns; one that crosses it is read again from its start."""
+        assert isinstance(cache, TokenKVCache)
+        sides: dict[bool, list[int]] = {}
+        actual = []
+        for i, read in enumerate(reads):
+            past, count = cache.length(read.text), len(read.tokens)
+            known = cache.tokens[read.text]
+            end = past + count if read.tree is None else max(read.tree.positions(), default=past) + 1
+            sides.setdefault(end > switch, []).append(i)
+            again = past > 0 and (read.text in cache.long) != (end > switch)
+            if again:
+                cache.crop_text(read.text, 0)
+            actual.append(replace(read, tokens=[*known, *read.tokens]) if again else read)
+            cache.note(read.text, actual[-1].tokens, long=end > switch)
+        results: dict[int, tuple[Tensor, Tensor]] = {}
+        for places in sides.values():
+            logits, hidden = self._forward(cache, [actual[i] for i in places])
+            counts = [actual[i].keep for i in places]
+            results |= dict(zip(places, zip(logits.split(counts), hidden.split(counts), strict=True), strict=True))
+        ordered = [results[i] for i in range(len(reads))]
+        return torch.cat([logits for logits, _ in ordered]), torch.cat([hidden for _, hidden in ordered])
+
+    def _read_one(self, cache: RaggedKVCache, read: Read) -> tuple[Tensor, Tensor]:
+        """One text, token after token: the model's own masks."""
+        cache.start_forward([read.text], [len(read.tokens)])
+        logits, hidden = self._run(cache, torch.tensor([read.tokens], dtype=torch.long), read.keep)
+        cache.end_forward()
+        return logits[0], hidden[0]
+
+    def _read_ragged(
+        self, cache: RaggedKVCache, reads: Sequence[Read], blind: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A padded batch, aligned at the right; ``blind`` names a layer type whose tokens see themselves alone."""
+        assert self._types is not None
+        plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
+        n, keep = plan.new, max(read.keep for read in reads)
+        tokens = torch.zeros(plan.high - plan.low, n, dtype=torch.long)
+        picked = []
+        for read in reads:
+            row = cache.rows[read.text] - plan.low
+            tokens[row, n - len(read.tokens) :] = torch.tensor(read.tokens, dtype=torch.long)
+            picked += [row * keep + place for place in range(keep - read.keep, keep)]
+        masks = layer_masks(self._types, plan, reads, cache)
+        if blind is not None:
+            masks[blind] = masks[blind] & (masks[blind].cumsum(-1) == masks[blind].sum(-1, keepdim=True))
+        scores = {name: as_scores(mask, self.model.dtype, self.device) for name, mask in masks.items()}
+        mask = scores if self._types.by_type else next(iter(scores.values()))
+        logits, hidden = self._run(cache, tokens, keep, mask, positions_of(plan, reads, cache))
+        cache.end_forward()
+        logits, hidden = logits.flatten(0, 1), hidden.flatten(0, 1)
+        if picked == list(range(len(logits))):
+            return logits, hidden
+        index = torch.tensor(picked, device=logits.device)
+        return logits[index], hidden[index]
+
+    def _read_paths(self, cache: RaggedKVCache, read: Read, tree: TreeMask) -> tuple[Tensor, Tensor]:
+        """The batch form of a tree: each path down to a leaf is a row, with a copy of what it sees of the cache."""
+        first = cache.length(read.text)  # the column of the first new token
+        nodes = first + len(read.tokens) - len(tree.above)  # and of the first node
+        paths = [[*range(tree.trunk), *path] for path in tree.paths(nodes)] or [list(range(tree.trunk))]
+        cached = [[column for column in path if column < first] for path in paths]
+        new = [[column - first for column in path if column >= first] for path in paths]
+        past, width = len(cached[0]), max(map(len, new))
+        assert all(len(row) == past for row in cached), "new tokens at different depths below the cached ones"
+        # What fills a shorter row up comes after its leaf, where nobody looks.
+        tokens = torch.tensor([[read.tokens[place] for place in row + row[-1:] * (width - len(row))] for row in new])
+        spread = cache.spread(read.text, cached, past + width)
+        spread.start_forward(list(range(len(paths))), [width] * len(paths))
+        logits, hidden = self._run(spread, tokens, width)
+        spread.end_forward()
+
+        # Tokens that several paths share were read in each of them, alike: any will do.
+        places = {node: (row, place) for row, nodes in enumerate(new) for place, node in enumerate(nodes)}
+        rows, columns = torch.tensor([places[node] for node in range(len(places))]).unbind(1)
+        cache.append_from(read.text, spread, rows, past + columns)
+        rows, columns = rows[-read.keep :].to(logits.device), columns[-read.keep :].to(logits.device)
+        return logits[rows, columns], hidden[rows, columns]
+
+    def _run(
+        self,
+        cache: RaggedKVCache,
+        tokens: Tensor,
+        keep: int,
+        mask: Tensor | dict[str, Tensor] | None = None,
+        positions: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Transformers' own forward, on rows of ``cache`` that its plan names: (B, keep, V) and (B, keep, d)."""
+        inputs: dict[str, Any] = {"input_ids": tokens.to(self.device), "past_key_values": cache, "use_cache": True}
+        if self._keeps_logits:
+            inputs["logits_to_keep"] = keep
+        if mask is not None:
+            inputs["attention_mask"] = mask
+        if positions is not None:
+            inputs["position_ids"] = positions.to(self.device)
+        if self.call is None or cache.plan.starts[0] == 0:  # a prompt is read once, and is no small work
+            logits, hidden = forward_with_hidden(self.model, **inputs)
+        else:
+            cache.mark_dynamic()
+            logits, hidden = forward_with_hidden(self.model, self.call, **inputs)
+        return logits[:, -keep:], hidden[:, -keep:]
+
+
+def _agree(found: Tensor, expected: Tensor) -> bool:
+    """Whether logits (1, V) are the same but for rounding."""
+    difference = (found.float() - expected.float()).abs().max()
+    return bool(difference <= AGREE * expected.float().std())

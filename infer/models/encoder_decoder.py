@@ -1,0 +1,132 @@
+"""Encoder-decoders of the T5 family: the prompt is encoded once, and it is the decoder's text that is speculated on.
+
+To the engine such a model is one whose text begins with the decoder's start token. The family's relative positions are
+counted by the cache's columns, so texts are read row by row, and a tree as a batch of its paths.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+from ...controllers.errors import InputError
+from .causal_lm import CausalLM
+from .hidden import forward_with_hidden
+from .kv_cache import RaggedKVCache
+
+FAMILY = ("t5", "mt5", "umt5", "longt5")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An encoded prompt.
+
+    Attributes:
+        encoded: (1, S, d) the encoder's output.
+        crossed: the decoder layers' keys and values of it, filled by the first forward, once for the whole text.
+    """
+
+    encoded: Tensor
+    crossed: DynamicCache
+
+
+class SourceKVCache(RaggedKVCache):
+    """A decoder's cache, and the source of each text."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__(layers)
+        self.sources: dict[Hashable, Source] = {}
+
+    def remove(self, text: Hashable) -> None:
+        super().remove(text)
+        del self.sources[text]
+
+    def spread(self, text: Hashable, columns: Sequence[Sequence[int]], reserve: int) -> RaggedKVCache:
+        spread = super().spread(text, columns, reserve)
+        assert isinstance(spread, SourceKVCache)
+        spread.sources = dict.fromkeys(range(len(columns)), self.sources[text])
+        return spread
+
+
+class EncoderDecoder(CausalLM):
+    """A model of the T5 family.
+
+    Raises:
+        InputError: the model is of another family, or names no token that its decoder starts from.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        start = model.generation_config.decoder_start_token_id
+        if start is None:
+            raise InputError(f"{self.name}: generation_config.decoder_start_token_id is not set; the T5 family's is 0")
+        self.start_token: int = start
+        self.layers = model.config.num_decoder_layers
+        self.context = None  # positions are relative: n_positions is what it was trained on, no limit
+
+    @staticmethod
+    def _check(model: PreTrainedModel) -> None:
+        if model.config.model_type not in FAMILY:
+            raise InputError(
+                f"{model.config.model_type}: of the encoder-decoder models only {', '.join(FAMILY)} are supported"
+            )
+
+    def compile(self) -> None:
+        """Not done, and a warning says so: the compiler would make a graph of the pair of caches for every prompt."""
+        warnings.warn(f"compile: {self.name} is decoded as it is: its cache is a pair of them", stacklevel=4)
+
+    def new_cache(self) -> RaggedKVCache:
+        return SourceKVCache(self.layers)
+
+    @torch.inference_mode()
+    def begin(self, cache: RaggedKVCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
+        """Encode ``prompt``; the text begins with the decoder's start token."""
+        assert isinstance(cache, SourceKVCache)
+        tokens = torch.tensor([prompt], dtype=torch.long, device=self.device)
+        encoded = self.model.get_encoder()(input_ids=tokens).last_hidden_state
+        cache.add(text, 1 + reserve)
+        cache.sources[text] = Source(encoded, DynamicCache())
+        return [self.start_token]
+
+    def embed(self, cache: RaggedKVCache, text: Hashable, hidden: Tensor) -> Tensor:
+        """The mean of the encoder's output over the prompt's tokens, (d,)."""
+        assert isinstance(cache, SourceKVCache)
+        return cache.sources[text].encoded[0].mean(0)
+
+    def _run(
+        self,
+        cache: RaggedKVCache,
+        tokens: Tensor,
+        keep: int,
+        mask: Tensor | dict[str, Tensor] | None = None,
+        positions: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        assert isinstance(cache, SourceKVCache)
+        rows = len(tokens)
+        source = cache.sources[cache.texts[cache.plan.low]]  # of several rows: paths of one text
+        crossed = source.crossed if rows == 1 else _repeated(source.crossed, rows)
+        logits, hidden = forward_with_hidden(
+            self.model,
+            decoder_input_ids=tokens.to(self.device),
+            encoder_outputs=(source.encoded.expand(rows, -1, -1),),
+            past_key_values=EncoderDecoderCache(cache, crossed),
+            use_cache=True,
+        )
+        return logits[:, -keep:], hidden[:, -keep:]
+
+
+def _repeated(crossed: DynamicCache, rows: int) -> DynamicCache:
+    """Keys and values of one row for each of several, as views to read from; empty where nothing has been read yet."""
+    repeated = DynamicCache()
+    for index, layer in enumerate(crossed.layers):
+        keys, values = layer.keys, layer.values
+        assert keys is not None
+        assert values is not None
+        repeated.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), index)
+    return repeated

@@ -1,0 +1,279 @@
+"""A KV cache of several texts, each in a row of its own and of its own length.
+
+Text r has its token i in row r, column i: positions are columns, there are no holes, and a row is rolled back by
+setting its length. Texts join and leave between two forwards: the last row moves into the place of one that leaves.
+The columns beyond a row's length hold whatever was written there; masks hide them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+COMPACT_AT = 4  # buffers this many times as wide as their texts need are made smaller
+
+
+@dataclass
+class WritePlan:
+    """Where one forward writes its keys and values, and how many columns it reads.
+
+    Attributes:
+        low, high: the rows of the forward, [low, high).
+        starts: each row's length before the forward.
+        counts: how many new tokens each row has, 0 for a row that only stands between others.
+        width: columns that attention reads: the longest row after the forward.
+        aligned: all rows have the same length and number of new tokens: one slice holds what is written.
+    """
+
+    low: int
+    high: int
+    starts: list[int]
+    counts: list[int]
+    width: int
+    aligned: bool
+    indices: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def new(self) -> int:
+        """The most new tokens of a row."""
+        return max(self.counts)
+
+    def padded(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Rows (B, 1) and columns (B, n) of new tokens aligned at the right; padding goes to the column ``width``."""
+        if device not in self.indices:
+            n = self.new
+            columns = torch.full((self.high - self.low, n), self.width)
+            for row, (start, count) in enumerate(zip(self.starts, self.counts, strict=True)):
+                columns[row, n - count :] = torch.arange(start, start + count)
+            rows = torch.arange(self.low, self.high).unsqueeze(1)
+            self.indices[device] = rows.to(device), columns.to(device)
+        return self.indices[device]
+
+
+class RaggedLayer(CacheLayerMixin):
+    """Keys and values of one layer, (rows, H, columns, D); attention sees a view of the rows and columns in use."""
+
+    is_sliding = False  # windows come from the masks, which count token positions
+    is_croppable = True
+
+    def __init__(self, cache: RaggedKVCache) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.cache = cache
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys, self.values = self._buffer(key_states), self._buffer(value_states)
+        self.is_initialized = True
+
+    def _buffer(self, states: Tensor) -> Tensor:
+        """Zeros, not whatever memory held: what a mask hides is multiplied by zero, and must not be NaN."""
+        heads, size = states.shape[1], states.shape[-1]
+        return states.new_zeros(self.cache.n_rows, heads, self.cache.n_columns, size)
+
+    def fit(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Have buffers of the size that the cache asks for, with what they held before."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            return
+        assert self.keys is not None
+        assert self.values is not None
+        rows, _, columns, _ = self.keys.shape
+        if rows == self.cache.n_rows and columns == self.cache.n_columns:
+            return
+        kept = min(rows, self.cache.n_rows), min(columns, self.cache.n_columns)
+        old_keys, old_values = self.keys, self.values
+        self.keys, self.values = self._buffer(old_keys), self._buffer(old_values)
+        for new, old in ((self.keys, old_keys), (self.values, old_values)):
+            new[: kept[0], :, : kept[1]] = old[: kept[0], :, : kept[1]]
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write (B, H, n, D) where the cache's plan says; return views of what attention reads, (B, H, width, D)."""
+        self.fit(key_states, value_states)
+        assert self.keys is not None
+        assert self.values is not None
+        plan = self.cache.plan
+        if plan.aligned:
+            start, n = plan.starts[0], plan.new
+            keys, values = self.read()
+            keys.narrow(2, start, n).copy_(key_states)
+            values.narrow(2, start, n).copy_(value_states)
+            return keys, values
+        rows, columns = plan.padded(key_states.device)
+        self.keys[rows, :, columns] = key_states.transpose(1, 2)
+        self.values[rows, :, columns] = value_states.transpose(1, 2)
+        return self.read()
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of the plan's rows and columns, (B, H, width, D) each."""
+        assert self.keys is not None
+        assert self.values is not None
+        plan = self.cache.plan
+        keys, values = self.keys, self.values
+        if plan.high - plan.low < len(keys):
+            keys, values = keys[plan.low : plan.high], values[plan.low : plan.high]
+        return keys.narrow(2, 0, plan.width), values.narrow(2, 0, plan.width)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.cache.plan.starts[0]  # asked where all rows of a forward have one length
+
+    def get_max_length(self) -> int:
+        return -1  # the buffer's end is not a limit of the model's: models read a limit here as "static cache"
+
+    def move_row(self, source: int, place: int, length: int) -> None:
+        for buffer in (self.keys, self.values):
+            if buffer is not None:
+                buffer[place, :, :length] = buffer[source, :, :length]
+
+    def move_columns(self, row: int, start: int, columns: Tensor) -> None:
+        for buffer in (self.keys, self.values):
+            assert buffer is not None
+            # The right side is a copy before anything is written.
+            buffer[row, :, start : start + len(columns)] = buffer[row][:, columns.to(buffer.device)]
+
+    def reset(self) -> None:
+        self.keys = self.values = None
+        self.is_initialized = False
+
+
+class RaggedKVCache(Cache):
+    """Texts by key, each in a row; one :class:`RaggedLayer` for each layer of a decoder.
+
+    Attributes:
+        n_rows, n_columns: sizes of the buffers, or what they will be resized to by the next forward.
+        plan: what the present forward writes and reads.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self.own = [RaggedLayer(self) for _ in range(layers)]
+        super().__init__(layers=list(self.own))
+        self.texts: list[Hashable] = []  # by row
+        self.rows: dict[Hashable, int] = {}
+        self.lengths: list[int] = []  # by row
+        self.reserved: list[int] = []  # by row
+        self.n_rows = self.n_columns = 0
+        self.plan = WritePlan(0, 0, [0], [0], 0, True)
+
+    def add(self, text: Hashable, reserve: int) -> None:
+        """Begin a text; make room for ``reserve`` tokens of it, though it may grow longer."""
+        assert text not in self.rows
+        self.rows[text] = len(self.texts)
+        self.texts.append(text)
+        self.lengths.append(0)
+        self.reserved.append(reserve)
+        self.n_rows = max(self.n_rows, len(self.texts))
+        self._set_columns()
+
+    def remove(self, text: Hashable) -> None:
+        """End a text; the last row takes its place. Without texts the cache holds no memory."""
+        row, last = self.rows.pop(text), len(self.texts) - 1
+        if row != last:
+            if self.lengths[last]:
+                for layer in self.own:
+                    layer.move_row(last, row, self.lengths[last])
+            self.texts[row], self.lengths[row] = self.texts[last], self.lengths[last]
+            self.reserved[row] = self.reserved[last]
+            self.rows[self.texts[row]] = row
+        for values in (self.texts, self.lengths, self.reserved):
+            values.pop()
+        if not self.texts:
+            self.n_rows = self.n_columns = 0
+            for layer in self.own:
+                layer.reset()
+        else:
+            self._set_columns()
+
+    def _set_columns(self) -> None:
+        needed = max(*self.reserved, *self.lengths) + 1  # one more, for padding
+        if needed > self.n_columns or needed * COMPACT_AT < self.n_columns:
+            self.n_columns = needed
+
+    def clear(self) -> None:
+        """End all texts."""
+        for text in self.texts[::-1]:  # so that no row moves
+            self.remove(text)
+
+    def length(self, text: Hashable) -> int:
+        """Tokens of ``text`` in the cache."""
+        return self.lengths[self.rows[text]]
+
+    def crop_text(self, text: Hashable, length: int) -> None:
+        """Forget all but the first ``length`` tokens of ``text``."""
+        row = self.rows[text]
+        assert 0 <= length <= self.lengths[row]
+        self.lengths[row] = length
+
+    def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
+        """Of ``text`` keep the first ``length`` columns and ``columns``, a path of a tree, which close up behind."""
+        row = self.rows[text]
+        assert all(length <= column < self.lengths[row] for column in columns)
+        if list(columns) != list(range(length, length + len(columns))):
+            index = torch.tensor(columns)
+            for layer in self.own:
+                layer.move_columns(row, length, index)
+        self.lengths[row] = length + len(columns)
+
+    def start_forward(self, texts: Sequence[Hashable], counts: Sequence[int]) -> WritePlan:
+        """Plan a forward that appends ``counts`` tokens to ``texts``; made good by :meth:`end_forward`."""
+        rows = [self.rows[text] for text in texts]
+        low, high = min(rows), max(rows) + 1
+        starts = self.lengths[low:high]
+        new = [0] * (high - low)
+        for row, count in zip(rows, counts, strict=True):
+            new[row - low] = count
+        width = max(start + count for start, count in zip(starts, new, strict=True))
+        if width >= self.n_columns:
+            self.n_columns = width + 1 + width // 4
+        aligned = len(starts) == 1 or (min(new) == max(new) and min(starts) == max(starts))
+        self.plan = WritePlan(low, high, starts, new, width, aligned)
+        return self.plan
+
+    def end_forward(self) -> None:
+        """Count what the planned forward has written."""
+        plan = self.plan
+        for row, count in enumerate(plan.counts, plan.low):
+            self.lengths[row] += count
+
+    def mark_dynamic(self) -> None:
+        """Tell the compiler that the next text will have buffers of another size."""
+        for layer in self.own:
+            if layer.is_initialized:
+                torch._dynamo.maybe_mark_dynamic(layer.keys, 2)
+                torch._dynamo.maybe_mark_dynamic(layer.values, 2)
+
+    def spread(self, text: Hashable, columns: Sequence[Sequence[int]], reserve: int) -> RaggedKVCache:
+        """A cache with a row for each of ``columns``, all of one length, which it takes of ``text`` in this order."""
+        row = self.rows[text]
+        spread = type(self)(len(self.own))
+        for path in range(len(columns)):
+            spread.add(path, reserve)
+        spread.lengths = [len(columns[0])] * len(columns)
+        index = torch.tensor(columns, dtype=torch.long)
+        for layer, source in zip(spread.own, self.own, strict=True):
+            if source.is_initialized:
+                assert source.keys is not None
+                assert source.values is not None
+                layer.lazy_initialization(source.keys, source.values)
+                for new, old in ((layer.keys, source.keys), (layer.values, source.values)):
+                    assert new is not None
+                    picked = old[row][:, index.to(old.device)]  # (H, B, W, D)
+                    new[:, :, : index.shape[1]] = picked.transpose(0, 1)
+        return spread
+
+    def append_from(self, text: Hashable, other: RaggedKVCache, rows: Tensor, columns: Tensor) -> None:
+        """Append to ``text`` n tokens that ``other`` holds in ``rows`` and ``columns``, (n,) each."""
+        self.start_forward([text], [len(rows)])
+        for layer, source in zip(self.own, other.own, strict=True):
+            assert source.keys is not None
+            assert source.values is not None
+            place = rows.to(source.keys.device), columns.to(source.keys.device)
+            layer.update(
+                *(part[place[0], :, place[1]].transpose(0, 1).unsqueeze(0) for part in (source.keys, source.values))
+            )
+        self.end_forward()

@@ -1,0 +1,49 @@
+"""One text that one model reads: for everything that is not the decoding loop (traces, perplexity, step times)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from torch import Tensor
+
+from .base import LanguageModel, Read
+from .kv_cache import RaggedKVCache
+from .tree_mask import TreeMask
+
+
+class TextReader:
+    """A text in a cache.
+
+    Args:
+        cache: where the text stands already, under the key ``text``; by default a cache of its own.
+    """
+
+    def __init__(self, model: LanguageModel, cache: RaggedKVCache | None = None, text: Hashable = 0) -> None:
+        self.model, self.text = model, text
+        self.cache = model.new_cache() if cache is None else cache
+
+    @classmethod
+    def begin(cls, model: LanguageModel, prompt: Sequence[int], reserve: int = 0) -> tuple[TextReader, list[int]]:
+        """A new text after ``prompt``, with room for ``reserve`` more tokens, and the tokens to read first."""
+        reader = cls(model)
+        return reader, model.begin(reader.cache, reader.text, prompt, reserve)
+
+    @property
+    def length(self) -> int:
+        """Tokens read so far."""
+        return self.cache.length(self.text)
+
+    def read(
+        self, tokens: Sequence[int], *, keep: int | None = None, tree: TreeMask | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Read ``tokens``: logits (n, V) and hidden states (n, d) of the last ``keep`` of them, by default all."""
+        keep = len(tokens) if keep is None else keep
+        return self.model.forward(self.cache, [Read(self.text, tokens, keep, tree)])
+
+    def crop(self, length: int) -> None:
+        """Roll back to the first ``length`` tokens."""
+        self.cache.crop_text(self.text, length)
+
+    def keep(self, length: int, columns: Sequence[int]) -> None:
+        """Roll back to the first ``length`` tokens and ``columns``, a path of the tree read after them."""
+        self.cache.keep(self.text, length, columns)

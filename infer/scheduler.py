@@ -1,0 +1,130 @@
+"""Continuous batching: requests join and leave between rounds, and any number of threads may wait for theirs.
+
+Nobody runs in the background. Of the threads that wait, one at a time does the rounds, for all requests; when its own
+request has news it returns, and another goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from .engine import Engine
+from .request import Request
+
+
+class Scheduler:
+    """The requests of one engine, waiting and running.
+
+    Args:
+        max_running: requests that share a round at most; others wait, first come, first served.
+    """
+
+    def __init__(self, engine: Engine, max_running: int) -> None:
+        self.engine, self.max_running = engine, max_running
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self._turn = threading.Condition()
+        self._busy = False  # a thread is doing a round
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue ``requests``; rounds are done by the threads that wait for them."""
+        self.waiting.extend(requests)
+
+    def cancel(self, requests: Sequence[Request]) -> None:
+        """Nobody waits for ``requests`` any longer: they leave before the next round."""
+        for request in requests:
+            request.cancelled = True
+        with self._turn:
+            if not self._busy:  # else whoever is doing a round sends them away
+                self._retire()
+
+    def run(self, requests: Sequence[Request]) -> None:
+        """Do rounds until ``requests`` have finished.
+
+        Raises:
+            BaseException: what one of them failed by; the others are cancelled.
+        """
+        self.submit(requests)
+        try:
+            for request in requests:
+                self._wait(request, lambda request=request: request.finished)
+        finally:
+            unfinished = [request for request in requests if not request.finished]
+            if unfinished:
+                self.cancel(unfinished)
+
+    def tokens(self, request: Request) -> Iterator[list[int]]:
+        """The new tokens of ``request`` as its rounds are done; one whose reader goes away is cancelled."""
+        self.submit([request])
+        rounds = 0
+        try:
+            while True:
+                self._wait(request, lambda seen=rounds: request.finished or len(request.output.rounds) > seen)
+                for round in request.output.rounds[rounds:]:
+                    rounds += 1
+                    yield round.emitted
+                if request.finished and len(request.output.rounds) == rounds:
+                    return
+        finally:
+            if not request.finished:
+                self.cancel([request])
+
+    def step(self) -> None:
+        """Admit requests and do one round for all that run."""
+        self._retire()
+        joining = []
+        while self.waiting and len(self.running) + len(joining) < self.max_running:
+            request = self.waiting.popleft()
+            if not request.cancelled:
+                joining.append(request)
+        try:
+            if joining:
+                # In the order of the cache's rows: prompts are read shortest first.
+                self.running += sorted(joining, key=lambda request: len(request.prompt))
+                self.engine.prefill(joining)
+                self._retire()
+            if self.running:
+                self.engine.step(self.running)
+                self._retire()
+        except BaseException as error:
+            self._fail_all(error)
+            raise
+
+    def _wait(self, request: Request, done: Callable[[], bool]) -> None:
+        while True:
+            with self._turn:
+                while self._busy and not done():
+                    self._turn.wait()
+                if done():
+                    break
+                self._busy = True
+            try:
+                self.step()
+            finally:
+                with self._turn:
+                    self._busy = False
+                    self._turn.notify_all()
+        if request.error is not None:
+            raise request.error
+
+    def _retire(self) -> None:
+        """Send finished requests away."""
+        for request in [request for request in self.running if request.finished]:
+            # As in the cache, the last one takes the place: requests stay in the order of their rows.
+            place, last = self.running.index(request), self.running.pop()
+            if last is not request:
+                self.running[place] = last
+            self.engine.release(request)
+
+    def _fail_all(self, error: BaseException) -> None:
+        """A round broke off half-way: what it was doing for any request cannot be gone on with."""
+        drafters = {arm.drafter for request in self.running for arm in request.arms}
+        for request in self.running:
+            if not request.finished:
+                request.error = error if isinstance(error, Exception) else RuntimeError("decoding was interrupted")
+        self.running.clear()
+        self.engine.clear()
+        for drafter in drafters:
+            drafter.clear()

@@ -1,0 +1,16 @@
+"""MTJD: the target alone chose the tokens jointly, so nothing is verified (Qin et al. 2025, Definition 3.1). Lossy."""
+
+from __future__ import annotations
+
+from ..distribution import TokenDistribution
+from ..draft import Draft
+from ..random_source import RandomSource
+from .verdict import Verdict
+
+
+def mtjd(p: TokenDistribution, draft: Draft, chance: RandomSource) -> Verdict:
+    """Keep all of ``draft``, which the target has read itself; ``p`` is asked only where nothing was drafted."""
+    if not draft.tokens:
+        return Verdict([], p.sample(0, chance))
+    last = len(draft.tokens) - 1
+    return Verdict(list(range(last)), draft.tokens[last])
