@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from ..controllers.sampling import SamplingParams
-from ..infer.cached_model import CachedModel
+from ..infer.models import LanguageModel
 from ..infer.random_source import draw
-from .rollout import PaddedPrompts, Rollout, left_pad
+from .rollout import Rollout
+from .scores import MAX_SCORES, scores
 from .vocabulary import can_read, readable
-
-MAX_SCORES = 1 << 22  # logits held at once, B·T·V: larger pieces cost a CPU more in fresh memory than they save
 
 
 @torch.inference_mode()
 def label(
-    target: CachedModel,
-    draft: CachedModel,
+    target: LanguageModel,
+    draft: LanguageModel,
     prompts: list[list[int]],
     rollouts: list[Rollout],
     uniforms: Tensor,
@@ -65,55 +64,39 @@ def first(rollout: Rollout, count: int) -> Rollout:
 
 
 def _label_chunk(
-    target: CachedModel,
-    draft: CachedModel,
+    target: LanguageModel,
+    draft: LanguageModel,
     prompts: list[list[int]],
     rollouts: list[Rollout],
     uniforms: Tensor,
     warp: SamplingParams,
 ) -> list[tuple[list[int], list[float]]]:
-    text, longest = align(prompts, rollouts, target.device)
-
-    def logits(model: CachedModel) -> Tensor:  # (B, T, V)
-        model.start(text.tokens.shape[1])
-        scores, _ = model.forward(text.tokens, keep=longest, padding=text.padding, positions=text.positions)
-        return scores[..., : target.vocab_size]  # models of one tokenizer may pad their rows apart
-
-    q, likely = warp.top(logits(draft))  # (B, T, k)
-    choice = draw(q, uniforms[:, :longest].to(q.device)).unsqueeze(-1)  # (B, T, 1)
+    texts = [rollout.tokens for rollout in rollouts]
+    counts = [len(text) for text in texts]
+    size = target.vocab_size
+    q, likely = warp.top(scores(draft, prompts, texts, size))  # (N, k), N tokens in all
+    points = torch.cat([row[:count] for row, count in zip(uniforms, counts, strict=True)])
+    choice = draw(q, points.to(q.device)).unsqueeze(-1)  # (N, 1)
     y, q_y = choice if likely is None else likely.gather(-1, choice), q.gather(-1, choice)
     del q, likely
-    kept = [(rollout.likely, rollout.probabilities) for rollout in rollouts]
-    if all(likely is not None for likely, _ in kept):
-        p_tokens, p = (
-            stack([part for part in parts if part is not None], longest) for parts in zip(*kept, strict=True)
-        )
-        p_y = torch.where(p_tokens == y, p, 0.0).sum(-1)
+    kept = kept_distributions(rollouts)
+    if kept is not None:
+        p_y = torch.where(kept[0].to(y.device) == y, kept[1].to(y.device), 0.0).sum(-1)
     else:
-        p_y = warp(logits(target)).gather(-1, y).squeeze(-1)
+        p_y = warp(scores(target, prompts, texts, size)).gather(-1, y).squeeze(-1)
     accepted = (p_y / q_y.squeeze(-1)).clamp(max=1.0)
     return [
-        (tokens_y[: len(rollout.tokens)], accept[: len(rollout.tokens)])
-        for tokens_y, accept, rollout in zip(y.squeeze(-1).tolist(), accepted.tolist(), rollouts, strict=True)
+        (tokens.tolist(), accept.tolist())
+        for tokens, accept in zip(y.squeeze(-1).split(counts), accepted.split(counts), strict=True)
     ]
 
 
-def align(prompts: list[list[int]], rollouts: list[Rollout], device: torch.device) -> tuple[PaddedPrompts, int]:
-    """Prompts with their rollouts (B, P + T - 1), and T: how many of the last columns are scored."""
-    # Prompts end in one column, so that the T positions that are scored (the prompt's last, and those of X but its
-    # last, which is scored and never read) stand in the same columns of every row: no other logits are computed.
-    longest = max(len(rollout.tokens) for rollout in rollouts)
-    padded = left_pad(prompts, device)
-    tail = stack([torch.tensor(rollout.tokens[:-1], dtype=torch.long) for rollout in rollouts], longest - 1).to(device)
-    text = PaddedPrompts(
-        torch.cat([padded.tokens, tail], 1), torch.cat([padded.real, torch.ones_like(tail, dtype=torch.bool)], 1)
-    )
-    return text, longest
-
-
-def stack(rows: list[Tensor], length: int) -> Tensor:
-    """Rows (t, ...) of unequal t, filled up with zeros at the end to (B, length, ...)."""
-    result = rows[0].new_zeros(len(rows), length, *rows[0].shape[1:])
-    for row, values in enumerate(rows):
-        result[row, : len(values)] = values
-    return result
+def kept_distributions(rollouts: list[Rollout]) -> tuple[Tensor, Tensor] | None:
+    """(N, k) tokens and their probabilities, one rollout's after another's; None where they were not kept."""
+    likely, probabilities = [], []
+    for rollout in rollouts:
+        if rollout.likely is None or rollout.probabilities is None:
+            return None
+        likely.append(rollout.likely)
+        probabilities.append(rollout.probabilities)
+    return torch.cat(likely), torch.cat(probabilities)

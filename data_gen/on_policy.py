@@ -20,6 +20,7 @@ from ..controllers.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation
+from ..infer.random_source import sample_seed
 from .dataset import SCHEMA_VERSION, ShardWriter, read_shards
 from .generator import Generator, Item, write_shards
 from .settings import OnPolicyData
@@ -122,7 +123,7 @@ class RoundsGenerator(Generator[RoundsRow]):
                 temperature=settings.temperature,
                 top_k=settings.top_k,
                 top_p=settings.top_p,
-                seed=settings.seed + self.places[items[0].id],  # row i of a batch has the seed plus i
+                seed=[sample_seed(settings.seed, self.places[item.id]) for item in items],
             )
             for item, generation in zip(items, generations, strict=True):
                 rows.append(as_row(item, generation))

@@ -7,19 +7,19 @@ draft meets that has been accepted so far. One parallel forward of the draft, no
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ..controllers.sampling import SamplingParams
-from ..infer.cached_model import CachedModel
-from .labels import MAX_SCORES, align, first, stack
+from ..infer.models import LanguageModel
+from .labels import first, kept_distributions
 from .rollout import Rollout
+from .scores import MAX_SCORES, scores
 from .vocabulary import can_read, readable
 
 
 @torch.inference_mode()
 def overlap(
-    target: CachedModel,
-    draft: CachedModel,
+    target: LanguageModel,
+    draft: LanguageModel,
     prompts: list[list[int]],
     rollouts: list[Rollout],
     warp: SamplingParams,
@@ -38,7 +38,7 @@ def overlap(
     ]
     rows = [row for row, rollout in enumerate(read) if rollout.tokens]
     longest = max((len(rollout.tokens) for rollout in read), default=0)
-    chunk = max(1, MAX_SCORES // max(1, longest * target.vocab_size)) if target.takes_holes else 1
+    chunk = max(1, MAX_SCORES // max(1, longest * target.vocab_size))
     result = [[0.0] * len(rollout.tokens) for rollout in rollouts]
     for start in range(0, len(rows), chunk):
         some = rows[start : start + chunk]
@@ -49,24 +49,17 @@ def overlap(
 
 
 def _overlap_chunk(
-    target: CachedModel, draft: CachedModel, prompts: list[list[int]], rollouts: list[Rollout], warp: SamplingParams
+    target: LanguageModel, draft: LanguageModel, prompts: list[list[int]], rollouts: list[Rollout], warp: SamplingParams
 ) -> list[list[float]]:
-    def scores(model: CachedModel) -> Tensor:  # (B, T, V)
-        # The texts that the rollouts follow: an encoder-decoder's begins with its start token.
-        text, longest = align([model.begin(prompt) for prompt in prompts], rollouts, model.device)
-        model.start(text.tokens.shape[1])
-        logits, _ = model.forward(text.tokens, keep=longest, padding=text.padding, positions=text.positions)
-        return logits[..., : target.vocab_size]  # models of one tokenizer may pad their rows apart
-
-    q = warp(scores(draft))
-    kept = [(rollout.likely, rollout.probabilities) for rollout in rollouts]
-    if all(likely is not None for likely, _ in kept):
-        longest = q.shape[1]
-        tokens, p = (stack([part for part in parts if part is not None], longest) for parts in zip(*kept, strict=True))
+    texts, size = [rollout.tokens for rollout in rollouts], target.vocab_size
+    q = warp(scores(draft, prompts, texts, size))  # (N, V), N tokens in all
+    kept = kept_distributions(rollouts)
+    if kept is not None:
+        tokens, p = (part.to(q.device) for part in kept)
         inside = tokens < q.shape[-1]  # the draft's rows may be shorter
         q_there = q.gather(-1, tokens.long().clamp(max=q.shape[-1] - 1)).where(inside, 0.0)
         shared = torch.minimum(p, q_there).sum(-1)
     else:
-        p = warp(scores(target))
+        p = warp(scores(target, prompts, texts, size))
         shared = torch.minimum(p[..., : q.shape[-1]], q).sum(-1)
-    return [row[: len(rollout.tokens)] for row, rollout in zip(shared.clamp(max=1.0).tolist(), rollouts, strict=True)]
+    return [row.tolist() for row in shared.clamp(max=1.0).split([len(text) for text in texts])]

@@ -16,18 +16,16 @@ from transformers import PreTrainedTokenizerBase
 from ..controllers.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.arms import load_arms
-from ..infer.cache import as_row
-from ..infer.cached_model import CachedModel
 from ..infer.decoder import stop_tokens_of
-from ..infer.early_exit import FirstLayers
-from ..infer.encoder_decoder import cached
 from ..infer.loading import load_model, load_tokenizer
 from ..infer.machine import machine
+from ..infer.models import LanguageModel, language_model
+from ..infer.prefill import read_prompts
 from ..infer.step_times import step_times
 from .dataset import SCHEMA_VERSION
 from .generator import Generator, Item, write_shards
 from .overlap import overlap
-from .rollout import Rollout, left_pad, roll_out
+from .rollout import Rollout, roll_out
 from .router_dataset import TIMES, RouterRow, RouterWriter, Times
 from .settings import RouterData
 from .vocabulary import can_read
@@ -50,10 +48,10 @@ class RouterGenerator(Generator[RouterRow]):
         trust = settings.trust_remote_code
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(settings.target, trust_remote_code=trust)
         model = load_model(settings.target, dtype=settings.dtype, device=settings.device, trust_remote_code=trust)
-        self.target = cached(model)
+        self.target = language_model(model)
         self.arms = load_arms(
             settings.arms, self.target, self.tokenizer,
-            exits=FirstLayers, dtype=settings.dtype, device=settings.device, trust_remote_code=trust,
+            dtype=settings.dtype, device=settings.device, trust_remote_code=trust,
         )  # fmt: skip
         self.stop_tokens = stop_tokens_of(model, self.tokenizer)
         self.rouge = RougeScorer(["rougeL"])
@@ -117,7 +115,7 @@ class RouterGenerator(Generator[RouterRow]):
         one, other = self.tokenizer.batch_decode([reference, tokens], skip_special_tokens=True)
         return 1.0 if one == other else float(self.rouge.score(one, other)["rougeL"].fmeasure)
 
-    def _answers(self, model: CachedModel, prompts: list[list[int]], budgets: list[Tensor]) -> list[Rollout]:
+    def _answers(self, model: LanguageModel, prompts: list[list[int]], budgets: list[Tensor]) -> list[Rollout]:
         """An arm's own greedy outputs; empty after prompts with a token that it has no embedding for."""
         found = [Rollout([], None, None) for _ in prompts]
         rows = [row for row, prompt in enumerate(prompts) if can_read(prompt, model.vocab_size)]
@@ -128,34 +126,21 @@ class RouterGenerator(Generator[RouterRow]):
         return found
 
     def _roll_out(
-        self, model: CachedModel, prompts: list[list[int]], budgets: list[Tensor], warp: SamplingParams
+        self, model: LanguageModel, prompts: list[list[int]], budgets: list[Tensor], warp: SamplingParams
     ) -> list[Rollout]:
-        if model.takes_holes:
-            size = self.settings.batch_size
-            return roll_out(model, prompts, budgets, warp, self.stop_tokens, batch_size=size)
-        # One after another: positions are counted by the cache's columns, and an encoder has read one prompt.
-        return [
-            roll_out(model, [model.begin(prompt)], [budget], warp, self.stop_tokens, batch_size=1)[0]
-            for prompt, budget in zip(prompts, budgets, strict=True)
-        ]
+        return roll_out(model, prompts, budgets, warp, self.stop_tokens, batch_size=self.settings.batch_size)
 
     @torch.inference_mode()
     def _embed(self, prompts: list[list[int]]) -> Tensor:
         """(N, d) the target's embedding of each prompt, as the decoder's prefill gives it."""
-        size = self.settings.batch_size if self.target.takes_holes else 1
+        size = self.settings.batch_size
         found = []
         for start in range(0, len(prompts), size):
-            if size == 1:
-                text = as_row(self.target.begin(prompts[start]), self.target.device)
-                self.target.start(text.shape[1])
-                _, hidden = self.target.forward(text, keep=1)
-                found.append(self.target.embed(hidden)[None])
-                continue
-            group = left_pad(prompts[start : start + size], self.target.device)
-            self.target.start(group.tokens.shape[1])
-            _, hidden = self.target.forward(group.tokens, keep=1, padding=group.padding, positions=group.positions)
-            found.append(hidden[:, -1])  # (B, d)
-        return torch.cat(found).float().cpu()
+            cache = self.target.new_cache()
+            group = dict(enumerate(prompts[start : start + size]))
+            read = read_prompts(self.target, cache, group, lambda _: 0)
+            found += [self.target.embed(cache, row, read[row][2][0]) for row in group]
+        return torch.stack(found).float().cpu()
 
 
 def make_router_data(settings: RouterData, output: Path, console: Console | None = None) -> Path:

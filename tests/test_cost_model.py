@@ -46,7 +46,7 @@ class Timed(CausalLM):
         self.clock, self.fixed, self.per_token = clock, fixed, per_token
 
     def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[torch.Tensor, torch.Tensor]:
-        self.clock.now += self.fixed + self.per_token * sum(len(read.tokens) for read in reads)
+        self.clock.now += self.fixed + self.per_token * max(len(read.tokens) for read in reads)
         return super().forward(cache, reads)
 
 

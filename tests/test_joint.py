@@ -255,9 +255,7 @@ def test_a_failing_prefix_is_passed_over() -> None:
     assert mtad(as_law(p), draft, RandomSource(0), tau=0.5).accepted == 2  # 0.4 fails, 0.4 · 3 passes
 
 
-def rounds_of(
-    decoder: SpeculativeDecoder, warp: SamplingParams, count: int
-) -> Iterator[tuple[float, list[list[int]]]]:
+def rounds_of(decoder: SpeculativeDecoder, warp: SamplingParams, count: int) -> Iterator[tuple[float, list[list[int]]]]:
     """(probability, tokens of each round) of the loop's first rounds after the prefill's token."""
 
     def play(chance: RandomSource) -> list[list[int]]:

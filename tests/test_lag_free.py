@@ -21,6 +21,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
 from specpilot.data_gen.settings import OnPolicyData
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.random_source import sample_seed
 from specpilot.train.lag_free import train_lag_free
 from specpilot.train.lag_free_data import read_moments, read_texts
 from specpilot.train.settings import LagFreeTraining
@@ -63,7 +64,7 @@ def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyData, Path]) 
     rows = read_rounds(folder)
     assert len(rows) == 8
     for place, row in enumerate(rows):
-        alone = decoder.generate(row.prompt_ids, seed=place, max_new_tokens=24)
+        alone = decoder.generate(row.prompt_ids, seed=sample_seed(settings.seed, place), max_new_tokens=24)
         assert row.x == alone.tokens
         said, drafts = 0, []
         for round in alone.rounds:
@@ -112,7 +113,7 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
     for place, text in enumerate(texts):
         watching = Watching(source)
         decoder.config = replace(decoder.config, length=watching)
-        generation = decoder.generate(text.prompt_ids, seed=place, max_new_tokens=24)
+        generation = decoder.generate(text.prompt_ids, seed=sample_seed(settings.seed, place), max_new_tokens=24)
         drafted = [round for round in generation.rounds if round.drafted]
         for round, judged in zip(drafted, watching.rounds, strict=True):
             verified = len(round.drafted[: round.accepted + 1])
@@ -198,10 +199,12 @@ def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyData,
     head = LagFreeHead(decoder.drafts[0].hidden_size, 16)
     head.inner.weight.data[:, 3:7] *= 20  # what the text says decides
     embedding = decoder.drafts[0].model.get_output_embeddings().weight
-    decoder.config = replace(decoder.config, length=RateOptimal(LagFreeSource(head, embedding), CostModel(0.1, 1.0, 0.0)))
+    decoder.config = replace(
+        decoder.config, length=RateOptimal(LagFreeSource(head, embedding), CostModel(0.1, 1.0, 0.0))
+    )
     prompts = ["one two one two one", "three four", "five five five five six"]
     together = decoder.generate(prompts, seed=3, max_new_tokens=40)
-    alone = [decoder.generate(prompt, seed=3 + i, max_new_tokens=40) for i, prompt in enumerate(prompts)]
+    alone = [decoder.generate(prompt, seed=sample_seed(3, i), max_new_tokens=40) for i, prompt in enumerate(prompts)]
     assert [one.tokens for one in together] == [one.tokens for one in alone]
     lengths = [[len(round.drafted) for round in one.rounds] for one in alone]
     assert [[len(round.drafted) for round in one.rounds] for one in together] == lengths

@@ -23,6 +23,7 @@ from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
 from specpilot.infer.prompting import encode_prompt
+from specpilot.infer.random_source import sample_seed
 from specpilot.train.acceptance_data import AcceptanceData, draft_features
 from specpilot.train.calibration import apply, logistic_chances
 from specpilot.train.positions import read_positions
@@ -66,14 +67,14 @@ class Served(NamedTuple):
 
 
 def serve(decoder: SpeculativeDecoder, source: AcceptanceSource, batched: bool) -> list[Served]:
-    decoder.length = watched = Watched(source)
+    watched = Watched(source)
     rows = load_prompts("builtin", split="test", limit=5)
     prompts: list[list[int]] = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
-    sampling = {"max_new_tokens": 32, "temperature": WARP.temperature, "top_k": WARP.top_k}
+    sampling = {"length": watched, "max_new_tokens": 32, "temperature": WARP.temperature, "top_k": WARP.top_k}
     generations: list[Generation] = (
         decoder.generate(prompts, **sampling)  # type: ignore[call-overload]
         if batched
-        else [decoder.generate(prompt, seed=i, **sampling) for i, prompt in enumerate(prompts)]  # type: ignore[call-overload]
+        else [decoder.generate(prompt, seed=sample_seed(0, i), **sampling) for i, prompt in enumerate(prompts)]  # type: ignore[call-overload]
     )
     served = []
     for generation, said in zip(generations, watched.texts, strict=True):

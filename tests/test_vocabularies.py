@@ -24,8 +24,8 @@ from specpilot.data_gen.router import RouterGenerator, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.data_gen.settings import AcceptanceData, OnPolicyData, RouterData
 from specpilot.data_gen.vocabulary import can_read, readable, traceable
-from specpilot.infer.cached_model import CachedModel
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models import CausalLM
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.calibrate import train_features
 from specpilot.train.lag_free import train_lag_free
@@ -107,7 +107,7 @@ def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None
 
 def test_labels_and_overlaps_of_cut_texts() -> None:
     """A text is labelled as if it ended at the unreadable token, whatever it is read beside."""
-    target, draft, warp = CachedModel(make(vocab=64)), CachedModel(make("gpt2", vocab=50)), SamplingParams(1.0, None)
+    target, draft, warp = CausalLM(make(vocab=64)), CausalLM(make("gpt2", vocab=50)), SamplingParams(1.0, None)
     prompts = [[1, 2, 3], [4], [5, 60], [6, 7]]
     texts = [[8, 9, 10, 11], [12, 55, 13, 14], [15, 16, 17, 18], [63, 19, 20, 21]]
     uniforms = torch.rand(4, 4, generator=torch.Generator().manual_seed(0))

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...controllers.errors import InputError
+from ..loading import input_device
 from .base import LanguageModel, Read
 from .hidden import forward_with_hidden
 from .kv_cache import RaggedKVCache
@@ -52,7 +53,7 @@ class CausalLM(LanguageModel):
         self.model = model
         self.name = model.config.model_type
         embedding = model.get_output_embeddings().weight  # (V, d)
-        self.device: torch.device = model.device
+        self.device: torch.device = input_device(model)
         config = model.config.get_text_config(decoder=True)
         self.layers: int = config.num_hidden_layers
         # Absent where positions are not embedded (ALiBi): then there is no limit, but for MPT's own.
@@ -250,17 +251,17 @@ class CausalLM(LanguageModel):
     ) -> tuple[Tensor, Tensor]:
         """Transformers' own forward, on rows of ``cache`` that its plan names: (B, keep, V) and (B, keep, d)."""
         inputs: dict[str, Any] = {"input_ids": tokens.to(self.device), "past_key_values": cache, "use_cache": True}
-        if self._keeps_logits:
-            inputs["logits_to_keep"] = keep
+        # A prompt is read once, and is no small work: it is not compiled for.
+        call = None if cache.plan.starts[0] == 0 else self.call
+        if self._keeps_logits:  # a graph serves one number of tokens or many, but not two numbers apart
+            inputs["logits_to_keep"] = keep if call is None else tokens.shape[1]
         if mask is not None:
             inputs["attention_mask"] = mask
         if positions is not None:
             inputs["position_ids"] = positions.to(self.device)
-        if self.call is None or cache.plan.starts[0] == 0:  # a prompt is read once, and is no small work
-            logits, hidden = forward_with_hidden(self.model, **inputs)
-        else:
+        if call is not None:
             cache.mark_dynamic()
-            logits, hidden = forward_with_hidden(self.model, self.call, **inputs)
+        logits, hidden = forward_with_hidden(self.model, call, **inputs)
         return logits[:, -keep:], hidden[:, -keep:]
 
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel
 
+from ..loading import is_dispatched
 from .base import Read
 from .kv_cache import RaggedKVCache, WritePlan
 from .masks import positions_of, visible
@@ -58,6 +59,7 @@ class LeanLlama:
         config: Any = model.config
         return (
             type(model) is LlamaForCausalLM
+            and not is_dispatched(model)
             and model.device.type == "cpu"
             and model.dtype in (torch.float32, torch.float64, torch.bfloat16)
             and all(type(module).__module__.startswith(KNOWN_MODULES) for module in model.modules())
