@@ -54,10 +54,11 @@ class CostModel:
         return asdict(self)
 
     @classmethod
-    def load(cls, file: str | Path) -> CostModel:
+    def load(cls, file: str | Path | float) -> CostModel:
         """Read the ``cost`` of a file that ``specpilot bench cost --output`` wrote.
 
-        A number instead of a file is t_draft / t_verify: times then are in verifications, which changes no decision.
+        A number instead of a file, such as ``0.2`` or ``"0.2"``, is t_draft / t_verify: times then are in
+        verifications, which changes no decision.
 
         Raises:
             InputError: there is no such file, or no costs in it.
@@ -65,19 +66,20 @@ class CostModel:
         ratio = _number(file)
         if ratio is not None:
             return cls(ratio, 1.0, 0.0)
+        file = str(file)
         try:
             costs = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))["cost"]
             return cls(**{entry.name: float(costs[entry.name]) for entry in fields(cls)})
         except OSError as error:
-            raise InputError(f"cost={str(file)!r}: cannot be read ({error.strerror}); {MEASURE}") from error
+            raise InputError(f"cost={file!r}: cannot be read ({error.strerror}); {MEASURE}") from error
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise InputError(f"{file}: {error}") from error
             raise InputError(f"{file}: holds no costs of a pair; {MEASURE}") from error
 
 
-def _number(text: str | Path) -> float | None:
+def _number(value: str | Path | float) -> float | None:
     try:
-        return float(str(text))
+        return float(str(value))
     except ValueError:
         return None

@@ -74,7 +74,7 @@ class OnPolicyData(AcceptanceData):
 
     length: str = "8"
     threshold: float | None = None
-    cost: str | None = None
+    cost: str | float | None = None
 
 
 ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sql-shell", "autoregressive")

@@ -152,7 +152,7 @@ def _decode(
     max_new_tokens: int,
     console: Console,
 ) -> tuple[dict[str, Measured], dict[int, Generation]]:
-    trained = load_controller(str(controller))
+    trained = load_controller(controller)
     lengths: dict[str, LengthController] = {f"fixed-{k}": Fixed(k) for k in FIXED}
     lengths |= {f"confidence-{threshold}": CumulativeConfidence(threshold) for threshold in CONFIDENCE}
     lengths |= {f"head-{h}": AcceptanceLength(HeadSource(trained.head), h) for h in THRESHOLDS}

@@ -22,10 +22,17 @@ from specpilot.controllers.checkpoint import (
     ControllerConfig,
     load_controller,
     push_controller,
+    read_config,
     save_controller,
 )
+from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.errors import InputError
+from specpilot.controllers.feature_model import FeatureModel
 from specpilot.controllers.fingerprint import PairFingerprint
+from specpilot.controllers.lag_free_checkpoint import LagFreeConfig, load_lag_free, save_lag_free
+from specpilot.controllers.lag_free_head import LagFreeHead
+from specpilot.controllers.length import RateOptimal, load_trained
+from specpilot.controllers.origin import Origin
 from specpilot.controllers.sampling import SamplingParams
 
 PAIR = PairFingerprint("1" * 64, "2" * 64, "3" * 64)
@@ -91,6 +98,23 @@ def test_save_and_load(tmp_path: Path, depth: int) -> None:
         *("config.json", "model.safetensors", "README.md")
     }
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["controller"]
+
+
+def test_controllers_of_every_kind_load_from_a_path(saved: Path, tmp_path: Path) -> None:
+    origin = Origin("t", "d", PAIR, SamplingParams())
+    lag_free = save_lag_free(tmp_path / "l", LagFreeHead(8, 4), LagFreeConfig(8, 4, True, True, 0.5, 1, origin, ["0"]))
+    FeatureModel(0.0, 1.0, 1.0, 0.0, 0.5, origin, "0", {}).save(tmp_path / "f.json")
+    cpu, embedding, cost = torch.device("cpu"), torch.zeros(4, 8), CostModel.load(0.2)
+    for path in (saved, lag_free, tmp_path / "f.json"):
+        kinds = [type(load_trained(name, PAIR, cpu, embedding, cost=cost)) for name in (path, str(path))]
+        assert kinds == [RateOptimal, RateOptimal]
+    for path in (lag_free, tmp_path / "f.json"):
+        with pytest.raises(InputError, match=rf"^length='{path}': has no threshold of its own"):
+            load_trained(path, PAIR, cpu, embedding)
+    with pytest.raises(InputError, match="no controller folder"):
+        load_trained(tmp_path / "nowhere", PAIR, cpu, embedding, cost=cost)
+    assert read_config(saved)[0] == read_config(str(saved))[0] == saved
+    assert load_lag_free(lag_free)[1] == load_lag_free(str(lag_free))[1]
 
 
 def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) -> None:

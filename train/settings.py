@@ -110,7 +110,7 @@ class LagFreeTraining:
 
     data: list[str]
     texts: int | None = None
-    cost: str | None = None
+    cost: str | float | None = None
     width: int = 128
     epochs: int = 4
     batch_size: int = 512

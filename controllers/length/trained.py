@@ -29,7 +29,7 @@ UNKNOWN_MEAN = 0.5  # of a checkpoint that does not say how often its draft is a
 
 
 def load_trained(
-    name: str,
+    name: str | Path,
     fingerprint: PairFingerprint,
     device: torch.device,
     embedding: Tensor,
@@ -55,14 +55,14 @@ def load_trained(
         if cost is not None:
             return RateOptimal(FeatureSource(model), cost)
         if threshold is None:
-            raise InputError(f"length={name!r}: {NO_THRESHOLD}")
+            raise InputError(f"length={str(name)!r}: {NO_THRESHOLD}")
         return AcceptanceLength(FeatureSource(model), threshold)
     if is_lag_free(read_config(name)[1]):
         source = lag_free_source(name, fingerprint, embedding)
         if cost is not None:
             return RateOptimal(source, cost)
         if threshold is None:
-            raise InputError(f"length={name!r}: {NO_THRESHOLD}")
+            raise InputError(f"length={str(name)!r}: {NO_THRESHOLD}")
         return AcceptanceLength(source, threshold)
     controller = load_controller(name)
     controller.origin.check_pair(fingerprint)
@@ -74,7 +74,7 @@ def load_trained(
     )
 
 
-def lag_free_source(name: str, fingerprint: PairFingerprint, embedding: Tensor) -> LagFreeSource:
+def lag_free_source(name: str | Path, fingerprint: PairFingerprint, embedding: Tensor) -> LagFreeSource:
     """The lag-free head ``name``, beside the ``embedding`` (V, d) of the draft it is used with.
 
     Raises:
