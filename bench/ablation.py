@@ -8,7 +8,6 @@ threshold on their product.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from rich.table import Table
 
 from ..checkpoints import shipped
 from ..controllers.checkpoint import load_controller, read_config
+from ..controllers.content import controller_digest
 from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
 from ..controllers.feature_model import FeatureModel
@@ -77,6 +77,7 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptanceSource, J
     """
     local = shipped(path)
     file = Path(path).expanduser() if local is None else Path(local)
+    digest = controller_digest(path)
     (draft,) = decoder.drafts
     assert decoder.tokenizer is not None, "loaded by name"
     pair = PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer)
@@ -84,10 +85,8 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptanceSource, J
         model = FeatureModel.load(file)
         model.origin.check_pair(pair)
         source = FeatureSource(model)
-        return source, lambda t: [Judged(model.probability(*said)) for said in t.said], _digest([file])
-    folder, config = read_config(file)
-    digest = _digest([*sorted(folder.glob("*.safetensors")), folder / "config.json"])
-    if is_lag_free(config):
+        return source, lambda t: [Judged(model.probability(*said)) for said in t.said], digest
+    if is_lag_free(read_config(file)[1]):
         lag_free: LagFreeSource = lag_free_source(str(file), pair, draft.model.get_output_embeddings().weight)
         return lag_free, lambda t: lag_free.judge_all(t.said, t.recalled, t.states, t.tokens), digest
     controller = load_controller(file)
@@ -100,10 +99,6 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptanceSource, J
         return [Judged(head.calibration(logit)) for logit in logits]
 
     return head, judge, digest
-
-
-def _digest(files: Sequence[Path]) -> str:
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def baselines(*, greedy: bool) -> list[Rule]:
@@ -293,7 +288,7 @@ def run_ablation(settings: Ablation, folder: Path, console: Console) -> dict[str
         InputError: a model, controller or cost is missing or does not fit, or there are too few prompts.
     """
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, device=settings.device)
-    costs = {_label(str(name)): CostModel.load(str(name)) for name in settings.costs}
+    costs = {_label(str(name)): CostModel.load(name) for name in settings.costs}
     warp = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
     families = baselines(greedy=warp.temperature == 0)
     for controller in settings.controllers:

@@ -133,13 +133,6 @@ def _answer(
     return Answer(line, likelihoods, forwards, energy.total)
 
 
-def content_of(length: str) -> str | None:
-    """A digest of the controller's files where ``length`` is one on disk: trained anew, it is another."""
-    path = Path(length).expanduser()
-    files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.is_file())
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else None
-
-
 def judge(question: Question, text: str, *, run_code: bool) -> float | None:
     """The score of ``text`` as the answer; None where there is nothing to judge it by, or code is not to be run."""
     by = question.reference

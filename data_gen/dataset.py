@@ -6,7 +6,6 @@ killed and resumed leaves the same bytes as one that was not.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..controllers.errors import InputError
+from .lock import LOCK, lock_folder
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
@@ -107,13 +107,7 @@ class ShardWriter(ABC, Generic[R]):
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise InputError(f"{folder}: another process is writing this dataset; wait for it, or stop it") from None
+        self._lock = lock_folder(folder, "is writing this dataset")
         try:
             self.manifest = self._open(identity)
             for leftover in folder.glob("*.tmp"):
@@ -135,7 +129,7 @@ class ShardWriter(ABC, Generic[R]):
                     "choose another output folder, or the settings in its manifest.json"
                 )
             return manifest
-        foreign = [path.name for path in self.folder.iterdir() if not path.name.endswith(".tmp")]
+        foreign = [path.name for path in self.folder.iterdir() if path.name != LOCK and path.suffix != ".tmp"]
         if foreign:
             raise InputError(f"{self.folder}: is not empty and holds no {MANIFEST}; choose another output folder")
         return {**identity, "shards": [], "mean_acceptance": None, "complete": False, "dataset_fingerprint": None}
@@ -170,7 +164,7 @@ class ShardWriter(ABC, Generic[R]):
 
     def close(self) -> None:
         """Let other processes write here."""
-        os.close(self._lock)
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
+from ..controllers.content import length_digest
+from ..controllers.cost_model import CostModel
 from ..controllers.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
@@ -84,8 +86,9 @@ class RoundsGenerator(Generator[RoundsRow]):
 
     def __init__(self, settings: OnPolicyData) -> None:
         self.settings = settings
+        cost = None if settings.cost is None else str(settings.cost)
         self.decoder = SpeculativeDecoder.from_pretrained(
-            settings.target, settings.draft, length=settings.length, threshold=settings.threshold, cost=settings.cost,
+            settings.target, settings.draft, length=settings.length, threshold=settings.threshold, cost=cost,
             dtype=settings.dtype, device=settings.device, trust_remote_code=settings.trust_remote_code,
         )  # fmt: skip
         (draft,) = self.decoder.drafts
@@ -97,6 +100,7 @@ class RoundsGenerator(Generator[RoundsRow]):
 
     def identity(self) -> dict[str, Any]:
         s = self.settings
+        controller = length_digest(s.length)
         return {
             "kind": "rounds",
             "schema_version": SCHEMA_VERSION,
@@ -108,7 +112,9 @@ class RoundsGenerator(Generator[RoundsRow]):
             "seed": s.seed,
             "length": s.length,
             "threshold": s.threshold,
-            "cost": s.cost,
+            "cost": cost_identity(s.cost),
+            # A controller that was trained again in its place drafts otherwise.
+            **({} if controller is None else {"controller": controller}),
             **self.prompt_identity(self.decoder.target.device),
         }
 
@@ -129,6 +135,11 @@ class RoundsGenerator(Generator[RoundsRow]):
                 rows.append(as_row(item, generation))
                 on_done(len(generation.tokens))
         return rows
+
+
+def cost_identity(cost: str | float | None) -> str | dict[str, float] | None:
+    """What ``cost`` comes to, whichever file it is in: seconds, or ``"auto"`` where they are measured."""
+    return cost if cost in (None, "auto") else CostModel.load(cost).as_dict()
 
 
 def as_row(item: Item, generation: Generation) -> RoundsRow:

@@ -25,6 +25,7 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.fingerprint import model_fingerprint
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import DatasetWriter, Row
+from specpilot.data_gen.lock import locked
 from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.train import acceptance_module
 from specpilot.train.acceptance import train_acceptance
@@ -40,7 +41,7 @@ from specpilot.train.acceptance_module import AcceptanceModule, new_head, weight
 from specpilot.train.callbacks import RunCheckpoints
 from specpilot.train.export import export
 from specpilot.train.features import FeatureCache
-from specpilot.train.run_folder import Run, locked, read_run
+from specpilot.train.run_folder import Run, read_run
 from specpilot.train.settings import AcceptanceTraining
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -607,7 +608,7 @@ def test_a_folder_of_something_else_is_refused(settings: AcceptanceTraining, tmp
 
 
 def test_a_folder_in_use_is_refused(settings: AcceptanceTraining, tmp_path: Path) -> None:
-    with locked(tmp_path / "run"), pytest.raises(InputError, match="another process"):
+    with locked(tmp_path / "run", "is training in it"), pytest.raises(InputError, match="another process"):
         train_acceptance(settings, output=tmp_path / "run")
 
 

@@ -123,7 +123,7 @@ def test_no_space_left(
 
     monkeypatch.setattr(pq, "write_table", full)
     assert "No space left on device" in refused(data(pair, tmp_path / "data"), capsys)
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["manifest.json"]
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {".lock", "manifest.json"}
     monkeypatch.undo()
     assert cli.main(data(pair, tmp_path / "data")) == 0
 

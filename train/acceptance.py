@@ -12,12 +12,13 @@ from transformers import PreTrainedModel
 from ..controllers.errors import InputError
 from ..controllers.fingerprint import model_fingerprint
 from ..data_gen.dataset import read_dataset, read_manifest
+from ..data_gen.lock import locked
 from ..infer.loading import load_causal_lm
 from .acceptance_data import AcceptanceData, mixing_for
 from .acceptance_module import AcceptanceModule, new_head
 from .features import FeatureCache
 from .fitting import fit, threads, writable
-from .run_folder import FEATURES, Run, begin_run, find_run, locked
+from .run_folder import FEATURES, Run, begin_run, find_run
 from .settings import AcceptanceTraining
 
 
@@ -52,7 +53,7 @@ def train_acceptance(
     mixing = mixing_for(manifest["mean_acceptance"]) if config.mixing is None else config.mixing
     settings = replace(config, draft=config.draft or manifest["draft"], mixing=mixing)
     output = Path(output)
-    with writable(output), locked(output), threads(settings.threads):
+    with writable(output), locked(output, "is training in it"), threads(settings.threads):
         run = find_run(output, settings, manifest, resume=resume)
         result = None if run is None else run.result()
         if result is None:

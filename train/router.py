@@ -10,6 +10,7 @@ import torch
 
 from ..controllers.router import RouterPolicy
 from ..data_gen.dataset import replacing
+from ..data_gen.lock import locked
 from ..data_gen.router_dataset import read_router_dataset, router_manifest
 from ..infer.loading import pick_device
 from .acceptance import TrainingResult
@@ -17,7 +18,7 @@ from .fitting import fit, quiet_lightning, threads, writable
 from .router_data import RouterData, Table, table_of
 from .router_module import RouterModule, new_policy
 from .router_plot import plot_choices
-from .run_folder import Run, begin_run, find_run, locked
+from .run_folder import Run, begin_run, find_run
 from .settings import RouterTraining
 
 PICTURE = "choices.png"
@@ -37,7 +38,7 @@ def train_router(config: RouterTraining, *, output: Path, resume: bool = False) 
     """
     manifest = router_manifest(config.data)
     output = Path(output)
-    with writable(output), locked(output), threads(config.threads):
+    with writable(output), locked(output, "is training in it"), threads(config.threads):
         run = find_run(output, config, manifest, resume=resume)
         result = None if run is None else run.result()
         if result is None:

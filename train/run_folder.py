@@ -6,15 +6,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
 import shlex
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +22,7 @@ import yaml
 
 from ..controllers.errors import InputError
 from ..data_gen.dataset import replacing
+from ..data_gen.lock import LOCK
 from .settings import AcceptanceTraining, RouterTraining
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "command.txt", "env.json", "result.json"
@@ -104,7 +102,7 @@ def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool
     """
     if not (folder / SETTINGS).exists():
         # run.yaml is written last: with no more than these a run has not begun.
-        ours = {DATASET, ENVIRONMENT, CHECKPOINTS}
+        ours = {DATASET, ENVIRONMENT, CHECKPOINTS, LOCK}
         if foreign := [path.name for path in folder.glob("*") if path.name.removesuffix(".tmp") not in ours]:
             raise InputError(f"{folder}: is not empty (it holds {foreign[0]!r}) and no run; choose another folder")
         return None
@@ -146,22 +144,6 @@ def _environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": {name: version(name) for name in PACKAGES},
     }
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in ``folder``; a killed process lets go by itself."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; give a folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise InputError(f"{folder}: another process is training in it; wait for it, or stop it") from None
-    finally:
-        os.close(handle)
 
 
 def _write(path: Path, text: str) -> None:

@@ -20,12 +20,14 @@ def ablation(settings: Ablation, *, folder: Path = Path("runs/ablation"), output
     from rich.console import Console
 
     from ..bench.ablation import as_tables, run_ablation
+    from ..data_gen.lock import locked
     from ..infer.machine import machine, versions
     from ..infer.quiet import quiet
 
     quiet()
     console = Console(stderr=True)
-    result = run_ablation(settings, folder, console)
+    with locked(folder, "is measuring there"):
+        result = run_ablation(settings, folder, console)
     for table in as_tables(result):
         console.print(table)
     line = json.dumps(result | {"settings": asdict(settings), "machine": machine(), "versions": versions()})

@@ -330,11 +330,22 @@ def questions(
         beams: Sequences that mtad searches among.
         output: Folder of the two files of answers, and of what was measured for them, in `records`.
     """
+    from ..data_gen.lock import locked
+
+    with locked(output, "is answering questions there"):
+        _questions(settings, length, verifier, tree, beams, output)
+
+
+def _questions(
+    settings: QuestionsWorkload, length: int | str | None, verifier: str, tree: str | None, beams: int | None,
+    output: Path,
+) -> None:  # fmt: skip
     from rich.table import Table
 
     from ..bench.energy import Meter, counters
-    from ..bench.questions import answer, content_of, report, summary, write_answers
+    from ..bench.questions import answer, report, summary, write_answers
     from ..bench.store import Store
+    from ..controllers.content import length_digest
     from ..controllers.fingerprint import PairFingerprint
     from ..data_gen.tasks import load_questions
     from ..infer.decoder import SpeculativeDecoder
@@ -378,7 +389,7 @@ def questions(
     models = {"pair": PairFingerprint.of(drafting.target.model, draft.model, tokenizer).as_dict()}
     rules = {
         "length": str(length),
-        "content": content_of(str(length)),
+        "content": length_digest(length),
         "verifier": verifier,
         "tree": tree,
         "beams": beams,
@@ -435,13 +446,15 @@ def papers(settings: PapersWorkload, paper: str = "all", *, output: Path = Path(
     import json
 
     from ..bench.papers.command import bench_papers, chosen
+    from ..data_gen.lock import locked
 
     chosen(paper, settings)  # before anything is loaded
     from ..studies import papers_studies
 
     console, progress = _begin(settings)
     studies = papers_studies(settings, output, console, progress)
-    result = bench_papers(paper, settings, output, studies, console)
+    with locked(output, "is measuring there"):
+        result = bench_papers(paper, settings, output, studies, console)
     console.print(f"{output}: papers.json, papers-*.md, papers-*.png")
     print(json.dumps(result))
 

@@ -29,12 +29,14 @@ def sweep(
 
     from ..bench.plots import plot_sweep
     from ..bench.sweep import as_tables
+    from ..data_gen.lock import locked
     from ..infer.quiet import quiet
     from ..sweep import run_sweep
 
     quiet()
     console = Console(stderr=True)
-    result = run_sweep(settings, folder, cost, console)
+    with locked(folder, "is measuring there"):
+        result = run_sweep(settings, folder, cost, console)
     for table in as_tables(result):
         console.print(table)
     picture = plot or folder / "pareto.png"
@@ -60,12 +62,14 @@ def mixing(
     from rich.console import Console
 
     from ..bench.plots import plot_mixing
+    from ..data_gen.lock import locked
     from ..infer.quiet import quiet
     from ..mixing import as_table, run_mixing
 
     quiet()
     console = Console(stderr=True)
-    result = run_mixing(settings, folder, console)
+    with locked(folder, "is measuring there"):
+        result = run_mixing(settings, folder, console)
     console.print(as_table(result))
     picture = plot or folder / "mixing.png"
     plot_mixing(result["rows"], picture)

@@ -1,0 +1,185 @@
+"""Results are filed by what is in a controller's files: trained again in its old place it is asked again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot import cli
+from specpilot.bench.ablation import learned
+from specpilot.checkpoints import FOLDER
+from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot.controllers.checkpoint import ControllerConfig, save_controller
+from specpilot.controllers.content import controller_digest, length_digest
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.feature_model import FeatureModel
+from specpilot.controllers.fingerprint import PairFingerprint
+from specpilot.controllers.origin import Origin
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.lock import lock_folder, locked
+from specpilot.data_gen.on_policy import make_on_policy_data
+from specpilot.data_gen.settings import OnPolicyData
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.loading import load_model, load_tokenizer
+
+from .tiny import save_pair
+
+Train = Callable[[int], str]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    return save_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture
+def train(pair: tuple[str, str], tmp_path: Path) -> Train:
+    """Writes a head with the weights of a seed to one and the same folder."""
+    models = [load_model(name, device="cpu") for name in pair]
+    fingerprint = PairFingerprint.of(models[0], models[1], load_tokenizer(pair[0]))
+
+    def write(seed: int) -> str:
+        torch.manual_seed(seed)
+        head = AcceptanceHead(32, 1)
+        config = ControllerConfig(
+            32, 1, *pair, fingerprint, SamplingParams(), w_acc=1.0, w_rej=6.0, mixing=0.15, threshold=0.7,
+            threshold_source="x", dataset_fingerprint="0",
+        )  # fmt: skip
+        return str(save_controller(tmp_path / "head", head, config, overwrite=True))
+
+    return write
+
+
+def test_a_controllers_digest_is_that_of_its_weights_and_configuration(train: Train, tmp_path: Path) -> None:
+    head = train(0)
+    first = controller_digest(head)
+    assert first == controller_digest(Path(head)) == length_digest(head)
+    (Path(head) / "README.md").write_text("another card")
+    assert controller_digest(head) == first
+    assert controller_digest(train(1)) != first
+    assert controller_digest(train(0)) == first
+    config = json.loads((Path(head) / "config.json").read_text())
+    (Path(head) / "config.json").write_text(json.dumps(config | {"threshold": 0.5}))
+    assert controller_digest(head) != first
+    assert controller_digest("tiny-head") == controller_digest(FOLDER / "tiny-head")
+    origin = Origin("t", "d", PairFingerprint("a", "b", "c"), SamplingParams())
+    features = FeatureModel(0.0, 1.0, 1.0, 0.0, 0.5, origin, "0", {})
+    features.save(tmp_path / "f.json")
+    before = controller_digest(tmp_path / "f.json")
+    replace(features, bias=1.0).save(tmp_path / "f.json")
+    assert controller_digest(tmp_path / "f.json") != before
+    with pytest.raises(InputError, match="no controller folder"):
+        controller_digest("./nowhere")
+
+
+def test_numbers_and_rules_have_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "4").mkdir()  # a folder of that name is not what length=4 means
+    monkeypatch.chdir(tmp_path)
+    for length in (None, 4, "4", "none", "oracle", "cumulative-confidence:0.3"):
+        assert length_digest(length) is None
+
+
+def test_on_policy_data_of_another_controller_is_other_data(
+    pair: tuple[str, str], train: Train, tmp_path: Path
+) -> None:
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    (tmp_path / "cost.json").write_text(json.dumps({"cost": CostModel(0.1, 1.0, 0.0).as_dict()}))
+    settings = OnPolicyData(
+        *pair, str(tmp_path / "p.txt"), chat=False, max_new_tokens=6, length=train(0), cost=str(tmp_path / "cost.json"),
+        device="cpu",
+    )  # fmt: skip
+    folder = make_on_policy_data(settings, tmp_path / "rounds")
+    assert make_on_policy_data(settings, folder) == folder  # complete, and left as it is
+    assert read_manifest(folder)["cost"] == CostModel(0.1, 1.0, 0.0).as_dict()
+    train(1)
+    with pytest.raises(InputError, match=r"other settings \(controller differ\)"):
+        make_on_policy_data(settings, folder)
+    train(0)
+    (tmp_path / "cost.json").write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict()}))
+    with pytest.raises(InputError, match=r"other settings \(cost differ\)"):
+        make_on_policy_data(settings, folder)
+    make_on_policy_data(replace(settings, cost=0.1), folder)  # a number that comes to the same
+    rule = make_on_policy_data(replace(settings, length="3", cost=None), tmp_path / "rule")
+    assert "controller" not in read_manifest(rule)
+
+
+def test_costs_as_numbers_texts_and_paths(
+    pair: tuple[str, str], train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cost.json"
+    file.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict()}))
+    for cost in (0.2, "0.2", file, str(file)):
+        assert CostModel.load(cost) == CostModel(0.2, 1.0, 0.0)
+    assert CostModel.load(2) == CostModel(2.0, 1.0, 0.0)
+    with pytest.raises(InputError, match="t_draft=-1"):
+        CostModel.load(-1.0)
+    with pytest.raises(InputError, match=r"cost='.*nowhere': cannot be read"):
+        CostModel.load(tmp_path / "nowhere")
+    (tmp_path / "p.txt").write_text("one\n")
+    (tmp_path / "c.yaml").write_text("cost: 0.2\n")
+    words = ["data", "on-policy", "--target", pair[0], "--draft", pair[1], "--prompts", str(tmp_path / "p.txt")]
+    words += ["--no-chat", "--max-new-tokens", "4", "--length", train(0), "--output"]
+    for name, cost in (("flag", ["--cost", "0.2"]), ("yaml", ["--config", str(tmp_path / "c.yaml")])):
+        assert cli.main([*words, str(tmp_path / name), *cost]) == 0, capsys.readouterr().err
+        assert read_manifest(tmp_path / name)["cost"] == CostModel(0.2, 1.0, 0.0).as_dict()
+
+
+def test_the_ablation_of_another_controller_is_another(pair: tuple[str, str], train: Train) -> None:
+    decoder = SpeculativeDecoder.from_pretrained(*pair, device="cpu")
+
+    def identities(seed: int) -> list[dict[str, Any]]:
+        rules = learned("head", train(seed), decoder, {"0.2": CostModel(0.2, 1.0, 0.0)})
+        return [rule.identity for rule in rules]
+
+    first = identities(0)
+    assert all(one != other for one, other in zip(identities(1), first, strict=True))
+    assert identities(0) == first
+
+
+def test_questions_are_asked_again_of_another_controller(
+    pair: tuple[str, str], train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    words = ["bench", "questions", "--target", pair[0], "--draft", pair[1], "--prompts", str(tmp_path / "p.txt")]
+    words += ["--max-new-tokens", "4", "--no-chat", "--length", train(0), "--output", str(tmp_path / "out")]
+    records = []
+    for seed in (0, 0, 1, 0):
+        train(seed)
+        assert cli.main(words) == 0
+        records.append(len(list((tmp_path / "out" / "records").iterdir())))
+    assert records == [4, 4, 6, 6]
+    capsys.readouterr()
+
+
+def test_a_folder_has_one_holder(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    with locked(folder, "is at work"):
+        with pytest.raises(InputError, match=rf"^{folder}: another process is at work; wait for it, or stop it$"):
+            lock_folder(folder, "is at work")
+        with locked(tmp_path / "a", "is at work"):
+            pass
+    lock_folder(folder, "is at work").release()
+    with pytest.raises(ZeroDivisionError), locked(folder, "is at work"):
+        _ = 1 / 0
+    lock_folder(folder, "is at work").release()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file; give a folder"):
+        lock_folder(tmp_path / "file", "is at work")
+
+
+@pytest.mark.parametrize("command", ["questions --output", "ablation --controllers [a=tiny-head] --folder",
+                                     "sweep --folder", "mixing --folder", "papers --output"])  # fmt: skip
+def test_a_second_process_is_told_so(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kept.json").write_text("{}")
+    with locked(tmp_path, "is at work"):
+        assert cli.main(["bench", *command.split(), str(tmp_path), "--target", "./nowhere"]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"{tmp_path}: another process" in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "kept.json"]
