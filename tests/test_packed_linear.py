@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.infer import packed_linear
-from specpilot.infer.packed_linear import FEW, PackedLinear
+from specpilot.infer.models import packed_linear
+from specpilot.infer.models.packed_linear import FEW, PackedLinear
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -25,13 +25,15 @@ from .base import LanguageModel, Read
 from .hidden import forward_with_hidden
 from .kv_cache import RaggedKVCache
 from .lean_llama import LeanLlama
-from .longrope import TokenKVCache, longrope_switch
+from .longrope import TokenKVCache, lengths_read, longrope_switch
 from .masks import as_scores, layer_masks, mask_types, positions_of
 from .tree_mask import TreeMask
 
 MASKED_ATTENTION = ("eager", "sdpa")  # implementations that take a mask of scores
-# Their attention counts positions by the cache's columns: ALiBi off the padding mask, or Llama 4's temperature tuning.
-COLUMN_COUNTING = frozenset({"bloom", "mpt", "llama4", "llama4_text"})
+# Their attention counts positions by the cache's columns: ALiBi off the padding mask, Llama 4's temperature tuning,
+# GPT-Neo's local layers.
+COLUMN_COUNTING = frozenset({"bloom", "mpt", "llama4", "llama4_text", "gpt_neo"})
+REREADING = frozenset({"phi3", "phimoe"})  # transformers reads a text again where longrope's factors change
 AGREE = 0.02  # of the logits' standard deviation: rounding stays far below, a mask that is not followed far above
 
 
@@ -60,6 +62,9 @@ class CausalLM(LanguageModel):
         self.context = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
         self.vocab_size, self.hidden_size = int(embedding.shape[0]), int(embedding.shape[1])
         self.switch = longrope_switch(config)
+        if self.switch is not None and self.name not in REREADING:
+            # Elsewhere old keys keep the old factors, and the law of a text would depend on how it was read.
+            self.context, self.switch = min(self.context, self.switch), None
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
@@ -92,6 +97,8 @@ class CausalLM(LanguageModel):
             raise InputError(f"{kind}: an encoder-decoder model; a causal (decoder-only) language model is needed")
         if model._is_stateful:
             raise InputError(f"{kind}: its recurrent state cannot be rolled back after a rejection")
+        if "past_key_values" not in inspect.signature(model.forward).parameters:
+            raise InputError(f"{kind}: keeps no cache of keys and values, which decoding in rounds needs")
         if mask_types(model.config.get_text_config(decoder=True)) is None:
             types = sorted(set(model.config.get_text_config(decoder=True).layer_types))
             raise InputError(
@@ -165,25 +172,63 @@ class CausalLM(LanguageModel):
     def _read_by_factors(self, cache: RaggedKVCache, reads: Sequence[Read], switch: int) -> tuple[Tensor, Tensor]:
         """Longrope: texts on both sides of the switch take turns; one that crosses it is read again from its start."""
         assert isinstance(cache, TokenKVCache)
+        results: list[tuple[Tensor, Tensor] | None] = [None] * len(reads)
         sides: dict[bool, list[int]] = {}
-        actual = []
+        ready: dict[int, Read] = {}
         for i, read in enumerate(reads):
-            past, count = cache.length(read.text), len(read.tokens)
-            known = cache.tokens[read.text]
-            end = past + count if read.tree is None else max(read.tree.positions(), default=past) + 1
-            sides.setdefault(end > switch, []).append(i)
-            again = past > 0 and (read.text in cache.long) != (end > switch)
-            if again:
+            first, last = lengths_read(cache, read)
+            if (first > switch) != (last > switch):
+                results[i] = self._read_across(cache, read, switch)
+                continue
+            if cache.length(read.text) and cache.long[read.text] != (last > switch):
+                if read.tree is not None and cache.length(read.text) > read.tree.trunk:
+                    results[i] = self._read_fresh(cache, read)
+                    continue
+                known = cache.tokens[read.text]
                 cache.crop_text(read.text, 0)
-            actual.append(replace(read, tokens=[*known, *read.tokens]) if again else read)
-            cache.note(read.text, actual[-1].tokens, long=end > switch)
-        results: dict[int, tuple[Tensor, Tensor]] = {}
+                ready[i] = replace(read, tokens=[*known, *read.tokens])
+            else:
+                ready[i] = read
+            cache.note(read.text, ready[i].tokens, long=last > switch)
+            sides.setdefault(last > switch, []).append(i)
         for places in sides.values():
-            logits, hidden = self._forward(cache, [actual[i] for i in places])
-            counts = [actual[i].keep for i in places]
-            results |= dict(zip(places, zip(logits.split(counts), hidden.split(counts), strict=True), strict=True))
-        ordered = [results[i] for i in range(len(reads))]
-        return torch.cat([logits for logits, _ in ordered]), torch.cat([hidden for _, hidden in ordered])
+            logits, hidden = self._forward(cache, [ready[i] for i in places])
+            counts = [ready[i].keep for i in places]
+            for i, *result in zip(places, logits.split(counts), hidden.split(counts), strict=True):
+                results[i] = result[0], result[1]
+        found = [result for result in results if result is not None]
+        return torch.cat([logits for logits, _ in found]), torch.cat([hidden for _, hidden in found])
+
+    def _read_across(self, cache: TokenKVCache, read: Read, switch: int) -> tuple[Tensor, Tensor]:
+        """Results are wanted on both sides of the switch: a tree is read afresh, a text in two parts."""
+        if read.tree is not None:
+            return self._read_fresh(cache, read)
+        short = switch - cache.length(read.text)
+        beyond = len(read.tokens) - short
+        parts = [
+            self._read_by_factors(cache, [Read(read.text, tokens, keep)], switch)
+            for tokens, keep in ((read.tokens[:short], read.keep - beyond), (read.tokens[short:], beyond))
+        ]
+        return torch.cat([logits for logits, _ in parts]), torch.cat([hidden for _, hidden in parts])
+
+    def _read_fresh(self, cache: TokenKVCache, read: Read) -> tuple[Tensor, Tensor]:
+        """A tree whose nodes' factors are not the cached ones: each node's own text is read by itself."""
+        assert read.tree is not None
+        start = cache.length(read.text)
+        cache.note(read.text, read.tokens, long=None)
+        cache.start_forward([read.text], [len(read.tokens)])
+        cache.end_forward()
+        tokens = cache.tokens[read.text]
+        first = start + len(read.tokens) - len(read.tree.above)
+        results = []
+        for column in range(start + len(read.tokens) - read.keep, start + len(read.tokens)):
+            path = range(column + 1)
+            if column >= first:
+                path = [*range(read.tree.trunk), *read.tree.above[column - first], column]
+            own = self.new_cache()
+            own.add(0, len(path))
+            results.append(self.forward(own, [Read(0, [tokens[place] for place in path])]))
+        return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])
 
     def _read_one(self, cache: RaggedKVCache, read: Read) -> tuple[Tensor, Tensor]:
         """One text, token after token: the model's own masks."""
@@ -223,23 +268,26 @@ class CausalLM(LanguageModel):
         first = cache.length(read.text)  # the column of the first new token
         nodes = first + len(read.tokens) - len(tree.above)  # and of the first node
         paths = [[*range(tree.trunk), *path] for path in tree.paths(nodes)] or [list(range(tree.trunk))]
-        cached = [[column for column in path if column < first] for path in paths]
-        new = [[column - first for column in path if column >= first] for path in paths]
-        past, width = len(cached[0]), max(map(len, new))
-        assert all(len(row) == past for row in cached), "new tokens at different depths below the cached ones"
-        # What fills a shorter row up comes after its leaf, where nobody looks.
-        tokens = torch.tensor([[read.tokens[place] for place in row + row[-1:] * (width - len(row))] for row in new])
-        spread = cache.spread(read.text, cached, past + width)
-        spread.start_forward(list(range(len(paths))), [width] * len(paths))
-        logits, hidden = self._run(spread, tokens, width)
-        spread.end_forward()
-
+        rows = {}  # by the columns that are cached, those that are new
+        for path in paths:
+            cached = tuple(column for column in path if column < first)
+            rows.setdefault(len(cached), []).append((cached, [c - first for c in path if c >= first]))
         # Tokens that several paths share were read in each of them, alike: any will do.
-        places = {node: (row, place) for row, nodes in enumerate(new) for place, node in enumerate(nodes)}
-        rows, columns = torch.tensor([places[node] for node in range(len(places))]).unbind(1)
-        cache.append_from(read.text, spread, rows, past + columns)
-        rows, columns = rows[-read.keep :].to(logits.device), columns[-read.keep :].to(logits.device)
-        return logits[rows, columns], hidden[rows, columns]
+        found: dict[int, tuple[Tensor, Tensor, RaggedKVCache, int, int]] = {}
+        for past, group in rows.items():
+            width = max(len(new) for _, new in group)
+            # What fills a shorter row up comes after its leaf, where nobody looks.
+            tokens = [[read.tokens[c] for c in new + new[-1:] * (width - len(new))] for _, new in group]
+            spread = cache.spread(read.text, [cached for cached, _ in group], past + width)
+            spread.start_forward(list(range(len(group))), [width] * len(group))
+            logits, hidden = self._run(spread, torch.tensor(tokens), width)
+            spread.end_forward()
+            for row, (_, new) in enumerate(group):
+                for place, token in enumerate(new):
+                    found[token] = logits[row, place], hidden[row, place], spread, row, past + place
+        cache.append_from(read.text, [found[token][2:] for token in range(len(read.tokens))])
+        kept = [found[token] for token in range(len(read.tokens) - read.keep, len(read.tokens))]
+        return torch.stack([one[0] for one in kept]), torch.stack([one[1] for one in kept])
 
     def _run(
         self,

@@ -56,7 +56,10 @@ class WritePlan:
 
 
 class RaggedLayer(CacheLayerMixin):
-    """Keys and values of one layer, (rows, H, columns, D); attention sees a view of the rows and columns in use."""
+    """Keys and values of one layer, (rows, H, columns, D); attention sees a view of the rows and columns in use.
+
+    A layer that shares another one's keys (Gemma 3n) is never written to, and holds nothing.
+    """
 
     is_sliding = False  # windows come from the masks, which count token positions
     is_croppable = True
@@ -133,9 +136,9 @@ class RaggedLayer(CacheLayerMixin):
 
     def move_columns(self, row: int, start: int, columns: Tensor) -> None:
         for buffer in (self.keys, self.values):
-            assert buffer is not None
             # The right side is a copy before anything is written.
-            buffer[row, :, start : start + len(columns)] = buffer[row][:, columns.to(buffer.device)]
+            if buffer is not None:
+                buffer[row, :, start : start + len(columns)] = buffer[row][:, columns.to(buffer.device)]
 
     def reset(self) -> None:
         self.keys = self.values = None
@@ -266,14 +269,15 @@ class RaggedKVCache(Cache):
                     new[:, :, : index.shape[1]] = picked.transpose(0, 1)
         return spread
 
-    def append_from(self, text: Hashable, other: RaggedKVCache, rows: Tensor, columns: Tensor) -> None:
-        """Append to ``text`` n tokens that ``other`` holds in ``rows`` and ``columns``, (n,) each."""
-        self.start_forward([text], [len(rows)])
-        for layer, source in zip(self.own, other.own, strict=True):
-            assert source.keys is not None
-            assert source.values is not None
-            place = rows.to(source.keys.device), columns.to(source.keys.device)
-            layer.update(
-                *(part[place[0], :, place[1]].transpose(0, 1).unsqueeze(0) for part in (source.keys, source.values))
-            )
+    def append_from(self, text: Hashable, places: Sequence[tuple[RaggedKVCache, int, int]]) -> None:
+        """Append to ``text`` tokens that other caches hold, each by its cache, row and column there."""
+        self.start_forward([text], [len(places)])
+        for index, layer in enumerate(self.own):
+            sources = [(other.own[index], row, column) for other, row, column in places]
+            if sources[0][0].is_initialized:
+                keys, values = (
+                    torch.stack([part(source)[row, :, column] for source, row, column in sources], 1).unsqueeze(0)
+                    for part in (lambda source: source.keys, lambda source: source.values)
+                )
+                layer.update(keys, values)
         self.end_forward()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from .base import Read
 from .kv_cache import RaggedKVCache
 
 
@@ -20,41 +21,49 @@ def longrope_switch(config: Any) -> int | None:
     return min(found) if found else None
 
 
+def lengths_read(cache: RaggedKVCache, read: Read) -> tuple[int, int]:
+    """The lengths of the shortest and the longest text whose next token ``read`` wants results for."""
+    past, count = cache.length(read.text), len(read.tokens)
+    nodes = [] if read.tree is None else [position + 1 for position in read.tree.positions()]
+    lengths = [*range(past + 1, past + count - len(nodes) + 1), *nodes]
+    wanted = lengths[-read.keep :]
+    return min(wanted), max(wanted)
+
+
 class TokenKVCache(RaggedKVCache):
     """A cache that remembers the tokens of its texts, so that they can be read again.
 
     Attributes:
         tokens: by text, a token for each column.
-        long: the texts whose keys were made with the factors of long texts.
+        long: by text, whether its keys were made with the factors of long texts; None where some were not made at all.
     """
 
     def __init__(self, layers: int) -> None:
         super().__init__(layers)
         self.tokens: dict[Hashable, list[int]] = {}
-        self.long: set[Hashable] = set()
+        self.long: dict[Hashable, bool | None] = {}
 
     def add(self, text: Hashable, reserve: int) -> None:
         super().add(text, reserve)
-        self.tokens[text] = []
+        self.tokens[text], self.long[text] = [], False
 
     def remove(self, text: Hashable) -> None:
         super().remove(text)
-        del self.tokens[text]
-        self.long.discard(text)
+        del self.tokens[text], self.long[text]
 
-    def note(self, text: Hashable, tokens: Sequence[int], *, long: bool) -> None:
-        """``tokens`` are about to be appended to ``text``."""
+    def note(self, text: Hashable, tokens: Sequence[int], *, long: bool | None) -> None:
+        """``tokens`` are about to be appended to ``text``; ``long`` as above."""
         self.tokens[text] = [*self.tokens[text], *tokens]
-        if long:
-            self.long.add(text)
-        else:
-            self.long.discard(text)
+        self.long[text] = long
 
     def crop_text(self, text: Hashable, length: int) -> None:
         super().crop_text(text, length)
         self.tokens[text] = self.tokens[text][:length]
 
     def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
-        super().keep(text, length, columns)
+        if self.long[text] is None:  # the keys will be made anew: only the tokens count
+            self.lengths[self.rows[text]] = length + len(columns)
+        else:
+            super().keep(text, length, columns)
         tokens = self.tokens[text]
         self.tokens[text] = [*tokens[:length], *(tokens[column] for column in columns)]
