@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .errors import InputError
-from .feature_model import features
+from .feature_model import SMALLEST, features
 from .lookup import LONGEST, Recalled
 from .said import Said
 
@@ -62,9 +62,20 @@ class LagFreeHead(nn.Module):
 
 def evidence(said: Said, recalled: Recalled, token: int) -> list[float]:
     """(7,) numbers: what the draft and the text say of a token."""
+    return [*features(*said), *text_evidence(recalled, token)]
+
+
+def text_evidence(recalled: Recalled, token: int) -> list[float]:
+    """(4,) of them: what the text says."""
     agrees, matches, share, copy = recalled
     is_copy = 0.0 if copy is None else 1.0 if copy == token else -1.0
-    return [*features(*said), agrees / LONGEST, matches / LONGEST, share, is_copy]
+    return [agrees / LONGEST, matches / LONGEST, share, is_copy]
+
+
+def feature_tensor(said: Tensor) -> Tensor:
+    """(3,) of them: :func:`~.feature_model.features` of ``said`` (3,), on its device."""
+    confidence, top, entropy = said.unbind()
+    return torch.stack([confidence.clamp(min=1e-30).log(), (1.0 - top).clamp(min=SMALLEST).log(), entropy])
 
 
 def all_evidence(said: Sequence[Said], recalled: Sequence[Recalled], tokens: Sequence[int]) -> Tensor:

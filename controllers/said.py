@@ -12,6 +12,21 @@ At temperature 0, where the warped q is a point mass, all three are those of the
 """
 
 
+def said_tensor(token: int, chosen: Tensor | None, q: Tensor, logits: Tensor) -> Tensor:
+    """(3,) what one distribution says of ``token``, float32, computed on its device without a read by the host.
+
+    Args:
+        chosen: () q(y); None where it is 1.
+        q: (…, k) the distribution, without the tokens the warp rules out.
+        logits: (…, V) the logits behind it.
+    """
+    unwarped = torch.softmax(logits.flatten().float(), -1)
+    law, own = (unwarped, unwarped[token]) if chosen is None else (q, chosen)
+    top = q.max().float()
+    top = torch.where(top == 1.0, unwarped.max(), top)
+    return torch.stack([own.float(), top, torch.special.entr(law).sum().float()])
+
+
 def all_said(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[Said]:
     """What N distributions say of N tokens, as :class:`~.length.Step` tells it of one.
 

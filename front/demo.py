@@ -152,10 +152,10 @@ def _decode(
     max_new_tokens: int,
     console: Console,
 ) -> tuple[dict[str, Measured], dict[int, Generation]]:
-    trained = load_controller(controller)
+    head = load_controller(controller).head.to(decoder.target.device)
     lengths: dict[str, LengthController] = {f"fixed-{k}": Fixed(k) for k in FIXED}
     lengths |= {f"confidence-{threshold}": CumulativeConfidence(threshold) for threshold in CONFIDENCE}
-    lengths |= {f"head-{h}": AcceptanceLength(HeadSource(trained.head), h) for h in THRESHOLDS}
+    lengths |= {f"head-{h}": AcceptanceLength(HeadSource(head), h) for h in THRESHOLDS}
     decoders: dict[str, tuple[SpeculativeDecoder, LengthController | None]] = {AUTOREGRESSIVE: (plain, None)}
     decoders |= {name: (decoder, length) for name, length in lengths.items()}
     sample: dict[int, Generation] = {}

@@ -94,7 +94,7 @@ def _train(
     run = run or begin_run(output, settings, manifest)
     run.log_command()
     _fit(run, data, draft, features or run.folder / FEATURES)
-    best = torch.load(run.best, weights_only=True)
+    best = torch.load(run.best, weights_only=True, map_location="cpu")
     result = {name: best[name] for name in ("epoch", "step", "metrics", "reliability")}
     run.complete(result)
     return result

@@ -102,6 +102,6 @@ def _read_best(run: Run[S]) -> dict[str, Any]:
     if not run.best.exists():
         raise InputError(f"{run.folder}: no epoch is finished yet; go on with 'specpilot train … --resume'")
     try:
-        return torch.load(run.best, weights_only=True)  # type: ignore[no-any-return]
+        return torch.load(run.best, weights_only=True, map_location="cpu")  # type: ignore[no-any-return]
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise InputError(f"{run.best}: truncated or damaged; train again") from error

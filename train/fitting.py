@@ -24,10 +24,11 @@ from .run_folder import METRICS, Run, S
 def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, device: torch.device) -> None:
     """Train to the end, from the run's last checkpoint if there is one."""
     settings = run.settings
+    accelerator, devices = lightning_device(device)
     with quiet_lightning():
         trainer = pl.Trainer(
-            accelerator="gpu" if device.type == "cuda" else "cpu",
-            devices=[device.index] if device.type == "cuda" else 1,
+            accelerator=accelerator,
+            devices=devices,
             max_epochs=settings.epochs,
             logger=loggers(run),
             callbacks=[
@@ -45,6 +46,13 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, dev
         import wandb
 
         wandb.finish()  # or the next training of this process would be logged to the same run
+
+
+def lightning_device(device: torch.device) -> tuple[str, list[int] | int]:
+    """``accelerator`` and ``devices`` of a trainer on ``device``; ``cuda`` without a number is the first GPU."""
+    if device.type == "cuda":
+        return "gpu", [device.index or 0]
+    return ("mps" if device.type == "mps" else "cpu"), 1
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def _train(
         f"steps; {len(names)} arms"
     )
     fit(run, module, data, pick_device(settings.device))
-    best = torch.load(run.best, weights_only=True)
+    best = torch.load(run.best, weights_only=True, map_location="cpu")
     result = {name: best[name] for name in ("epoch", "step", "metrics", "choices")}
     with replacing(output / PICTURE) as temporary:
         plot_choices(best["choices"], temporary)

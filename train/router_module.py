@@ -81,7 +81,7 @@ class RouterModule(ControllerModule):
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._seen.append(self.head(batch.x).double().softmax(-1).cpu())
+        self._seen.append(self.head(batch.x).cpu().double().softmax(-1))
 
     def on_validation_epoch_end(self) -> None:
         probabilities = torch.cat(self._seen).numpy()

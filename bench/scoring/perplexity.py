@@ -28,9 +28,9 @@ def likelihood(target: LanguageModel, prompt: list[int], tokens: list[int]) -> L
     """Of ``tokens`` after ``prompt`` under the model as it is: temperature 1, no top-k, no top-p."""
     reader, begun = TextReader.begin(target, prompt, len(tokens))
     logits, _ = reader.read([*begun, *tokens[:-1]], keep=len(tokens))
-    laws = logits.double().log_softmax(-1)  # (N, V)
+    laws = logits.float().log_softmax(-1)  # (N, V)
     said = torch.tensor(tokens, device=laws.device).unsqueeze(1)
-    return Likelihood(float(laws.gather(1, said).sum()), len(tokens))
+    return Likelihood(float(laws.gather(1, said).cpu().double().sum()), len(tokens))
 
 
 def perplexity(found: Sequence[Likelihood]) -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..lookup import Recalled
-from ..said import Said
+from ..said import Said, said_tensor
 from ..sampling import SamplingParams
 
 MAX_DRAFT = 20  # no controller drafts more in one round
@@ -58,7 +58,12 @@ class Step:
         return float(torch.special.entr(q).sum())
 
     def says(self) -> Said:
-        """All three."""
+        """All three; on an accelerator with one read by the host."""
+        if self.q.device.type != "cpu":
+            known = torch.tensor(self.probability).to(self.q.device, non_blocking=True)
+            chosen = None if self.probability == 1.0 else known
+            confidence, top, entropy = said_tensor(self.token, chosen, self.q, self.logits).tolist()
+            return confidence, top, entropy
         if self.probability == 1.0 or self.q.shape[-1] > FEW:
             return self.confidence(), self.top_probability(), self.entropy()
         q: list[float] = self.q.flatten().tolist()  # of so few numbers no tensor operation is worth its call

@@ -9,10 +9,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..calibration import sigmoid
-from ..lag_free_head import INPUTS, VECTORS, LagFreeHead, all_evidence, copied_embeddings, copies_of, evidence
+from ..lag_free_head import (
+    INPUTS,
+    VECTORS,
+    LagFreeHead,
+    all_evidence,
+    copied_embeddings,
+    copies_of,
+    evidence,
+    feature_tensor,
+    text_evidence,
+)
 from ..lookup import NOTHING, Recalled
 from ..origin import Origin
-from ..said import Said
+from ..said import Said, said_tensor
 from ..sampling import SamplingParams
 from .base import Step
 from .source import AcceptanceSource, Judged
@@ -22,7 +32,9 @@ class LagFreeSource(AcceptanceSource):
     """A lag-free head and the embedding it reads.
 
     For one token the modules around the tensors take longer than what they compute, and what a token's embedding comes
-    to is remembered: (width,) floats for every token that came up.
+    to is remembered: (width,) floats for every token that came up. On the CPU the few numbers of the evidence are
+    worked out as Python floats. On an accelerator that would stall it: there they stay tensors, and a judgement takes
+    one read by the host.
 
     Args:
         head: the head; its weights are taken as they are now.
@@ -57,6 +69,7 @@ class LagFreeSource(AcceptanceSource):
         )
         self.out = head.out.weight.detach(), head.out.bias.detach()
         self.shape = [head.hidden_size]
+        self.on_host = self.bias.device.type == "cpu"
         self.tokens: dict[int, Tensor] = {}
         self.copies: dict[int, Tensor] = {}
 
@@ -66,13 +79,24 @@ class LagFreeSource(AcceptanceSource):
 
     def judge(self, step: Step) -> Judged:
         recalled = step.recall() if self.looks_up else NOTHING
-        numbers = torch.tensor(evidence(step.says(), recalled, step.token), device=self.bias.device)
+        if self.on_host:
+            numbers = torch.tensor(evidence(step.says(), recalled, step.token))
+        else:
+            numbers = self._evidence_on_device(step, recalled)
         z = F.linear(self._normal(step.hidden), self.of_hidden, self._token_term(step.token))
         z = z + F.linear(numbers, self.of_evidence)
         if recalled.copy is not None and recalled.copy < len(self.embedding):
             z = z + self._copy_term(recalled.copy)
         kept, then = F.linear(F.silu(z), *self.out).flatten().tolist()
         return Judged(sigmoid(kept), sigmoid(then) if self.foresees else None)
+
+    def _evidence_on_device(self, step: Step, recalled: Recalled) -> Tensor:
+        """(7,) as :func:`~specpilot.controllers.lag_free_head.evidence`, without a read by the host."""
+        # One copy to the device for all that the host knows; it does not wait for the device's work.
+        known = torch.tensor([step.probability, *text_evidence(recalled, step.token)])
+        known = known.to(self.bias.device, non_blocking=True)
+        chosen = None if step.probability == 1.0 else known[0]
+        return torch.cat([feature_tensor(said_tensor(step.token, chosen, step.q, step.logits)), known[1:]])
 
     def _token_term(self, token: int) -> Tensor:
         term = self.tokens.get(token)
@@ -93,10 +117,18 @@ class LagFreeSource(AcceptanceSource):
     def judge_all(
         self, said: Sequence[Said], recalled: Sequence[Recalled], hidden: Tensor, tokens: Sequence[int]
     ) -> list[Judged]:
-        """Judge N tokens at once, given the states (N, d) before them."""
+        """Judge N tokens at once, given the states (N, d) before them, which may be on another device."""
+        chances = self.chances(said, recalled, hidden, tokens).tolist()
+        return [Judged(kept, then if self.foresees else None) for kept, then in chances]
+
+    def chances(
+        self, said: Sequence[Said], recalled: Sequence[Recalled], hidden: Tensor, tokens: Sequence[int]
+    ) -> Tensor:
+        """(N, 2) the judgements of :meth:`judge_all`, on the device of the head and the embedding."""
         if not self.looks_up:
             recalled = [NOTHING] * len(recalled)
+        device = self.embedding.device
         copied = copied_embeddings(self.embedding, copies_of(recalled))
-        numbers = all_evidence(said, recalled, tokens)
-        chances = torch.sigmoid(self.head(numbers, hidden, self.embedding[torch.tensor(tokens)], copied)).tolist()
-        return [Judged(kept, then if self.foresees else None) for kept, then in chances]
+        numbers = all_evidence(said, recalled, tokens).to(device)
+        embedded = self.embedding[torch.tensor(tokens, device=device)]
+        return torch.sigmoid(self.head(numbers, hidden.to(device), embedded, copied))

@@ -65,7 +65,7 @@ class PolicyRouter(Router):
         """π(·|x) of one embedding (d,)."""
         with torch.inference_mode():
             logits = self.policy(embedding.to(self.policy.out.weight))
-            result: list[float] = logits.double().softmax(-1).tolist()
+            result: list[float] = logits.cpu().double().softmax(-1).tolist()
         return result
 
     def weigh(self, embedding: Tensor) -> list[float]:

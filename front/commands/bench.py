@@ -264,7 +264,7 @@ def otm(
         reader, text = TextReader.begin(model, ids)
         with torch.inference_mode():
             logits, _ = reader.read(text, keep=1)
-        laws.append(logits[-1, :size].double().softmax(-1))
+        laws.append(logits[-1, :size].cpu().double().softmax(-1))
     p, q = laws
     result = {"uniforms": uniforms(), "coins": coins(), "models": models(p, q), "pair": f"{target} + {draft}"}
     output.parent.mkdir(parents=True, exist_ok=True)

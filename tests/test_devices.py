@@ -1,0 +1,148 @@
+"""What is computed where, without a GPU: tensors of the meta device stand for an accelerator's.
+
+They cannot be read by the host or mixed with the CPU's, so that each read and each mixture is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.feature_model import FeatureModel
+from specpilot.controllers.fingerprint import PairFingerprint
+from specpilot.controllers.lag_free_head import LagFreeHead
+from specpilot.controllers.length import (
+    AcceptanceLength,
+    FeatureSource,
+    LagFreeSource,
+    LengthController,
+    RateOptimal,
+    Step,
+)
+from specpilot.controllers.lookup import Lookup
+from specpilot.controllers.origin import Origin
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.train.fitting import lightning_device
+from torch.overrides import TorchFunctionMode
+
+HIDDEN, VOCAB = 8, 10
+TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 5]
+
+
+class Reads(TorchFunctionMode):
+    """Counts ``tolist`` of meta tensors, which gives a half for each element; other reads by the host raise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.tolist and args[0].is_meta:
+            self.count += 1
+            return torch.full(args[0].shape, 0.5).tolist()
+        return func(*args, **(kwargs or {}))
+
+
+def source(device: str) -> LagFreeSource:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        head, embedding = LagFreeHead(HIDDEN, 4), torch.randn(VOCAB, HIDDEN)
+        head.mean.copy_(torch.randn(7))
+    return LagFreeSource(head.to(device), embedding.to(device))
+
+
+def steps(device: str, *, kind: str) -> list[Step]:
+    """A round's tokens, drawn from few tokens, from all, or from a point mass."""
+    generator = torch.Generator().manual_seed(1)
+    lookup, found = Lookup([*TEXT]), []
+    for index in range(1, 6):
+        logits = torch.randn(1, VOCAB, generator=generator)
+        token = int(logits.argmax())
+        q = {"few": logits.topk(4).values.softmax(-1), "all": logits.softmax(-1), "greedy": torch.ones(1, 1)}[kind]
+        hidden = torch.randn(1, HIDDEN, generator=generator)
+        found.append(
+            Step(
+                index, token, float(q.max()), q.to(device), logits.to(device), hidden.to(device),
+                partial(lookup.recall, [token]),
+            )
+        )  # fmt: skip
+    return found
+
+
+KINDS = ("few", "all", "greedy")
+
+
+def test_meta_tensors_catch_what_they_stand_for() -> None:
+    meta = torch.ones(2, device="meta")
+    with Reads() as reads:
+        assert meta.tolist() == [0.5, 0.5]
+        for read in (lambda: float(meta.sum()), lambda: bool(meta.any()), meta[0].item, meta.cpu):
+            with pytest.raises((RuntimeError, NotImplementedError)):
+                read()
+        with pytest.raises(RuntimeError):
+            _ = meta + torch.ones(2)
+    assert reads.count == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", [lambda s: RateOptimal(s, CostModel(0.1, 1.0, 0.0)), lambda s: AcceptanceLength(s, 1)])
+def test_the_lag_free_head_is_read_once_a_token(make: Callable[[LagFreeSource], LengthController], kind: str) -> None:
+    controller = make(source("meta"))
+    for again in range(2):  # what a token's embedding comes to is remembered
+        assert controller.start_round()
+        for count, step in enumerate(steps("meta", kind=kind), 1):
+            with Reads() as reads:
+                controller.observe(step)
+            assert reads.count == 1, (again, count)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_judgement_is_the_same_on_the_host_and_on_the_device(kind: str) -> None:
+    host, device = source("cpu"), source("cpu")
+    device.on_host = False
+    for step in steps("cpu", kind=kind):
+        assert device.judge(step) == pytest.approx(host.judge(step), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_signals_are_the_same_on_the_host_and_on_the_device(kind: str) -> None:
+    from specpilot.controllers.said import said_tensor
+
+    for step in steps("cpu", kind=kind):
+        chosen = None if step.probability == 1.0 else torch.tensor(step.probability)
+        assert said_tensor(step.token, chosen, step.q, step.logits).tolist() == pytest.approx(step.says(), abs=1e-6)
+
+
+def test_a_feature_controller_is_read_once_a_token() -> None:
+    origin = Origin("t", "d", PairFingerprint("a", "b", "c"), SamplingParams())
+    features = FeatureSource(FeatureModel(0.0, 1.0, 1.0, 0.1, 0.5, origin, "0", {}))
+    for kind in KINDS:
+        with Reads() as reads:
+            features.judge(steps("meta", kind=kind)[0])
+        assert reads.count == 1
+
+
+def test_a_trace_is_judged_where_the_head_is() -> None:
+    """Its states are on the CPU, wherever the models are."""
+    cpu = steps("cpu", kind="few")
+    said, recalled = [step.says() for step in cpu], [step.recall() for step in cpu]
+    hidden, tokens = torch.cat([step.hidden for step in cpu]), [step.token for step in cpu]
+    chances = source("meta").chances(said, recalled, hidden, tokens)
+    assert (chances.device.type, chances.shape) == ("meta", (5, 2))
+    judged = source("cpu").judge_all(said, recalled, hidden, tokens)
+    assert [one.kept for one in judged] == pytest.approx([source("cpu").judge(step).kept for step in cpu], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("cuda", ("gpu", [0])), ("cuda:0", ("gpu", [0])), ("cuda:2", ("gpu", [2])), ("cpu", ("cpu", 1)),
+     ("mps", ("mps", 1))],
+)  # fmt: skip
+def test_lightning_trains_on_the_device_that_was_asked_for(device: str, expected: tuple[str, Any]) -> None:
+    assert lightning_device(torch.device(device)) == expected
