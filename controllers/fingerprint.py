@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from .errors import InputError
 from .stored_weights import sample, stored_samples
 
 if TYPE_CHECKING:
@@ -57,11 +58,19 @@ def weights_digest(module: nn.Module, stored: Mapping[str, Tensor] | None = None
 
     Args:
         stored: by name of a parameter, the values that are taken in place of those the module holds.
+
+    Raises:
+        InputError: a parameter is offloaded and not among ``stored``.
     """
     digest = hashlib.sha256()
     with torch.no_grad():
         for name, parameter in sorted(module.named_parameters()):
             digest.update(f"{name}:{tuple(parameter.shape)}:".encode())
+            if parameter.is_meta and name not in (stored or {}):
+                raise InputError(
+                    f"device_map: {name} is offloaded, and the model's own files do not hold it under that name; load "
+                    "the model without a device map, or on devices that hold all of it"
+                )
             values = stored[name] if stored and name in stored else sample(parameter).float().cpu()
             digest.update(values.to(torch.bfloat16).view(torch.int16).numpy().tobytes())
     return digest.hexdigest()
@@ -71,7 +80,8 @@ def model_fingerprint(model: PreTrainedModel) -> str:
     """SHA-256 (hexadecimal) of a model: its architecture and a digest of its weights.
 
     A float16 model is known by the values in the safetensors files it was loaded from (see :mod:`.stored_weights`).
-    Where those are gone it is known by its own, and taken for another model than the same one in float32.
+    Where those are gone it is known by its own, and taken for another model than the same one in float32. Offloaded
+    weights are read from the files too.
     """
     return _sha256_json([config_fingerprint(model.config), weights_digest(model, stored_samples(model))])
 

@@ -1,4 +1,4 @@
-"""Weights as their files hold them, for models that hold them in float16.
+"""Weights as their files hold them, for models that hold them in float16, or have them offloaded by accelerate.
 
 float16 keeps three bits more of a number than bfloat16, and far fewer exponents: rounding a weight to float16 and then
 to bfloat16 does not always give what rounding it to bfloat16 alone gives. The float16 weights cannot tell which it was;
@@ -30,17 +30,20 @@ def sample(parameter: Tensor) -> Tensor:
 
 
 def stored_samples(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Samples of the stored form of a model's float16 parameters, by name, float32 on the CPU.
+    """Samples of the stored form of a model's float16 and offloaded parameters, by name, float32 on the CPU.
 
-    Empty where there is no float16 parameter, where the files are not at ``model.config._name_or_path`` or in the hub's
+    Empty where there is no such parameter, where the files are not at ``model.config._name_or_path`` or in the hub's
     cache, and where one of them, rounded to float16, is not what the model holds: it then was trained or changed since.
     """
-    half = {name: value for name, value in model.named_parameters() if value.dtype == torch.float16}
-    if not half:
+    parameters = {
+        name: value for name, value in model.named_parameters() if value.dtype == torch.float16 or value.is_meta
+    }
+    if not parameters:
         return {}
     for folder in _folders(str(model.config._name_or_path)):
-        found = _read(folder, {name: value.shape for name, value in half.items()}, model.base_model_prefix)
-        if found and all(torch.equal(found[name].to(torch.float16), sample(half[name]).cpu()) for name in found):
+        found = _read(folder, {name: value.shape for name, value in parameters.items()}, model.base_model_prefix)
+        held = [name for name in found if not parameters[name].is_meta]  # offloaded ones are on the disk only
+        if found and all(torch.equal(found[name].to(torch.float16), sample(parameters[name]).cpu()) for name in held):
             return {name: value.float() for name, value in found.items()}
     return {}
 
@@ -53,9 +56,9 @@ def _folders(name: str) -> Iterator[Path]:
         yield Path(name)
         return
     from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.file_download import repo_folder_name
 
-    yield from sorted(Path(HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "snapshots").glob("*"))
+    # The hub's own function for the folder's name refuses what is no id, such as a folder that is gone.
+    yield from sorted(Path(HF_HUB_CACHE, f"models--{name.replace('/', '--')}", "snapshots").glob("*"))
 
 
 def _read(folder: Path, shapes: Mapping[str, Sequence[int]], prefix: str) -> dict[str, Tensor]:

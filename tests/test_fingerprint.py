@@ -10,6 +10,7 @@ import pytest
 import torch
 from specpilot.checkpoints import FOLDER
 from specpilot.controllers.checkpoint import load_controller
+from specpilot.controllers.errors import InputError
 from specpilot.controllers.fingerprint import (
     PairFingerprint,
     config_fingerprint,
@@ -110,6 +111,9 @@ def test_a_float16_model_is_told_from_others_of_its_shape(tmp_path: Path) -> Non
     alone = model_fingerprint(half)
     (tmp_path / "other" / "model.safetensors").write_bytes(b"damaged")
     assert model_fingerprint(half) == alone
+    for elsewhere in (str(tmp_path / "gone"), "gone", "", "an/odd/name"):
+        half.config._name_or_path = elsewhere
+        assert model_fingerprint(half) == alone
 
 
 def test_files_of_a_bare_model_are_those_of_the_model_with_its_head(tmp_path: Path) -> None:
@@ -126,6 +130,20 @@ def test_weights_are_found_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest
     llama(1).save_pretrained(snapshots / "a")  # another revision
     half.config._name_or_path = "owner/name"
     assert model_fingerprint(half) == model_fingerprint(llama(0))
+
+
+def test_an_offloaded_model_is_the_model(tmp_path: Path) -> None:
+    whole = llama(num_hidden_layers=2)
+    whole.save_pretrained(tmp_path)
+    places = {name: "cpu" for name in ("model.embed_tokens", "model.layers.0", "model.norm", "lm_head")}
+    places |= {"model.rotary_emb": "cpu", "model.layers.1": "disk"}
+    for dtype in ("float32", "float16"):
+        model = load_model(str(tmp_path), dtype=dtype, device_map=places, offload_folder=tmp_path / "offload")
+        assert any(parameter.is_meta for parameter in model.parameters())
+        assert model_fingerprint(model) == model_fingerprint(whole)
+    model.config._name_or_path = str(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"device_map: model.layers.1.* is offloaded"):
+        model_fingerprint(model)
 
 
 def test_shipped_models_are_those_their_controllers_were_trained_for() -> None:
