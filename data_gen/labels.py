@@ -87,7 +87,7 @@ def _label_chunk(
     accepted = (p_y / q_y.squeeze(-1)).clamp(max=1.0)
     return [
         (tokens.tolist(), accept.tolist())
-        for tokens, accept in zip(y.squeeze(-1).split(counts), accepted.split(counts), strict=True)
+        for tokens, accept in zip(torch.split(y.squeeze(-1), counts), torch.split(accepted, counts), strict=True)
     ]
 
 

@@ -62,4 +62,4 @@ def _overlap_chunk(
     else:
         p = warp(scores(target, prompts, texts, size))
         shared = torch.minimum(p[..., : q.shape[-1]], q).sum(-1)
-    return [row.tolist() for row in shared.clamp(max=1.0).split([len(text) for text in texts])]
+    return [row.tolist() for row in torch.split(shared.clamp(max=1.0), [len(text) for text in texts])]
