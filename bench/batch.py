@@ -1,17 +1,32 @@
-"""``specpilot bench batch``: tokens per second by how many prompts are decoded together."""
+"""``specpilot bench batch``: tokens per second of many requests, by how they are put together.
+
+Two measurements. *Sizes*: the same prompts in batches of 1 to 16, with and without drafts. *Continuous batching*:
+requests of very different budgets, of which a fixed number runs at any time; against fixed batches of that number,
+whose requests leave when they are done but whose places stay empty until the last one is.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from random import Random
 from statistics import median
 from typing import Any
 
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ..controllers.errors import InputError
 from ..controllers.length import Fixed
+from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
+from ..infer.random_source import RandomSource
+from ..infer.request import Request
 
 SIZES = (1, 2, 4, 8, 16)
 LENGTHS = (0, 2, 4)  # tokens a draft; 0 is autoregressive
+BUDGETS = (8, 128)  # new tokens of a request, drawn between these
+HEAD_SIZE = 64
 
 
 def bench_batch(
@@ -28,11 +43,12 @@ def bench_batch(
     rates: dict[tuple[int, int], list[float]] = {(length, size): [] for length in LENGTHS for size in SIZES}
     for repeat in range(repeats + 1):  # the first is warm-up
         for (length, size), passes in rates.items():
-            decoder.length = Fixed(length)
             tokens = 0
             started = time.perf_counter()
             for start in range(0, len(prompts), size):
-                rows = decoder.generate(prompts[start : start + size], seed=start, **sampling)
+                rows = decoder.generate(
+                    prompts[start : start + size], seed=start, length=_fixed(decoder, length), **sampling
+                )
                 tokens += sum(len(row.tokens) for row in rows)
             if repeat > 0:
                 passes.append(tokens / (time.perf_counter() - started))
@@ -42,3 +58,86 @@ def bench_batch(
             f"fixed-{length}": {str(size): median(rates[length, size]) for size in SIZES} for length in LENGTHS
         }
     }
+
+
+def bench_continuous(
+    decoder: SpeculativeDecoder,
+    prompts: list[list[int]],
+    sampling: SamplingParams,
+    *,
+    requests: int,
+    running: int,
+    lengths: Sequence[int],
+    repeats: int,
+    on_progress: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Continuous batching against fixed batches, in turn: medians of tokens per second, and of their ratio.
+
+    Args:
+        requests: how many there are; their budgets are drawn from ``BUDGETS``, and end tokens are ignored.
+        running: how many run together.
+        lengths: tokens a draft; 0 is autoregressive.
+    """
+    random = Random(0)
+    budgets = [random.randint(*BUDGETS) for _ in range(requests)]
+    scheduler = decoder.scheduler
+    scheduler.max_running = running
+
+    def rate(length: int, *, continuous: bool) -> float:
+        started = time.perf_counter()
+        size = requests if continuous else running
+        for first in range(0, requests, size):
+            scheduler.run([request(length, i) for i in range(first, min(first + size, requests))])
+        return sum(budgets) / (time.perf_counter() - started)
+
+    def request(length: int, index: int) -> Request:
+        config = decoder.configured(length=_fixed(decoder, length))
+        prompt, rng = prompts[index % len(prompts)], RandomSource(index)
+        return decoder.new_request(prompt, sampling, budgets[index], rng, stop_tokens=frozenset(), config=config)
+
+    found: dict[str, Any] = {}
+    pairs: dict[int, list[tuple[float, float]]] = {length: [] for length in lengths}
+    for repeat in range(repeats + 1):  # the first is warm-up
+        for length, measured in pairs.items():
+            pair = rate(length, continuous=True), rate(length, continuous=False)
+            if repeat > 0:
+                measured.append(pair)
+            on_progress()
+    for length, measured in pairs.items():
+        found["autoregressive" if length == 0 else f"fixed-{length}"] = {
+            "continuous": median(a for a, _ in measured),
+            "fixed_batches": median(b for _, b in measured),
+            "ratio": median(a / b for a, b in measured),
+        }
+    return {"requests": requests, "running": running, "budgets": list(BUDGETS), "tokens_per_second": found}
+
+
+def _fixed(decoder: SpeculativeDecoder, length: int) -> Fixed | None:
+    """The length to decode with; without a draft there is none to give."""
+    return Fixed(length) if decoder.drafts else None
+
+
+def random_llama(shape: str, vocab_size: int) -> LlamaForCausalLM:
+    """A Llama of random weights and realistic proportions, ``"30x576"``: layers and width.
+
+    Raises:
+        InputError: no such shape.
+    """
+    layers, _, width = shape.partition("x")
+    if not (
+        layers.isdigit() and width.isdigit() and int(layers) > 0 and int(width) > 0 and int(width) % HEAD_SIZE == 0
+    ):
+        raise InputError(f"shape={shape!r}: give layers and width, a multiple of {HEAD_SIZE}, as in '30x576'")
+    heads = int(width) // HEAD_SIZE
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=int(width),
+        intermediate_size=int(width) * 8 // 3,
+        num_hidden_layers=int(layers),
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 3 if heads % 3 == 0 else heads,
+        max_position_embeddings=2048,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LlamaForCausalLM(config).eval().requires_grad_(False)  # type: ignore[no-any-return]

@@ -252,7 +252,7 @@ class SpeculativeDecoder:
         seeds = seeds_of(seed, len(prompts) * n)
         if on_tokens is not None and (not single or n > 1):
             raise InputError("on_tokens: several texts have no one stream of tokens; give one prompt")
-        sampling, config = self._sampling(temperature, top_k, top_p), self._config(length, verifier)
+        sampling, config = self._sampling(temperature, top_k, top_p), self.configured(length, verifier)
         ids = [self._encode(one, chat, system) for one in prompts]
         budgets = [self._budget(max_new_tokens, len(one)) for one in ids]
         requests = [
@@ -294,7 +294,7 @@ class SpeculativeDecoder:
         ids = self._encode(prompts[0], chat, system)
         request = self.new_request(
             ids, self._sampling(temperature, top_k, top_p), self._budget(max_new_tokens, len(ids)),
-            RandomSource(seeds_of(seed, 1)[0]), config=self._config(length, verifier),
+            RandomSource(seeds_of(seed, 1)[0]), config=self.configured(length, verifier),
         )  # fmt: skip
         return self._stream(request, TextStream(self.tokenizer))
 
@@ -363,7 +363,10 @@ class SpeculativeDecoder:
             return self.defaults.new_tokens(prompt_tokens) or MAX_NEW_TOKENS
         return check_count("max_new_tokens", max_new_tokens)
 
-    def _config(self, length: Name | int | LengthController | None, verifier: str | None) -> DecoderConfig:
+    def configured(
+        self, length: Name | int | LengthController | None = None, verifier: str | None = None
+    ) -> DecoderConfig:
+        """The decoder's configuration with another length or verifier, where one is given."""
         changes: dict[str, Any] = {}
         if length is not None:
             changes["length"] = length if isinstance(length, LengthController) else self._length(str(length))

@@ -157,24 +157,56 @@ def decode(
     _end(result, settings, repeats=repeats)
 
 
-def batch(settings: Workload, *, repeats: int = 3) -> None:
-    """Time batches of 1 to 16 prompts, autoregressive and with drafts of two lengths.
+def batch(
+    settings: Workload,
+    *,
+    repeats: int = 3,
+    requests: int = 64,
+    running: int = 16,
+    shape: str | None = None,
+    output: Path | None = None,
+) -> None:
+    """Time batches of 1 to 16 prompts, and continuous batching against fixed batches.
 
     Args:
         repeats: Passes over all prompts; medians are reported.
+        requests: Requests of the comparison with fixed batches; their budgets vary from 8 to 128 tokens.
+        running: How many of them run together.
+        shape: Instead of the target a Llama with random weights, as in "30x576": layers and width. It has no draft, and
+            only continuous batching is measured.
+        output: File that gets the same JSON.
     """
-    from ..bench.batch import LENGTHS, SIZES, bench_batch
+    from ..bench.batch import LENGTHS, SIZES, bench_batch, bench_continuous, random_llama
     from ..bench.load import load
+    from ..controllers.sampling import SamplingParams
+    from ..infer.decoder import SpeculativeDecoder
 
-    _, progress = _begin(settings, repeats=repeats)
+    console, progress = _begin(settings, repeats=repeats, requests=requests, running=running)
+    model = None if shape is None else random_llama(shape, 49_152)
     decoder, prompts = load(settings)
-    with progress("passes", (repeats + 1) * len(LENGTHS) * len(SIZES)) as advance:
-        result = bench_batch(decoder, prompts, settings.sampling, repeats, advance)
-    _end(result, settings, repeats=repeats)
+    result: dict[str, Any] = {}
+    if model is not None:
+        decoder = SpeculativeDecoder(model, None)
+    else:
+        with progress("passes", (repeats + 1) * len(LENGTHS) * len(SIZES)) as advance:
+            result = bench_batch(decoder, prompts, settings.sampling, repeats, advance)
+    lengths = (0,) if model is not None else LENGTHS
+    warp = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
+    with progress("passes", (repeats + 1) * len(lengths)) as advance:
+        result["continuous"] = bench_continuous(
+            decoder, prompts, warp,
+            requests=requests, running=running, lengths=lengths, repeats=repeats, on_progress=advance,
+        )  # fmt: skip
+    for name, rates in result["continuous"]["tokens_per_second"].items():
+        console.print(
+            f"{name}: {rates['continuous']:.0f} tokens/s by continuous batching, {rates['fixed_batches']:.0f} in fixed "
+            f"batches of {running}, ratio {rates['ratio']:.2f}"
+        )
+    _end(result, settings, output, repeats=repeats, shape=shape)
 
 
 def memory(settings: Workload, *, requests: int = 1000) -> None:
-    """Watch the process's memory over many requests of random lengths.
+    """Watch the process's memory over many requests of mixed kinds and random lengths.
 
     Args:
         requests: How many; a reading is taken after every hundredth.

@@ -1,0 +1,263 @@
+"""Continuous batching: requests join and leave in any order, from any number of threads, and none notices the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.distribution import TokenDistribution
+from specpilot.infer.draft import Draft
+from specpilot.infer.models import CausalLM, RaggedKVCache, Read
+from specpilot.infer.random_source import RandomSource
+from specpilot.infer.request import Request
+from specpilot.infer.verify import Verdict
+from torch import Tensor
+
+from .enumeration import law
+from .test_lossless import DEPTH, PROMPT, assert_same, pair, target_law
+from .tiny import byte_tokenizer, make
+
+PROMPTS = [torch.randint(64, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (3, 11, 1, 7, 20, 5)]
+
+
+@pytest.mark.parametrize("options", [{"length": Fixed(2)}, {"tree": (2, 1), "verifier": "spec-infer"}])
+@pytest.mark.parametrize("remember", [True, False], ids=["every prefix once", "real caches"])
+def test_the_law_of_a_request_in_the_middle_of_others(options: dict[str, Any], remember: bool) -> None:
+    """Others run when it joins, leave before it ends, and join after it: every outcome of its own is enumerated."""
+    models = pair(3, 3, seed=7, remember=remember)
+    decoder = SpeculativeDecoder(models.target, models.drafts, **options)
+    warp = SamplingParams(1.0, 2)
+    scheduler = decoder.scheduler
+    together: set[int] = set()
+
+    def play(rng: RandomSource) -> tuple[int, ...]:
+        def other(prompt: list[int], budget: int, seed: int) -> Request:
+            return decoder.new_request(prompt, warp, budget, RandomSource(seed))
+
+        company = [other([2, 1], 9, 0), other([0], 3, 1)]
+        scheduler.submit(company)
+        scheduler.step()
+        request = decoder.new_request(list(PROMPT), warp, 4, rng)
+        company.append(other([1, 1, 1, 2, 0], 6, 2))
+        scheduler.submit([request, company[-1]])
+        while not request.finished:
+            scheduler.step()
+            together.add(len(scheduler.running))
+        scheduler.cancel(company)
+        return tuple(request.output.tokens[:DEPTH])
+
+    assert_same(law(play), target_law(decoder.target, warp))
+    assert max(together) >= 3
+    assert not scheduler.running
+    assert not scheduler.engine.cache.texts
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen"])  # the lean forward, and transformers' own
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_order_of_joining_gives_the_texts_made_alone(architecture: str, data: st.DataObject) -> None:
+    """Chains, trees and no drafts, of several samplings, share the rounds of one target."""
+    target, draft = make(architecture), make(architecture, layers=1)
+    decoder = SpeculativeDecoder(target, draft, length=Fixed(3))
+    engine = decoder.scheduler.engine
+    decoder.scheduler.max_running = data.draw(st.integers(1, 5))
+    made: list[tuple[Request, dict[str, Any]]] = []
+    for seed in range(data.draw(st.integers(2, 9))):
+        kind: dict[str, Any] = {
+            "prompt": data.draw(st.sampled_from(PROMPTS)),
+            "sampling": data.draw(st.sampled_from([SamplingParams(0.0), SamplingParams(1.0, 8), SamplingParams(0.8)])),
+            "budget": data.draw(st.integers(1, 24)),
+            "config": decoder.configured(
+                length=data.draw(st.sampled_from([None, Fixed(0), Heuristic(2), CumulativeConfidence(0.2)])),
+                verifier=data.draw(st.sampled_from([None, "block"])),
+            ),
+            "seed": seed,
+        }
+        request = asked(decoder, kind)
+        decoder.scheduler.submit([request])
+        made.append((request, kind))
+        for _ in range(data.draw(st.integers(0, 3))):
+            decoder.scheduler.step()
+            assert len(decoder.scheduler.running) <= decoder.scheduler.max_running
+    while not all(request.finished for request, _ in made):
+        decoder.scheduler.step()
+    decoder.scheduler.step()
+    assert not engine.cache.texts
+    assert engine.cache.n_rows == engine.cache.n_columns == 0
+    for request, kind in made:
+        alone = asked(decoder, kind)
+        decoder.scheduler.run([alone])
+        assert request.output.tokens == alone.output.tokens
+        assert request.output.rounds == alone.output.rounds
+
+
+def asked(decoder: SpeculativeDecoder, kind: dict[str, Any]) -> Request:
+    rng = RandomSource(kind["seed"])
+    return decoder.new_request(kind["prompt"], kind["sampling"], kind["budget"], rng, config=kind["config"])
+
+
+def calls() -> list[Callable[[SpeculativeDecoder, int], list[list[int]]]]:
+    """Ways to ask for texts; each gives the tokens of one or more."""
+
+    def one(decoder: SpeculativeDecoder, seed: int) -> list[list[int]]:
+        return [decoder.generate(PROMPTS[seed % 6], max_new_tokens=20, seed=seed).tokens]
+
+    def several(decoder: SpeculativeDecoder, seed: int) -> list[list[int]]:
+        return [o.tokens for o in decoder.generate(PROMPTS[:3], max_new_tokens=12, seed=seed, temperature=0.7)]
+
+    def samples(decoder: SpeculativeDecoder, seed: int) -> list[list[int]]:
+        return [
+            o.tokens for o in decoder.generate(PROMPTS[seed % 6], n=2, max_new_tokens=15, seed=seed, verifier="block")
+        ]
+
+    def heard(decoder: SpeculativeDecoder, seed: int) -> list[list[int]]:
+        tokens: list[int] = []
+        decoder.generate(PROMPTS[seed % 6], max_new_tokens=18, seed=seed, length=5, on_tokens=tokens.extend)
+        return [tokens]
+
+    return [one, several, samples, heard]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "t5"])
+def test_sixteen_threads_of_eight_requests_each(architecture: str) -> None:
+    decoder = SpeculativeDecoder(make(architecture), make(architecture, layers=1), length=Fixed(3))
+    ways = calls()
+    jobs = [(ways[(thread + i) % 4], 8 * thread + i) for thread in range(16) for i in range(8)]
+    expected = [way(decoder, seed) for way, seed in jobs]
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda job: job[0](decoder, job[1]), jobs))
+    assert found == expected
+    assert not decoder.scheduler.running
+
+
+def test_asyncio() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1), length=Fixed(3))
+    expected = [decoder.generate(PROMPTS[i % 6], max_new_tokens=20, seed=i).tokens for i in range(24)]
+
+    async def all_at_once() -> list[list[int]]:
+        outputs = await asyncio.gather(
+            *(asyncio.to_thread(decoder.generate, PROMPTS[i % 6], max_new_tokens=20, seed=i) for i in range(24))
+        )
+        return [output.tokens for output in outputs]
+
+    assert asyncio.run(all_at_once()) == expected
+
+
+def test_streams_take_turns_with_each_other_and_with_lists() -> None:
+    decoder = SpeculativeDecoder(make(vocab=257), make(vocab=257, layers=1), byte_tokenizer(), length=Fixed(2))
+    texts = ["one", "another one", "and a third"]
+    whole = [decoder.generate(text, max_new_tokens=40, seed=i).text for i, text in enumerate(texts)]
+    streams = [decoder.stream(text, max_new_tokens=40, seed=i) for i, text in enumerate(texts)]
+    pieces: list[list[str]] = [[], [], []]
+    going = set(range(3))
+    while going:
+        for i in sorted(going):
+            piece = next(streams[i], None)
+            if piece is None:
+                going.remove(i)
+            else:
+                pieces[i].append(piece)
+        assert [row.text for row in decoder.generate(texts, max_new_tokens=40, seed=[0, 1, 2])] == whole
+    assert ["".join(parts) for parts in pieces] == whole
+    assert all(len(parts) > 3 for parts in pieces)
+
+
+def test_a_stream_that_is_given_up_makes_room() -> None:
+    decoder = SpeculativeDecoder(make(vocab=257), None, byte_tokenizer(), max_running=1)
+    stream = decoder.stream("one", max_new_tokens=100)
+    next(stream)
+    assert len(decoder.scheduler.running) == 1
+    stream.close()
+    assert not decoder.scheduler.running
+    assert len(decoder.generate("two", max_new_tokens=5).tokens) == 5
+    never_begun = decoder.stream("three", max_new_tokens=5)
+    del never_begun
+    assert not decoder.scheduler.waiting
+
+
+def test_one_request_that_fails_fails_alone() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1), length=Fixed(2))
+    good = [decoder.new_request(PROMPTS[i], SamplingParams(), 12, RandomSource(i)) for i in range(3)]
+    bad = decoder.new_request(PROMPTS[3], SamplingParams(), 12, RandomSource(3))
+    plain, rounds = bad.verify, []
+
+    def broken(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
+        rounds.append(draft)
+        if len(rounds) == 3:
+            raise InputError("NaN logits")
+        return plain(p, draft, rng)
+
+    bad.verify = broken
+    with pytest.raises(InputError, match="NaN logits"):
+        decoder.scheduler.run([*good[:2], bad, good[2]])
+    decoder.scheduler.run([])
+    for i, request in enumerate(good):
+        if request.error is None and not request.cancelled:
+            assert request.output.tokens == decoder.generate(PROMPTS[i], max_new_tokens=12, seed=i).tokens
+    assert not decoder.scheduler.running
+
+
+def test_a_forward_that_breaks_fails_what_was_running_and_nothing_after() -> None:
+    class Fragile(CausalLM):
+        broken = False
+
+        def forward(self, cache: RaggedKVCache, reads: Any) -> tuple[Tensor, Tensor]:
+            if self.broken and len(reads[0].tokens) > 1:
+                raise RuntimeError("out of memory")
+            return super().forward(cache, reads)
+
+    target = Fragile(make())
+    decoder = SpeculativeDecoder(target, make(layers=1), length=Fixed(2))
+    expected = decoder.generate(PROMPTS, max_new_tokens=12, seed=1)
+    running = decoder.new_request(PROMPTS[0], SamplingParams(), 50, RandomSource(0))
+    decoder.scheduler.submit([running])
+    decoder.scheduler.step()
+    target.broken = True
+    with pytest.raises(RuntimeError, match="out of memory"):
+        decoder.generate(PROMPTS[1], max_new_tokens=12)
+    assert isinstance(running.error, RuntimeError)
+    target.broken = False
+    again = decoder.generate(PROMPTS, max_new_tokens=12, seed=1)
+    assert [row.tokens for row in again] == [row.tokens for row in expected]
+
+
+def test_samples_are_independent_of_each_other() -> None:
+    """Neighbouring seeds share nothing, and every text can be made again by the seed it names."""
+    decoder = SpeculativeDecoder(make(), make(layers=1), length=Fixed(3))
+    first, second = (decoder.generate(PROMPTS[0], n=8, max_new_tokens=16, seed=seed) for seed in (0, 1))
+    texts = [tuple(output.tokens) for output in (*first, *second)]
+    assert len(set(texts)) == 16
+    for output in first:
+        assert decoder.generate(PROMPTS[0], max_new_tokens=16, seed=output.seed).tokens == output.tokens
+    nested = decoder.generate(PROMPTS[:2], n=3, max_new_tokens=4, seed=5)
+    assert [len(outputs) for outputs in nested] == [3, 3]
+    assert [outputs[0].prompt_tokens for outputs in nested] == PROMPTS[:2]
+    assert nested[0][0].tokens == decoder.generate(PROMPTS[0], max_new_tokens=4, seed=5).tokens
+
+
+def test_caches_shrink_when_long_texts_have_left() -> None:
+    model = CausalLM(make(context=4096))
+    cache = model.new_cache()
+    cache.add("long", 2000)
+    cache.add("short", 10)
+    with torch.inference_mode():
+        model.forward(cache, [Read("long", [1] * 300), Read("short", [1, 2])])
+        wide = cache.own[0].keys
+        cache.remove("long")
+        logits, _ = model.forward(cache, [Read("short", [3])])
+        narrow = cache.own[0].keys
+        expected = model.model(input_ids=torch.tensor([[1, 2, 3]])).logits[0, -1:]
+    assert wide is not None
+    assert narrow is not None
+    assert wide.shape[2] > 2000 > 40 > narrow.shape[2]
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
