@@ -30,7 +30,8 @@ from .controllers.fingerprint import PairFingerprint
 from .controllers.sampling import SamplingParams
 from .data_gen.acceptance import make_acceptance_data
 from .data_gen.dataset import read_dataset, replacing
-from .data_gen.prompts import load_prompts
+from .data_gen.lock import locked
+from .data_gen.prompts import PromptRow, load_prompts
 from .data_gen.settings import AcceptanceData
 from .infer.decoder import SpeculativeDecoder
 from .infer.machine import machine
@@ -49,12 +50,21 @@ def run_sweep(settings: Sweep, folder: Path, cost: Path | None, console: Console
         cost: file of ``specpilot bench cost``; by default the costs are measured, once in this folder.
 
     Raises:
-        InputError: a setting makes no sense, or prompts are trained on and judged on.
+        InputError: a setting makes no sense, prompts are trained on and judged on, or another process is at it.
     """
     chunks = held_out(settings.prompts, settings.per_domain)
-    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, device=settings.device)
     if cost is not None:
         _read_costs(cost)  # refused now rather than in the end
+    if settings.data is None:
+        training_prompts(settings)
+    with locked(folder, "is measuring there"):
+        return _run_sweep(settings, chunks, folder, cost, console)
+
+
+def _run_sweep(
+    settings: Sweep, chunks: Sequence[Chunk], folder: Path, cost: Path | None, console: Console
+) -> dict[str, Any]:
+    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, device=settings.device)
     data = training_data(settings, folder, console) if settings.data is None else settings.data
     manifest = checked_manifest(data)
     _check_apart(data, chunks)
@@ -118,14 +128,22 @@ def texts_identity(texts: Texts) -> dict[str, Any]:
     }
 
 
-def training_data(settings: Sweep, folder: Path, console: Console) -> str:
-    """A dataset of the training split's first prompts of the in-domain domains; made, or gone on with."""
+def training_prompts(settings: Sweep) -> list[PromptRow]:
+    """The training split's first prompts of the in-domain domains.
+
+    Raises:
+        InputError: a domain has none.
+    """
     rows = [row for row in load_prompts(settings.prompts, split="train") if row.domain in settings.in_domain]
     missing = set(settings.in_domain) - {row.domain for row in rows}
     if missing:
         raise InputError(f"in_domain: {sorted(missing)[0]!r} is no domain of {settings.prompts}'s training split")
-    rows = rows[: settings.train_prompts]
-    text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in rows)
+    return rows[: settings.train_prompts]
+
+
+def training_data(settings: Sweep, folder: Path, console: Console) -> str:
+    """A dataset of :func:`training_prompts`; made, or gone on with."""
+    text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in training_prompts(settings))
     source = folder / f"prompts-{hashlib.sha256(text.encode()).hexdigest()[:20]}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     if not source.exists():

@@ -174,12 +174,23 @@ def test_a_folder_has_one_holder(tmp_path: Path) -> None:
         lock_folder(tmp_path / "file", "is at work")
 
 
-@pytest.mark.parametrize("command", ["questions --output", "ablation --controllers [a=tiny-head] --folder",
-                                     "sweep --folder", "mixing --folder", "papers --output"])  # fmt: skip
-def test_a_second_process_is_told_so(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "kept.json").write_text("{}")
-    with locked(tmp_path, "is at work"):
-        assert cli.main(["bench", *command.split(), str(tmp_path), "--target", "./nowhere"]) == 2
+@pytest.mark.parametrize("command", [
+    "questions --target ./nowhere --output", "ablation --controllers [a=tiny-head] --target ./nowhere --folder",
+    "sweep --prompts builtin --per-domain 1 --target ./nowhere --folder", "mixing --target ./nowhere --folder",
+    "papers spectr --limit 1 --validation-limit 1 --max-new-tokens 2 --output",
+])  # fmt: skip
+def test_a_second_process_is_told_so(
+    command: str, pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "kept.json").write_text("{}")
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    words = ["bench", *command.split(), str(folder)]
+    if command.startswith("papers"):  # loads the models first
+        words += ["--target", pair[0], "--draft", pair[1], "--prompts", str(tmp_path / "p.txt")]
+    with locked(folder, "is at work"):
+        assert cli.main(words) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"{tmp_path}: another process" in error
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "kept.json"]
+    assert f"{folder}: another process" in error
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "kept.json"]

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ...controllers.errors import InputError
 from ...data_gen.dataset import replacing
+from ...data_gen.lock import locked
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.machine import machine, versions
 from ..energy import NOT_AVAILABLE, Meter, counters
@@ -54,8 +55,8 @@ def bench_papers(paper: str, work: PapersWorkload, output: Path, studies: Studie
     columns = (TextColumn("generations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     meter = Meter(counters(pair.target.device.type))
     idle = meter.idle_watts()
-    result = _read(output / "papers.json")
-    with Progress(*columns, console=console, transient=True) as progress:
+    with locked(output, "is measuring there"), Progress(*columns, console=console, transient=True) as progress:
+        result = _read(output / "papers.json")
         task = progress.add_task("", total=0)
 
         def expect(count: int) -> None:

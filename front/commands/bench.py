@@ -478,15 +478,13 @@ def papers(settings: PapersWorkload, paper: str = "all", *, output: Path = Path(
     import json
 
     from ..bench.papers.command import bench_papers, chosen
-    from ..data_gen.lock import locked
 
     chosen(paper, settings)  # before anything is loaded
     from ..studies import papers_studies
 
     console, progress = _begin(settings)
     studies = papers_studies(settings, output, console, progress)
-    with locked(output, "is measuring there"):
-        result = bench_papers(paper, settings, output, studies, console)
+    result = bench_papers(paper, settings, output, studies, console)
     console.print(f"{output}: papers.json, papers-*.md, papers-*.png")
     print(json.dumps(result))
 

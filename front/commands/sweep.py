@@ -29,14 +29,12 @@ def sweep(
 
     from ..bench.plots import plot_sweep
     from ..bench.sweep import as_tables
-    from ..data_gen.lock import locked
     from ..infer.quiet import quiet
     from ..sweep import run_sweep
 
     quiet()
     console = Console(stderr=True)
-    with locked(folder, "is measuring there"):
-        result = run_sweep(settings, folder, cost, console)
+    result = run_sweep(settings, folder, cost, console)
     for table in as_tables(result):
         console.print(table)
     picture = plot or folder / "pareto.png"
