@@ -28,10 +28,12 @@ def generate(
     verifier: str = "token-wise",
     beams: int | None = None,
     argmax: bool = False,
-    max_new_tokens: int = 128,
-    temperature: float = 1.0,
-    top_k: int | None = 50,
-    top_p: float = 1.0,
+    n: int = 1,
+    max_new_tokens: int | Literal["auto"] = "auto",
+    temperature: float | Literal["auto"] = "auto",
+    top_k: int | Literal["auto"] | None = "auto",
+    top_p: float | Literal["auto"] = "auto",
+    generation_config: Literal["follow", "ignore"] = "follow",
     seed: int = 0,
     chat: bool = True,
     system: str | None = None,
@@ -39,9 +41,12 @@ def generate(
     color: bool = False,
     stats: bool = False,
     json: bool = False,
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "float32",
     compile: bool = False,
     device: str = "auto",
+    device_map: str | None = None,
+    offload_folder: str | None = None,
+    revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> None:
     """Continue or answer a prompt by speculative decoding.
@@ -66,10 +71,13 @@ def generate(
             threshold follows a colon, "mtad:0.5". mtjd, with no draft, chooses `length` tokens of the target jointly.
         beams: Sequences that mtad and mtjd search among; 4 if not given.
         argmax: Keep the most probable of them instead of drawing them.
-        max_new_tokens: The most tokens to generate.
-        temperature: Divides the logits; 0 is greedy.
-        top_k: Sample among the k most probable tokens; null keeps all.
-        top_p: Sample among the most probable tokens of this total mass; 1 keeps all.
+        n: Independent samples of the prompt; one after another on standard output.
+        max_new_tokens: The most tokens to generate; "auto" is what the target's generation_config names, else 128.
+        temperature: Divides the logits; 0 is greedy. "auto" is what the target's generation_config names, else 1.
+        top_k: Sample among the k most probable tokens; null keeps all. "auto" as for temperature, else 50.
+        top_p: Sample among the most probable tokens of this total mass; 1 keeps all. "auto" as for temperature, else 1.
+        generation_config: What is done with the target's generation_config: "follow" takes sampling settings from it
+            and refuses what cannot be followed, "ignore" does not look at it.
         seed: Same seed, same text.
         chat: Put the prompt into the tokenizer's chat template, if it has one.
         system: System message of the chat.
@@ -77,9 +85,12 @@ def generate(
         color: Print the text once it is whole, with accepted, own and rejected tokens in colour.
         stats: Print counters and rates to standard error.
         json: Print one JSON object with text, tokens, rounds and counters instead of text.
-        dtype: Precision of both models.
+        dtype: Precision of both models; "auto" is that of each checkpoint.
         compile: Compile both models first; worth it for long texts only.
         device: "cpu", "cuda", "cuda:1"; "auto" takes an accelerator where there is one.
+        device_map: Spread the target over several devices, as "auto" or "balanced" do in transformers.
+        offload_folder: Folder for weights that a device map puts on disk.
+        revision: Branch, tag or commit of the target on the hub.
         trust_remote_code: Run code that comes with the models. Only for sources you trust.
     """
     text = _read(prompt)
@@ -105,12 +116,17 @@ def generate(
         dtype=dtype,
         compile=compile,
         device=device,
+        device_map=device_map,
+        offload_folder=offload_folder,
+        revision=revision,
         trust_remote_code=trust_remote_code,
+        generation_config=generation_config,
     )
     assert decoder.tokenizer is not None  # from_pretrained loads one or refuses
-    live = TextStream(decoder.tokenizer) if stream and not color and not json else None
-    generation = decoder.generate(
+    live = TextStream(decoder.tokenizer) if stream and n == 1 and not color and not json else None
+    found = decoder.generate(
         text,
+        n=n,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -120,16 +136,17 @@ def generate(
         system=system,
         on_tokens=None if live is None else lambda tokens: print(live.push(tokens), end="", flush=True),
     )
-    if json:
-        print(_as_json(generation))
-    elif color:
-        _print_coloured(generation, decoder.tokenizer)
-    else:
-        print(generation.text if live is None else live.flush())
-    if stats:
-        if decoder.routing is not None and generation.arm is not None:
-            print(f"arm: {decoder.routing.arms[generation.arm].name}", file=sys.stderr)
-        _print_stats(generation)
+    for generation in [found] if n == 1 else found:
+        if json:
+            print(_as_json(generation))
+        elif color:
+            _print_coloured(generation, decoder.tokenizer)
+        else:
+            print(generation.text if live is None else live.flush())
+        if stats:
+            if decoder.routing is not None and generation.arm is not None:
+                print(f"arm: {decoder.routing.arms[generation.arm].name}", file=sys.stderr)
+            _print_stats(generation)
 
 
 def _read(prompt: str) -> str:
