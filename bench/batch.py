@@ -1,8 +1,9 @@
 """``specpilot bench batch``: tokens per second of many requests, by how they are put together.
 
 Two measurements. *Sizes*: the same prompts in batches of 1 to 16, with and without drafts. *Continuous batching*:
-requests of very different budgets, of which a fixed number runs at any time; against fixed batches of that number,
-whose requests leave when they are done but whose places stay empty until the last one is.
+requests of very different budgets, of which a fixed number runs at any time. It is compared with fixed batches of that
+number in two forms: every row is computed until the last request is done, as transformers' ``generate`` does with a
+padded batch; and rows leave when they are done, but their places stay empty. Only tokens that were asked for count.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..infer.request import Request
 SIZES = (1, 2, 4, 8, 16)
 LENGTHS = (0, 2, 4)  # tokens a draft; 0 is autoregressive
 BUDGETS = (8, 128)  # new tokens of a request, drawn between these
-HEAD_SIZE = 64
+HEAD_SIZE, VOCAB_SIZE, PROMPT_TOKENS = 64, 49_152, 32  # of the model with random weights
 
 
 def bench_batch(
@@ -60,6 +61,9 @@ def bench_batch(
     }
 
 
+CONTINUOUS, LEAVING, FIXED = "continuous", "fixed_batches_leaving", "fixed_batches"
+
+
 def bench_continuous(
     decoder: SpeculativeDecoder,
     prompts: list[list[int]],
@@ -71,7 +75,7 @@ def bench_continuous(
     repeats: int,
     on_progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Continuous batching against fixed batches, in turn: medians of tokens per second, and of their ratio.
+    """Continuous batching against fixed batches, in turn: medians of tokens per second, and of their ratios.
 
     Args:
         requests: how many there are; their budgets are drawn from ``BUDGETS``, and end tokens are ignored.
@@ -83,32 +87,37 @@ def bench_continuous(
     scheduler = decoder.scheduler
     scheduler.max_running = running
 
-    def rate(length: int, *, continuous: bool) -> float:
-        started = time.perf_counter()
-        size = requests if continuous else running
-        for first in range(0, requests, size):
-            scheduler.run([request(length, i) for i in range(first, min(first + size, requests))])
-        return sum(budgets) / (time.perf_counter() - started)
-
-    def request(length: int, index: int) -> Request:
+    def request(length: int, index: int, budget: int) -> Request:
         config = decoder.configured(length=_fixed(decoder, length))
         prompt, rng = prompts[index % len(prompts)], RandomSource(index)
-        return decoder.new_request(prompt, sampling, budgets[index], rng, stop_tokens=frozenset(), config=config)
+        return decoder.new_request(prompt, sampling, budget, rng, stop_tokens=frozenset(), config=config)
 
-    found: dict[str, Any] = {}
-    pairs: dict[int, list[tuple[float, float]]] = {length: [] for length in lengths}
+    def rate(length: int, kind: str) -> float:
+        started = time.perf_counter()
+        size = requests if kind == CONTINUOUS else running
+        for first in range(0, requests, size):
+            batch = range(first, min(first + size, requests))
+            longest = max(budgets[i] for i in batch)  # where nobody leaves, all go on so long
+            scheduler.run([request(length, i, longest if kind == FIXED else budgets[i]) for i in batch])
+        return sum(budgets) / (time.perf_counter() - started)
+
+    kinds = (CONTINUOUS, LEAVING, FIXED)
+    measured: dict[int, list[dict[str, float]]] = {length: [] for length in lengths}
     for repeat in range(repeats + 1):  # the first is warm-up
-        for length, measured in pairs.items():
-            pair = rate(length, continuous=True), rate(length, continuous=False)
+        for length, passes in measured.items():
+            turn = repeat % len(kinds)
+            rates = {kind: rate(length, kind) for kind in kinds[turn:] + kinds[:turn]}
             if repeat > 0:
-                measured.append(pair)
+                passes.append(rates)
             on_progress()
-    for length, measured in pairs.items():
-        found["autoregressive" if length == 0 else f"fixed-{length}"] = {
-            "continuous": median(a for a, _ in measured),
-            "fixed_batches": median(b for _, b in measured),
-            "ratio": median(a / b for a, b in measured),
+    found = {
+        "autoregressive" if length == 0 else f"fixed-{length}": {
+            **{kind: median(rates[kind] for rates in passes) for kind in kinds},
+            "ratio": median(rates[CONTINUOUS] / rates[FIXED] for rates in passes),
+            "ratio_leaving": median(rates[CONTINUOUS] / rates[LEAVING] for rates in passes),
         }
+        for length, passes in measured.items()
+    }
     return {"requests": requests, "running": running, "budgets": list(BUDGETS), "tokens_per_second": found}
 
 
@@ -117,7 +126,13 @@ def _fixed(decoder: SpeculativeDecoder, length: int) -> Fixed | None:
     return Fixed(length) if decoder.drafts else None
 
 
-def random_llama(shape: str, vocab_size: int) -> LlamaForCausalLM:
+def random_prompts(count: int) -> list[list[int]]:
+    """Prompts for :func:`random_llama`."""
+    random = Random(1)
+    return [[random.randrange(VOCAB_SIZE) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
+
+
+def random_llama(shape: str) -> LlamaForCausalLM:
     """A Llama of random weights and realistic proportions, ``"30x576"``: layers and width.
 
     Raises:
@@ -130,7 +145,7 @@ def random_llama(shape: str, vocab_size: int) -> LlamaForCausalLM:
         raise InputError(f"shape={shape!r}: give layers and width, a multiple of {HEAD_SIZE}, as in '30x576'")
     heads = int(width) // HEAD_SIZE
     config = LlamaConfig(
-        vocab_size=vocab_size,
+        vocab_size=VOCAB_SIZE,
         hidden_size=int(width),
         intermediate_size=int(width) * 8 // 3,
         num_hidden_layers=int(layers),

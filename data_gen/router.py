@@ -138,8 +138,8 @@ class RouterGenerator(Generator[RouterRow]):
         for start in range(0, len(prompts), size):
             cache = self.target.new_cache()
             group = dict(enumerate(prompts[start : start + size]))
-            read = read_prompts(self.target, cache, group, lambda _: 0)
-            found += [self.target.embed(cache, row, read[row][2][0]) for row in group]
+            hidden = read_prompts(self.target, cache, group, lambda _: 0)
+            found += [self.target.embed(cache, row, hidden[row]) for row in group]
         return torch.stack(found).float().cpu()
 
 

@@ -16,7 +16,6 @@ from ..controllers.errors import InputError
 from .distribution import TokenDistribution, distributions
 from .draft import NO_DRAFT, Draft
 from .models import LanguageModel, Read
-from .prefill import read_prompts
 
 if TYPE_CHECKING:
     from ..controllers.router import Router
@@ -44,11 +43,15 @@ class Engine:
     def step(self, requests: Sequence[Request]) -> None:
         """One round: every request drafts, one target forward reads all drafts, each request verifies its own.
 
-        Between rounds the caches hold a prefix of each request's text; the target's lacks exactly the last token.
+        A request that joins has nothing to draft from yet; the same forward reads its prompt. Between rounds the caches
+        hold a prefix of each request's text; the target's lacks exactly the last token.
         """
         started = time.perf_counter()
-        drafts = self._propose(requests)  # y_1 … y_K, or a tree of them, for each request
-        p = self._read(drafts)  # p_1 … p_{K+1}, after the text and after each drafted token
+        joining = self._begin(requests)
+        drafts = self._propose(requests, joining)  # y_1 … y_K, or a tree of them, for each request
+        p, hidden = self._read(drafts)  # p_1 … p_{K+1}, after the text and after each drafted token
+        for request in joining:
+            self._choose_arm(request, hidden[request])
         for request, draft in drafts.items():
             try:
                 verdict = request.verify(p.get(request, NOTHING_READ), draft, request.rng)
@@ -60,75 +63,54 @@ class Engine:
                 self.cache.keep(request, start, [start + node for node in verdict.path])
             request.drafter.commit(request, draft, verdict.path)
             request.append(draft, verdict)
-        self._clock(drafts, time.perf_counter() - started)
+        self._start_drafting(joining)
+        self._clock(drafts, joining, time.perf_counter() - started)
 
-    def _propose(self, requests: Sequence[Request]) -> dict[Request, Draft]:
+    def _begin(self, requests: Sequence[Request]) -> list[Request]:
+        """The requests that join, each with a row of the cache."""
+        joining = [request for request in requests if not request.text]
+        for request in joining:
+            room = max(arm.drafter.room(request) for arm in request.arms)
+            request.begin(self.target.begin(self.cache, request, request.prompt, room))
+        return joining
+
+    def _propose(self, requests: Sequence[Request], joining: Sequence[Request]) -> dict[Request, Draft]:
         """Every request's draft; requests of one drafter are drafted for together."""
+        found: dict[Request, Draft] = dict.fromkeys(joining, NO_DRAFT)
         groups: dict[Drafter, list[Request]] = {}
         for request in requests:
+            if request in found:
+                continue
             length = len(request.text)
             request.max_draft = request.remaining - 1  # the token after the draft is the target's own
             for limit in (self.target.draft_limit(length), request.drafter.draft_limit(length)):
                 if limit is not None:
                     request.max_draft = min(request.max_draft, limit)
             groups.setdefault(request.drafter, []).append(request)
-        found: dict[Request, Draft] = {}
         for drafter, group in groups.items():
             found |= zip(group, drafter.propose(group), strict=True)
         return {request: found[request] for request in requests if request.error is None}
 
-    def _read(self, drafts: dict[Request, Draft]) -> dict[Request, TokenDistribution]:
-        """The target's distributions after each text's last token and each drafted token, in one forward."""
-        reads = [
-            Read(request, [request.text[-1], *draft.tokens], len(draft.tokens) + 1, draft.tree_mask(len(request.text)))
-            for request, draft in drafts.items()
-            if not draft.from_target
-        ]
-        if not reads:
-            return {}
-        logits, _ = self.target.forward(self.cache, reads)
-        verified = [request for request, draft in drafts.items() if not draft.from_target]
+    def _read(
+        self, drafts: dict[Request, Draft]
+    ) -> tuple[dict[Request, TokenDistribution], dict[Request, torch.Tensor]]:
+        """One target forward: its distributions after each text and each drafted token, and the last state (d,)."""
+        reading = [request for request, draft in drafts.items() if not draft.from_target]
+        if not reading:
+            return {}, {}
+        reads = []
+        for request in reading:
+            draft, unread = drafts[request], request.text[self.cache.length(request) :]
+            tree = draft.tree_mask(len(request.text))
+            reads.append(Read(request, [*unread, *draft.tokens], len(draft.tokens) + 1, tree))
+        logits, hidden = self.target.forward(self.cache, reads)
         counts = [read.keep for read in reads]
-        return dict(zip(verified, distributions([r.sampling for r in verified], logits, counts), strict=True))
+        p = distributions([request.sampling for request in reading], logits, counts)
+        last = dict(zip(reading, (states[-1] for states in hidden.split(counts)), strict=True))
+        return dict(zip(reading, p, strict=True)), last
 
-    def _clock(self, drafts: dict[Request, Draft], seconds: float) -> None:
-        """Count the round's time: every request waited for the forwards of all."""
-        controllers: dict[int, Request] = {}
-        for request in drafts:
-            request.output.stats.seconds += seconds
-            controllers.setdefault(id(request.shared_length), request)
-        longest = max((len(draft.tokens) for draft in drafts.values()), default=0)
-        for request in controllers.values():  # what requests learn of the machine they share
-            request.length.timed(longest, seconds)
-
-    @torch.inference_mode()
-    def prefill(self, requests: Sequence[Request]) -> None:
-        """Requests join: the target reads their prompts, and the last distribution of each gives a token.
-
-        The last hidden state is the prompt's embedding, by which a router chooses the arm.
-        """
-        started = time.perf_counter()
-        prompts = {request: request.prompt for request in requests}
-        results = read_prompts(self.target, self.cache, prompts, lambda request: request.budget)
-        groups: dict[Drafter, list[Request]] = {}
-        for request in requests:
-            text, _, hidden = results[request]
-            request.begin(list(text))
-            self._choose(request, hidden[0])
-            groups.setdefault(request.drafter, []).append(request)
-        for drafter, group in groups.items():  # the others do not even read the prompt
-            drafter.start(group)
-        for request in requests:
-            p = TokenDistribution.from_logits(request.sampling, results[request][1])
-            try:
-                request.append_first(request.verify(p, NO_DRAFT, request.rng).token)
-            except InputError as error:
-                request.error = error
-        seconds = time.perf_counter() - started
-        for request in requests:
-            request.output.stats.prefill_seconds = seconds
-
-    def _choose(self, request: Request, hidden: torch.Tensor) -> None:
+    def _choose_arm(self, request: Request, hidden: torch.Tensor) -> None:
+        """By a router where there is one; ``hidden`` (d,) is the prompt's last state."""
         arm = 0
         if self.router is not None:
             request.embedding = self.target.embed(self.cache, request, hidden)
@@ -137,11 +119,37 @@ class Engine:
             arm = request.output.arm = best if weights[best] == 1.0 else request.rng.pick(weights)
         request.choose(arm)
 
+    def _start_drafting(self, joining: Sequence[Request]) -> None:
+        """The chosen arms' drafters read the prompts of requests that go on; the others stay idle."""
+        groups: dict[Drafter, list[Request]] = {}
+        for request in joining:
+            if not request.finished:
+                request.drafting = True
+                groups.setdefault(request.drafter, []).append(request)
+        for drafter, group in groups.items():
+            drafter.start(group)
+
+    def _clock(self, drafts: dict[Request, Draft], joining: Sequence[Request], seconds: float) -> None:
+        """Count the round's time: every request waited for the forwards of all."""
+        for request in joining:
+            request.output.stats.prefill_seconds = seconds
+        controllers: dict[int, Request] = {}
+        for request in drafts:
+            if request not in joining:
+                request.output.stats.seconds += seconds
+                controllers.setdefault(id(request.shared_length), request)
+        if joining:
+            return  # reading prompts is no part of what a round costs
+        longest = max((len(draft.tokens) for draft in drafts.values()), default=0)
+        for request in controllers.values():  # what requests learn of the machine they share
+            request.length.timed(longest, seconds)
+
     @torch.inference_mode()
     def release(self, request: Request) -> None:
         """A request leaves; a router learns how fast its arm was."""
         self.cache.remove(request)
-        request.drafter.release(request)
+        if request.drafting:
+            request.drafter.release(request)
         stats, arm = request.output.stats, request.output.arm
         learns = request.error is None and not request.cancelled and stats.seconds > 0
         if self.router is not None and request.embedding is not None and arm is not None and learns:

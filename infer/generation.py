@@ -117,7 +117,8 @@ class Generation:
             return self.record(Round([], [], emitted), stop_tokens)
         self.stats.n_draft_forwards += draft.n_forwards
         self.stats.n_target_forwards += 1
-        self.stats.n_verified_tokens += len(draft.tokens) + 1
+        if self.rounds:  # the first token comes of the prefill
+            self.stats.n_verified_tokens += len(draft.tokens) + 1
         return self.record(Round(draft.tokens, verdict.path, emitted, verdict.ratios), stop_tokens)
 
     def record(self, round: Round, stop_tokens: frozenset[int]) -> list[int]:

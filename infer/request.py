@@ -14,7 +14,7 @@ from ..controllers.length import LengthController
 from ..controllers.lookup import Lookup
 from ..controllers.sampling import SamplingParams
 from .draft import Draft
-from .generation import Generation, Round
+from .generation import Generation
 from .random_source import RandomSource
 from .verify import Verdict, Verifier
 
@@ -51,6 +51,7 @@ class Request:
         shared_length: the length controller that ``length`` is a copy of.
         embedding: (d,) what a router chose the arm by; None where there was one arm.
         max_draft: how deep the present round may draft.
+        drafting: the drafter has read the prompt.
         error: why the request failed; None while it has not.
         cancelled: nobody waits for it any longer.
     """
@@ -66,6 +67,7 @@ class Request:
     text: list[int] = field(default_factory=list)
     embedding: Tensor | None = None
     max_draft: int = 0
+    drafting: bool = False
     error: BaseException | None = None
     cancelled: bool = False
 
@@ -94,19 +96,10 @@ class Request:
     def finished(self) -> bool:
         return self.cancelled or self.error is not None or self.remaining <= 0 or self.stopped
 
-    def append_first(self, token: int) -> None:
-        """The token that the prefill's last distribution gave."""
-        self.output.stats.n_target_forwards += 1
-        self.text += self.output.record(Round([], [], [token]), self.stop_tokens)
-        self._close()
-
     def append(self, draft: Draft, verdict: Verdict) -> None:
         """What a round kept of its draft, and the token after it."""
         if draft.tokens and not draft.from_target:
             self.length.end_round(len(draft.tokens), verdict.accepted)
         self.text += self.output.record_verdict(draft, verdict, self.stop_tokens)
-        self._close()
-
-    def _close(self) -> None:
         if self.stopped:
             self.output.finish_reason = "eos"

@@ -43,10 +43,12 @@ class Scheduler:
     def run(self, requests: Sequence[Request]) -> None:
         """Do rounds until ``requests`` have finished.
 
+        Those of the largest budgets begin first, so that the last ones to end do not run alone for long.
+
         Raises:
             BaseException: what one of them failed by; the others are cancelled.
         """
-        self.submit(requests)
+        self.submit(sorted(requests, key=lambda request: -request.budget))
         try:
             for request in requests:
                 self._wait(request, lambda request=request: request.finished)
@@ -74,17 +76,11 @@ class Scheduler:
     def step(self) -> None:
         """Admit requests and do one round for all that run."""
         self._retire()
-        joining = []
-        while self.waiting and len(self.running) + len(joining) < self.max_running:
+        while self.waiting and len(self.running) < self.max_running:
             request = self.waiting.popleft()
             if not request.cancelled:
-                joining.append(request)
+                self.running.append(request)
         try:
-            if joining:
-                # In the order of the cache's rows: prompts are read shortest first.
-                self.running += sorted(joining, key=lambda request: len(request.prompt))
-                self.engine.prefill(joining)
-                self._retire()
             if self.running:
                 self.engine.step(self.running)
                 self._retire()

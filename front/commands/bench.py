@@ -172,25 +172,24 @@ def batch(
         repeats: Passes over all prompts; medians are reported.
         requests: Requests of the comparison with fixed batches; their budgets vary from 8 to 128 tokens.
         running: How many of them run together.
-        shape: Instead of the target a Llama with random weights, as in "30x576": layers and width. It has no draft, and
-            only continuous batching is measured.
+        shape: Instead of the pair a Llama with random weights, as in "30x576": layers and width. Its prompts are 32
+            random tokens each, it has no draft, and only continuous batching is measured.
         output: File that gets the same JSON.
     """
-    from ..bench.batch import LENGTHS, SIZES, bench_batch, bench_continuous, random_llama
+    from ..bench.batch import LENGTHS, SIZES, bench_batch, bench_continuous, random_llama, random_prompts
     from ..bench.load import load
     from ..controllers.sampling import SamplingParams
     from ..infer.decoder import SpeculativeDecoder
 
     console, progress = _begin(settings, repeats=repeats, requests=requests, running=running)
-    model = None if shape is None else random_llama(shape, 49_152)
-    decoder, prompts = load(settings)
     result: dict[str, Any] = {}
-    if model is not None:
-        decoder = SpeculativeDecoder(model, None)
+    if shape is not None:
+        decoder, prompts = SpeculativeDecoder(random_llama(shape), None), random_prompts(requests)
     else:
+        decoder, prompts = load(settings)
         with progress("passes", (repeats + 1) * len(LENGTHS) * len(SIZES)) as advance:
             result = bench_batch(decoder, prompts, settings.sampling, repeats, advance)
-    lengths = (0,) if model is not None else LENGTHS
+    lengths = (0,) if shape is not None else LENGTHS
     warp = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
     with progress("passes", (repeats + 1) * len(lengths)) as advance:
         result["continuous"] = bench_continuous(
@@ -200,7 +199,8 @@ def batch(
     for name, rates in result["continuous"]["tokens_per_second"].items():
         console.print(
             f"{name}: {rates['continuous']:.0f} tokens/s by continuous batching, {rates['fixed_batches']:.0f} in fixed "
-            f"batches of {running}, ratio {rates['ratio']:.2f}"
+            f"batches of {running} (ratio {rates['ratio']:.2f}), {rates['fixed_batches_leaving']:.0f} where finished "
+            f"rows leave them (ratio {rates['ratio_leaving']:.2f})"
         )
     _end(result, settings, output, repeats=repeats, shape=shape)
 

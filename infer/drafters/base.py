@@ -37,6 +37,10 @@ class Drafter(ABC):
     def release(self, request: Request) -> None:
         """A request leaves."""
 
+    def room(self, request: Request) -> int:
+        """Columns that caches need after a request's prompt."""
+        return request.budget
+
     def draft_limit(self, length: int) -> int | None:
         """The deepest draft after a text of ``length`` tokens that the drafting models can make; None: no limit."""
         return None
@@ -80,11 +84,8 @@ class ModelDrafter(Drafter):
                 readable.append(request)
             else:
                 self.cache.add(request, 0)  # it goes on without drafts
-        read_prompts(self.model, self.cache, {request: request.prompt for request in readable}, self.room)
-
-    def room(self, request: Request) -> int:
-        """Columns that the cache will need after the prompt."""
-        return request.budget
+        if readable:
+            read_prompts(self.model, self.cache, {request: request.prompt for request in readable}, self.room)
 
     def unread(self, request: Request) -> list[int]:
         """What the model reads next: the text's last tokens; empty where it has no embedding for one of them.

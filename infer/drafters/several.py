@@ -30,13 +30,16 @@ class SeveralDrafters(Drafter):
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         kept = [draft.tokens[node] for node in path]
-        for part, own in zip(self.parts, self.own[request], strict=True):
+        for part, own in zip(self.parts, self.own.get(request, []), strict=False):
             part.commit(request, own, own.follow(kept))
 
     def release(self, request: Request) -> None:
         self.own.pop(request, None)
         for part in self.parts:
             part.release(request)
+
+    def room(self, request: Request) -> int:
+        return sum(part.room(request) for part in self.parts)
 
     def draft_limit(self, length: int) -> int | None:
         limits = [limit for part in self.parts if (limit := part.draft_limit(length)) is not None]

@@ -34,6 +34,10 @@ MASKED_ATTENTION = ("eager", "sdpa")  # implementations that take a mask of scor
 # GPT-Neo's local layers.
 COLUMN_COUNTING = frozenset({"bloom", "mpt", "llama4", "llama4_text", "gpt_neo"})
 REREADING = frozenset({"phi3", "phimoe"})  # transformers reads a text again where longrope's factors change
+SHORT = 32  # tokens: reads up to this length are padded to each other
+PADDED = 1.3  # the padded size of longer reads over their tokens, at most
+LARGEST = 4096  # padded tokens of a forward of several texts
+EMPTY = (torch.empty(0), torch.empty(0))  # a result that is not there yet
 AGREE = 0.02  # of the logits' standard deviation: rounding stays far below, a mask that is not followed far above
 
 
@@ -155,24 +159,31 @@ class CausalLM(LanguageModel):
 
     def _forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         if self.lean is not None:
-            cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
-            result = self.lean.forward(cache, reads)
-            cache.end_forward()
-            return result
+            return self.lean.forward(cache, reads)
         if len(reads) == 1 and reads[0].tree is None:
             return self._read_one(cache, reads[0])
-        if self.ragged:
+        if not self.ragged:
+            return _joined(
+                [
+                    self._read_one(cache, read) if read.tree is None else self._read_paths(cache, read, read.tree)
+                    for read in reads
+                ]
+            )
+        groups = alike(reads)
+        if len(groups) == 1:
             return self._read_ragged(cache, reads)
-        results = [
-            self._read_one(cache, read) if read.tree is None else self._read_paths(cache, read, read.tree)
-            for read in reads
-        ]
-        return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])
+        results: list[tuple[Tensor, Tensor]] = [EMPTY] * len(reads)
+        for group in groups:
+            logits, hidden = self._forward(cache, [reads[i] for i in group])
+            counts = [reads[i].keep for i in group]
+            for i, *result in zip(group, logits.split(counts), hidden.split(counts), strict=True):
+                results[i] = result[0], result[1]
+        return _joined(results)
 
     def _read_by_factors(self, cache: RaggedKVCache, reads: Sequence[Read], switch: int) -> tuple[Tensor, Tensor]:
         """Longrope: texts on both sides of the switch take turns; one that crosses it is read again from its start."""
         assert isinstance(cache, TokenKVCache)
-        results: list[tuple[Tensor, Tensor] | None] = [None] * len(reads)
+        results: list[tuple[Tensor, Tensor]] = [EMPTY] * len(reads)
         sides: dict[bool, list[int]] = {}
         ready: dict[int, Read] = {}
         for i, read in enumerate(reads):
@@ -196,8 +207,7 @@ class CausalLM(LanguageModel):
             counts = [ready[i].keep for i in places]
             for i, *result in zip(places, logits.split(counts), hidden.split(counts), strict=True):
                 results[i] = result[0], result[1]
-        found = [result for result in results if result is not None]
-        return torch.cat([logits for logits, _ in found]), torch.cat([hidden for _, hidden in found])
+        return _joined(results)
 
     def _read_across(self, cache: TokenKVCache, read: Read, switch: int) -> tuple[Tensor, Tensor]:
         """Results are wanted on both sides of the switch: a tree is read afresh, a text in two parts."""
@@ -209,7 +219,7 @@ class CausalLM(LanguageModel):
             self._read_by_factors(cache, [Read(read.text, tokens, keep)], switch)
             for tokens, keep in ((read.tokens[:short], read.keep - beyond), (read.tokens[short:], beyond))
         ]
-        return torch.cat([logits for logits, _ in parts]), torch.cat([hidden for _, hidden in parts])
+        return _joined(parts)
 
     def _read_fresh(self, cache: TokenKVCache, read: Read) -> tuple[Tensor, Tensor]:
         """A tree whose nodes' factors are not the cached ones: each node's own text is read by itself."""
@@ -228,7 +238,7 @@ class CausalLM(LanguageModel):
             own = self.new_cache()
             own.add(0, len(path))
             results.append(self.forward(own, [Read(0, [tokens[place] for place in path])]))
-        return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])
+        return _joined(results)
 
     def _read_one(self, cache: RaggedKVCache, read: Read) -> tuple[Tensor, Tensor]:
         """One text, token after token: the model's own masks."""
@@ -311,6 +321,26 @@ class CausalLM(LanguageModel):
             cache.mark_dynamic()
         logits, hidden = forward_with_hidden(self.model, call, **inputs)
         return logits[:, -keep:], hidden[:, -keep:]
+
+
+def alike(reads: Sequence[Read]) -> list[list[int]]:
+    """Reads, by their place in ``reads``, that share a padded forward: all short, or little of it padding."""
+    order = sorted(range(len(reads)), key=lambda i: len(reads[i].tokens))
+    groups: list[list[int]] = []
+    total = 0
+    for i in order:
+        count = len(reads[i].tokens)
+        padded = count * (len(groups[-1]) + 1) if groups else 0
+        if not groups or (count > SHORT and padded > PADDED * (total + count)) or padded > LARGEST:
+            groups.append([])
+            total = 0
+        groups[-1].append(i)
+        total += count
+    return groups
+
+
+def _joined(results: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])
 
 
 def _agree(found: Tensor, expected: Tensor) -> bool:

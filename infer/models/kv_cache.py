@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+if TYPE_CHECKING:
+    from .base import Read
 
 COMPACT_AT = 4  # buffers this many times as wide as their texts need are made smaller
 
@@ -74,8 +77,7 @@ class RaggedLayer(CacheLayerMixin):
 
     def _buffer(self, states: Tensor) -> Tensor:
         """Zeros, not whatever memory held: what a mask hides is multiplied by zero, and must not be NaN."""
-        heads, size = states.shape[1], states.shape[-1]
-        return states.new_zeros(self.cache.n_rows, heads, self.cache.n_columns, size)
+        return states.new_zeros(self.cache.n_rows, states.shape[1], self.cache.n_columns, states.shape[-1])
 
     def fit(self, key_states: Tensor, value_states: Tensor) -> None:
         """Have buffers of the size that the cache asks for, with what they held before."""
@@ -86,7 +88,7 @@ class RaggedLayer(CacheLayerMixin):
         assert self.values is not None
         rows, _, columns, _ = self.keys.shape
         if rows == self.cache.n_rows and columns == self.cache.n_columns:
-            return
+            return  # as nearly always
         kept = min(rows, self.cache.n_rows), min(columns, self.cache.n_columns)
         old_keys, old_values = self.keys, self.values
         self.keys, self.values = self._buffer(old_keys), self._buffer(old_values)
@@ -94,29 +96,38 @@ class RaggedLayer(CacheLayerMixin):
             new[: kept[0], :, : kept[1]] = old[: kept[0], :, : kept[1]]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write (B, H, n, D) where the cache's plan says; return views of what attention reads, (B, H, width, D)."""
+        """What transformers' models call: :meth:`write` by the cache's plan."""
+        return self.write(self.cache.plan, key_states, value_states)
+
+    def write(self, plan: WritePlan, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Write (B, H, n, D) where ``plan`` says; views of what attention reads, (B, H, width, D)."""
         self.fit(key_states, value_states)
-        assert self.keys is not None
-        assert self.values is not None
-        plan = self.cache.plan
         if plan.aligned:
             start, n = plan.starts[0], plan.new
-            keys, values = self.read()
+            keys, values = self.read(plan)
             keys.narrow(2, start, n).copy_(key_states)
             values.narrow(2, start, n).copy_(value_states)
             return keys, values
         rows, columns = plan.padded(key_states.device)
-        self.keys[rows, :, columns] = key_states.transpose(1, 2)
-        self.values[rows, :, columns] = value_states.transpose(1, 2)
-        return self.read()
+        return self.scatter(plan, rows, columns, key_states.transpose(1, 2), value_states.transpose(1, 2))
 
-    def read(self) -> tuple[Tensor, Tensor]:
+    def scatter(
+        self, plan: WritePlan, rows: Tensor, columns: Tensor, key_states: Tensor, value_states: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Write (…, H, D) to ``rows`` and ``columns`` (…); views of what attention reads, (B, H, width, D)."""
+        self.fit(key_states.unsqueeze(0).transpose(1, -2), value_states.unsqueeze(0).transpose(1, -2))
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys[rows, :, columns] = key_states
+        self.values[rows, :, columns] = value_states
+        return self.read(plan)
+
+    def read(self, plan: WritePlan) -> tuple[Tensor, Tensor]:
         """Keys and values of the plan's rows and columns, (B, H, width, D) each."""
         assert self.keys is not None
         assert self.values is not None
-        plan = self.cache.plan
         keys, values = self.keys, self.values
-        if plan.high - plan.low < len(keys):
+        if plan.high - plan.low < self.cache.n_rows:
             keys, values = keys[plan.low : plan.high], values[plan.low : plan.high]
         return keys.narrow(2, 0, plan.width), values.narrow(2, 0, plan.width)
 
@@ -224,7 +235,14 @@ class RaggedKVCache(Cache):
 
     def start_forward(self, texts: Sequence[Hashable], counts: Sequence[int]) -> WritePlan:
         """Plan a forward that appends ``counts`` tokens to ``texts``; made good by :meth:`end_forward`."""
-        rows = [self.rows[text] for text in texts]
+        self.plan = self._plan([self.rows[text] for text in texts], counts)
+        return self.plan
+
+    def plan_forward(self, reads: Sequence[Read]) -> WritePlan:
+        """The part of a forward that these ``reads`` are; made good by :meth:`end_forward`."""
+        return self._plan([self.rows[read.text] for read in reads], [len(read.tokens) for read in reads])
+
+    def _plan(self, rows: Sequence[int], counts: Sequence[int]) -> WritePlan:
         low, high = min(rows), max(rows) + 1
         starts = self.lengths[low:high]
         new = [0] * (high - low)
@@ -234,12 +252,11 @@ class RaggedKVCache(Cache):
         if width >= self.n_columns:
             self.n_columns = width + 1 + width // 4
         aligned = len(starts) == 1 or (min(new) == max(new) and min(starts) == max(starts))
-        self.plan = WritePlan(low, high, starts, new, width, aligned)
-        return self.plan
+        return WritePlan(low, high, starts, new, width, aligned)
 
-    def end_forward(self) -> None:
-        """Count what the planned forward has written."""
-        plan = self.plan
+    def end_forward(self, plan: WritePlan | None = None) -> None:
+        """Count what ``plan``, by default the one of :meth:`start_forward`, has written."""
+        plan = plan or self.plan
         for row, count in enumerate(plan.counts, plan.low):
             self.lengths[row] += count
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +20,12 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 
 from ..loading import is_dispatched
 from .base import Read
-from .kv_cache import RaggedKVCache, WritePlan
-from .masks import positions_of, visible
+from .kv_cache import RaggedKVCache
 from .packed_linear import PackedLinear
+from .packing import SHORT, AttentionGroup, Tables, attention_group, group_reads
 
 KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations")
 LARGEST = 4 << 30  # bytes of weights: a second copy of them is kept, and larger models gain little from it
-DRAFT = 32  # tokens a forward may read after others with a ready-made mask
 STATIC_ROPE = {"default", "linear", "llama3"}  # angles that depend on the position alone, not on the text's length
 
 
@@ -85,159 +84,64 @@ class LeanLlama:
         # rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign goes into the table.
         signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
         # Row i hides what comes after column capacity + i: a window of it is any draft's mask.
-        hidden = torch.ones(DRAFT, capacity + DRAFT, dtype=torch.bool).triu(capacity + 1)
+        hidden = torch.ones(SHORT, capacity + SHORT, dtype=torch.bool).triu(capacity + 1)
         triangle = torch.zeros(hidden.shape, dtype=self.embedding.dtype).masked_fill_(hidden, -torch.inf)
         return Tables(cos[0].unsqueeze(1), signed.unsqueeze(1), triangle)
 
     def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
-        """``CausalLM.forward``, as the cache's plan says; the tokens of all texts lie one after another, (N,)."""
-        plan = cache.plan
-        tables = self.tables(plan.width + 1)
-        one = len(reads) == 1 and plan.aligned and len(plan.starts) == 1
-        batch = None if one else Packed.of(plan, reads, cache)
-        if batch is None:
-            tokens, past = torch.tensor(reads[0].tokens, dtype=torch.long), plan.starts[0]
-            n = len(tokens)
-            if reads[0].tree is None:
-                cos, sin = tables.cos[past : past + n], tables.sin[past : past + n]  # (N, 1, D)
-                mask = self._draft_mask(n, past, tables)
-            else:
-                positions = positions_of(plan, reads, cache)[0]
-                cos, sin = tables.cos[positions], tables.sin[positions]
-                mask = self._scores(visible(plan, reads, cache)[0])[0]
-        else:
-            tokens = batch.tokens
-            cos, sin = tables.cos[batch.positions], tables.sin[batch.positions]
-            mask = None if batch.whole else self._scores(visible(plan, reads, cache)[0])
-        triangle = batch is None and mask is None and len(tokens) > 1
+        """As ``CausalLM.forward``; the tokens of all texts lie one after another, (N,), by their groups."""
+        places = group_reads(reads)
+        plans = [cache.plan_forward([reads[i] for i in group]) for group in places]
+        tables = self.tables(max(plan.width for plan in plans) + 1)
+        groups = [
+            attention_group(cache, [reads[i] for i in group], tables, plan)
+            for group, plan in zip(places, plans, strict=True)
+        ]
+        x = self._layers(cache, groups)  # (N, d)
+        for group in groups:
+            cache.end_forward(group.plan)
+        wanted = _wanted(reads, places)
+        hidden = self.norm(x if wanted is None else x[wanted])
+        return self.head(hidden), hidden
+
+    def _layers(self, cache: RaggedKVCache, groups: Sequence[AttentionGroup]) -> Tensor:
+        """The last layer's output (N, d)."""
+        first, counts = groups[0], [group.tokens.shape[0] for group in groups]
+        tokens, cos, sin = first.tokens, first.cos, first.sin
+        if len(groups) > 1:
+            tokens = torch.cat([group.tokens for group in groups])
+            cos, sin = torch.cat([group.cos for group in groups]), torch.cat([group.sin for group in groups])
         rotated = self.heads + self.kv_heads
 
-        x = self.embedding[tokens]  # (N, d)
+        n = tokens.shape[0]
+        x = self.embedding[tokens]
         for layer, kept in zip(self.layers, cache.own, strict=False):  # an early exit has fewer
-            heads = layer.qkv(layer.before_attention(x)).view(len(x), -1, self.head_size)  # (N, H + 2 H_kv, D)
+            heads = layer.qkv(layer.before_attention(x)).view(n, -1, self.head_size)  # (N, H + 2 H_kv, D)
             turned, v = heads.split_with_sizes([rotated, self.kv_heads], 1)
             turned = torch.addcmul(turned * cos, turned.roll(self.head_size // 2, -1), sin)
             q, k = turned.split_with_sizes([self.heads, self.kv_heads], 1)
-            if batch is None:
-                keys, values = kept.update(k.transpose(0, 1).unsqueeze(0), v.transpose(0, 1).unsqueeze(0))
-                mixed = self._attend(q.transpose(0, 1).unsqueeze(0), keys, values, mask, triangle)
-                mixed = mixed[0].transpose(0, 1)  # (N, H, D)
+            if len(groups) == 1:
+                mixed = first.attend(kept, q, k, v)
             else:
-                kept.fit(*(part.transpose(0, 1).unsqueeze(0) for part in (k, v)))
-                kept.keys[batch.rows, :, batch.columns] = k
-                kept.values[batch.rows, :, batch.columns] = v
-                mixed = batch.unpad(self._attend(batch.pad(q), *kept.read(), mask, False))
-            x = x + layer.out(mixed.reshape(len(x), -1))
+                parts = zip(groups, q.split(counts), k.split(counts), v.split(counts), strict=True)
+                mixed = torch.cat([group.attend(kept, *qkv) for group, *qkv in parts])
+            x = x + layer.out(mixed.reshape(n, -1))
             gate, up = layer.gate_up(layer.before_mlp(x)).chunk(2, -1)
             x = x + layer.down(F.silu(gate).mul_(up))
-        if batch is not None:
-            x = x if batch.wanted is None else x[batch.wanted]
-        elif reads[0].keep < len(x):
-            x = x[-reads[0].keep :]
-        hidden = self.norm(x)
-        return self.head(hidden), hidden
-
-    def _draft_mask(self, n: int, past: int, tables: Tables) -> Tensor | None:
-        """What attention adds to the scores of n tokens after ``past`` others, (n, past + n); None where nothing.
-
-        One token attends to everything, and where nothing is before, attention masks the triangle itself.
-        """
-        if n == 1 or past == 0:
-            return None
-        if n <= DRAFT:
-            capacity = tables.triangle.shape[1] - DRAFT
-            return tables.triangle[:n, capacity - past : capacity + n]
-        return self._scores(torch.ones(n, past + n, dtype=torch.bool).tril(past).unsqueeze(0))[0, 0]
-
-    def _scores(self, seen: Tensor) -> Tensor:
-        """(B, 1, n, m) of (B, n, m) bool: numbers to add, made once; attention would make them in every layer."""
-        scores = torch.zeros(seen.shape, dtype=self.embedding.dtype).masked_fill_(~seen, -torch.inf)
-        return scores.unsqueeze(1)
-
-    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, triangle: bool) -> Tensor:
-        """Attention of q (B, H, n, D) over keys and values (B, H_kv, m, D)."""
-        if q.shape[2] == 1 and len(q) > 1:
-            # One new token in each of many rows is bound by reading keys and values, which plain products do faster.
-            grouped = (q * self.head_size**-0.5).reshape(len(q), self.kv_heads, -1, self.head_size)
-            scores = torch.matmul(grouped, keys.transpose(-1, -2))  # (B, H_kv, H / H_kv, m)
-            mixed = torch.matmul((scores if mask is None else scores + mask).softmax(-1), values)
-            return mixed.view(q.shape)
-        return F.scaled_dot_product_attention(
-            q, keys, values, attn_mask=mask, is_causal=triangle, enable_gqa=self.heads != self.kv_heads
-        )
+        return x
 
 
-class Tables(NamedTuple):
-    """By position: cosines and signed sines, (capacity, 1, D) each, and a draft's mask, (DRAFT, capacity + DRAFT)."""
-
-    cos: Tensor
-    sin: Tensor
-    triangle: Tensor
-
-
-@dataclass(frozen=True)
-class Packed:
-    """The N new tokens of several texts one after another; only attention sees them as a padded batch.
-
-    Attributes:
-        tokens, positions, rows, columns: (N,) each token, its position, and where in the cache's buffers it goes.
-        slots: (N,) its place in the padded batch of B·n; None where nothing is padded.
-        wanted: (K,) the tokens that results are wanted for; None where all.
-        shape: B, n.
-        whole: every token attends to all columns: one new token in each of texts of one length.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    rows: Tensor
-    columns: Tensor
-    slots: Tensor | None
-    wanted: Tensor | None
-    shape: tuple[int, int]
-    whole: bool
-
-    @classmethod
-    def of(cls, plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -> Packed:
-        tokens: list[int] = []
-        positions: list[int] = []
-        rows: list[int] = []
-        columns: list[int] = []
-        slots: list[int] = []
-        wanted: list[int] = []
-        for read in reads:
-            row, count = cache.rows[read.text], len(read.tokens)
-            start = plan.starts[row - plan.low]
-            own = [*range(start, start + count)]
-            wanted += range(len(tokens) + count - read.keep, len(tokens) + count)
-            tokens += read.tokens
-            columns += own
-            rows += [row] * count
-            slots += range((row - plan.low + 1) * plan.new - count, (row - plan.low + 1) * plan.new)
-            if read.tree is not None:
-                own[count - len(read.tree.above) :] = read.tree.positions()
-            positions += own
-        size = plan.high - plan.low, plan.new
-        full = slots == list(range(size[0] * size[1]))
-        return cls(
-            torch.tensor(tokens), torch.tensor(positions), torch.tensor(rows), torch.tensor(columns),
-            None if full else torch.tensor(slots),
-            None if len(wanted) == len(tokens) else torch.tensor(wanted),
-            size, plan.aligned and plan.new == 1,
-        )  # fmt: skip
-
-    def pad(self, packed: Tensor) -> Tensor:
-        """(N, H, D) → (B, H, n, D), zeros at padding."""
-        batch, n = self.shape
-        if self.slots is None:
-            return packed.view(batch, n, *packed.shape[1:]).transpose(1, 2)
-        padded = packed.new_zeros(batch * n, *packed.shape[1:])
-        padded[self.slots] = packed
-        return padded.view(batch, n, *packed.shape[1:]).transpose(1, 2)
-
-    def unpad(self, padded: Tensor) -> Tensor:
-        """(B, H, n, D) → (N, H, D)."""
-        flat = padded.transpose(1, 2).flatten(0, 1)
-        return flat if self.slots is None else flat[self.slots]
+def _wanted(reads: Sequence[Read], places: Sequence[Sequence[int]]) -> Tensor | slice | None:
+    """Which of the N tokens, group after group, results are wanted for, in the order of the reads; None where all."""
+    if len(reads) == 1:
+        return None if reads[0].keep == len(reads[0].tokens) else slice(-reads[0].keep, None)
+    ends: dict[int, int] = {}
+    total = 0
+    for i in (i for group in places for i in group):
+        total += len(reads[i].tokens)
+        ends[i] = total
+    wanted = [place for i, read in enumerate(reads) for place in range(ends[i] - read.keep, ends[i])]
+    return None if wanted == list(range(total)) else torch.tensor(wanted)
 
 
 @dataclass(frozen=True)

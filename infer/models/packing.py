@@ -1,0 +1,171 @@
+"""Texts of any lengths in one forward without padding: everywhere but in attention their tokens lie one after another.
+
+Attention works on groups: short reads of several texts are one padded batch, a long one (a prompt) is a group of its
+own, so that nobody pads to its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Read
+from .kv_cache import RaggedKVCache, RaggedLayer, WritePlan
+from .masks import positions_of, visible
+
+SHORT = 32  # tokens of a read that shares a padded batch; up to so many are masked by a ready-made triangle
+
+
+class Tables(NamedTuple):
+    """By position: cosines and signed sines, (capacity, 1, D) each, and a draft's mask, (SHORT, capacity + SHORT)."""
+
+    cos: Tensor
+    sin: Tensor
+    triangle: Tensor
+
+
+@dataclass(frozen=True)
+class AttentionGroup:
+    """New tokens that attention reads together, N of them; queries are (N, H, D), keys and values (N, H_kv, D).
+
+    Attributes:
+        plan: where their keys and values go.
+        tokens: (N,) ids.
+        cos, sin: (N, 1, D) their rotary angles.
+        mask: what attention adds to its scores, broadcast to (B, H, n, width); None where nothing.
+        causal: each token attends to those before it in the group, without a mask.
+        places: rows and columns (N,) in the cache's buffers; None for a group of one text.
+        slots: (N,) places in the padded batch of B·n; None where nothing is padded.
+    """
+
+    plan: WritePlan
+    tokens: Tensor
+    cos: Tensor
+    sin: Tensor
+    mask: Tensor | None
+    causal: bool = False
+    places: tuple[Tensor, Tensor] | None = None
+    slots: Tensor | None = None
+
+    def attend(self, kept: RaggedLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write keys and values to ``kept``; attention's output (N, H, D)."""
+        if self.places is None:
+            keys, values = kept.write(self.plan, *(part.transpose(0, 1).unsqueeze(0) for part in (k, v)))
+            mixed = attention(q.transpose(0, 1).unsqueeze(0), keys, values, self.mask, self.causal)
+            return mixed[0].transpose(0, 1)
+        keys, values = kept.scatter(self.plan, *self.places, k, v)
+        return self._unpad(attention(self._pad(q), keys, values, self.mask, False))
+
+    def _pad(self, packed: Tensor) -> Tensor:
+        """(N, H, D) → (B, H, n, D), zeros at padding."""
+        batch, n = self.plan.high - self.plan.low, self.plan.new
+        if self.slots is None:
+            return packed.view(batch, n, *packed.shape[1:]).transpose(1, 2)
+        padded = packed.new_zeros(batch * n, *packed.shape[1:])
+        padded[self.slots] = packed
+        return padded.view(batch, n, *packed.shape[1:]).transpose(1, 2)
+
+    def _unpad(self, padded: Tensor) -> Tensor:
+        """(B, H, n, D) → (N, H, D)."""
+        flat = padded.transpose(1, 2).flatten(0, 1)
+        return flat if self.slots is None else flat[self.slots]
+
+
+def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Attention of q (B, H, n, D) over keys and values (B, H_kv, m, D), H a multiple of H_kv."""
+    if q.shape[2] == 1 and q.shape[0] > 1:
+        # One new token in each of many rows is bound by reading keys and values, which plain products do faster.
+        grouped = (q * q.shape[-1] ** -0.5).reshape(len(q), keys.shape[1], -1, q.shape[-1])
+        scores = torch.matmul(grouped, keys.transpose(-1, -2))  # (B, H_kv, H / H_kv, m)
+        mixed = torch.matmul((scores if mask is None else scores + mask).softmax(-1), values)
+        return mixed.view(q.shape)
+    return F.scaled_dot_product_attention(
+        q, keys, values, attn_mask=mask, is_causal=causal, enable_gqa=q.shape[1] != keys.shape[1]
+    )
+
+
+def group_reads(reads: Sequence[Read]) -> list[list[int]]:
+    """Which reads, by their place in ``reads``, form a group."""
+    if len(reads) == 1:
+        return [[0]]
+    short = [i for i, read in enumerate(reads) if len(read.tokens) <= SHORT]
+    groups = [[i] for i, read in enumerate(reads) if len(read.tokens) > SHORT]
+    return [short, *groups] if short else groups
+
+
+def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables, plan: WritePlan) -> AttentionGroup:
+    """The group of ``reads``, whose keys and values go where ``plan`` says."""
+    dtype = tables.triangle.dtype
+    if len(reads) == 1:
+        (read,) = reads
+        past, n = plan.starts[0], len(read.tokens)
+        tokens = torch.tensor(read.tokens, dtype=torch.long)
+        if read.tree is None:
+            mask = _chain_mask(n, past, tables)
+            cos, sin = tables.cos[past : past + n], tables.sin[past : past + n]
+            return AttentionGroup(plan, tokens, cos, sin, mask, causal=mask is None and n > 1)
+        positions = positions_of(plan, reads, cache)[0]
+        seen, _ = visible(plan, reads, cache)
+        return AttentionGroup(plan, tokens, tables.cos[positions], tables.sin[positions], as_scores(seen, dtype))
+    new = _places(cache, reads, plan)
+    seen = None if plan.aligned and plan.new == 1 else visible(plan, reads, cache)[0]
+    slots = None if new.slots == list(range((plan.high - plan.low) * plan.new)) else torch.tensor(new.slots)
+    positions = torch.tensor(new.positions)
+    return AttentionGroup(
+        plan,
+        torch.tensor(new.tokens),
+        tables.cos[positions],
+        tables.sin[positions],
+        None if seen is None else as_scores(seen, dtype),
+        places=(torch.tensor(new.rows), torch.tensor(new.columns)),
+        slots=slots,
+    )
+
+
+class _Places(NamedTuple):
+    """Of N tokens of several texts: ids, positions, rows and columns in the cache, slots in the padded batch."""
+
+    tokens: list[int]
+    positions: list[int]
+    rows: list[int]
+    columns: list[int]
+    slots: list[int]
+
+
+def _places(cache: RaggedKVCache, reads: Sequence[Read], plan: WritePlan) -> _Places:
+    found = _Places([], [], [], [], [])
+    for read in reads:
+        row, count = cache.rows[read.text], len(read.tokens)
+        start, end = plan.starts[row - plan.low], (row - plan.low + 1) * plan.new
+        columns = [*range(start, start + count)]
+        found.columns.extend(columns)
+        found.tokens.extend(read.tokens)
+        found.rows.extend([row] * count)
+        found.slots.extend(range(end - count, end))  # aligned at the right
+        if read.tree is not None:
+            columns[count - len(read.tree.above) :] = read.tree.positions()
+        found.positions.extend(columns)
+    return found
+
+
+def _chain_mask(n: int, past: int, tables: Tables) -> Tensor | None:
+    """What attention adds to the scores of n tokens after ``past`` others, (n, past + n); None where nothing.
+
+    One token attends to everything, and where nothing is before, attention masks the triangle itself.
+    """
+    if n == 1 or past == 0:
+        return None
+    if n <= SHORT:
+        capacity = tables.triangle.shape[1] - SHORT
+        return tables.triangle[:n, capacity - past : capacity + n]
+    return as_scores(torch.ones(1, n, past + n, dtype=torch.bool).tril(past), tables.triangle.dtype)[0, 0]
+
+
+def as_scores(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, 1, n, m) of (B, n, m) bool: numbers to add, made once; attention would make them in every layer."""
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf).unsqueeze(1)
