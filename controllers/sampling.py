@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -30,6 +31,11 @@ class SamplingParams:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
+        for name, kind, what in (("temperature", Real, "a number"), ("top_k", Integral, "a whole number"),
+                                 ("top_p", Real, "a number")):  # fmt: skip
+            value = vars(self)[name]
+            if (name, value) != ("top_k", None) and (isinstance(value, bool) or not isinstance(value, kind)):
+                raise InputError(f"{name}={value!r}: must be {what}")
         if not (self.temperature >= 0 and math.isfinite(self.temperature)):
             raise InputError(f"temperature={self.temperature}: must be a finite number ≥ 0 (0 is greedy)")
         if self.top_k is not None and self.top_k < 1:

@@ -65,9 +65,9 @@ def trace(
     stop_tokens: frozenset[int],
 ) -> Trace:
     """Trace ``text``, which the target said after ``prompt`` under ``warp``, up to ``budget`` tokens."""
-    readers = [TextReader.begin(model, prompt, (1 + MAX_DRAFT) * len(text))[0] for model in (target, draft)]
-    traced = _trace_text(*readers, prompt, text, budget, warp, chance)
-    _trace_beside(traced, *readers, len(prompt), warp, chance, stop_tokens)
+    p, q = (TextReader.begin(model, prompt, (1 + MAX_DRAFT) * len(text))[0] for model in (target, draft))
+    traced = _trace_text(p, q, prompt, text, budget, warp, chance)
+    _trace_beside(traced, p, q, len(prompt), warp, chance, stop_tokens)
     _look_up(traced, prompt)
     return traced
 

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .controllers.checkpoint import load_controller
+    from .controllers.errors import InputError
     from .controllers.sampling import SamplingParams
     from .infer.decoder import SpeculativeDecoder
 
     __version__: str
 
-__all__ = ["SamplingParams", "SpeculativeDecoder", "__version__", "load_controller"]
+__all__ = ["InputError", "SamplingParams", "SpeculativeDecoder", "__version__", "load_controller"]
 
 _HOMES = {
     "SpeculativeDecoder": ".infer.decoder",
     "SamplingParams": ".controllers.sampling",
+    "InputError": ".controllers.errors",
     "load_controller": ".controllers.checkpoint",
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias, overload
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -200,14 +200,6 @@ class SpeculativeDecoder:
         """When drafting stops, where a call does not say otherwise."""
         return self.config.stopping
 
-    @overload
-    def generate(
-        self, prompt: str | list[dict[str, Any]], *, n: Literal[1] = ..., **options: Any
-    ) -> Generation: ...  # fmt: skip
-
-    @overload
-    def generate(self, prompt: PromptLike, **options: Any) -> Any: ...
-
     def generate(
         self,
         prompt: PromptLike,
@@ -355,8 +347,9 @@ class SpeculativeDecoder:
         return encode_prompt(self.tokenizer, prompt, chat=chat, system=system, vocab_size=self.target.vocab_size)
 
     def _sampling(self, temperature: float | Auto, top_k: int | Auto | None, top_p: float | Auto) -> SamplingParams:
-        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        return SamplingParams(**self.defaults.sampling | {k: v for k, v in given.items() if v != "auto"})  # type: ignore[arg-type]
+        given: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        named = {name: value for name, value in given.items() if value != "auto"}
+        return SamplingParams(**(self.defaults.sampling | named))
 
     def _budget(self, max_new_tokens: int | Auto, prompt_tokens: int) -> int:
         if max_new_tokens == "auto":
@@ -368,6 +361,10 @@ class SpeculativeDecoder:
     ) -> DecoderConfig:
         """The decoder's configuration with another length or verifier, where one is given."""
         changes: dict[str, Any] = {}
+        if length is not None and (isinstance(length, bool) or not isinstance(length, Name | int | LengthController)):
+            raise InputError(f"length={length!r}: give a number of tokens, a rule, or a controller")
+        if verifier is not None and not isinstance(verifier, str):
+            raise InputError(f"verifier={verifier!r}: give a rule's name, such as 'block'")
         if length is not None:
             changes["length"] = length if isinstance(length, LengthController) else self._length(str(length))
         if verifier is not None:
@@ -377,8 +374,8 @@ class SpeculativeDecoder:
     def _length(self, name: str) -> LengthController:
         """The length controller ``name``, loaded when it is first named."""
         if name not in self._named:
-            first = self.drafts[0] if self.drafts else None
-            self._named[name] = load_length(name, self.target.model, first and first.model, self.tokenizer)
+            first = self.drafts[0].model if self.drafts else None
+            self._named[name] = load_length(name, self.target.model, first, self.tokenizer)
         return self._named[name]
 
     def _finish(self, request: Request) -> Generation:

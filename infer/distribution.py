@@ -122,7 +122,7 @@ def distributions(
     same: dict[SamplingParams, list[int]] = {}
     for i, sampling in enumerate(samplings):
         same.setdefault(sampling, []).append(i)
-    pieces = logits.split(list(counts)) if len(same) > 1 else None
+    pieces = torch.split(logits, list(counts)) if len(same) > 1 else None
     found: dict[int, TokenDistribution] = {}
     for sampling, places in same.items():
         rows = logits if pieces is None else torch.cat([pieces[i] for i in places])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 
 from .config import DecoderConfig
 from .drafters import (
@@ -42,11 +43,10 @@ class Drafting:
     def _drafter(self, config: DecoderConfig) -> Drafter:
         size = self.engine.target.vocab_size
         if config.rule == "mtjd":
-            beams, length = config.search, config.joint_length
-            assert beams is not None
-            return self._once(
-                ("joint", beams, length), lambda: JointDrafter(self.engine.target, self.engine.cache, beams, length)
-            )
+            engine, search, steps = self.engine, config.search, config.joint_length
+            assert search is not None
+            own: Callable[[], Drafter] = partial(JointDrafter, engine.target, engine.cache, search, steps)
+            return self._once(("joint", search, steps), own)
         if not self.drafts:
             return self._of_model(None)
         (first, *_) = self.drafts

@@ -106,7 +106,7 @@ class Engine:
         logits, hidden = self.target.forward(self.cache, reads)
         counts = [read.keep for read in reads]
         p = distributions([request.sampling for request in reading], logits, counts)
-        last = dict(zip(reading, (states[-1] for states in hidden.split(counts)), strict=True))
+        last = dict(zip(reading, (states[-1] for states in torch.split(hidden, counts)), strict=True))
         return dict(zip(reading, p, strict=True)), last
 
     def _choose_arm(self, request: Request, hidden: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ def load_length(
     spec: str,
     target: PreTrainedModel,
     draft: PreTrainedModel | None,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None,
     threshold: float | None = None,
     cost: CostModel | None = None,
 ) -> LengthController:
@@ -41,6 +41,8 @@ def load_length(
         return rule
     if draft is None:
         raise InputError(f"length={spec!r}: without a draft model there is nothing to stop; name one")
+    if tokenizer is None:
+        raise InputError(f"length={spec!r}: a trained controller is checked against the tokenizer; pass one")
     local = shipped(spec)
     return load_trained(
         str(local) if local is not None else spec,

@@ -51,7 +51,7 @@ class Scheduler:
         self.submit(sorted(requests, key=lambda request: -request.budget))
         try:
             for request in requests:
-                self._wait(request, lambda request=request: request.finished)
+                self._wait(request, _finished(request))
         finally:
             unfinished = [request for request in requests if not request.finished]
             if unfinished:
@@ -63,7 +63,7 @@ class Scheduler:
         rounds = 0
         try:
             while True:
-                self._wait(request, lambda seen=rounds: request.finished or len(request.output.rounds) > seen)
+                self._wait(request, _has_more(request, rounds))
                 for round in request.output.rounds[rounds:]:
                     rounds += 1
                     yield round.emitted
@@ -124,3 +124,12 @@ class Scheduler:
         self.engine.clear()
         for drafter in drafters:
             drafter.clear()
+
+
+def _finished(request: Request) -> Callable[[], bool]:
+    return lambda: request.finished
+
+
+def _has_more(request: Request, rounds: int) -> Callable[[], bool]:
+    """Whether it has finished, or done more than so many rounds."""
+    return lambda: request.finished or len(request.output.rounds) > rounds

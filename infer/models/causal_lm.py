@@ -63,12 +63,13 @@ class CausalLM(LanguageModel):
         config = model.config.get_text_config(decoder=True)
         self.layers: int = config.num_hidden_layers
         # Absent where positions are not embedded (ALiBi): then there is no limit, but for MPT's own.
-        self.context = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
+        self.context: int | None = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
         self.vocab_size, self.hidden_size = int(embedding.shape[0]), int(embedding.shape[1])
         self.switch = longrope_switch(config)
         if self.switch is not None and self.name not in REREADING:
             # Elsewhere old keys keep the old factors, and the law of a text would depend on how it was read.
-            self.context, self.switch = min(self.context, self.switch), None
+            self.context = self.switch if self.context is None else min(self.context, self.switch)
+            self.switch = None
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
@@ -176,7 +177,7 @@ class CausalLM(LanguageModel):
         for group in groups:
             logits, hidden = self._forward(cache, [reads[i] for i in group])
             counts = [reads[i].keep for i in group]
-            for i, *result in zip(group, logits.split(counts), hidden.split(counts), strict=True):
+            for i, *result in zip(group, torch.split(logits, counts), torch.split(hidden, counts), strict=True):
                 results[i] = result[0], result[1]
         return _joined(results)
 
@@ -205,7 +206,7 @@ class CausalLM(LanguageModel):
         for places in sides.values():
             logits, hidden = self._forward(cache, [ready[i] for i in places])
             counts = [ready[i].keep for i in places]
-            for i, *result in zip(places, logits.split(counts), hidden.split(counts), strict=True):
+            for i, *result in zip(places, torch.split(logits, counts), torch.split(hidden, counts), strict=True):
                 results[i] = result[0], result[1]
         return _joined(results)
 
@@ -232,7 +233,7 @@ class CausalLM(LanguageModel):
         first = start + len(read.tokens) - len(read.tree.above)
         results = []
         for column in range(start + len(read.tokens) - read.keep, start + len(read.tokens)):
-            path = range(column + 1)
+            path = [*range(column + 1)]
             if column >= first:
                 path = [*range(read.tree.trunk), *read.tree.above[column - first], column]
             own = self.new_cache()
@@ -278,7 +279,8 @@ class CausalLM(LanguageModel):
         first = cache.length(read.text)  # the column of the first new token
         nodes = first + len(read.tokens) - len(tree.above)  # and of the first node
         paths = [[*range(tree.trunk), *path] for path in tree.paths(nodes)] or [list(range(tree.trunk))]
-        rows = {}  # by the columns that are cached, those that are new
+        # By how many columns are cached: those, and the new ones.
+        rows: dict[int, list[tuple[tuple[int, ...], list[int]]]] = {}
         for path in paths:
             cached = tuple(column for column in path if column < first)
             rows.setdefault(len(cached), []).append((cached, [c - first for c in path if c >= first]))

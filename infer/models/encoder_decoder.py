@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
 from ...controllers.errors import InputError
 from .causal_lm import CausalLM
@@ -125,6 +125,7 @@ def _repeated(crossed: DynamicCache, rows: int) -> DynamicCache:
     """Keys and values of one row for each of several, as views to read from; empty where nothing has been read yet."""
     repeated = DynamicCache()
     for index, layer in enumerate(crossed.layers):
+        assert isinstance(layer, DynamicLayer)
         keys, values = layer.keys, layer.values
         assert keys is not None
         assert values is not None

@@ -292,9 +292,11 @@ class RaggedKVCache(Cache):
         for index, layer in enumerate(self.own):
             sources = [(other.own[index], row, column) for other, row, column in places]
             if sources[0][0].is_initialized:
-                keys, values = (
-                    torch.stack([part(source)[row, :, column] for source, row, column in sources], 1).unsqueeze(0)
-                    for part in (lambda source: source.keys, lambda source: source.values)
-                )
-                layer.update(keys, values)
+                keys, values = [], []
+                for source, row, column in sources:
+                    assert source.keys is not None
+                    assert source.values is not None
+                    keys.append(source.keys[row, :, column])
+                    values.append(source.values[row, :, column])
+                layer.update(torch.stack(keys, 1).unsqueeze(0), torch.stack(values, 1).unsqueeze(0))
         self.end_forward()

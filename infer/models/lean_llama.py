@@ -123,7 +123,7 @@ class LeanLlama:
             if len(groups) == 1:
                 mixed = first.attend(kept, q, k, v)
             else:
-                parts = zip(groups, q.split(counts), k.split(counts), v.split(counts), strict=True)
+                parts = zip(groups, *(torch.split(part, counts) for part in (q, k, v)), strict=True)
                 mixed = torch.cat([group.attend(kept, *qkv) for group, *qkv in parts])
             x = x + layer.out(mixed.reshape(n, -1))
             gate, up = layer.gate_up(layer.before_mlp(x)).chunk(2, -1)

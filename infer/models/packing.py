@@ -110,10 +110,10 @@ def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables,
             cos, sin = tables.cos[past : past + n], tables.sin[past : past + n]
             return AttentionGroup(plan, tokens, cos, sin, mask, causal=mask is None and n > 1)
         positions = positions_of(plan, reads, cache)[0]
-        seen, _ = visible(plan, reads, cache)
-        return AttentionGroup(plan, tokens, tables.cos[positions], tables.sin[positions], as_scores(seen, dtype))
+        scores = as_scores(visible(plan, reads, cache)[0], dtype)
+        return AttentionGroup(plan, tokens, tables.cos[positions], tables.sin[positions], scores)
     new = _places(cache, reads, plan)
-    seen = None if plan.aligned and plan.new == 1 else visible(plan, reads, cache)[0]
+    whole = plan.aligned and plan.new == 1
     slots = None if new.slots == list(range((plan.high - plan.low) * plan.new)) else torch.tensor(new.slots)
     positions = torch.tensor(new.positions)
     return AttentionGroup(
@@ -121,7 +121,7 @@ def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables,
         torch.tensor(new.tokens),
         tables.cos[positions],
         tables.sin[positions],
-        None if seen is None else as_scores(seen, dtype),
+        None if whole else as_scores(visible(plan, reads, cache)[0], dtype),
         places=(torch.tensor(new.rows), torch.tensor(new.columns)),
         slots=slots,
     )

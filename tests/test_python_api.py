@@ -1,0 +1,183 @@
+"""What Python callers may give, and the one line that refuses the rest: the name, the value and the remedy."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import specpilot
+import torch
+from specpilot.controllers.length import Fixed
+from specpilot.infer.decoder import SpeculativeDecoder
+
+from .tiny import byte_tokenizer, make, save_pair
+
+TOKENIZER = byte_tokenizer()
+IDS = TOKENIZER("hello")["input_ids"]
+
+
+@pytest.fixture(scope="module")
+def decoder() -> SpeculativeDecoder:
+    return SpeculativeDecoder(make(vocab=257), make(vocab=257, layers=1), TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["hello", IDS, tuple(IDS), torch.tensor(IDS), np.array(IDS), [np.int64(i) for i in IDS], TOKENIZER("hello")],
+    ids=["text", "list", "tuple", "tensor", "array", "numpy integers", "tokenizer's result"],
+)
+def test_one_prompt_in_any_container(decoder: SpeculativeDecoder, prompt: Any) -> None:
+    assert decoder.generate(prompt, max_new_tokens=6).tokens == decoder.generate(IDS, max_new_tokens=6).tokens
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        ["hello", "other"], [IDS, TOKENIZER("other")["input_ids"]], TOKENIZER(["hello", "other"]),
+        torch.tensor([IDS, TOKENIZER("other")["input_ids"]]), np.array([IDS, TOKENIZER("other")["input_ids"]]),
+    ],
+    ids=["texts", "lists", "tokenizer's result", "tensor", "array"],
+)  # fmt: skip
+def test_several_prompts_in_any_container(decoder: SpeculativeDecoder, prompts: Any) -> None:
+    expected = [row.tokens for row in decoder.generate(["hello", "other"], max_new_tokens=6)]
+    assert [row.tokens for row in decoder.generate(prompts, max_new_tokens=6)] == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([1, 257], "prompt: the id 257 at position 1 is outside the model's vocabulary of 257"),
+        ([-1], r"prompt\[0\]=-1: a token id is never negative"),
+        ([1.5], r"prompt\[0\]=1.5: of type float"),
+        ([True], r"prompt\[0\]=True: of type bool"),
+        ([], r"prompt=\[\]: empty"),
+        ("  ", "empty; give some text"),
+        (None, "prompt: of type NoneType"),
+        (5, "prompt: of type int"),
+        (b"abc", "prompt: of type bytes"),
+        ([{"role": "user"}], r"prompt\[0\]: a message without 'content'"),
+        (torch.tensor([0.5]), "prompt: "),
+        (torch.zeros(1, 1, 1, dtype=torch.long), "prompt: "),
+    ],
+)
+def test_prompts_that_are_none(decoder: SpeculativeDecoder, prompt: Any, message: str) -> None:
+    with pytest.raises(specpilot.InputError, match=message):
+        decoder.generate(prompt, max_new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_new_tokens", 2.0, "max_new_tokens=2.0: must be a whole number"),
+        ("max_new_tokens", None, "max_new_tokens=None: must be a whole number"),
+        ("max_new_tokens", 0, "max_new_tokens=0: must be at least 1"),
+        ("max_new_tokens", True, "max_new_tokens=True: must be a whole number"),
+        ("n", 0, "n=0: must be at least 1"),
+        ("n", 1.0, "n=1.0: must be a whole number"),
+        ("seed", None, "seed=None: must be a whole number"),
+        ("seed", "a", "seed='a': must be a whole number"),
+        ("seed", [1, 2], "seed: 2 seeds for 1 texts"),
+        ("temperature", None, "temperature=None: must be a number"),
+        ("temperature", "warm", "temperature='warm': must be a number"),
+        ("temperature", -1, "temperature=-1: must be a finite number"),
+        ("temperature", float("nan"), "temperature=nan: must be a finite number"),
+        ("top_k", 0, "top_k=0: must be at least 1"),
+        ("top_k", 2.5, "top_k=2.5: must be a whole number"),
+        ("top_p", None, "top_p=None: must be a number"),
+        ("top_p", 2, "top_p=2: must be in"),
+        ("chat", 1, "chat=1: must be True or False"),
+        ("length", -1, "length=-1: a fixed draft length"),
+        ("length", 2.5, "length=2.5: give a number of tokens, a rule, or a controller"),
+        ("length", True, "length=True: give a number of tokens"),
+        ("verifier", "x", "verifier='x': choose one of"),
+        ("verifier", 3, "verifier=3: give a rule's name"),
+        ("verifier", "spec-infer:1", "have a threshold"),
+    ],
+)
+def test_settings_out_of_range(decoder: SpeculativeDecoder, name: str, value: Any, message: str) -> None:
+    with pytest.raises(specpilot.InputError, match=message) as caught:
+        decoder.generate("hello", **({"max_new_tokens": 3} | {name: value}))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_running": 0}, "max_running=0: must be at least 1"),
+        ({"generation_config": "obey"}, "generation_config='obey': give 'follow' or 'ignore'"),
+        ({"tree": (2, 0)}, "tree='2x0'"),
+    ],
+)
+def test_decoders_that_cannot_be_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(specpilot.InputError, match=message):
+        SpeculativeDecoder(make(), make(layers=1), **options)
+
+
+def test_models_in_training_mode_are_refused() -> None:
+    """Also where the mode changes after the decoder was made: dropout is another law."""
+    target, draft = make(), make(layers=1)
+    decoder = SpeculativeDecoder(target, draft)
+    draft.train()
+    with pytest.raises(specpilot.InputError, match=r"llama: the model is in training mode.*\.eval\(\)"):
+        decoder.generate([1, 2], max_new_tokens=2)
+    draft.eval()
+    assert decoder.generate([1, 2], max_new_tokens=2).tokens
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_decoders_are_not_pickled_or_copied(decoder: SpeculativeDecoder, take: Any) -> None:
+    with pytest.raises(specpilot.InputError, match="SpeculativeDecoder: cannot be pickled or copied"):
+        take(decoder)
+
+
+def test_paths_precisions_and_numbers(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    decoder = SpeculativeDecoder.from_pretrained(Path(target), Path(draft), length=2, dtype="auto")
+    assert decoder.target.model.dtype == torch.float32
+    assert len(decoder.generate("hello", max_new_tokens=5).tokens) <= 5
+    shipped = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost=0.2, dtype="auto")
+    assert shipped.target.model.dtype == torch.bfloat16
+    head = Path(specpilot.checkpoints.__path__[0]) / "tiny-head"
+    for length in (head, "tiny-head", 3, Fixed(3), "none"):
+        assert shipped.generate("hello there", max_new_tokens=4, length=length).tokens
+
+
+def test_length_and_rule_of_one_call() -> None:
+    """Given per call they mean what they mean in the constructor, and leave the decoder as it was."""
+    target, draft = make(), make(layers=1)
+    decoder = SpeculativeDecoder(target, draft)
+    for options in ({"length": Fixed(2)}, {"length": Fixed(5), "verifier": "block"}, {"verifier": "typical:0.2"}):
+        made = SpeculativeDecoder(target, draft, **options).generate([1, 2, 3], max_new_tokens=20, seed=4)
+        assert decoder.generate([1, 2, 3], max_new_tokens=20, seed=4, **options).rounds == made.rounds
+    tree = SpeculativeDecoder(target, draft, tree=(2, 2), verifier="spec-infer")
+    made = SpeculativeDecoder(target, draft, tree=(2, 2), verifier="mcss").generate([1, 2], max_new_tokens=12, seed=1)
+    assert tree.generate([1, 2], max_new_tokens=12, seed=1, verifier="mcss").rounds == made.rounds
+    with pytest.raises(specpilot.InputError, match="tree and length"):
+        tree.generate([1, 2], length=3)
+    with pytest.raises(specpilot.InputError, match="judges one chain"):
+        tree.generate([1, 2], verifier="block")
+
+
+def test_the_checkpoints_own_sampling_settings(tmp_path: Path) -> None:
+    """Taken where a call leaves them open; what cannot be followed is refused by name, or ignored when asked."""
+    target, _ = save_pair(tmp_path)
+    loaded = SpeculativeDecoder.from_pretrained(target)
+    config = loaded.target.model.generation_config
+    config.do_sample, config.temperature, config.top_k, config.max_new_tokens = True, 0.5, 3, 7
+    loaded.target.model.save_pretrained(target)
+    followed = SpeculativeDecoder.from_pretrained(target)
+    plain = SpeculativeDecoder.from_pretrained(target, generation_config="ignore")
+    expected = plain.generate("hello", temperature=0.5, top_k=3, max_new_tokens=7, seed=2)
+    assert followed.generate("hello", seed=2).tokens == expected.tokens
+    assert followed.generate("hello", seed=2, temperature=1.0, top_k=None).tokens == plain.generate(
+        "hello", seed=2, temperature=1.0, top_k=None, max_new_tokens=7
+    ).tokens  # fmt: skip
+    config.repetition_penalty = 1.1
+    loaded.target.model.save_pretrained(target)
+    with pytest.raises(specpilot.InputError, match=r"repetition_penalty=1\.1.*generation_config=.ignore."):
+        SpeculativeDecoder.from_pretrained(target)
+    assert SpeculativeDecoder.from_pretrained(target, generation_config="ignore").generate("x", max_new_tokens=2).tokens
