@@ -101,7 +101,7 @@ class DecoderConfig:
         """The verifier's name without its threshold."""
         return parse_verifier(self.verifier)[0]
 
-    @cached_property
+    @property
     def verify(self) -> Verifier:
         return parse_verifier(self.verifier)[1]
 

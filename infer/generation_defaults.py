@@ -23,12 +23,12 @@ FOLLOWED = {
 }  # fmt: skip
 IDLE = {
     "bos_token_id", "decoder_start_token_id", "early_stopping", "length_penalty", "compile_config", "disable_compile",
-    "transformers_version", "_from_model_config", "_commit_hash", "use_cache",
+    "transformers_version", "_from_model_config", "_commit_hash",
 }  # fmt: skip
 # Settings of how transformers' `generate` runs: its cache, its own lossless drafting, what it returns beside the text.
 # In a call they ask for something the decoder does not do; in a checkpoint they do not change the text.
 RUNTIME = {
-    "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size", "low_memory",
+    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size", "low_memory",
     "continuous_batching_config", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
     "renormalize_logits", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
     "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",

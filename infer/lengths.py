@@ -10,6 +10,7 @@ from ..controllers.errors import InputError
 from ..controllers.fingerprint import PairFingerprint
 from ..controllers.length import LengthController, load_trained, parse_rule
 from ..controllers.sampling import SamplingParams
+from .loading import input_device
 from .models import language_model
 from .step_times import step_times
 
@@ -47,7 +48,7 @@ def load_length(
     return load_trained(
         str(local) if local is not None else spec,
         PairFingerprint.of(target, draft, tokenizer),
-        target.device,
+        input_device(target),
         draft.get_output_embeddings().weight,
         threshold=threshold,
         cost=cost,

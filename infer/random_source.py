@@ -26,6 +26,9 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     Raises:
         InputError: NaN probabilities.
     """
+    device = probabilities.device
+    if device.type == "mps":  # has no float64
+        return draw(probabilities.cpu(), uniforms.cpu()).to(device)
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     require_finite(float(cumulative[..., -1].sum()))
     points = uniforms.unsqueeze(-1) * cumulative[..., -1:]
@@ -52,6 +55,8 @@ class RandomSource:
 
     def sample(self, weights: Tensor) -> int:
         """An index drawn by ``weights`` (V,)."""
+        if weights.device.type == "mps":  # has no float64
+            weights = weights.cpu()
         cumulative = weights.cumsum(-1, dtype=torch.float64)
         mass = float(cumulative[-1])
         require_finite(mass)

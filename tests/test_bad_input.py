@@ -69,7 +69,7 @@ GENERATE = [
     ("hello --device cuda:9", "device='cuda:9': not available on this machine"),
     ("--prompt= --target {}/target", "prompt: it is empty"),
     ("hello --config {}/settings.yaml", "max_new_token"),
-    ("hello --config {}/wrong.yaml", "max_new_tokens: expected int, got 'four'"),
+    ("hello --config {}/wrong.yaml", "max_new_tokens: expected int or 'auto', got 'four'"),
     ("hello --dtype float8", "dtype"),
     ("hello --colour", "unknown option or extra word: --colour"),
 ]

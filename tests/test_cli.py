@@ -79,7 +79,7 @@ def test_refusals_reach_the_shell() -> None:
     done = specpilot("generate", "--top-k", "many", "hello")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "specpilot: error: top_k: expected int or null, got 'many' (see specpilot generate --help)\n"
+        "specpilot: error: top_k: expected int or 'auto' or null, got 'many' (see specpilot generate --help)\n"
     )
     done = specpilot("generate", stdin=b" \n")
     assert done.returncode == 2
@@ -99,7 +99,10 @@ def test_refusals_reach_the_shell() -> None:
         (["generate", "one", "two"], "two"),
         (["generate", "--seed", "1.5", "x"], "seed: expected int, got '1.5'"),
         (["generate", "--seed"], "--seed: expected one argument"),
-        (["generate", "--dtype", "float8", "x"], "dtype: expected 'float32' or 'bfloat16' or 'float16', got 'float8'"),
+        (
+            ["generate", "--dtype", "float8", "x"],
+            "dtype: expected 'float32' or 'bfloat16' or 'float16' or 'float64' or 'auto', got 'float8'",
+        ),
         (["generate", "--chat=maybe", "x"], "--chat/--no-chat: takes no value, got 'maybe'"),
         (["generate", "--max-new", "3", "x"], "--max-new"),
         (["generate", "--config", "missing.yaml", "x"], "missing.yaml'"),
@@ -113,7 +116,7 @@ def test_bad_words(capsys: pytest.CaptureFixture[str], words: list[str], named: 
     ("yaml", "named"),
     [
         ("max_new_token: 3", "unknown key 'max_new_token'"),
-        ("max_new_tokens: many", "max_new_tokens: expected int, got 'many'"),
+        ("max_new_tokens: many", "max_new_tokens: expected int or 'auto', got 'many'"),
         ("chat: 3", "chat: expected bool, got '3'"),
         ("target: 3", "target: expected str, got '3'"),
         ("- a list", "config: expected a mapping"),

@@ -128,7 +128,7 @@ def _spread(
 ) -> list[Beam]:
     """The next beams, of the ``live`` ones, whose next tokens have ``law``, and of those that have ``ended``."""
     most = max(beam.log_q for beam in (*live, *ended))  # by which all are divided: a long beam's may be tiny
-    each = law.probabilities.double().cpu()  # (B, k)
+    each = law.probabilities.cpu().double()  # (B, k)
     shares = each.new_tensor([math.exp(beam.log_q - most) for beam in live])
     rest = each.new_tensor([math.exp(beam.log_q - most) for beam in ended])
     weights = torch.cat([(shares[:, None] * each).flatten(), rest])

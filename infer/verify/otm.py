@@ -48,7 +48,7 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
     from scipy.optimize import linprog  # slow to import, and few decoders need it
     from scipy.sparse import csr_array
 
-    p, q = p.double().cpu(), q.double().cpu()
+    p, q = p.cpu().double(), q.cpu().double()
     drawn = q.nonzero().flatten().tolist()  # the only tokens that proposals can be
     n = len(drawn)
     if unknowns(n, k) > MOST:
@@ -113,7 +113,7 @@ def upper_bound(p: Tensor, q: Tensor, k: int) -> float:
     Raises:
         InputError: too many tokens for the 2^V sets.
     """
-    p, q = p.double().cpu(), q.double().cpu()
+    p, q = p.cpu().double(), q.cpu().double()
     size = len(p)
     if size > 12:
         raise InputError(f"Theorem 1's bound over {size} tokens: 2^{size} sets are too many; take at most 12")
