@@ -81,11 +81,6 @@ class Engine:
         for request in requests:
             if request in found:
                 continue
-            length = len(request.text)
-            request.max_draft = request.remaining - 1  # the token after the draft is the target's own
-            for limit in (self.target.draft_limit(length), request.drafter.draft_limit(length)):
-                if limit is not None:
-                    request.max_draft = min(request.max_draft, limit)
             groups.setdefault(request.drafter, []).append(request)
         for drafter, group in groups.items():
             found |= zip(group, drafter.propose(group), strict=True)

@@ -50,7 +50,6 @@ class Request:
         drafter, length: the chosen arm's drafter, and this request's own copy of its length controller.
         shared_length: the length controller that ``length`` is a copy of.
         embedding: (d,) what a router chose the arm by; None where there was one arm.
-        max_draft: how deep the present round may draft.
         drafting: the drafter has read the prompt.
         error: why the request failed; None while it has not.
         cancelled: nobody waits for it any longer.
@@ -66,7 +65,6 @@ class Request:
     output: Generation
     text: list[int] = field(default_factory=list)
     embedding: Tensor | None = None
-    max_draft: int = 0
     drafting: bool = False
     error: BaseException | None = None
     cancelled: bool = False
@@ -86,6 +84,11 @@ class Request:
     def remaining(self) -> int:
         """Tokens that the budget leaves."""
         return self.budget - len(self.output.tokens)
+
+    @property
+    def max_draft(self) -> int:
+        """How deep a draft may be: the token after it is the target's own."""
+        return self.remaining - 1
 
     @property
     def stopped(self) -> bool:

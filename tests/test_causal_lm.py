@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from copy import deepcopy
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
 from specpilot.infer.models import CausalLM, Read, TextReader, TreeMask, ancestors_of, packed_linear
+from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.infer.models.lean_llama import LeanLlama
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
@@ -188,3 +190,31 @@ def test_models_that_cannot_be_rolled_back_are_refused() -> None:
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1}
     with pytest.raises(InputError, match="mamba: its recurrent state cannot be rolled back"):
         CausalLM(MambaForCausalLM(MambaConfig(**sizes)))
+
+
+def test_hidden_states_are_those_of_the_thread_that_asked() -> None:
+    """Another thread's forward of the same model ends between this one's output embedding and its return."""
+    model = make("gpt2")
+    texts = torch.tensor([[1, 2, 3]]), torch.tensor([[9, 8, 7]])
+    expected = [forward_with_hidden(model, input_ids=text)[1] for text in texts]
+    read, done = threading.Event(), threading.Event()
+    first = threading.get_ident()
+
+    def wait(*unused: object) -> None:
+        if threading.get_ident() == first:
+            read.set()
+            assert done.wait(timeout=60)
+
+    def other() -> None:
+        assert read.wait(timeout=60)
+        found.append(forward_with_hidden(model, input_ids=texts[1])[1])
+        done.set()
+
+    found: list[torch.Tensor] = []
+    model.get_output_embeddings().register_forward_hook(wait)
+    thread = threading.Thread(target=other)
+    thread.start()
+    mine = forward_with_hidden(model, input_ids=texts[0])[1]
+    thread.join()
+    torch.testing.assert_close(mine, expected[0])
+    torch.testing.assert_close(found[0], expected[1])

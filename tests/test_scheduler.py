@@ -17,6 +17,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.draft import Draft
+from specpilot.infer.drafters import ChainDrafter
 from specpilot.infer.models import CausalLM, RaggedKVCache, Read
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
@@ -226,6 +227,10 @@ def test_a_forward_that_breaks_fails_what_was_running_and_nothing_after() -> Non
     with pytest.raises(RuntimeError, match="out of memory"):
         decoder.generate(PROMPTS[1], max_new_tokens=12)
     assert isinstance(running.error, RuntimeError)
+    engine, arms = decoder.scheduler.engine, decoder.drafting.arms(decoder.config)
+    assert isinstance(arms[0].drafter, ChainDrafter)
+    for cache in (engine.cache, arms[0].drafter.cache):  # nothing is left of what was running
+        assert not cache.texts
     target.broken = False
     again = decoder.generate(PROMPTS, max_new_tokens=12, seed=1)
     assert [row.tokens for row in again] == [row.tokens for row in expected]

@@ -41,10 +41,6 @@ class Drafter(ABC):
         """Columns that caches need after a request's prompt."""
         return request.budget
 
-    def draft_limit(self, length: int) -> int | None:
-        """The deepest draft after a text of ``length`` tokens that the drafting models can make; None: no limit."""
-        return None
-
     def clear(self) -> None:  # noqa: B027 — not every drafter holds something
         """Forget all requests, in whatever state an interrupted round has left them."""
 
@@ -103,9 +99,6 @@ class ModelDrafter(Drafter):
 
     def release(self, request: Request) -> None:
         self.cache.remove(request)
-
-    def draft_limit(self, length: int) -> int | None:
-        return self.model.draft_limit(length)
 
     def clear(self) -> None:
         self.cache.clear()

@@ -41,10 +41,6 @@ class SeveralDrafters(Drafter):
     def room(self, request: Request) -> int:
         return sum(part.room(request) for part in self.parts)
 
-    def draft_limit(self, length: int) -> int | None:
-        limits = [limit for part in self.parts if (limit := part.draft_limit(length)) is not None]
-        return min(limits, default=None)
-
     def clear(self) -> None:
         self.own = {}
         for part in self.parts:

@@ -43,7 +43,6 @@ class LanguageModel(ABC):
         vocab_size: V, the rows of its output embedding.
         hidden_size: d, the size of the states that logits are computed from.
         context: the longest text in tokens; None where there is no limit.
-        switch: the longest text that is read with the short factors of longrope; None without longrope.
     """
 
     name: str
@@ -51,7 +50,6 @@ class LanguageModel(ABC):
     vocab_size: int
     hidden_size: int
     context: int | None
-    switch: int | None = None
 
     @abstractmethod
     def new_cache(self) -> RaggedKVCache:
@@ -75,10 +73,3 @@ class LanguageModel(ABC):
         Huang et al. 2024, §3.1: a sentence embedding from the target; the prefill gives it anyway.
         """
         return hidden
-
-    def draft_limit(self, length: int) -> int | None:
-        """The most tokens that may be verified after a text of ``length`` tokens; None where there is no limit.
-
-        Past ``switch`` longrope rotates every key of the text anew, so no forward may read to both sides of it.
-        """
-        return None if self.switch is None or length > self.switch else self.switch - length

@@ -46,6 +46,7 @@ class CausalLM(LanguageModel):
 
     Attributes:
         model: transformers' own.
+        switch: the longest text that longrope's short factors are for; None without longrope.
         layers: how many it has.
         lean: a faster forward of the same weights on the CPU, where there is one.
 

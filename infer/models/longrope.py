@@ -1,7 +1,8 @@
 """Longrope (Phi-3's 128k models): two sets of rotary factors, one for short texts and one for long ones.
 
 A text that grows past the original context changes from one to the other, all its keys with it: transformers reads it
-again from its start then, and so do we. No forward may read to both sides of the switch.
+again from its start then, and so do we. One call of the model computes one set: what is wanted on both sides of the
+switch is read in two.
 """
 
 from __future__ import annotations
