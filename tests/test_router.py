@@ -142,7 +142,7 @@ def test_a_router_comes_back_as_it_was(tmp_path: Path) -> None:
         ({"arms": []}, "none: a router chooses between two or more"),
         ({"arms": [{"kind": "draft"}]}, r"arms\[0\]: key 'fingerprint' is missing"),
         ({"width": 10**9}, "width=1000000000"),
-        ({"warp": {"temperature": "hot", "top_k": 1, "top_p": 1}}, "wrong type"),
+        ({"warp": {"temperature": "hot", "top_k": 1, "top_p": 1}}, "temperature='hot': must be a number"),
     ],
 )
 def test_a_damaged_config_is_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:

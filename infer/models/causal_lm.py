@@ -176,10 +176,9 @@ class CausalLM(LanguageModel):
             return self._read_ragged(cache, reads)
         results: list[tuple[Tensor, Tensor]] = [EMPTY] * len(reads)
         for group in groups:
-            logits, hidden = self._forward(cache, [reads[i] for i in group])
-            counts = [reads[i].keep for i in group]
-            for i, *result in zip(group, torch.split(logits, counts), torch.split(hidden, counts), strict=True):
-                results[i] = result[0], result[1]
+            own = [reads[i] for i in group]
+            for i, result in zip(group, _parted(own, self._forward(cache, own)), strict=True):
+                results[i] = result
         return _joined(results)
 
     def _read_by_factors(self, cache: RaggedKVCache, reads: Sequence[Read], switch: int) -> tuple[Tensor, Tensor]:
@@ -205,10 +204,9 @@ class CausalLM(LanguageModel):
             cache.note(read.text, ready[i].tokens, long=last > switch)
             sides.setdefault(last > switch, []).append(i)
         for places in sides.values():
-            logits, hidden = self._forward(cache, [ready[i] for i in places])
-            counts = [ready[i].keep for i in places]
-            for i, *result in zip(places, torch.split(logits, counts), torch.split(hidden, counts), strict=True):
-                results[i] = result[0], result[1]
+            own = [ready[i] for i in places]
+            for i, result in zip(places, _parted(own, self._forward(cache, own)), strict=True):
+                results[i] = result
         return _joined(results)
 
     def _read_across(self, cache: TokenKVCache, read: Read, switch: int) -> tuple[Tensor, Tensor]:
@@ -344,6 +342,12 @@ def alike(reads: Sequence[Read]) -> list[list[int]]:
 
 def _joined(results: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])
+
+
+def _parted(reads: Sequence[Read], result: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Of each read its own logits and states, out of those of all."""
+    counts = [read.keep for read in reads]
+    return list(zip(torch.split(result[0], counts), torch.split(result[1], counts), strict=True))
 
 
 def _agree(found: Tensor, expected: Tensor) -> bool:
