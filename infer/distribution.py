@@ -119,6 +119,8 @@ def distributions(
 
     Requests of one sampling share the operations that turn logits into probabilities.
     """
+    if len(samplings) == 1:
+        return [TokenDistribution.from_logits(samplings[0], logits, size)]
     same: dict[SamplingParams, list[int]] = {}
     for i, sampling in enumerate(samplings):
         same.setdefault(sampling, []).append(i)

@@ -49,7 +49,7 @@ class Engine:
         started = time.perf_counter()
         joining = self._begin(requests)
         drafts = self._propose(requests, joining)  # y_1 … y_K, or a tree of them, for each request
-        p, hidden = self._read(drafts)  # p_1 … p_{K+1}, after the text and after each drafted token
+        p, hidden = self._read(drafts, joining)  # p_1 … p_{K+1}, after the text and after each drafted token
         for request in joining:
             self._choose_arm(request, hidden[request])
         for request, draft in drafts.items():
@@ -87,9 +87,9 @@ class Engine:
         return {request: found[request] for request in requests if request.error is None}
 
     def _read(
-        self, drafts: dict[Request, Draft]
+        self, drafts: dict[Request, Draft], joining: Sequence[Request]
     ) -> tuple[dict[Request, TokenDistribution], dict[Request, torch.Tensor]]:
-        """One target forward: its distributions after each text and each drafted token, and the last state (d,)."""
+        """One target forward: distributions after each text and each drafted token; of prompts the last state (d,)."""
         reading = [request for request, draft in drafts.items() if not draft.from_target]
         if not reading:
             return {}, {}
@@ -101,7 +101,9 @@ class Engine:
         logits, hidden = self.target.forward(self.cache, reads)
         counts = [read.keep for read in reads]
         p = distributions([request.sampling for request in reading], logits, counts)
-        last = dict(zip(reading, (states[-1] for states in torch.split(hidden, counts)), strict=True))
+        last: dict[Request, torch.Tensor] = {}
+        if joining:
+            last = dict(zip(reading, (states[-1] for states in torch.split(hidden, counts)), strict=True))
         return dict(zip(reading, p, strict=True)), last
 
     def _choose_arm(self, request: Request, hidden: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from .kv_cache import RaggedKVCache
 from .tree_mask import TreeMask
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """New tokens of one text.
 
     Attributes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -198,7 +197,7 @@ class CausalLM(LanguageModel):
                     continue
                 known = cache.tokens[read.text]
                 cache.crop_text(read.text, 0)
-                ready[i] = replace(read, tokens=[*known, *read.tokens])
+                ready[i] = read._replace(tokens=[*known, *read.tokens])
             else:
                 ready[i] = read
             cache.note(read.text, ready[i].tokens, long=last > switch)

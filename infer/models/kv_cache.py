@@ -70,6 +70,7 @@ class RaggedLayer(CacheLayerMixin):
     def __init__(self, cache: RaggedKVCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.cache = cache
+        self.rows = self.columns = 0  # the sizes of the buffers
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys, self.values = self._buffer(key_states), self._buffer(value_states)
@@ -77,18 +78,19 @@ class RaggedLayer(CacheLayerMixin):
 
     def _buffer(self, states: Tensor) -> Tensor:
         """Zeros, not whatever memory held: what a mask hides is multiplied by zero, and must not be NaN."""
+        self.rows, self.columns = self.cache.n_rows, self.cache.n_columns
         return states.new_zeros(self.cache.n_rows, states.shape[1], self.cache.n_columns, states.shape[-1])
 
     def fit(self, key_states: Tensor, value_states: Tensor) -> None:
         """Have buffers of the size that the cache asks for, with what they held before."""
+        if self.rows == self.cache.n_rows and self.columns == self.cache.n_columns:
+            return  # as nearly always
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             return
         assert self.keys is not None
         assert self.values is not None
-        rows, _, columns, _ = self.keys.shape
-        if rows == self.cache.n_rows and columns == self.cache.n_columns:
-            return  # as nearly always
+        rows, columns = self.rows, self.columns
         kept = min(rows, self.cache.n_rows), min(columns, self.cache.n_columns)
         old_keys, old_values = self.keys, self.values
         self.keys, self.values = self._buffer(old_keys), self._buffer(old_values)
@@ -153,6 +155,7 @@ class RaggedLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         self.keys = self.values = None
+        self.rows = self.columns = 0
         self.is_initialized = False
 
 
