@@ -117,7 +117,8 @@ class RaggedLayer(CacheLayerMixin):
         self, plan: WritePlan, rows: Tensor, columns: Tensor, key_states: Tensor, value_states: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Write (…, H, D) to ``rows`` and ``columns`` (…); views of what attention reads, (B, H, width, D)."""
-        self.fit(key_states.unsqueeze(0).transpose(1, -2), value_states.unsqueeze(0).transpose(1, -2))
+        if self.rows != self.cache.n_rows or self.columns != self.cache.n_columns:
+            self.fit(key_states.unsqueeze(0).transpose(1, -2), value_states.unsqueeze(0).transpose(1, -2))
         assert self.keys is not None
         assert self.values is not None
         self.keys[rows, :, columns] = key_states
