@@ -8,7 +8,7 @@ from ..controllers.errors import InputError
 
 
 @dataclass(frozen=True)
-class Ablation:
+class AblationOptions:
     """What stopping rules and trained controllers reach on held-out prompts, by eq. 2.3, at several costs.
 
     Args:
@@ -21,7 +21,7 @@ class Ablation:
         in_domain: domains the controllers were trained on; the others are left out.
         per_domain: how many prompts of each domain of the test split are judged on.
         max_new_tokens: longest text.
-        temperature: warp of both models.
+        temperature: sampling of both models.
         top_k: keep the k most probable tokens; null keeps all.
         top_p: keep the most probable tokens up to this mass.
         seed: seed of every random number.

@@ -6,10 +6,12 @@ from ..controllers.errors import InputError
 from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.prompting import encode_prompt
-from .workload import Workload
+from .workload import WorkloadOptions
 
 
-def load(work: Workload, decoder: SpeculativeDecoder | None = None) -> tuple[SpeculativeDecoder, list[list[int]]]:
+def load(
+    work: WorkloadOptions, decoder: SpeculativeDecoder | None = None
+) -> tuple[SpeculativeDecoder, list[list[int]]]:
     """The pair in a decoder, this one if it is loaded already, and the prompts' token ids.
 
     Raises:

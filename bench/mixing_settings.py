@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .sweep_settings import Sweep, check_grid
+from .sweep_settings import SweepOptions, check_grid
 
 
 @dataclass(frozen=True)
-class Mixing:
+class MixingOptions:
     """Which share r of target tokens to train a head with, by how often the draft agrees (SpecDec++ §3.3: r = 0.15).
 
     Args:
@@ -50,9 +50,9 @@ class Mixing:
     def __post_init__(self) -> None:
         check_grid(self, "drafts", "temperatures", "mixings")
 
-    def sweep(self, draft: str, temperature: float, mixing: float, domains: tuple[str, ...]) -> Sweep:
+    def sweep(self, draft: str, temperature: float, mixing: float, domains: tuple[str, ...]) -> SweepOptions:
         """One head of the study as a sweep of one."""
-        return Sweep(
+        return SweepOptions(
             target=self.target,
             draft=draft,
             prompts=self.prompts,

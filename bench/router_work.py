@@ -10,7 +10,7 @@ from ..controllers.errors import InputError
 
 
 @dataclass(frozen=True)
-class RouterWorkload:
+class RouterBenchOptions:
     """The work of the router's benchmark.
 
     Args:
@@ -29,7 +29,7 @@ class RouterWorkload:
         length: tokens a draft where the length is fixed.
         learned: the length that is learnt, or follows the text: a rule, or a controller for each draft in order.
         max_new_tokens: longest continuation.
-        temperature: warp of all models.
+        temperature: sampling of all models.
         top_k: keep the k most probable tokens; null keeps all.
         temperatures: others that the routers are tried at (Tables 13, 14).
         lengths: fixed lengths that are tried (Tables 11, 12).

@@ -18,7 +18,7 @@ def check_grid(settings: Any, *names: str) -> None:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepOptions:
     """Grid and prompts of SpecDec++ (Huang et al. 2024, Tables 1 and 3, Figure 4).
 
     The grid is the paper's. Training is shorter than the paper's and its learning rate higher, as befits small heads
@@ -43,7 +43,7 @@ class Sweep:
         batch_size: rollouts per training step.
         lr: initial learning rate.
         validation_fraction: share of training prompts held out to choose the best epoch by.
-        temperature: warp of both models.
+        temperature: sampling of both models.
         top_k: keep the k most probable tokens; null keeps all.
         top_p: keep the most probable tokens up to this mass.
         seed: seed of every random number.

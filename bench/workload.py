@@ -1,4 +1,4 @@
-"""What a decoding benchmark runs on: a pair, prompts and a warp; light enough to be imported for ``--help``."""
+"""What a decoding benchmark runs on: a pair, prompts and a sampling; light enough to be imported for ``--help``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..controllers.errors import InputError
 
 
 @dataclass(frozen=True)
-class Workload:
+class WorkloadOptions:
     """The work of a benchmark.
 
     Args:
@@ -23,7 +23,7 @@ class Workload:
         skip: how many to leave out before them.
         chat: put prompts into the chat template.
         max_new_tokens: longest continuation.
-        temperature: warp of both models; 0 is greedy.
+        temperature: sampling of both models; 0 is greedy.
         top_k: keep the k most probable tokens; null keeps all.
         top_p: keep the most probable tokens up to this mass.
         dtype: float32, bfloat16 or float16.
@@ -61,7 +61,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class CostWorkload(Workload):
+class CostOptions(WorkloadOptions):
     """Less of it, which is enough to time what one token costs, and none that controllers are judged on.
 
     Args:
@@ -76,7 +76,7 @@ class CostWorkload(Workload):
 
 
 @dataclass(frozen=True)
-class PapersWorkload(Workload):
+class PapersOptions(WorkloadOptions):
     """The papers' sampling, and prompts to choose settings on.
 
     Args:
@@ -106,16 +106,16 @@ class PapersWorkload(Workload):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)}: must be at least 1")
 
-    def validation(self) -> Workload:
+    def validation(self) -> WorkloadOptions:
         """The same on the prompts to choose by."""
         builtin = self.prompts == "builtin"
-        values = {field.name: getattr(self, field.name) for field in fields(Workload)}
+        values = {field.name: getattr(self, field.name) for field in fields(WorkloadOptions)}
         values |= {"split": "validation"} if builtin else {"skip": self.skip + self.limit}
-        return Workload(**(values | {"limit": self.validation_limit}))
+        return WorkloadOptions(**(values | {"limit": self.validation_limit}))
 
 
 @dataclass(frozen=True)
-class QuestionsWorkload(Workload):
+class QuestionsOptions(WorkloadOptions):
     """Questions with answers to be judged.
 
     Args:

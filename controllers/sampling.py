@@ -1,7 +1,7 @@
-"""The warp: what turns logits into the distribution that is sampled. Temperature, then top-k, then top-p, renormalised.
+"""Sampling parameters: temperature, then top-k, then top-p, then renormalisation.
 
-The same warp acts on target and draft, in data generation, in label making and in decoding; a controller's checkpoint
-names the one it was trained under. Temperature 0 is the point mass on the arg-max.
+The same parameters apply to target and draft, in data generation, in labelling and in decoding; a controller's
+checkpoint names those it was trained under. Temperature 0 is the point mass on the arg-max.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class SamplingParams:
 
     @property
     def support(self) -> int | None:
-        """The most tokens a distribution under this warp can hold; None where all of them may stay."""
+        """The most tokens a distribution under this sampling can hold; None where all of them may stay."""
         return 1 if self.temperature == 0 else self.top_k
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Probabilities of ``logits`` (..., V) under this warp, same shape, float32 or better.
+        """Probabilities of ``logits`` (..., V) under this sampling, same shape, float32 or better.
 
         Raises:
             InputError: a row has no finite maximum (NaN or infinite logits: the model is broken, not the text).

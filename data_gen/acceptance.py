@@ -11,30 +11,30 @@ from typing import Any
 from rich.console import Console
 from torch.nn.utils.rnn import pad_sequence
 
-from ..controllers.fingerprint import PairFingerprint
+from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.decoder import stop_tokens_of
 from ..infer.loading import check_same_tokenizer, load_causal_lm, load_tokenizer
 from ..infer.models import CausalLM
+from .builder import DatasetBuilder, Item, write_shards
 from .dataset import SCHEMA_VERSION, DatasetWriter, Row
-from .generator import Generator, Item, write_shards
 from .labels import label
 from .rollout import roll_out
-from .settings import AcceptanceData
+from .settings import AcceptanceDataOptions
 
 
-class AcceptanceGenerator(Generator[Row]):
+class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
     """Models, prompts and settings of one dataset; turns groups of prompts into rows.
 
     Raises:
         InputError: a model or prompt source is missing, the pair does not fit, or a prompt fills the context.
     """
 
-    settings: AcceptanceData
+    settings: AcceptanceDataOptions
 
-    def __init__(self, settings: AcceptanceData) -> None:
+    def __init__(self, settings: AcceptanceDataOptions) -> None:
         self.settings = settings
-        self.warp = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
+        self.sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
         trust = settings.trust_remote_code
         tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
         check_same_tokenizer(tokenizer, load_tokenizer(settings.draft, trust_remote_code=trust))
@@ -57,7 +57,7 @@ class AcceptanceGenerator(Generator[Row]):
             "target": s.target,
             "draft": s.draft,
             "fingerprint": self.pair.as_dict(),
-            "warp": self.warp.as_dict(),
+            "sampling": self.sampling.as_dict(),
             "seed": s.seed,
             # V, where the draft's rows are longer and were cut to it.
             **({"vocab_size": self.target.vocab_size} if self.draft.vocab_size > self.target.vocab_size else {}),
@@ -73,7 +73,7 @@ class AcceptanceGenerator(Generator[Row]):
             self.target,
             prompts,
             [self.uniforms(item, "x") for item in items],
-            self.warp,
+            self.sampling,
             self.stop_tokens,
             batch_size=size,
             on_done=on_done,
@@ -82,20 +82,20 @@ class AcceptanceGenerator(Generator[Row]):
         for start in range(0, len(items), size):
             batch = slice(start, start + size)
             uniforms = pad_sequence([self.uniforms(item, "y") for item in items[batch]], batch_first=True)
-            labels = label(self.target, self.draft, prompts[batch], x[batch], uniforms, self.warp)
+            labels = label(self.target, self.draft, prompts[batch], x[batch], uniforms, self.sampling)
             for item, rollout, (y, p) in zip(items[batch], x[batch], labels, strict=True):
                 rows[item.id] = Row(item.id, item.prompt, item.ids, rollout.tokens[: len(y)], y, p)
         return [rows[item.id] for item in shard]
 
 
-def make_acceptance_data(settings: AcceptanceData, output: Path, console: Console | None = None) -> Path:
+def make_acceptance_data(settings: AcceptanceDataOptions, output: Path, console: Console | None = None) -> Path:
     """Make (or finish) the dataset ``output``; returns it.
 
     Raises:
-        InputError: see :class:`AcceptanceGenerator` and :class:`~specpilot.data_gen.dataset.DatasetWriter`.
+        InputError: see :class:`AcceptanceDatasetBuilder` and :class:`~specpilot.data_gen.dataset.DatasetWriter`.
     """
     console = console or Console(stderr=True)
-    generator = AcceptanceGenerator(settings)
+    generator = AcceptanceDatasetBuilder(settings)
     with DatasetWriter(output, generator.identity()) as writer:
         if write_shards(writer, generator, console):
             console.print(f"{output}: mean acceptance {writer.manifest['mean_acceptance']:.3f}")
@@ -105,9 +105,9 @@ def make_acceptance_data(settings: AcceptanceData, output: Path, console: Consol
 PROBE_TOKENS = 16
 
 
-def plan_acceptance_data(settings: AcceptanceData) -> str:
+def plan_acceptance_data(settings: AcceptanceDataOptions) -> str:
     """What :func:`make_acceptance_data` would do, from one short timed batch; writes nothing."""
-    generator = AcceptanceGenerator(settings)
+    generator = AcceptanceDatasetBuilder(settings)
     probe = [
         Item(item.id, item.prompt, item.ids, min(item.budget, PROBE_TOKENS))
         for item in generator.items[: settings.batch_size]

@@ -19,11 +19,12 @@ from typing import Any, Generic, Self, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..controllers.checkpoints.old_keys import rename_old_keys
 from ..controllers.errors import InputError
 from .lock import LOCK, lock_folder
 
 MANIFEST = "manifest.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,8 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: damaged ({error.msg}); remove the folder and generate the data again") from error
-    if manifest.get("schema_version") != SCHEMA_VERSION:
+    manifest = rename_old_keys(manifest)
+    if manifest.get("schema_version") not in (1, SCHEMA_VERSION):
         raise InputError(
             f"{path}: schema_version {manifest.get('schema_version')}, this version reads {SCHEMA_VERSION}"
         )

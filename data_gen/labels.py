@@ -25,7 +25,7 @@ def label(
     prompts: list[list[int]],
     rollouts: list[Rollout],
     uniforms: Tensor,
-    warp: SamplingParams,
+    sampling: SamplingParams,
 ) -> list[tuple[list[int], list[float]]]:
     """(Y, P) for every rollout, up to the first token of it that the draft has no embedding for.
 
@@ -47,7 +47,7 @@ def label(
     for start in range(0, len(rows), chunk):
         some = rows[start : start + chunk]
         found = _label_chunk(
-            target, draft, [prompts[row] for row in some], [read[row] for row in some], uniforms[some], warp
+            target, draft, [prompts[row] for row in some], [read[row] for row in some], uniforms[some], sampling
         )
         for row, label_row in zip(some, found, strict=True):
             labels[row] = label_row
@@ -69,12 +69,12 @@ def _label_chunk(
     prompts: list[list[int]],
     rollouts: list[Rollout],
     uniforms: Tensor,
-    warp: SamplingParams,
+    sampling: SamplingParams,
 ) -> list[tuple[list[int], list[float]]]:
     texts = [rollout.tokens for rollout in rollouts]
     counts = [len(text) for text in texts]
     size = target.vocab_size
-    q, likely = warp.top(scores(draft, prompts, texts, size))  # (N, k), N tokens in all
+    q, likely = sampling.top(scores(draft, prompts, texts, size))  # (N, k), N tokens in all
     points = torch.cat([row[:count] for row, count in zip(uniforms, counts, strict=True)])
     choice = draw(q, points.to(q.device)).unsqueeze(-1)  # (N, 1)
     y, q_y = choice if likely is None else likely.gather(-1, choice), q.gather(-1, choice)
@@ -83,7 +83,7 @@ def _label_chunk(
     if kept is not None:
         p_y = torch.where(kept[0].to(y.device) == y, kept[1].to(y.device), 0.0).sum(-1)
     else:
-        p_y = warp(scores(target, prompts, texts, size)).gather(-1, y).squeeze(-1)
+        p_y = sampling(scores(target, prompts, texts, size)).gather(-1, y).squeeze(-1)
     accepted = (p_y / q_y.squeeze(-1)).clamp(max=1.0)
     return [
         (tokens.tolist(), accept.tolist())

@@ -16,16 +16,16 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from ..controllers.content import length_digest
-from ..controllers.cost_model import CostModel
-from ..controllers.fingerprint import PairFingerprint
+from ..controllers.checkpoints.content import length_digest
+from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation
 from ..infer.random_source import sample_seed
+from .builder import DatasetBuilder, Item, write_shards
 from .dataset import SCHEMA_VERSION, ShardWriter, read_shards
-from .generator import Generator, Item, write_shards
-from .settings import OnPolicyData
+from .settings import OnPolicyDataOptions
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,16 @@ class RoundsWriter(ShardWriter[RoundsRow]):
         return {"mean_acceptance": sum(shard["acceptance_sum"] for shard in shards) / max(1, drafted)}
 
 
-class RoundsGenerator(Generator[RoundsRow]):
+class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
     """A decoder and the prompts it answers.
 
     Raises:
         InputError: a model, the controller or the prompts are missing or do not fit, or a prompt fills the context.
     """
 
-    settings: OnPolicyData
+    settings: OnPolicyDataOptions
 
-    def __init__(self, settings: OnPolicyData) -> None:
+    def __init__(self, settings: OnPolicyDataOptions) -> None:
         self.settings = settings
         cost = None if settings.cost is None else str(settings.cost)
         self.decoder = SpeculativeDecoder.from_pretrained(
@@ -108,7 +108,7 @@ class RoundsGenerator(Generator[RoundsRow]):
             "target": s.target,
             "draft": s.draft,
             "fingerprint": self.pair.as_dict(),
-            "warp": SamplingParams(s.temperature, s.top_k, s.top_p).as_dict(),
+            "sampling": SamplingParams(s.temperature, s.top_k, s.top_p).as_dict(),
             "seed": s.seed,
             "length": s.length,
             "threshold": s.threshold,
@@ -158,14 +158,14 @@ def as_row(item: Item, generation: Generation) -> RoundsRow:
     return RoundsRow(item.id, item.prompt, item.ids, generation.tokens, starts, drafted, accept)
 
 
-def make_on_policy_data(settings: OnPolicyData, output: Path, console: Console | None = None) -> Path:
+def make_on_policy_data(settings: OnPolicyDataOptions, output: Path, console: Console | None = None) -> Path:
     """Make (or finish) the dataset ``output``; returns it.
 
     Raises:
-        InputError: see :class:`RoundsGenerator` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
+        InputError: see :class:`OnPolicyDatasetBuilder` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
     """
     console = console or Console(stderr=True)
-    generator = RoundsGenerator(settings)
+    generator = OnPolicyDatasetBuilder(settings)
     with RoundsWriter(output, generator.identity()) as writer:
         if write_shards(writer, generator, console):
             mean = writer.manifest["mean_acceptance"]

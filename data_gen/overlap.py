@@ -22,14 +22,14 @@ def overlap(
     draft: LanguageModel,
     prompts: list[list[int]],
     rollouts: list[Rollout],
-    warp: SamplingParams,
+    sampling: SamplingParams,
 ) -> list[list[float]]:
     """Σ_v min(p_i, q_i) of every rollout's tokens; both distributions warped.
 
     It is 0 where nothing can be drafted: after a token that the draft has no embedding for.
 
     Args:
-        prompts, rollouts: B prompts and the target's outputs after them under ``warp``, at least one token each.
+        prompts, rollouts: B prompts and the target's outputs after them under ``sampling``, at least one token each.
     """
     # What is drafted in place of an unreadable token comes of the tokens before it; one longer than what is read.
     read = [
@@ -42,17 +42,21 @@ def overlap(
     result = [[0.0] * len(rollout.tokens) for rollout in rollouts]
     for start in range(0, len(rows), chunk):
         some = rows[start : start + chunk]
-        shares = _overlap_chunk(target, draft, [prompts[row] for row in some], [read[row] for row in some], warp)
+        shares = _overlap_chunk(target, draft, [prompts[row] for row in some], [read[row] for row in some], sampling)
         for row, found in zip(some, shares, strict=True):
             result[row][: len(found)] = found
     return result
 
 
 def _overlap_chunk(
-    target: LanguageModel, draft: LanguageModel, prompts: list[list[int]], rollouts: list[Rollout], warp: SamplingParams
+    target: LanguageModel,
+    draft: LanguageModel,
+    prompts: list[list[int]],
+    rollouts: list[Rollout],
+    sampling: SamplingParams,
 ) -> list[list[float]]:
     texts, size = [rollout.tokens for rollout in rollouts], target.vocab_size
-    q = warp(scores(draft, prompts, texts, size))  # (N, V), N tokens in all
+    q = sampling(scores(draft, prompts, texts, size))  # (N, V), N tokens in all
     kept = kept_distributions(rollouts)
     if kept is not None:
         tokens, p = (part.to(q.device) for part in kept)
@@ -60,6 +64,6 @@ def _overlap_chunk(
         q_there = q.gather(-1, tokens.long().clamp(max=q.shape[-1] - 1)).where(inside, 0.0)
         shared = torch.minimum(p, q_there).sum(-1)
     else:
-        p = warp(scores(target, prompts, texts, size))
+        p = sampling(scores(target, prompts, texts, size))
         shared = torch.minimum(p[..., : q.shape[-1]], q).sum(-1)
     return [row.tolist() for row in torch.split(shared.clamp(max=1.0), [len(text) for text in texts])]

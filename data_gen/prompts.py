@@ -1,4 +1,4 @@
-"""Prompts by name: the built-in bank, a local file or folder, or a dataset on the hub."""
+"""Prompts by name: the built-in prompts, a local file or folder, or a dataset on the hub."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..controllers.errors import InputError
-from .bank import bank, large_bank
+from .builtin import FILES, builtin_prompts
 from .rows import read_rows
 
-BUILTIN = {"builtin": bank, "builtin-large": large_bank}
 BUILTIN_SPLITS = ("train", "validation", "test")
 
 
@@ -37,7 +36,7 @@ def load_prompts(
         source: ``builtin``, ``builtin-large`` (2,000 prompts of each of its domains), a JSON Lines, Parquet or text
             file, a folder of such, or a hub dataset id.
         column: the column that holds the prompt. Columns ``id`` and ``domain`` are used where there are any.
-        split: of the built-in bank (train, validation, test) or of a hub dataset; local files have none.
+        split: of the built-in prompts (train, validation, test) or of a hub dataset; local files have none.
         limit: take the first so many.
         domains: take only the prompts of these.
 
@@ -46,10 +45,10 @@ def load_prompts(
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}: must be at least 1")
-    if source in BUILTIN:
+    if source in FILES:
         if split not in BUILTIN_SPLITS:
-            raise InputError(f"split={split!r}: the built-in bank has {', '.join(BUILTIN_SPLITS)}")
-        prompts = [PromptRow(p.id, p.domain, p.prompt) for p in BUILTIN[source]() if p.split == split]
+            raise InputError(f"split={split!r}: the built-in prompts have {', '.join(BUILTIN_SPLITS)}")
+        prompts = [PromptRow(p.id, p.domain, p.prompt) for p in builtin_prompts(source) if p.split == split]
     else:
         rows = read_rows(source, split=split)
         prompts = []

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..controllers.arms import Arm
-from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
+from ..controllers.length.cost_model import CostModel
 from .router_dataset import RouterDataset, RouterRow, Times
 
-LONGEST = 10  # tokens a draft, where the best length is looked for
+MAX_DRAFT_TOKENS = 10  # tokens a draft, where the best length is looked for
 
 Array = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | No
             found.append(1.0)
             continue
         cost = CostModel(seconds, times.verify.t_verify, times.verify.t_verify_token)
-        tokens = round_tokens(shares, length or LONGEST)
+        tokens = round_tokens(shares, length or MAX_DRAFT_TOKENS)
         lengths = range(1, len(tokens)) if length is None else [length]
         found.append(max(tokens[k] / cost.round(k) for k in lengths) / alone)
     return found

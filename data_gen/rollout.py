@@ -79,7 +79,7 @@ def roll_out(
     model: LanguageModel,
     prompts: Sequence[list[int]],
     uniforms: Sequence[Tensor],
-    warp: SamplingParams,
+    sampling: SamplingParams,
     stop_tokens: frozenset[int],
     *,
     batch_size: int,
@@ -96,10 +96,10 @@ def roll_out(
     """
     scheduler = Scheduler(Engine(model), batch_size)
     arms = [Arm(Autoregressive(), Fixed(0))]
-    keep = warp.support is not None and warp.support <= WIDEST
+    keep = sampling.support is not None and sampling.support <= WIDEST
     recordings = [Recording(keep=keep) for _ in prompts]
     requests = [
-        Request(prompt, warp, GivenUniforms(row), len(row), stop_tokens, recording, arms, Generation(prompt))
+        Request(prompt, sampling, GivenUniforms(row), len(row), stop_tokens, recording, arms, Generation(prompt))
         for prompt, row, recording in zip(prompts, uniforms, recordings, strict=True)
     ]
     scheduler.submit(requests)

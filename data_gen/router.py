@@ -13,7 +13,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..controllers.fingerprint import model_fingerprint, tokenizer_fingerprint
+from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.arms import load_arms
 from ..infer.decoder import stop_tokens_of
@@ -22,29 +22,29 @@ from ..infer.machine import machine
 from ..infer.models import LanguageModel, language_model
 from ..infer.prefill import read_prompts
 from ..infer.step_times import step_times
+from .builder import DatasetBuilder, Item, write_shards
 from .dataset import SCHEMA_VERSION
-from .generator import Generator, Item, write_shards
 from .overlap import overlap
 from .rollout import Rollout, roll_out
 from .router_dataset import TIMES, RouterRow, RouterWriter, Times
-from .settings import RouterData
+from .settings import RouterDataOptions
 from .vocabulary import can_read
 
 GREEDY = SamplingParams(0.0, None)
 
 
-class RouterGenerator(Generator[RouterRow]):
+class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
     """Target, arms, prompts and settings of one dataset; turns groups of prompts into rows.
 
     Raises:
         InputError: a model or prompt source is missing, an arm does not fit the target, or a prompt fills the context.
     """
 
-    settings: RouterData
+    settings: RouterDataOptions
 
-    def __init__(self, settings: RouterData) -> None:
+    def __init__(self, settings: RouterDataOptions) -> None:
         self.settings = settings
-        self.warp = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
+        self.sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
         trust = settings.trust_remote_code
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(settings.target, trust_remote_code=trust)
         model = load_model(settings.target, dtype=settings.dtype, device=settings.device, trust_remote_code=trust)
@@ -70,7 +70,7 @@ class RouterGenerator(Generator[RouterRow]):
                 "tokenizer": tokenizer_fingerprint(self.tokenizer),
             },
             "hidden_size": self.target.hidden_size,
-            "warp": self.warp.as_dict(),
+            "sampling": self.sampling.as_dict(),
             "seed": s.seed,
             **self.prompt_identity(self.target.device),
         }
@@ -80,7 +80,7 @@ class RouterGenerator(Generator[RouterRow]):
         models = [arm.model for arm in self.arms]
         size = min(model.vocab_size for model in models if model is not None)
         prompt = next((item.ids for item in self.items if can_read(item.ids, size)), [0])
-        verify, arms = step_times(self.target, models, prompt, self.warp)
+        verify, arms = step_times(self.target, models, prompt, self.sampling)
         return Times(arms, verify)
 
     def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[RouterRow]:
@@ -89,7 +89,7 @@ class RouterGenerator(Generator[RouterRow]):
         budgets = [torch.zeros(item.budget) for item in items]
         embeddings = self._embed(prompts)
         greedy = self._roll_out(self.target, prompts, budgets, GREEDY)
-        sampled = self._roll_out(self.target, prompts, [self.uniforms(item, "x") for item in items], self.warp)
+        sampled = self._roll_out(self.target, prompts, [self.uniforms(item, "x") for item in items], self.sampling)
         outputs: list[list[Rollout]] = []
         overlaps: list[list[list[float]]] = []
         for arm in self.arms:
@@ -98,7 +98,7 @@ class RouterGenerator(Generator[RouterRow]):
                 overlaps.append([[] for _ in items])
                 continue
             outputs.append(self._answers(arm.model, prompts, budgets))
-            overlaps.append(overlap(self.target, arm.model, prompts, sampled, self.warp))
+            overlaps.append(overlap(self.target, arm.model, prompts, sampled, self.sampling))
         rows: dict[str, RouterRow] = {}
         for i, item in enumerate(items):
             said = [output[i].tokens for output in outputs]
@@ -126,9 +126,9 @@ class RouterGenerator(Generator[RouterRow]):
         return found
 
     def _roll_out(
-        self, model: LanguageModel, prompts: list[list[int]], budgets: list[Tensor], warp: SamplingParams
+        self, model: LanguageModel, prompts: list[list[int]], budgets: list[Tensor], sampling: SamplingParams
     ) -> list[Rollout]:
-        return roll_out(model, prompts, budgets, warp, self.stop_tokens, batch_size=self.settings.batch_size)
+        return roll_out(model, prompts, budgets, sampling, self.stop_tokens, batch_size=self.settings.batch_size)
 
     @torch.inference_mode()
     def _embed(self, prompts: list[list[int]]) -> Tensor:
@@ -143,14 +143,14 @@ class RouterGenerator(Generator[RouterRow]):
         return torch.stack(found).float().cpu()
 
 
-def make_router_data(settings: RouterData, output: Path, console: Console | None = None) -> Path:
+def make_router_data(settings: RouterDataOptions, output: Path, console: Console | None = None) -> Path:
     """Make (or finish) the dataset ``output``; returns it.
 
     Raises:
-        InputError: see :class:`RouterGenerator` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
+        InputError: see :class:`RouterDatasetBuilder` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
     """
     console = console or Console(stderr=True)
-    generator = RouterGenerator(settings)
+    generator = RouterDatasetBuilder(settings)
     with RouterWriter(output, generator.identity()) as writer:
         if not (output / TIMES).exists():
             generator.times().save(output, machine())

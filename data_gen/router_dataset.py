@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from ..controllers.arms import Arm
-from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
+from ..controllers.length.cost_model import CostModel
 from .dataset import ShardWriter, read_manifest, read_shards, replacing
 
 TIMES = "times.json"
@@ -29,7 +29,7 @@ class RouterRow:
         domain: group of the prompt in reports.
         embedding: (d,) the target's embedding of it.
         greedy: the target's greedy output, o_e.
-        sampled: the target's output sampled under the warp.
+        sampled: the target's output sampled under the sampling.
         outputs: each arm's own greedy output, o_j; of ``autoregressive`` the sampled one, or it would be trivially o_e.
             Empty where a draft has no embedding for a token of the prompt.
         rouge: ROUGE-L F1 of each arm's output against the greedy one, f(o_e, o_j).

@@ -9,7 +9,7 @@ from ..controllers.errors import InputError
 
 
 @dataclass(frozen=True)
-class AcceptanceData:
+class AcceptanceDataOptions:
     """Settings of an acceptance dataset. Every field that the rows depend on is part of the dataset's identity.
 
     Args:
@@ -23,7 +23,7 @@ class AcceptanceData:
         chat: put prompts into the chat template (false: continue them as plain text).
         max_prompt_tokens: leave longer prompts out (default: refuse a prompt that fills the context).
         max_new_tokens: longest rollout.
-        temperature: warp of both models; 0 is greedy.
+        temperature: sampling of both models; 0 is greedy.
         top_k: keep the k most probable tokens; null keeps all.
         top_p: keep the most probable tokens up to this mass.
         seed: seed of every random number.
@@ -63,7 +63,7 @@ class AcceptanceData:
 
 
 @dataclass(frozen=True)
-class OnPolicyData(AcceptanceData):
+class OnPolicyDataOptions(AcceptanceDataOptions):
     """Settings of a dataset of the decoder's own rounds.
 
     Args:
@@ -81,7 +81,7 @@ ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sq
 
 
 @dataclass(frozen=True)
-class RouterData:
+class RouterDataOptions:
     """Settings of a router's dataset. Every field that the rows depend on is part of the dataset's identity.
 
     Args:
@@ -96,7 +96,7 @@ class RouterData:
         chat: put prompts into the chat template (false: continue them as plain text).
         max_prompt_tokens: leave longer prompts out (default: refuse a prompt that fills the context).
         max_new_tokens: longest output.
-        temperature: warp of the sampled output, under which arms are judged; the others are greedy.
+        temperature: sampling of the sampled output, under which arms are judged; the others are greedy.
         top_k: keep the k most probable tokens; null keeps all.
         top_p: keep the most probable tokens up to this mass.
         seed: seed of every random number.

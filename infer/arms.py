@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from ..controllers.arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_enough, parse_arm
+from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
-from ..controllers.fingerprint import model_fingerprint
 from .loading import check_same_tokenizer, load_model, load_tokenizer
 from .models import CausalLM, EarlyExit, language_model
 

@@ -141,4 +141,4 @@ class DecoderConfig:
                 "take a smaller top_k or tree"
             )
         if self.search is not None:
-            self.search.check_warp(sampling, vocab_size)
+            self.search.check_sampling(sampling, vocab_size)

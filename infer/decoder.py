@@ -16,19 +16,19 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from ..controllers.cost_model import CostModel
 from ..controllers.errors import InputError
 from ..controllers.length import LengthController, RateOptimal
+from ..controllers.length.cost_model import CostModel
 from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
 from .arguments import check_boolean, check_count, seeds_of
 from .config import DecoderConfig
-from .custom_generate import custom_generate
 from .drafters import Beams, parse_expansions
 from .drafting import Drafting
 from .engine import Engine
 from .generation import Generation
 from .generation_defaults import GenerationDefaults, generation_defaults
+from .integrations.custom_generate import custom_generate
 from .lengths import AUTO, load_length, quick_costs
 from .loading import check_same_tokenizer, load_model, load_tokenizer
 from .models import CausalLM, EncoderDecoder, language_model
@@ -321,9 +321,9 @@ class SpeculativeDecoder:
         arms = self.drafting.arms(config)
         config.check_sampling(sampling, self.target.vocab_size)
         for arm in arms:
-            arm.length.check_warp(sampling)
+            arm.length.check_sampling(sampling)
         if self.routing is not None:
-            self.routing.router.check_warp(sampling)
+            self.routing.router.check_sampling(sampling)
         for model in (self.target, *self._draft_models()):
             if model.model.training:
                 raise InputError(f"{model.name}: the model is in training mode, so dropout is on; call .eval() on it")

@@ -1,6 +1,6 @@
 """Next-token distributions, kept on the tokens they may give.
 
-Under a top-k warp a distribution is a few dozen numbers, and plain lists are the fastest form of it: a tensor operation
+Under top-k sampling a distribution is a few dozen numbers, and plain lists are its fastest form: a tensor operation
 costs more than all the arithmetic on so few, most of all after a forward has emptied the processor's caches of
 everything else (docs/performance.md).
 """
@@ -31,12 +31,12 @@ class TokenDistribution:
         self.probabilities, self.tokens, self.size = probabilities, tokens, size
 
     @classmethod
-    def from_logits(cls, warp: SamplingParams, logits: Tensor, size: int | None = None) -> TokenDistribution:
+    def from_logits(cls, sampling: SamplingParams, logits: Tensor, size: int | None = None) -> TokenDistribution:
         """Of logits (N, V'), by default V' = V; a longer row is cut: models of one tokenizer may pad theirs apart."""
         size = logits.shape[-1] if size is None else size
         if logits.shape[-1] > size:
             logits = logits[:, :size]
-        return cls(*warp.top(logits), size)
+        return cls(*sampling.top(logits), size)
 
     @cached_property
     def lists(self) -> list[tuple[list[float], list[int]]] | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints import shipped
-from ..controllers.cost_model import CostModel
+from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.errors import InputError
-from ..controllers.fingerprint import PairFingerprint
 from ..controllers.length import LengthController, load_trained, parse_rule
+from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from .loading import input_device
 from .models import language_model
@@ -58,5 +58,5 @@ def load_length(
 def quick_costs(target: PreTrainedModel, draft: PreTrainedModel) -> CostModel:
     """Costs of a pair measured in a second or so: a beginning for a controller that adapts."""
     models = language_model(target), language_model(draft)
-    # The text does not matter, nor does what follows it; under a warp that keeps few tokens, as is usual.
+    # The text does not matter, nor does what follows it; under a sampling that keeps few tokens, as is usual.
     return step_times(models[0], [models[1]], [0] * 32, SamplingParams(1.0, 50), QUICK)[0]

@@ -10,8 +10,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..controllers.acceptance.ngram_index import NgramIndex
 from ..controllers.length import LengthController
-from ..controllers.lookup import Lookup
 from ..controllers.sampling import SamplingParams
 from .draft import Draft
 from .generation import Generation
@@ -72,7 +72,7 @@ class Request:
     def begin(self, text: list[int]) -> None:
         """The target's text begins with ``text``."""
         self.text = text
-        self.ngrams = Lookup(self.text)
+        self.ngrams = NgramIndex(self.text)
 
     def choose(self, arm: int) -> None:
         """Draft by this arm from now on."""

@@ -10,10 +10,10 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..controllers.arms import Arm
-from ..controllers.cost_model import CostModel
+from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.errors import InputError
-from ..controllers.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.length import Fixed, LengthController, Oracle
+from ..controllers.length.cost_model import CostModel
 from ..controllers.router import PolicyRouter, Router, load_router
 from .arms import LoadedArm, load_arms
 from .config import LENGTH
@@ -90,7 +90,7 @@ def load_routing(
     if trained is not None:
         found = [arm.arm for arm in loaded]
         trained.config.check(model_fingerprint(model), tokenizer_fingerprint(tokenizer), found)
-        router = PolicyRouter(trained.policy.to(model.device), sample=sample, warp=trained.config.warp)
+        router = PolicyRouter(trained.policy.to(model.device), sample=sample, sampling=trained.config.sampling)
     elif sample:
         raise InputError("sample_arm: a router object decides for itself whether it draws; leave it out")
     assert isinstance(router, Router)

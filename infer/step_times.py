@@ -11,8 +11,8 @@ from statistics import median
 
 import torch
 
-from ..controllers.cost_model import CostModel
 from ..controllers.length import MAX_DRAFT
+from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from .distribution import TokenDistribution
 from .models import LanguageModel, TextReader
@@ -29,7 +29,7 @@ def step_times(
     target: LanguageModel,
     models: Sequence[LanguageModel | None],
     prompt: list[int],
-    warp: SamplingParams,
+    sampling: SamplingParams,
     repeats: int = REPEATS,
 ) -> tuple[CostModel, list[float]]:
     """The target's cost of verifying, and each model's seconds a token; None is the target on its own.
@@ -45,13 +45,13 @@ def step_times(
         for n in READ:
             started = time.perf_counter()
             logits, _ = readers[0].read([0] * n)
-            _ = TokenDistribution.from_logits(warp, logits).lists
+            _ = TokenDistribution.from_logits(sampling, logits).lists
             _settle(target)
             verify[n].append(time.perf_counter() - started)
             readers[0].crop(lengths[0])
         for reader, seconds, length in zip(readers[1:], draft, lengths[1:], strict=True):
             started = time.perf_counter()
-            _draft(reader, warp, RandomSource(turn), target.vocab_size)
+            _draft(reader, sampling, RandomSource(turn), target.vocab_size)
             _settle(reader.model)
             seconds.append((time.perf_counter() - started) / DRAFTED)
             reader.crop(length)
@@ -70,12 +70,12 @@ def _read(model: LanguageModel, prompt: list[int]) -> TextReader:
     return reader
 
 
-def _draft(reader: TextReader, warp: SamplingParams, rng: RandomSource, vocab_size: int) -> None:
+def _draft(reader: TextReader, sampling: SamplingParams, rng: RandomSource, vocab_size: int) -> None:
     """What drafting takes: a forward and a draw for each token."""
     token = 0
     for _ in range(DRAFTED):
         logits, _ = reader.read([token])
-        token = TokenDistribution.from_logits(warp, logits, vocab_size).sample(0, rng)
+        token = TokenDistribution.from_logits(sampling, logits, vocab_size).sample(0, rng)
 
 
 def _settle(model: LanguageModel) -> None:

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from specpilot import cli
-from specpilot.bench.ablation import baselines, speedup, summarise, trained
-from specpilot.bench.held_out import Counts
-from specpilot.bench.sweep import Setting
-from specpilot.controllers.cost_model import CostModel
-from specpilot.controllers.length import Fixed, Judged
+from specpilot import main as cli
+from specpilot.bench.studies.ablation import baselines, speedup, summarise, trained
+from specpilot.bench.studies.held_out import Counts
+from specpilot.bench.studies.sweep_tables import Setting
+from specpilot.controllers.length import Fixed, Prediction
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
 
@@ -47,9 +47,9 @@ def test_baselines_take_their_best_parameter_and_ours_has_none() -> None:
 
 def test_trained_controllers_of_every_kind_judge_a_trace_as_they_judge_steps() -> None:
     from specpilot.controllers.sampling import SamplingParams
-    from specpilot.data_gen.replay import _step
-    from specpilot.data_gen.trace import trace
     from specpilot.infer.random_source import RandomSource
+    from specpilot.simulate.replay import _step
+    from specpilot.simulate.trace import trace
 
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
     prompt = decoder.generate("x", max_new_tokens=1).prompt_tokens
@@ -59,8 +59,8 @@ def test_trained_controllers_of_every_kind_judge_a_trace_as_they_judge_steps() -
     )
     source, judge, _ = trained("tiny-head", decoder)
     for node, judged in enumerate(judge(traced)):
-        assert source.judge(_step(traced, node, 2)) == pytest.approx(judged, abs=1e-5)
-    assert isinstance(judged, Judged)
+        assert source.predict(_step(traced, node, 2)) == pytest.approx(judged, abs=1e-5)
+    assert isinstance(judged, Prediction)
 
 
 def test_it_runs_and_runs_again_from_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.acceptance import AcceptanceGenerator, make_acceptance_data, plan_acceptance_data
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data, plan_acceptance_data
 from specpilot.data_gen.dataset import DatasetWriter, Row, read_dataset, read_manifest
 from specpilot.data_gen.labels import label
 from specpilot.data_gen.rollout import WIDEST, Rollout, roll_out
-from specpilot.data_gen.settings import AcceptanceData
+from specpilot.data_gen.settings import AcceptanceDataOptions
 from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw
 
@@ -30,12 +30,12 @@ from .tiny import ARCHITECTURES, make, save_pair
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceData:
+def base(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceDataOptions:
     folder = tmp_path_factory.mktemp("pair")
     target, draft = save_pair(folder)
     prompts = folder / "prompts.txt"
     prompts.write_text("".join(f"prompt {i} {'word ' * (i % 5)}\n" for i in range(24)), encoding="utf-8")
-    return AcceptanceData(
+    return AcceptanceDataOptions(
         target, draft, str(prompts), chat=False, max_new_tokens=12, batch_size=5, shard_size=4, top_k=20, seed=3
     )
 
@@ -44,9 +44,9 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_rows_are_what_they_say(base: AcceptanceData, tmp_path: Path) -> None:
+def test_rows_are_what_they_say(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     """Y and P against a plain forward over each row alone, no padding, no cache."""
-    generator = AcceptanceGenerator(base)
+    generator = AcceptanceDatasetBuilder(base)
     rows = read_dataset(make_acceptance_data(base, tmp_path / "data"))
     assert [row.prompt_id for row in rows] == [item.id for item in generator.items]
     for row in rows:
@@ -55,7 +55,7 @@ def test_rows_are_what_they_say(base: AcceptanceData, tmp_path: Path) -> None:
         text = torch.tensor([row.prompt_ids + row.x])
         start = len(row.prompt_ids) - 1
         p, q = (
-            generator.warp(model.model(input_ids=text).logits[0, start:-1])
+            generator.sampling(model.model(input_ids=text).logits[0, start:-1])
             for model in (generator.target, generator.draft)
         )
         y = torch.tensor(row.y)[:, None]
@@ -65,7 +65,7 @@ def test_rows_are_what_they_say(base: AcceptanceData, tmp_path: Path) -> None:
         torch.testing.assert_close(torch.tensor(row.p), expected, rtol=1e-3, atol=1e-5)
 
 
-def test_loads_with_datasets(base: AcceptanceData, tmp_path: Path) -> None:
+def test_loads_with_datasets(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     import datasets
 
     folder = make_acceptance_data(replace(base, limit=6), tmp_path / "data")
@@ -80,26 +80,27 @@ def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(64, (n,), generator=generator).tolist() for n in (1, 9, 4, 4, 12, 2, 7)]
     uniforms = [torch.rand(budget, generator=generator) for budget in (20, 20, 5, 20, 1, 20, 20)]
-    warp, stops = SamplingParams(1.0, 20), frozenset(range(0, 64, 9))
+    sampling, stops = SamplingParams(1.0, 20), frozenset(range(0, 64, 9))
 
     def tokens(rows: list[Rollout]) -> list[list[int]]:
         return [row.tokens for row in rows]
 
     alone = [
-        roll_out(model, [p], [u], warp, stops, batch_size=1)[0].tokens for p, u in zip(prompts, uniforms, strict=True)
+        roll_out(model, [p], [u], sampling, stops, batch_size=1)[0].tokens
+        for p, u in zip(prompts, uniforms, strict=True)
     ]
     assert len({len(row) for row in alone}) > 2
     for batch_size in (1, 2, 3, 7, 50):
         done: list[int] = []
-        together = roll_out(model, prompts, uniforms, warp, stops, batch_size=batch_size, on_done=done.append)
+        together = roll_out(model, prompts, uniforms, sampling, stops, batch_size=batch_size, on_done=done.append)
         assert tokens(together) == alone
         assert sorted(done) == sorted(map(len, alone))
     model.lean = None
-    assert tokens(roll_out(model, prompts, uniforms, warp, stops, batch_size=3)) == alone
+    assert tokens(roll_out(model, prompts, uniforms, sampling, stops, batch_size=3)) == alone
 
 
 @pytest.mark.parametrize(
-    "warp",
+    "sampling",
     [
         SamplingParams(1.0, 20),
         SamplingParams(0.7, 20, 0.8),
@@ -108,17 +109,17 @@ def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
         SamplingParams(1.0, None),
     ],
 )
-def test_labels_are_the_same_from_kept_and_from_computed_distributions(warp: SamplingParams) -> None:
+def test_labels_are_the_same_from_kept_and_from_computed_distributions(sampling: SamplingParams) -> None:
     """Few possible tokens: the rollouts keep p. Many: the target reads its rollouts again."""
     target, draft = CausalLM(make("llama", vocab=200)), CausalLM(make("gpt2", vocab=203))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(200, (n,), generator=generator).tolist() for n in (3, 9, 4, 1, 6)]
     uniforms = torch.rand(2, 5, 10, generator=generator)
-    rows = roll_out(target, prompts, list(uniforms[0]), warp, frozenset(range(9)), batch_size=3)
+    rows = roll_out(target, prompts, list(uniforms[0]), sampling, frozenset(range(9)), batch_size=3)
     kept = [row.likely is not None for row in rows]
-    assert kept == [warp.support is not None and warp.support <= WIDEST] * 5
+    assert kept == [sampling.support is not None and sampling.support <= WIDEST] * 5
     forgotten = [replace(row, likely=None, probabilities=None) for row in rows]
-    labels, again = (label(target, draft, prompts, given, uniforms[1], warp) for given in (rows, forgotten))
+    labels, again = (label(target, draft, prompts, given, uniforms[1], sampling) for given in (rows, forgotten))
     for (y, p), (other_y, other_p) in zip(labels, again, strict=True):
         assert y == other_y
         torch.testing.assert_close(torch.tensor(p), torch.tensor(other_p), rtol=1e-3, atol=1e-5)
@@ -126,7 +127,7 @@ def test_labels_are_the_same_from_kept_and_from_computed_distributions(warp: Sam
         logits = target.model(input_ids=torch.tensor([prompt + row.tokens])).logits[0, len(prompt) - 1 : -1]
         if row.likely is not None and row.probabilities is not None:
             dense = torch.zeros_like(logits).scatter_(1, row.likely.long(), row.probabilities)
-            torch.testing.assert_close(dense, warp(logits), rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(dense, sampling(logits), rtol=1e-3, atol=1e-5)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -142,12 +143,12 @@ def test_draw_inverts_the_cdf(weights: list[float]) -> None:
     assert bool((p[draw(p.expand(2, -1), edge)] > 0).all())
 
 
-def run(arguments: AcceptanceData, output: Path) -> None:
+def run(arguments: AcceptanceDataOptions, output: Path) -> None:
     torch.set_num_threads(1)
     make_acceptance_data(arguments, output)
 
 
-def test_killed_ten_times_is_the_same_in_the_end(base: AcceptanceData, tmp_path: Path) -> None:
+def test_killed_ten_times_is_the_same_in_the_end(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     arguments = replace(base, max_new_tokens=60, batch_size=1, shard_size=1)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["specpilot.data_gen.acceptance"])
@@ -182,11 +183,11 @@ def test_killed_ten_times_is_the_same_in_the_end(base: AcceptanceData, tmp_path:
     assert len({row.prompt_id for row in rows}) == len(rows) == 24
 
 
-def test_another_runs_folder_is_refused_by_name(base: AcceptanceData, tmp_path: Path) -> None:
+def test_another_runs_folder_is_refused_by_name(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     folder = make_acceptance_data(base, tmp_path / "data")
     before = files(folder)
     for change, name in (
-        ({"temperature": 0.5}, "warp"),
+        ({"temperature": 0.5}, "sampling"),
         ({"seed": 4}, "seed"),
         ({"limit": 3}, "prompts"),
         ({"max_new_tokens": 13}, "settings"),
@@ -205,7 +206,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
         DatasetWriter(tmp_path, {"schema_version": 1})
 
 
-def test_tampered_shards_are_found(base: AcceptanceData, tmp_path: Path) -> None:
+def test_tampered_shards_are_found(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     folder = make_acceptance_data(replace(base, limit=4), tmp_path / "data")
     shard = folder / "shard-00000.parquet"
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
@@ -234,7 +235,7 @@ def test_no_space_left_leaves_nothing_half_written(tmp_path: Path, monkeypatch: 
         assert files(tmp_path) == before
 
 
-def test_prompts_that_fill_the_context(base: AcceptanceData, tmp_path: Path) -> None:
+def test_prompts_that_fill_the_context(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     prompts = tmp_path / "long.txt"
     prompts.write_text("short\n" + "long " * 40 + "\n")
     arguments = replace(base, prompts=str(prompts))
@@ -245,7 +246,7 @@ def test_prompts_that_fill_the_context(base: AcceptanceData, tmp_path: Path) -> 
     assert read_manifest(folder)["prompts"]["left_out"] == 1
 
 
-def test_plan_writes_nothing(base: AcceptanceData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_writes_nothing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plan = plan_acceptance_data(base)
     assert "prompts      24" in plan

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from specpilot.controllers.checkpoint import load_controller
+from specpilot.controllers.checkpoints.acceptance_head import load_controller
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.fingerprint import model_fingerprint
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import DatasetWriter, Row
 from specpilot.data_gen.lock import locked
@@ -31,7 +31,7 @@ from specpilot.train import acceptance_module
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_data import (
     VALIDATION,
-    AcceptanceData,
+    AcceptanceDataModule,
     draft_features,
     from_draft,
     is_validation,
@@ -42,7 +42,7 @@ from specpilot.train.callbacks import RunCheckpoints
 from specpilot.train.export import export
 from specpilot.train.features import FeatureCache
 from specpilot.train.run_folder import Run, read_run
-from specpilot.train.settings import AcceptanceTraining
+from specpilot.train.settings import AcceptanceTrainingOptions
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCABULARY, HIDDEN = 64, 32
@@ -85,7 +85,7 @@ def write_dataset(
         "target": "some/target",
         "draft": draft,
         "fingerprint": fingerprint,
-        "warp": SamplingParams(0.8, 20, 0.95).as_dict(),
+        "sampling": SamplingParams(0.8, 20, 0.95).as_dict(),
         "seed": 0,
         "settings": {},
         "code_version": "0",
@@ -109,8 +109,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def settings(work: Path) -> AcceptanceTraining:
-    return AcceptanceTraining(
+def settings(work: Path) -> AcceptanceTrainingOptions:
+    return AcceptanceTrainingOptions(
         data=str(work / "data"),
         depth=1,
         mixing=0.15,
@@ -126,7 +126,7 @@ def settings(work: Path) -> AcceptanceTraining:
 
 
 @pytest.fixture(scope="module")
-def finished(work: Path, settings: AcceptanceTraining) -> Path:
+def finished(work: Path, settings: AcceptanceTrainingOptions) -> Path:
     """The run folder of an uninterrupted training."""
     train_acceptance(settings, output=work / "finished")
     return work / "finished"
@@ -157,19 +157,19 @@ def assert_same_run(run: Path, other: Path) -> None:
 
 
 def test_defaults_are_the_papers() -> None:
-    defaults = AcceptanceTraining(data="d")
+    defaults = AcceptanceTrainingOptions(data="d")
     assert (defaults.depth, defaults.w_acc, defaults.w_rej, defaults.mixing) == (3, 1, 6, None)
     assert (defaults.lr, defaults.epochs, defaults.batch_size, defaults.weight_decay) == (5e-5, 3, 32, 0)
 
 
 def test_the_share_of_target_tokens_follows_the_datasets_agreement(
-    settings: AcceptanceTraining, tmp_path: Path
+    settings: AcceptanceTrainingOptions, tmp_path: Path
 ) -> None:
     """The paper's 0.15 where the draft agrees more often than not."""
     assert (mixing_for(0.69), mixing_for(0.5), mixing_for(0.31)) == (0.15, 0.15, 0.5)
     mean = json.loads((Path(settings.data) / "manifest.json").read_text())["mean_acceptance"]
     train_acceptance(replace(settings, mixing=None, epochs=1), output=tmp_path / "run")
-    assert read_run(tmp_path / "run", AcceptanceTraining).settings.mixing == mixing_for(mean)
+    assert read_run(tmp_path / "run", AcceptanceTrainingOptions).settings.mixing == mixing_for(mean)
 
 
 @pytest.mark.parametrize("name", ["acceptance", "tiny"])
@@ -177,10 +177,10 @@ def test_shipped_configs_name_every_setting(name: str) -> None:
     from importlib.resources import files
 
     values = yaml.safe_load(files("specpilot.train.configs").joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
-    assert list(values) == [field.name for field in fields(AcceptanceTraining)]
-    config = AcceptanceTraining(**values)
+    assert list(values) == [field.name for field in fields(AcceptanceTrainingOptions)]
+    config = AcceptanceTrainingOptions(**values)
     if name == "acceptance":
-        assert config == AcceptanceTraining(data=values["data"], mixing=0.15)
+        assert config == AcceptanceTrainingOptions(data=values["data"], mixing=0.15)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_shipped_configs_name_every_setting(name: str) -> None:
 )
 def test_bad_settings_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"^{list(wrong)[-1]}=.*: \w[^\n]*$"):
-        AcceptanceTraining(data="d", **wrong)
+        AcceptanceTrainingOptions(data="d", **wrong)
 
 
 def test_settings_do_not_import_torch() -> None:
@@ -273,9 +273,9 @@ def test_mixing_share_and_determinism() -> None:
         assert not np.array_equal(from_draft(0, 1, 7, 100, 0.15), from_draft(*other, 100, 0.15))
 
 
-def test_batches_hold_what_the_mixing_says(settings: AcceptanceTraining) -> None:
+def test_batches_hold_what_the_mixing_says(settings: AcceptanceTrainingOptions) -> None:
     rows = make_rows(60)
-    data = AcceptanceData(rows, replace(settings, mixing=0.4))
+    data = AcceptanceDataModule(rows, replace(settings, mixing=0.4))
     chosen = [3, 11, 20]
     batch = data.batch(2, chosen)
     offset, seen = batch.tokens.shape[1] - batch.keep, 0
@@ -292,8 +292,8 @@ def test_batches_hold_what_the_mixing_says(settings: AcceptanceTraining) -> None
     assert seen == len(batch.p) == batch.where.shape[1]
 
 
-def test_mixing_is_redrawn_every_epoch_and_fixed_in_validation(settings: AcceptanceTraining) -> None:
-    data = AcceptanceData(make_rows(60), settings)
+def test_mixing_is_redrawn_every_epoch_and_fixed_in_validation(settings: AcceptanceTrainingOptions) -> None:
+    data = AcceptanceDataModule(make_rows(60), settings)
     epochs = [torch.cat([batch.p for batch in data.train_dataloader()]).sort().values for _ in range(2)]
     assert len(epochs[0]) != len(epochs[1]) or not torch.equal(*epochs)
     loader = data.val_dataloader()
@@ -301,10 +301,10 @@ def test_mixing_is_redrawn_every_epoch_and_fixed_in_validation(settings: Accepta
     assert torch.equal(first, second)
 
 
-def test_features_are_those_of_the_token_itself(settings: AcceptanceTraining) -> None:
+def test_features_are_those_of_the_token_itself(settings: AcceptanceTrainingOptions) -> None:
     """Row by row without padding: the draft's hidden state after reading Z_i, not the one that proposed it."""
     draft, rows = make_model(1), make_rows(60)
-    data = AcceptanceData(rows, settings)
+    data = AcceptanceDataModule(rows, settings)
     batch = data.batch(1, [4, 9, 17])
     features = draft_features(draft, batch)
     offset = batch.tokens.shape[1] - batch.keep
@@ -314,19 +314,19 @@ def test_features_are_those_of_the_token_itself(settings: AcceptanceTraining) ->
         torch.testing.assert_close(feature, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_split_goes_by_the_prompt_and_keeps_to_the_fraction(settings: AcceptanceTraining) -> None:
+def test_split_goes_by_the_prompt_and_keeps_to_the_fraction(settings: AcceptanceTrainingOptions) -> None:
     share = sum(is_validation(f"prompt-{n}", 0.1) for n in range(10_000)) / 10_000
     assert abs(share - 0.1) < 0.015
     rows = make_rows(60)
-    data = AcceptanceData([*rows, *rows], settings)
+    data = AcceptanceDataModule([*rows, *rows], settings)
     held_out = {data.rows[i].prompt_id for i in data.validation}
     assert held_out.isdisjoint(data.rows[i].prompt_id for i in data.training)
     assert len(data.validation) + len(data.training) == 120
 
 
-def test_max_length_cuts_responses_and_leaves_out_prompts_that_fill_it(settings: AcceptanceTraining) -> None:
+def test_max_length_cuts_responses_and_leaves_out_prompts_that_fill_it(settings: AcceptanceTrainingOptions) -> None:
     rows = [*make_rows(60), Row("long", "", list(range(20)), [1], [2], [0.5])]
-    data = AcceptanceData(rows, replace(settings, max_length=10))
+    data = AcceptanceDataModule(rows, replace(settings, max_length=10))
     assert data.left_out == 1
     assert max(data.batch(1, [i]).tokens.shape[1] for i in range(len(data.rows))) == 10
 
@@ -335,26 +335,26 @@ def test_max_length_cuts_responses_and_leaves_out_prompts_that_fill_it(settings:
     ("p", "words"),
     [([0.5, 1.5], "P=1.5"), ([0.5, -0.1], "P=-0.1"), ([math.nan, 0.1], "P=nan"), ([0.5], "differ in length")],
 )
-def test_malformed_rows_are_refused(settings: AcceptanceTraining, p: list[float], words: str) -> None:
+def test_malformed_rows_are_refused(settings: AcceptanceTrainingOptions, p: list[float], words: str) -> None:
     with pytest.raises(InputError, match=f"'bad'.*{words}"):
-        AcceptanceData([*make_rows(20), Row("bad", "", [1], [1, 2], [3, 4], p)], settings)
+        AcceptanceDataModule([*make_rows(20), Row("bad", "", [1], [1, 2], [3, 4], p)], settings)
 
 
-def test_each_side_of_the_split_needs_a_rollout(settings: AcceptanceTraining) -> None:
+def test_each_side_of_the_split_needs_a_rollout(settings: AcceptanceTrainingOptions) -> None:
     with pytest.raises(InputError, match="0 to validation"):
-        AcceptanceData(make_rows(5), replace(settings, validation_fraction=1e-6))
+        AcceptanceDataModule(make_rows(5), replace(settings, validation_fraction=1e-6))
 
 
 # Training
 
 
-def test_training_learns(settings: AcceptanceTraining, tmp_path: Path) -> None:
+def test_training_learns(settings: AcceptanceTrainingOptions, tmp_path: Path) -> None:
     result = train_acceptance(replace(settings, epochs=25, batch_size=4, w_rej=1.0), output=tmp_path / "run")
     assert result.metrics["kl"] < 0.25 * result.metrics["kl_constant"]
     assert result.metrics["auroc"] > 0.85  # 0.9 is the most: P is 0.95 or 0.15
 
 
-def test_run_folder(finished: Path, settings: AcceptanceTraining, work: Path) -> None:
+def test_run_folder(finished: Path, settings: AcceptanceTrainingOptions, work: Path) -> None:
     rows = metrics_rows(finished)
     validation = [row for row in rows if row["val_kl"]]
     assert len(validation) == settings.epochs
@@ -365,7 +365,7 @@ def test_run_folder(finished: Path, settings: AcceptanceTraining, work: Path) ->
         expected = settings.lr * 0.5 * (1 + math.cos(math.pi * (int(row["step"]) - 1) / steps))
         assert float(row["lr"]) == pytest.approx(expected)
     written = yaml.safe_load((finished / "run.yaml").read_text(encoding="utf-8"))
-    assert AcceptanceTraining(**written) == replace(settings, draft=str(work / "draft"))
+    assert AcceptanceTrainingOptions(**written) == replace(settings, draft=str(work / "draft"))
     assert json.loads((finished / "env.json").read_text(encoding="utf-8"))["versions"]["torch"] == torch.__version__
     assert (finished / "command.txt").read_text(encoding="utf-8").count("\n") == 1
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
@@ -376,7 +376,7 @@ def test_checkpoints_hold_the_head_alone(finished: Path) -> None:
 
 
 def test_a_complete_run_is_left_alone(
-    finished: Path, settings: AcceptanceTraining, capsys: pytest.CaptureFixture[str]
+    finished: Path, settings: AcceptanceTrainingOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     result = train_acceptance(settings, output=finished)
@@ -386,7 +386,7 @@ def test_a_complete_run_is_left_alone(
 
 
 def test_the_global_generator_decides_nothing_and_is_left_alone(
-    finished: Path, settings: AcceptanceTraining, tmp_path: Path
+    finished: Path, settings: AcceptanceTrainingOptions, tmp_path: Path
 ) -> None:
     torch.manual_seed(123)
     state = torch.get_rng_state()
@@ -396,7 +396,7 @@ def test_the_global_generator_decides_nothing_and_is_left_alone(
 
 
 def test_the_epoch_of_lowest_validation_kl_is_kept(
-    settings: AcceptanceTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: AcceptanceTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kls = iter([0.5, 0.2, 0.3])
     real = acceptance_module.acceptance_metrics
@@ -422,7 +422,7 @@ def test_the_epoch_of_lowest_validation_kl_is_kept(
 )
 def test_resume_after_a_stop_anywhere_is_exact(
     finished: Path,
-    settings: AcceptanceTraining,
+    settings: AcceptanceTrainingOptions,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     owner: type,
@@ -445,7 +445,7 @@ def test_resume_after_a_stop_anywhere_is_exact(
     assert_same_run(tmp_path / "run", finished)
 
 
-def test_resume_after_kill_is_exact(settings: AcceptanceTraining, tmp_path: Path) -> None:
+def test_resume_after_kill_is_exact(settings: AcceptanceTrainingOptions, tmp_path: Path) -> None:
     """SIGKILL to a process in training, as soon as its first checkpoint is there."""
     settings = replace(settings, epochs=40)
     train_acceptance(settings, output=tmp_path / "whole")
@@ -454,8 +454,8 @@ def test_resume_after_kill_is_exact(settings: AcceptanceTraining, tmp_path: Path
     script = (
         "import sys, json, pathlib\n"
         "from specpilot.train.acceptance import train_acceptance\n"
-        "from specpilot.train.settings import AcceptanceTraining\n"
-        "settings = AcceptanceTraining(**json.loads(sys.argv[1]))\n"
+        "from specpilot.train.settings import AcceptanceTrainingOptions\n"
+        "settings = AcceptanceTrainingOptions(**json.loads(sys.argv[1]))\n"
         "train_acceptance(settings, output=pathlib.Path(sys.argv[2]), resume=True)\n"
     )
     last = run / "checkpoints" / "last.ckpt"
@@ -471,7 +471,7 @@ def test_resume_after_kill_is_exact(settings: AcceptanceTraining, tmp_path: Path
 
 
 def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
-    settings: AcceptanceTraining, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*arguments: Any) -> None:
         raise RuntimeError("stopped here")
@@ -492,7 +492,7 @@ def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
 
 
 def test_cached_features_give_the_same_run(
-    finished: Path, settings: AcceptanceTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, settings: AcceptanceTrainingOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_acceptance(replace(settings, cache_features=True), output=tmp_path / "run")
     file = tmp_path / "run" / "features.npy"
@@ -505,10 +505,10 @@ def test_cached_features_give_the_same_run(
             assert row[name] == expected[name] or float(row[name]) == pytest.approx(float(expected[name]), abs=1e-5)
 
 
-def test_cached_features_equal_those_on_the_fly(settings: AcceptanceTraining, tmp_path: Path) -> None:
+def test_cached_features_equal_those_on_the_fly(settings: AcceptanceTrainingOptions, tmp_path: Path) -> None:
     draft, rows = make_model(1), make_rows(60)
-    data = AcceptanceData(rows, replace(settings, cache_features=True, cache_epochs=2))
-    plain = AcceptanceData(rows, settings)
+    data = AcceptanceDataModule(rows, replace(settings, cache_features=True, cache_epochs=2))
+    plain = AcceptanceDataModule(rows, settings)
     data.use_cache(FeatureCache(tmp_path / "features.npy", HIDDEN), draft)
     for stream, chosen in ((1, data.training[:2]), (2, data.training[-3:]), (VALIDATION, data.validation[:2])):
         expected = draft_features(draft, plain.batch(stream, chosen))
@@ -519,11 +519,11 @@ def test_cached_features_equal_those_on_the_fly(settings: AcceptanceTraining, tm
     assert not torch.equal(data._train_batch(1, torch.arange(4)).tokens, first.tokens)
 
 
-def test_all_of_the_target_s_is_every_token_after_its_text(settings: AcceptanceTraining, tmp_path: Path) -> None:
+def test_all_of_the_target_s_is_every_token_after_its_text(settings: AcceptanceTrainingOptions, tmp_path: Path) -> None:
     """r = 1: each Y_i after X_<i alone, by a forward of its own; the same in every epoch."""
     draft, rows = make_model(1), make_rows(12)
     settings = replace(settings, mixing=1.0, cache_features=True, max_length=14)
-    data = AcceptanceData(rows, settings)
+    data = AcceptanceDataModule(rows, settings)
     data.use_cache(FeatureCache(tmp_path / "features.npy", HIDDEN), draft)
     batch = data.batch(1, data.training[:4])
     expected, p = [], []
@@ -560,7 +560,7 @@ def test_no_space_for_features_is_said_before_they_are_computed(
 
 
 def test_weights_and_biases_offline(
-    settings: AcceptanceTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: AcceptanceTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -572,26 +572,28 @@ def test_weights_and_biases_offline(
 # What is refused
 
 
-def test_incomplete_data_is_refused(settings: AcceptanceTraining, work: Path, tmp_path: Path) -> None:
+def test_incomplete_data_is_refused(settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path) -> None:
     data = write_dataset(tmp_path / "data", make_rows(20), str(work / "draft"), complete=False)
     with pytest.raises(InputError, match="incomplete"):
         train_acceptance(replace(settings, data=str(data)), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_data_of_another_kind_is_refused(settings: AcceptanceTraining, work: Path, tmp_path: Path) -> None:
+def test_data_of_another_kind_is_refused(settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path) -> None:
     data = write_dataset(tmp_path / "data", make_rows(20), str(work / "draft"), kind="routing")
     with pytest.raises(InputError, match="kind 'routing'"):
         train_acceptance(replace(settings, data=str(data)), output=tmp_path / "run")
 
 
-def test_another_draft_of_the_same_shape_is_refused(settings: AcceptanceTraining, work: Path, tmp_path: Path) -> None:
+def test_another_draft_of_the_same_shape_is_refused(
+    settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="not the draft the data was made with"):
         train_acceptance(replace(settings, draft=str(work / "other")), output=tmp_path / "run")
     train_acceptance(replace(settings, epochs=1), output=tmp_path / "run")  # the mistake has left nothing behind
 
 
-def test_a_probability_out_of_range_is_refused(settings: AcceptanceTraining, work: Path, tmp_path: Path) -> None:
+def test_a_probability_out_of_range_is_refused(settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path) -> None:
     rows = make_rows(20)
     rows[7].p[0] = 1.25
     data = write_dataset(tmp_path / "data", rows, str(work / "draft"))
@@ -599,7 +601,7 @@ def test_a_probability_out_of_range_is_refused(settings: AcceptanceTraining, wor
         train_acceptance(replace(settings, data=str(data)), output=tmp_path / "run")
 
 
-def test_a_folder_of_something_else_is_refused(settings: AcceptanceTraining, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused(settings: AcceptanceTrainingOptions, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"notes\.txt"):
         train_acceptance(settings, output=tmp_path)
@@ -607,19 +609,23 @@ def test_a_folder_of_something_else_is_refused(settings: AcceptanceTraining, tmp
         train_acceptance(settings, output=tmp_path / "notes.txt")
 
 
-def test_a_folder_in_use_is_refused(settings: AcceptanceTraining, tmp_path: Path) -> None:
+def test_a_folder_in_use_is_refused(settings: AcceptanceTrainingOptions, tmp_path: Path) -> None:
     with locked(tmp_path / "run", "is training in it"), pytest.raises(InputError, match="another process"):
         train_acceptance(settings, output=tmp_path / "run")
 
 
-def test_divergence_is_an_error(settings: AcceptanceTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_is_an_error(
+    settings: AcceptanceTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = torch.tensor(math.nan)
     monkeypatch.setattr(acceptance_module, "draft_features", lambda draft, batch: broken.expand(len(batch.p), HIDDEN))
     with pytest.raises(InputError, match="loss is nan at step 1; try a smaller lr"):
         train_acceptance(settings, output=tmp_path / "run")
 
 
-def test_a_full_disk_is_one_line(settings: AcceptanceTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line(
+    settings: AcceptanceTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -631,7 +637,9 @@ def test_a_full_disk_is_one_line(settings: AcceptanceTraining, tmp_path: Path, m
 # Export
 
 
-def test_export_gives_the_best_head(finished: Path, settings: AcceptanceTraining, work: Path, tmp_path: Path) -> None:
+def test_export_gives_the_best_head(
+    finished: Path, settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path
+) -> None:
     controller = load_controller(export(finished, tmp_path / "controller"))
     best = torch.load(finished / "checkpoints" / "best.ckpt", weights_only=True)
     for name, value in controller.head.state_dict().items():
@@ -640,7 +648,7 @@ def test_export_gives_the_best_head(finished: Path, settings: AcceptanceTraining
     assert (config.hidden_size, config.depth, config.w_acc, config.w_rej) == (HIDDEN, 1, 1, 6)
     assert (config.threshold, config.threshold_source) == (0.7, "paper default")
     assert (config.target, config.draft) == ("some/target", str(work / "draft"))
-    assert config.warp == SamplingParams(0.8, 20, 0.95)
+    assert config.sampling == SamplingParams(0.8, 20, 0.95)
     assert config.fingerprint.draft == model_fingerprint(make_model(1))
     assert config.metrics == pytest.approx(best["metrics"])
     assert "| kl_undone |" in (tmp_path / "controller" / "README.md").read_text(encoding="utf-8")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specpilot.controllers.acceptance_head import AcceptanceHead
-from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
     AcceptanceLength,
     CumulativeConfidence,
     Fixed,
-    HeadSource,
+    HeadPredictor,
     Heuristic,
     LengthController,
     RateOptimal,
 )
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM, Read
 
@@ -30,8 +30,8 @@ def lengths(size: int) -> list[LengthController]:
         head = AcceptanceHead(size, depth=1)
     return [
         *(Fixed(0), Fixed(1), Fixed(5), CumulativeConfidence(0.2), Heuristic(2)),
-        AcceptanceLength(HeadSource(head), 0.6),
-        RateOptimal(HeadSource(head), CostModel(0.2, 1.0, 0.01)),
+        AcceptanceLength(HeadPredictor(head), 0.6),
+        RateOptimal(HeadPredictor(head), CostModel(0.2, 1.0, 0.01)),
     ]
 
 

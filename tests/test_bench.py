@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from specpilot.bench.cost import Cost, fit_cost
-from specpilot.bench.decoding import measure
-from specpilot.bench.forward import bench_forward
+from specpilot.bench.micro.forward import bench_forward
+from specpilot.bench.micro.rollouts import bench_rollouts
+from specpilot.bench.micro.spectr import RULES, bench_spectr, efficiency
 from specpilot.bench.plots import plot_pareto
-from specpilot.bench.rollouts import bench_rollouts
-from specpilot.bench.spectr import RULES, bench_spectr, efficiency
+from specpilot.bench.runner import measure
+from specpilot.bench.throughput import Cost, fit_cost
 from specpilot.controllers.length import Fixed
-from specpilot.data_gen.settings import AcceptanceData
+from specpilot.data_gen.settings import AcceptanceDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation, Stats
 
@@ -66,7 +66,7 @@ def test_rollouts_are_timed_both_ways(tmp_path: Path) -> None:
     target, draft = save_pair(tmp_path)
     prompts = tmp_path / "p.txt"
     prompts.write_text("".join(f"prompt {i}\n" for i in range(14)))
-    settings = AcceptanceData(target, draft, str(prompts), chat=False, max_new_tokens=6)
+    settings = AcceptanceDataOptions(target, draft, str(prompts), chat=False, max_new_tokens=6)
     result = bench_rollouts(settings, 2, Console(quiet=True))
     rates = result["tokens_per_second"]
     assert min(rates.values()) > 0

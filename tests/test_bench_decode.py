@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from specpilot.bench.assisted import ASSISTED, Transformers
-from specpilot.bench.decode import AUTOREGRESSIVE, PLAIN, Times, as_table, bench_decode, speedup, summary
 from specpilot.bench.plots import plot_rates
+from specpilot.bench.workloads.assisted import ASSISTED, Transformers
+from specpilot.bench.workloads.decode import AUTOREGRESSIVE, PLAIN, Times, as_table, bench_decode, speedup, summary
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats

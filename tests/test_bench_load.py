@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from specpilot.bench.batch import LENGTHS, SIZES, bench_batch
-from specpilot.bench.memory import bench_memory
-from specpilot.bench.profile import profile
-from specpilot.cli import main
+from specpilot.bench.micro.memory import bench_memory
+from specpilot.bench.micro.profile import profile
+from specpilot.bench.workloads.batch import LENGTHS, SIZES, bench_batch
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
 from specpilot.infer.verify import VERIFIERS
+from specpilot.main import main
 
 from .tiny import make, save_pair
 

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from specpilot import studies
-from specpilot.bench.papers import selection
-from specpilot.bench.router_tables import Grid, accuracy, sampled, subset, within
-from specpilot.bench.router_work import RouterWorkload
-from specpilot.bench.workload import PapersWorkload
-from specpilot.cli import main
+from specpilot.bench.papers import selection, studies
+from specpilot.bench.router_work import RouterBenchOptions
+from specpilot.bench.workload import PapersOptions
+from specpilot.bench.workloads.router_tables import Grid, accuracy, sampled, subset, within
 from specpilot.controllers.errors import InputError
 from specpilot.infer.generation import Stats
+from specpilot.main import main
 
 from .test_router_training import dataset, make_rows
 from .tiny import byte_tokenizer, make
@@ -80,7 +79,7 @@ def test_subsets_keep_order_and_prices() -> None:
 )  # fmt: skip
 def test_bad_work_is_named(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        RouterWorkload(**wrong)
+        RouterBenchOptions(**wrong)
 
 
 def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +123,7 @@ def test_a_finished_study_is_not_measured_again(tmp_path: Path, monkeypatch: pyt
     """`bench papers` keeps the router's result by what it depends on: settings and datasets."""
     fingerprint, measured = ["a"], []
 
-    def bench(work: RouterWorkload, *more: Any) -> dict[str, Any]:
+    def bench(work: RouterBenchOptions, *more: Any) -> dict[str, Any]:
         measured.append(work.limit)
         return {"figure": len(measured)}
 
@@ -134,7 +133,7 @@ def test_a_finished_study_is_not_measured_again(tmp_path: Path, monkeypatch: pyt
     )
 
     def figure(**settings: Any) -> int:
-        made = studies.papers_studies(PapersWorkload(**settings), tmp_path, Console(), lambda *more: nullcontext())
+        made = studies.papers_studies(PapersOptions(**settings), tmp_path, Console(), lambda *more: nullcontext())
         return int(made.router()["figure"])
 
     assert [figure(limit=5), figure(limit=5), figure(limit=6), figure(limit=5)] == [1, 1, 2, 1]

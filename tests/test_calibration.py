@@ -13,16 +13,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot import cli
+from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
-from specpilot.controllers.acceptance_head import AcceptanceHead
-from specpilot.controllers.calibration import Isotonic, Sigmoid, parse_calibration, undo_weights
-from specpilot.controllers.checkpoint import load_controller, save_controller
-from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.acceptance.calibration import Isotonic, Sigmoid, parse_calibration, undo_weights
+from specpilot.controllers.acceptance.feature_model import FeatureModel, features
+from specpilot.controllers.acceptance.ngram_index import nothing
+from specpilot.controllers.checkpoints.acceptance_head import load_controller, save_controller
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.feature_model import FeatureModel, features
-from specpilot.controllers.length import AcceptanceLength, FeatureSource, HeadSource, RateOptimal, Step, load_trained
-from specpilot.controllers.lookup import nothing
+from specpilot.controllers.length import (
+    AcceptanceLength,
+    FeaturePredictor,
+    HeadPredictor,
+    RateOptimal,
+    Step,
+    load_trained,
+)
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import Row, read_dataset, read_manifest
 from specpilot.infer.models import CausalLM
@@ -117,8 +124,8 @@ def test_judgement_by_place() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-@pytest.mark.parametrize("warp", [SamplingParams(0.9, 12), SamplingParams(1.0, None), SamplingParams(0.0, None)])
-def test_positions_are_read_as_when_serving(architecture: str, warp: SamplingParams) -> None:
+@pytest.mark.parametrize("sampling", [SamplingParams(0.9, 12), SamplingParams(1.0, None), SamplingParams(0.0, None)])
+def test_positions_are_read_as_when_serving(architecture: str, sampling: SamplingParams) -> None:
     """Each y_i after its own prefix alone, by transformers' own forward; the features are those of a serving step."""
     model = make(architecture)
     x, prompt = [5, 9, 60, 3, 17, 8], [1, 2, 3]
@@ -126,7 +133,7 @@ def test_positions_are_read_as_when_serving(architecture: str, warp: SamplingPar
     expected = []
     for i in range(len(x)):
         logits, states = forward_with_hidden(model, input_ids=torch.tensor([[*prompt, *x[:i]]]))
-        q, likely = warp.top(logits[0, -1])
+        q, likely = sampling.top(logits[0, -1])
         choice = len(q) // 2
         y.append(choice if likely is None else int(likely[choice]))
         _, read = forward_with_hidden(model, input_ids=torch.tensor([[*prompt, *x[:i], y[-1]]]))
@@ -134,7 +141,7 @@ def test_positions_are_read_as_when_serving(architecture: str, warp: SamplingPar
         said = features(step.confidence(), step.top_probability(), step.entropy())
         expected.append((read[0, -1], said))
     chances = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    found = read_positions(CausalLM(model), [Row("a", "", prompt, x, y, chances)] * 2, warp)
+    found = read_positions(CausalLM(model), [Row("a", "", prompt, x, y, chances)] * 2, sampling)
     for i, (state, said) in enumerate(expected * 2):
         torch.testing.assert_close(found.hidden[i], state, rtol=1e-4, atol=1e-5)
         assert found.features[i] == pytest.approx(said, rel=1e-3, abs=1e-4)
@@ -193,7 +200,7 @@ def test_the_shipped_head_is_calibrated(
     by_threshold = load_trained(str(new), pair, torch.device("cpu"), torch.empty(0))
     for rule, expected in ((by_cost, curve(logit)), (by_threshold, sigmoid(logit))):
         assert isinstance(rule, AcceptanceLength | RateOptimal)
-        assert isinstance(rule.source, HeadSource)
+        assert isinstance(rule.source, HeadPredictor)
         assert rule.source.probability(hidden) == pytest.approx(expected, rel=1e-4)
 
 
@@ -218,7 +225,7 @@ def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pyt
     )
     metrics = last_line(capsys)["metrics"]
     assert metrics["auroc"] > 0.55
-    assert FeatureSource(FeatureModel.load(file)).model.doubt < 0  # the surer the draft, the likelier it is kept
+    assert FeaturePredictor(FeatureModel.load(file)).model.doubt < 0  # the surer the draft, the likelier it is kept
     costs.write_text(json.dumps({"cost": CostModel(0.1, 1.0, 0.0).as_dict()}))
     words = ["generate", "hello", "--length", str(file), "--cost", str(costs), "--max-new-tokens", "24", "--json"]
     assert cli.main(words) == 0
@@ -229,7 +236,7 @@ def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pyt
 def test_refusals(data: Path, tmp_path: Path) -> None:
     head = AcceptanceHead(128, 3)
     old = load_controller(FOLDER / "tiny-head").config
-    hot = save_controller(tmp_path / "hot", head, replace(old, warp=SamplingParams(2.0)))
+    hot = save_controller(tmp_path / "hot", head, replace(old, sampling=SamplingParams(2.0)))
     other = replace(old.fingerprint, draft="0" * 64)
     stranger = save_controller(tmp_path / "stranger", head, replace(old, fingerprint=other))
     for controller, options, words in (

@@ -15,9 +15,11 @@ import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from specpilot.controllers import checkpoint
-from specpilot.controllers.acceptance_head import AcceptanceHead
-from specpilot.controllers.checkpoint import (
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
+from specpilot.controllers.checkpoints import acceptance_head as checkpoint
+from specpilot.controllers.checkpoints.acceptance_head import (
     Controller,
     ControllerConfig,
     load_controller,
@@ -25,14 +27,12 @@ from specpilot.controllers.checkpoint import (
     read_config,
     save_controller,
 )
-from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
+from specpilot.controllers.checkpoints.lag_free_head import LagFreeConfig, load_lag_free, save_lag_free
+from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.feature_model import FeatureModel
-from specpilot.controllers.fingerprint import PairFingerprint
-from specpilot.controllers.lag_free_checkpoint import LagFreeConfig, load_lag_free, save_lag_free
-from specpilot.controllers.lag_free_head import LagFreeHead
 from specpilot.controllers.length import RateOptimal, load_trained
-from specpilot.controllers.origin import Origin
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 
 PAIR = PairFingerprint("1" * 64, "2" * 64, "3" * 64)
@@ -42,7 +42,7 @@ CONFIG = ControllerConfig(
     target="org/target",
     draft="org/draft",
     fingerprint=PAIR,
-    warp=SamplingParams(0.7, None, 0.9),
+    sampling=SamplingParams(0.7, None, 0.9),
     w_acc=1.0,
     w_rej=6.0,
     mixing=0.15,
@@ -101,9 +101,11 @@ def test_save_and_load(tmp_path: Path, depth: int) -> None:
 
 
 def test_controllers_of_every_kind_load_from_a_path(saved: Path, tmp_path: Path) -> None:
-    origin = Origin("t", "d", PAIR, SamplingParams())
-    lag_free = save_lag_free(tmp_path / "l", LagFreeHead(8, 4), LagFreeConfig(8, 4, True, True, 0.5, 1, origin, ["0"]))
-    FeatureModel(0.0, 1.0, 1.0, 0.0, 0.5, origin, "0", {}).save(tmp_path / "f.json")
+    provenance = Provenance("t", "d", PAIR, SamplingParams())
+    lag_free = save_lag_free(
+        tmp_path / "l", LagFreeHead(8, 4), LagFreeConfig(8, 4, True, True, 0.5, 1, provenance, ["0"])
+    )
+    FeatureModel(0.0, 1.0, 1.0, 0.0, 0.5, provenance, "0", {}).save(tmp_path / "f.json")
     cpu, embedding, cost = torch.device("cpu"), torch.zeros(4, 8), CostModel.load(0.2)
     for path in (saved, lag_free, tmp_path / "f.json"):
         kinds = [type(load_trained(name, PAIR, cpu, embedding, cost=cost)) for name in (path, str(path))]
@@ -238,7 +240,7 @@ def test_weights_that_do_not_fit_the_config(saved: Path, change: dict[str, Any],
     ("change", "words"),
     [
         ({"type": "router"}, "type='router'"),
-        ({"schema_version": 2}, "schema_version=2.*upgrade"),
+        ({"schema_version": 3}, "schema_version=3.*upgrade"),
         ({"schema_version": "1"}, "schema_version=1"),
         ({"colour": "red"}, "unknown key 'colour'"),
         ({"hidden_size": "8"}, "hidden_size='8'"),
@@ -250,9 +252,9 @@ def test_weights_that_do_not_fit_the_config(saved: Path, change: dict[str, Any],
         ({"w_rej": 0}, "w_rej=0"),
         ({"mixing": 1.5}, r"mixing=1\.5"),
         ({"fingerprint": {"target": "1"}}, "fingerprint: key 'draft' is missing"),
-        ({"warp": {"temperature": -1, "top_k": None, "top_p": 1}}, "temperature=-1"),
-        ({"warp": {"temperature": "hot", "top_k": None, "top_p": 1}}, "temperature='hot': must be a number"),
-        ({"warp": [1]}, "warp: a JSON object"),
+        ({"sampling": {"temperature": -1, "top_k": None, "top_p": 1}}, "temperature=-1"),
+        ({"sampling": {"temperature": "hot", "top_k": None, "top_p": 1}}, "temperature='hot': must be a number"),
+        ({"sampling": [1]}, "sampling: a JSON object"),
         ({"calibration": 3}, "calibration=3"),
         ({"calibration": {"method": "platt", "scale": -1, "shift": 0}}, "scale=-1"),
     ],
@@ -283,7 +285,7 @@ def test_a_config_that_is_no_json_object(saved: Path, text: str) -> None:
 
 
 def test_check_pair_names_what_differs() -> None:
-    controller = Controller(CONFIG, make_head()).origin
+    controller = Controller(CONFIG, make_head()).provenance
     controller.check_pair(PAIR)
     for part in ("target", "draft", "tokenizer"):
         with pytest.raises(InputError, match=f"another {part} is given"):
@@ -293,12 +295,12 @@ def test_check_pair_names_what_differs() -> None:
 
 
 def test_check_warp_warns() -> None:
-    controller = Controller(CONFIG, make_head()).origin
+    controller = Controller(CONFIG, make_head()).provenance
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        controller.check_warp(SamplingParams(0.7, None, 0.9))
+        controller.check_sampling(SamplingParams(0.7, None, 0.9))
     with pytest.warns(UserWarning, match="stays exact"):
-        controller.check_warp(SamplingParams(1.0, None, 0.9))
+        controller.check_sampling(SamplingParams(1.0, None, 0.9))
 
 
 class FakeHub:

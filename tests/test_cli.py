@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from specpilot import cli
+from specpilot import main as cli
 from specpilot.controllers.errors import InputError
 from specpilot.parser import one_line
 
 
 def specpilot(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-    call = [sys.executable, "-m", "specpilot.cli", *words]
+    call = [sys.executable, "-m", "specpilot.main", *words]
     done = subprocess.run(call, input=stdin, capture_output=True, check=False, timeout=120)
     return subprocess.CompletedProcess(call, done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -35,7 +35,7 @@ def in_process(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_help_stays_light(words: list[str]) -> None:
     """Help within a second means: no torch. Import time is not measured, machines differ."""
     program = (
-        "import sys\nfrom specpilot import cli\n"
+        "import sys\nfrom specpilot import main as cli\n"
         f"try:\n    cli.main({words!r})\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
         "heavy = {'torch', 'transformers', 'pytorch_lightning', 'pyarrow', 'datasets', 'sklearn', 'numpy'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
@@ -243,7 +243,7 @@ def test_our_defects_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    shell = f"'{sys.executable}' -m specpilot.cli generate --help | true; echo ${{PIPESTATUS[0]}}"
+    shell = f"'{sys.executable}' -m specpilot.main generate --help | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
     assert done.stdout.strip() in {"0", "141"}  # 0 where the pipe took it all before the reader left

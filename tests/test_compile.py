@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from specpilot.cli import main
 from specpilot.infer.models import TextReader, language_model
+from specpilot.main import main
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.utils import fresh_cache

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot import cli
-from specpilot.bench.ablation import learned
+from specpilot import main as cli
+from specpilot.bench.studies.ablation import learned
 from specpilot.checkpoints import FOLDER
-from specpilot.controllers.acceptance_head import AcceptanceHead
-from specpilot.controllers.checkpoint import ControllerConfig, save_controller
-from specpilot.controllers.content import controller_digest, length_digest
-from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.checkpoints.acceptance_head import ControllerConfig, save_controller
+from specpilot.controllers.checkpoints.content import controller_digest, length_digest
+from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
+from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.feature_model import FeatureModel
-from specpilot.controllers.fingerprint import PairFingerprint
-from specpilot.controllers.origin import Origin
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.lock import lock_folder, locked
 from specpilot.data_gen.on_policy import make_on_policy_data
-from specpilot.data_gen.settings import OnPolicyData
+from specpilot.data_gen.settings import OnPolicyDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading import load_model, load_tokenizer
 
@@ -69,8 +69,8 @@ def test_a_controllers_digest_is_that_of_its_weights_and_configuration(train: Tr
     (Path(head) / "config.json").write_text(json.dumps(config | {"threshold": 0.5}))
     assert controller_digest(head) != first
     assert controller_digest("tiny-head") == controller_digest(FOLDER / "tiny-head")
-    origin = Origin("t", "d", PairFingerprint("a", "b", "c"), SamplingParams())
-    features = FeatureModel(0.0, 1.0, 1.0, 0.0, 0.5, origin, "0", {})
+    provenance = Provenance("t", "d", PairFingerprint("a", "b", "c"), SamplingParams())
+    features = FeatureModel(0.0, 1.0, 1.0, 0.0, 0.5, provenance, "0", {})
     features.save(tmp_path / "f.json")
     before = controller_digest(tmp_path / "f.json")
     replace(features, bias=1.0).save(tmp_path / "f.json")
@@ -91,7 +91,7 @@ def test_on_policy_data_of_another_controller_is_other_data(
 ) -> None:
     (tmp_path / "p.txt").write_text("one\ntwo\n")
     (tmp_path / "cost.json").write_text(json.dumps({"cost": CostModel(0.1, 1.0, 0.0).as_dict()}))
-    settings = OnPolicyData(
+    settings = OnPolicyDataOptions(
         *pair, str(tmp_path / "p.txt"), chat=False, max_new_tokens=6, length=train(0), cost=str(tmp_path / "cost.json"),
         device="cpu",
     )  # fmt: skip

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from specpilot import cli
-from specpilot.bench.cost import Cost
-from specpilot.bench.step_cost import DRAFTED, as_cost_model, bench_cost, fit_line, loop_runs, total_generations
-from specpilot.controllers.cost_model import CostModel
+from specpilot import main as cli
+from specpilot.bench.micro.cost import DRAFTED, as_cost_model, bench_cost, fit_line, loop_runs, total_generations
+from specpilot.bench.throughput import Cost
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
-    AcceptanceSource,
+    AcceptancePredictor,
     CumulativeConfidence,
     Fixed,
-    Judged,
     LengthController,
+    Prediction,
     RateOptimal,
     Step,
 )
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM, RaggedKVCache, Read
 from transformers import PreTrainedModel
@@ -90,12 +90,12 @@ def test_what_judging_takes_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPa
     decoder = timed_pair(clock)
     monkeypatch.setattr(time, "perf_counter", clock)
 
-    class Slow(AcceptanceSource):
-        late, mean = 0, 0.5
+    class Slow(AcceptancePredictor):
+        lag, mean = 0, 0.5
 
-        def judge(self, step: Step) -> Judged:
+        def predict(self, step: Step) -> Prediction:
             clock.now += 0.001
-            return Judged(0.6)
+            return Prediction(0.6)
 
     source = Slow()
     lengths: dict[str, LengthController] = {"slow": RateOptimal(source, CostModel(0.2, 1.0, 0.0))}

@@ -107,17 +107,17 @@ def test_several_samples_of_a_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    "warp", [SamplingParams(0.7, 8, 0.9), SamplingParams(1.3, None, 0.6), SamplingParams(2.0, 5, 1.0)]
+    "sampling", [SamplingParams(0.7, 8, 0.9), SamplingParams(1.3, None, 0.6), SamplingParams(2.0, 5, 1.0)]
 )
-def test_settings_mean_the_same(warp: SamplingParams) -> None:
-    """The law transformers samples from under the settings that are passed on is the warp's."""
-    processors = LogitsProcessorList([TemperatureLogitsWarper(warp.temperature)])
-    if warp.top_k is not None:
-        processors.append(TopKLogitsWarper(warp.top_k))
-    if warp.top_p < 1:
-        processors.append(TopPLogitsWarper(warp.top_p))
+def test_settings_mean_the_same(sampling: SamplingParams) -> None:
+    """The law transformers samples from under the settings that are passed on is the sampling's."""
+    processors = LogitsProcessorList([TemperatureLogitsWarper(sampling.temperature)])
+    if sampling.top_k is not None:
+        processors.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        processors.append(TopPLogitsWarper(sampling.top_p))
     logits = torch.randn(50, 64, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(torch.softmax(processors(IDS, logits), -1), warp(logits))
+    torch.testing.assert_close(torch.softmax(processors(IDS, logits), -1), sampling(logits))
 
 
 def test_the_global_seed_decides() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from specpilot.controllers.checkpoint import load_controller
+from specpilot.controllers.checkpoints.acceptance_head import load_controller
 from specpilot.controllers.errors import InputError
 from specpilot.demo import CONFIDENCE, FIXED, THRESHOLDS, run_demo
 

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot.controllers.cost_model import CostModel
-from specpilot.controllers.feature_model import FeatureModel
-from specpilot.controllers.fingerprint import PairFingerprint
-from specpilot.controllers.lag_free_head import LagFreeHead
+from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
+from specpilot.controllers.acceptance.ngram_index import NgramIndex
+from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
+from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.length import (
     AcceptanceLength,
-    FeatureSource,
-    LagFreeSource,
+    FeaturePredictor,
+    LagFreePredictor,
     LengthController,
     RateOptimal,
     Step,
 )
-from specpilot.controllers.lookup import Lookup
-from specpilot.controllers.origin import Origin
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.train.fitting import lightning_device
 from torch.overrides import TorchFunctionMode
@@ -49,18 +49,18 @@ class Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def source(device: str) -> LagFreeSource:
+def source(device: str) -> LagFreePredictor:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         head, embedding = LagFreeHead(HIDDEN, 4), torch.randn(VOCAB, HIDDEN)
         head.mean.copy_(torch.randn(7))
-    return LagFreeSource(head.to(device), embedding.to(device))
+    return LagFreePredictor(head.to(device), embedding.to(device))
 
 
 def steps(device: str, *, kind: str) -> list[Step]:
     """A round's tokens, drawn from few tokens, from all, or from a point mass."""
     generator = torch.Generator().manual_seed(1)
-    lookup, found = Lookup([*TEXT]), []
+    lookup, found = NgramIndex([*TEXT]), []
     for index in range(1, 6):
         logits = torch.randn(1, VOCAB, generator=generator)
         token = int(logits.argmax())
@@ -69,7 +69,7 @@ def steps(device: str, *, kind: str) -> list[Step]:
         found.append(
             Step(
                 index, token, float(q.max()), q.to(device), logits.to(device), hidden.to(device),
-                partial(lookup.recall, [token]),
+                partial(lookup.match, [token]),
             )
         )  # fmt: skip
     return found
@@ -92,7 +92,9 @@ def test_meta_tensors_catch_what_they_stand_for() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [lambda s: RateOptimal(s, CostModel(0.1, 1.0, 0.0)), lambda s: AcceptanceLength(s, 1)])
-def test_the_lag_free_head_is_read_once_a_token(make: Callable[[LagFreeSource], LengthController], kind: str) -> None:
+def test_the_lag_free_head_is_read_once_a_token(
+    make: Callable[[LagFreePredictor], LengthController], kind: str
+) -> None:
     controller = make(source("meta"))
     for again in range(2):  # what a token's embedding comes to is remembered
         assert controller.start_round()
@@ -107,36 +109,40 @@ def test_a_judgement_is_the_same_on_the_host_and_on_the_device(kind: str) -> Non
     host, device = source("cpu"), source("cpu")
     device.on_host = False
     for step in steps("cpu", kind=kind):
-        assert device.judge(step) == pytest.approx(host.judge(step), abs=1e-6)
+        assert device.predict(step) == pytest.approx(host.predict(step), abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_signals_are_the_same_on_the_host_and_on_the_device(kind: str) -> None:
-    from specpilot.controllers.said import said_tensor
+    from specpilot.controllers.acceptance.draft_signals import signals_tensor
 
     for step in steps("cpu", kind=kind):
         chosen = None if step.probability == 1.0 else torch.tensor(step.probability)
-        assert said_tensor(step.token, chosen, step.q, step.logits).tolist() == pytest.approx(step.says(), abs=1e-6)
+        assert signals_tensor(step.token, chosen, step.q, step.logits).tolist() == pytest.approx(
+            step.signals(), abs=1e-6
+        )
 
 
 def test_a_feature_controller_is_read_once_a_token() -> None:
-    origin = Origin("t", "d", PairFingerprint("a", "b", "c"), SamplingParams())
-    features = FeatureSource(FeatureModel(0.0, 1.0, 1.0, 0.1, 0.5, origin, "0", {}))
+    provenance = Provenance("t", "d", PairFingerprint("a", "b", "c"), SamplingParams())
+    features = FeaturePredictor(FeatureModel(0.0, 1.0, 1.0, 0.1, 0.5, provenance, "0", {}))
     for kind in KINDS:
         with Reads() as reads:
-            features.judge(steps("meta", kind=kind)[0])
+            features.predict(steps("meta", kind=kind)[0])
         assert reads.count == 1
 
 
 def test_a_trace_is_judged_where_the_head_is() -> None:
     """Its states are on the CPU, wherever the models are."""
     cpu = steps("cpu", kind="few")
-    said, recalled = [step.says() for step in cpu], [step.recall() for step in cpu]
+    said, ngram_match = [step.signals() for step in cpu], [step.match() for step in cpu]
     hidden, tokens = torch.cat([step.hidden for step in cpu]), [step.token for step in cpu]
-    chances = source("meta").chances(said, recalled, hidden, tokens)
+    chances = source("meta").chances(said, ngram_match, hidden, tokens)
     assert (chances.device.type, chances.shape) == ("meta", (5, 2))
-    judged = source("cpu").judge_all(said, recalled, hidden, tokens)
-    assert [one.kept for one in judged] == pytest.approx([source("cpu").judge(step).kept for step in cpu], abs=1e-6)
+    judged = source("cpu").judge_all(said, ngram_match, hidden, tokens)
+    assert [one.accept for one in judged] == pytest.approx(
+        [source("cpu").predict(step).accept for step in cpu], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot import cli
-from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot import main as cli
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import AcceptanceLength, Fixed, HeadSource, LengthController, Oracle, parse_rule
+from specpilot.controllers.length import AcceptanceLength, Fixed, HeadPredictor, LengthController, Oracle, parse_rule
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM, EncoderDecoder, TextReader, ancestors_of, language_model
@@ -143,12 +143,12 @@ def test_lists(options: dict[str, Any]) -> None:
 DEPTH = 3
 
 
-def target_law(target: CausalLM, prompt: list[int], warp: SamplingParams) -> dict[tuple[int, ...], float]:
+def target_law(target: CausalLM, prompt: list[int], sampling: SamplingParams) -> dict[tuple[int, ...], float]:
     """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens, by transformers alone."""
     result = {}
     with torch.inference_mode():
         after = {
-            text: warp(logits_after(target.model, prompt, [0, *text]))
+            text: sampling(logits_after(target.model, prompt, [0, *text]))
             for n in range(DEPTH)
             for text in itertools.product(range(target.vocab_size), repeat=n)
         }
@@ -162,11 +162,11 @@ def head() -> LengthController:
         torch.manual_seed(7)
         head = AcceptanceHead(8, depth=1).double()
     head.out.weight.data *= 4
-    return AcceptanceLength(HeadSource(head), 0.55)
+    return AcceptanceLength(HeadPredictor(head), 0.55)
 
 
 @pytest.mark.parametrize(
-    ("options", "warp"),
+    ("options", "sampling"),
     [
         ({"length": Fixed(2)}, SamplingParams(1.0, 2)),
         ({"length": Fixed(2), "verifier": "block"}, SamplingParams(0.7, None)),
@@ -175,20 +175,20 @@ def head() -> LengthController:
         ({"tree": (2, 2), "verifier": "mcss"}, SamplingParams(1.0, 2)),
     ],
 )
-def test_law(options: dict[str, Any], warp: SamplingParams) -> None:
+def test_law(options: dict[str, Any], sampling: SamplingParams) -> None:
     """Every outcome of the real loop, through real caches."""
     sizes = {"vocab": 3, "layers": 1, "hidden": 8}
     target, draft = make("t5", seed=7, **sizes).double(), make("t5", seed=1007, **sizes).double()
     decoder = SpeculativeDecoder(target, draft, **options)
 
     def play(chance: RandomSource) -> tuple[int, ...]:
-        generation, loop = rounds(decoder, [1, 0, 2], warp, 4, chance)
+        generation, loop = rounds(decoder, [1, 0, 2], sampling, 4, chance)
         for _ in loop:
             if len(generation.tokens) >= DEPTH:
                 break
         return tuple(generation.tokens[:DEPTH])
 
-    found, expected = law(play), target_law(decoder.target, [1, 0, 2], warp)
+    found, expected = law(play), target_law(decoder.target, [1, 0, 2], sampling)
     assert sum(found.values()) == pytest.approx(1, abs=1e-9)
     for text, probability in expected.items():
         assert found.get(text, 0.0) == pytest.approx(probability, abs=1e-9), text

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 from specpilot.checkpoints import FOLDER
-from specpilot.controllers.checkpoint import load_controller
-from specpilot.controllers.errors import InputError
-from specpilot.controllers.fingerprint import (
+from specpilot.controllers.checkpoints.acceptance_head import load_controller
+from specpilot.controllers.checkpoints.fingerprint import (
     PairFingerprint,
     config_fingerprint,
     model_fingerprint,
     tokenizer_fingerprint,
     weights_digest,
 )
+from specpilot.controllers.errors import InputError
 from specpilot.infer.loading import load_model, load_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from specpilot import cli
+from specpilot import main as cli
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation, Round, Stats
 

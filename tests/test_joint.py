@@ -42,13 +42,13 @@ def joint_pair(seed: int, verifier: str, beams: Beams, length: int, vocab: int =
     return SpeculativeDecoder(target, draft, verifier=verifier, beams=beams, length=Fixed(length))
 
 
-def table(reader: Remembering, warp: SamplingParams) -> Next:
+def table(reader: Remembering, sampling: SamplingParams) -> Next:
     """What follows each text, from the model's own forward over all of it."""
     known: dict[Text, list[float]] = {}
 
     def after(text: Text) -> list[float]:
         if text not in known:
-            known[text] = warp(reader.after(text)[0]).tolist()
+            known[text] = sampling(reader.after(text)[0]).tolist()
         return known[text]
 
     return after
@@ -109,7 +109,7 @@ def reference(p: Next, q: Next, width: int, length: int, tau: float, budget: int
 
 
 @pytest.mark.parametrize(
-    ("width", "length", "seed", "tau", "warp"),
+    ("width", "length", "seed", "tau", "sampling"),
     [
         (1, 2, 0, 0.0, SamplingParams(1.0, None)),
         (1, 2, 1, 0.5, SamplingParams(0.7, 3)),
@@ -119,10 +119,12 @@ def reference(p: Next, q: Next, width: int, length: int, tau: float, budget: int
         (3, 1, 5, 0.9, SamplingParams(0.7, None)),
     ],
 )
-def test_the_law_of_mtad_is_algorithm_1(width: int, length: int, seed: int, tau: float, warp: SamplingParams) -> None:
+def test_the_law_of_mtad_is_algorithm_1(
+    width: int, length: int, seed: int, tau: float, sampling: SamplingParams
+) -> None:
     decoder = joint_pair(seed, f"mtad:{tau}", Beams(width), length)
-    p, q = table(decoder.target, warp), table(decoder.drafts[0], warp)  # type: ignore[arg-type]
-    assert_same(decoder_law(decoder, warp, budget=4), reference(p, q, width, length, tau, 4))
+    p, q = table(decoder.target, sampling), table(decoder.drafts[0], sampling)  # type: ignore[arg-type]
+    assert_same(decoder_law(decoder, sampling, budget=4), reference(p, q, width, length, tau, 4))
 
 
 @pytest.mark.parametrize(("width", "length"), [(1, 3), (1, 2), (3, 1)])
@@ -130,20 +132,20 @@ def test_one_beam_or_one_token_of_the_target_is_sampling(width: int, length: int
     """MTJD with K = 1, or with a single beam, is drawing token by token (after Definition 3.1)."""
     target = model(4)
     decoder = SpeculativeDecoder(target, None, verifier="mtjd", beams=Beams(width), length=Fixed(length))
-    warp = SamplingParams(1.0, None)
-    assert_same(decoder_law(decoder, warp, budget=4), target_law(target, warp))
+    sampling = SamplingParams(1.0, None)
+    assert_same(decoder_law(decoder, sampling, budget=4), target_law(target, sampling))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> None:
-    warp, length = SamplingParams(1.0, None), 3
+    sampling, length = SamplingParams(1.0, None), 3
     drafter = model(seed, vocab=4)
-    q = table(drafter, warp)
+    q = table(drafter, sampling)
     for beams in (Beams(64, argmax=True), Beams(64)):
         reader, text = TextReader.begin(drafter, PROMPT[:-1])
         reader.read(text)
         draft = draft_beams(
-            reader, PROMPT[-1:], beams, length, warp, RandomSource(0), vocab_size=4, stop_tokens=frozenset()
+            reader, PROMPT[-1:], beams, length, sampling, RandomSource(0), vocab_size=4, stop_tokens=frozenset()
         )
         assert reader.cache.tokens[reader.text] == [*PROMPT, *draft.tokens[:-1]]
         joint = {
@@ -158,15 +160,15 @@ def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> Non
 @pytest.mark.parametrize("argmax", [False, True])
 def test_the_law_of_drawn_beams(argmax: bool) -> None:
     """W = 2 of two levels: the draft's law is eq. 2's; the heaviest two give one draft for certain."""
-    warp, drafter = SamplingParams(1.0, None), model(9)
-    q = table(drafter, warp)
+    sampling, drafter = SamplingParams(1.0, None), model(9)
+    q = table(drafter, sampling)
 
     def play(chance: RandomSource) -> Text:
         reader, text = TextReader.begin(drafter, PROMPT[:-1])
         reader.read(text)
         beams = Beams(2, argmax)
         return tuple(
-            draft_beams(reader, PROMPT[-1:], beams, 2, warp, chance, vocab_size=3, stop_tokens=frozenset()).tokens
+            draft_beams(reader, PROMPT[-1:], beams, 2, sampling, chance, vocab_size=3, stop_tokens=frozenset()).tokens
         )
 
     found = law(play)
@@ -208,14 +210,14 @@ def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
 
 def test_a_beam_that_has_ended_stays_as_it_is() -> None:
     """Token 2 ends a text: drafts end with it, are no longer than asked, and hold it nowhere else."""
-    warp, drafter = SamplingParams(1.0, None), model(2)
+    sampling, drafter = SamplingParams(1.0, None), model(2)
     lengths = set()
     for seed in range(40):
         reader, text = TextReader.begin(drafter, PROMPT[:-1])
         reader.read(text)
         beams = Beams(3, argmax=False)
         draft = draft_beams(
-            reader, PROMPT[-1:], beams, 4, warp, RandomSource(seed), vocab_size=3, stop_tokens=frozenset([2])
+            reader, PROMPT[-1:], beams, 4, sampling, RandomSource(seed), vocab_size=3, stop_tokens=frozenset([2])
         )
         assert 2 not in draft.tokens[:-1]
         assert len(draft.tokens) == 4 or draft.tokens[-1] == 2
@@ -255,12 +257,14 @@ def test_a_failing_prefix_is_passed_over() -> None:
     assert mtad(as_law(p), draft, RandomSource(0), tau=0.5).accepted == 2  # 0.4 fails, 0.4 · 3 passes
 
 
-def rounds_of(decoder: SpeculativeDecoder, warp: SamplingParams, count: int) -> Iterator[tuple[float, list[list[int]]]]:
+def rounds_of(
+    decoder: SpeculativeDecoder, sampling: SamplingParams, count: int
+) -> Iterator[tuple[float, list[list[int]]]]:
     """(probability, tokens of each round) of the loop's first rounds after the prefill's token."""
 
     def play(chance: RandomSource) -> list[list[int]]:
         budget = 1 + count * (decoder.length.k + 1)  # type: ignore[attr-defined]
-        generation, loop = rounds(decoder, START, warp, budget, chance)
+        generation, loop = rounds(decoder, START, sampling, budget, chance)
         for _ in loop:
             if len(generation.rounds) > count:
                 break
@@ -278,11 +282,11 @@ def log_likelihood(after: Next, tokens: list[int]) -> float:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_lemma_a1(seed: int, tau: float) -> None:
     """PPL_p / PPL_q ≤ τ^(-N/Γ) over N rounds (one) that give Γ tokens in expectation, every outcome counted."""
-    warp, count = SamplingParams(1.0, None), 1
+    sampling, count = SamplingParams(1.0, None), 1
     decoder = joint_pair(seed, f"mtad:{tau}", Beams(2), 2, vocab=2)
-    p, q = table(decoder.target, warp), table(decoder.drafts[0], warp)  # type: ignore[arg-type]
+    p, q = table(decoder.target, sampling), table(decoder.drafts[0], sampling)  # type: ignore[arg-type]
     tokens = big = small = 0.0
-    for probability, emitted in list(rounds_of(decoder, warp, count)):
+    for probability, emitted in list(rounds_of(decoder, sampling, count)):
         said = [token for r in emitted for token in r]
         tokens += probability * len(said)
         big += probability * log_likelihood(p, said)
@@ -294,16 +298,16 @@ def test_lemma_a1(seed: int, tau: float) -> None:
 @pytest.mark.parametrize(("tau", "size"), [(0.1, 0.02), (0.5, 0.02), (0.5, 0.2), (0.9, 0.002)])
 def test_theorem_3_6(tau: float, size: float) -> None:
     """Tokens a round ≥ |log τ| / U, as far as the draft's length lets it; U is the largest gap of the models' logs."""
-    warp, length = SamplingParams(1.0, None), 3
+    sampling, length = SamplingParams(1.0, None), 3
     target, draft = model(5, vocab=2), model(5, vocab=2)
     with torch.no_grad():
         for i, parameter in enumerate(draft.model.parameters()):
             parameter.add_(size * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(i)))
     decoder = SpeculativeDecoder(target, draft, verifier=f"mtad:{tau}", beams=Beams(2), length=Fixed(length))
-    p, q = table(target, warp), table(draft, warp)
+    p, q = table(target, sampling), table(draft, sampling)
     texts = [(*START, *more) for n in range(length + 2) for more in itertools.product(range(2), repeat=n)]
     gap = max(abs(math.log(a / b)) for text in texts for a, b in zip(p(text), q(text), strict=True))
-    mean = sum(probability * len(emitted[1]) for probability, emitted in list(rounds_of(decoder, warp, 1)))
+    mean = sum(probability * len(emitted[1]) for probability, emitted in list(rounds_of(decoder, sampling, 1)))
     assert mean >= min(length + 1, abs(math.log(tau)) / gap) - 1e-9
 
 

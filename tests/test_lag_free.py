@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from specpilot import cli
-from specpilot.controllers.cost_model import CostModel
+from specpilot import main as cli
+from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, copied_embeddings
+from specpilot.controllers.acceptance.ngram_index import NgramIndex, nothing
+from specpilot.controllers.checkpoints.lag_free_head import LagFreeConfig, load_lag_free, save_lag_free
+from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.lag_free_checkpoint import LagFreeConfig, load_lag_free, save_lag_free
-from specpilot.controllers.lag_free_head import LagFreeHead, copied_embeddings
-from specpilot.controllers.length import Judged, LagFreeSource, LengthController, RateOptimal, Step, load_trained
-from specpilot.controllers.lookup import Lookup, nothing
-from specpilot.controllers.origin import Origin
+from specpilot.controllers.length import LagFreePredictor, LengthController, Prediction, RateOptimal, Step, load_trained
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
-from specpilot.data_gen.settings import OnPolicyData
+from specpilot.data_gen.settings import OnPolicyDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import sample_seed
 from specpilot.train.lag_free import train_lag_free
-from specpilot.train.lag_free_data import read_moments, read_texts
-from specpilot.train.settings import LagFreeTraining
+from specpilot.train.lag_free_data import read_examples, read_texts
+from specpilot.train.settings import LagFreeTrainingOptions
 
 from .tiny import save_pair
 
@@ -32,11 +32,11 @@ PROMPTS = "one two\nthree\nfour five six\nseven\neight nine\nten\neleven twelve\
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, OnPolicyData, Path]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, OnPolicyDataOptions, Path]:
     folder = tmp_path_factory.mktemp("lag-free")
     target, draft = save_pair(folder)
     (folder / "p.txt").write_text(PROMPTS)
-    settings = OnPolicyData(
+    settings = OnPolicyDataOptions(
         target, draft, str(folder / "p.txt"), chat=False, max_new_tokens=24, batch_size=3, shard_size=3, length="5"
     )
     return folder, settings, make_on_policy_data(settings, folder / "rounds")
@@ -45,20 +45,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, OnPolicyData, 
 class Watching(LengthController):
     """Drafts on and writes down what a source says of every step."""
 
-    def __init__(self, source: LagFreeSource) -> None:
+    def __init__(self, source: LagFreePredictor) -> None:
         self.source = source
-        self.rounds: list[list[Judged]] = []
+        self.rounds: list[list[Prediction]] = []
 
     def start_round(self) -> bool:
         self.rounds.append([])
         return True
 
     def observe(self, step: Step) -> bool:
-        self.rounds[-1].append(self.source.judge(step))
+        self.rounds[-1].append(self.source.predict(step))
         return step.index < 5
 
 
-def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyData, Path]) -> None:
+def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     _, settings, folder = data
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
     rows = read_rounds(folder)
@@ -78,7 +78,7 @@ def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyData, Path]) 
             assert tokens[:accepted] == row.x[start : start + accepted]
 
 
-def test_what_comes_after_is_known_within_a_draft_alone(data: tuple[Path, OnPolicyData, Path]) -> None:
+def test_what_comes_after_is_known_within_a_draft_alone(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     _, _, folder = data
     for row, text in zip(read_rounds(folder), read_texts(folder), strict=True):
         place = 0
@@ -92,7 +92,7 @@ def test_what_comes_after_is_known_within_a_draft_alone(data: tuple[Path, OnPoli
         assert place == len(text.places)
 
 
-def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolicyData, Path]) -> None:
+def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     """Train/serve parity on real traces, to 1e-5, of both outputs."""
     _, settings, folder = data
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
@@ -102,13 +102,13 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
     embedding = draft.model.get_output_embeddings().weight
     head.mean.copy_(torch.linspace(-1, 1, 7))
     head.scale.copy_(torch.linspace(0.5, 2, 7))
-    source = LagFreeSource(head, embedding)
+    source = LagFreePredictor(head, embedding)
     texts = read_texts(folder)
-    moments = read_moments(draft.model, texts, SamplingParams(), decoder.target.vocab_size)
+    examples = read_examples(draft.model, texts, SamplingParams(), decoder.target.vocab_size)
     with torch.no_grad():
-        copied = copied_embeddings(embedding, moments.copies)
-        trained = torch.sigmoid(head(moments.evidence, moments.hidden, embedding[moments.tokens], copied)).tolist()
-    assert (moments.copies >= 0).any()  # texts do repeat themselves
+        copied = copied_embeddings(embedding, examples.copies)
+        trained = torch.sigmoid(head(examples.evidence, examples.hidden, embedding[examples.tokens], copied)).tolist()
+    assert (examples.copies >= 0).any()  # texts do repeat themselves
     served: list[list[float]] = []
     for place, text in enumerate(texts):
         watching = Watching(source)
@@ -118,7 +118,9 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
         for round, judged in zip(drafted, watching.rounds, strict=True):
             verified = len(round.drafted[: round.accepted + 1])
             missing = verified - len(judged)  # the round's last token is not judged where budget or cap ends it
-            served += [[one.kept, one.then or 0.0] for one in judged[:verified]] + [[-1.0, -1.0]] * max(0, missing)
+            served += [[one.accept, one.next_accept or 0.0] for one in judged[:verified]] + [[-1.0, -1.0]] * max(
+                0, missing
+            )
     assert len(served) == len(trained) > 100
     compared = [(s, t) for s, t in zip(served, trained, strict=True) if s[0] >= 0]
     assert len(compared) > 100
@@ -126,7 +128,7 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
         assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_a_killed_run_leaves_the_same_bytes(data: tuple[Path, OnPolicyData, Path], tmp_path: Path) -> None:
+def test_a_killed_run_leaves_the_same_bytes(data: tuple[Path, OnPolicyDataOptions, Path], tmp_path: Path) -> None:
     _, settings, whole = data
 
     class Killed(Exception):
@@ -148,24 +150,26 @@ def test_a_killed_run_leaves_the_same_bytes(data: tuple[Path, OnPolicyData, Path
         assert file.read_bytes() == (tmp_path / "d" / file.name).read_bytes()
 
 
-def test_train_load_and_decode(data: tuple[Path, OnPolicyData, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_load_and_decode(
+    data: tuple[Path, OnPolicyDataOptions, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, settings, rounds = data
     words = ["data", "acceptance", "--target", settings.target, "--draft", settings.draft, "--no-chat"]
     assert (
         cli.main([*words, "--prompts", settings.prompts, "--max-new-tokens", "24", "--output", str(folder / "a")]) == 0
     )
-    training = LagFreeTraining(
+    training = LagFreeTrainingOptions(
         [str(folder / "a"), str(rounds)], epochs=3, batch_size=32, width=8, validation_fraction=0.4
     )
     metrics = train_lag_free(training, folder / "head")
     _, config = load_lag_free(folder / "head")
-    assert config.foresees
+    assert config.predicts_next
     assert config.metrics["simulated_speedup"] == metrics["simulated_speedup"] > 0
     decoder = SpeculativeDecoder.from_pretrained(
         settings.target, settings.draft, length=str(folder / "head"), cost=CostModel(0.1, 1.0, 0.0)
     )
     assert isinstance(decoder.length, RateOptimal)
-    assert isinstance(decoder.length.source, LagFreeSource)
+    assert isinstance(decoder.length.source, LagFreePredictor)
     plain = SpeculativeDecoder.from_pretrained(settings.target)
     for seed in range(3):
         ours = decoder.generate("one two", temperature=0.0, seed=seed, max_new_tokens=16).tokens
@@ -179,20 +183,22 @@ def test_train_load_and_decode(data: tuple[Path, OnPolicyData, Path], capsys: py
         train_lag_free(training, folder / "head")
 
 
-def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path, OnPolicyData, Path]) -> None:
+def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     folder, _, _ = data
-    train_lag_free(LagFreeTraining([str(folder / "a")], epochs=1, width=8, validation_fraction=0.4), folder / "head-a")
+    train_lag_free(
+        LagFreeTrainingOptions([str(folder / "a")], epochs=1, width=8, validation_fraction=0.4), folder / "head-a"
+    )
     _, config = load_lag_free(folder / "head-a")
-    assert not config.foresees
+    assert not config.predicts_next
     source = load_trained(
-        str(folder / "head-a"), config.origin.fingerprint, torch.device("cpu"),
+        str(folder / "head-a"), config.provenance.fingerprint, torch.device("cpu"),
         torch.randn(64, config.hidden_size), cost=CostModel(0.1, 1.0, 0.0),
     ).source  # type: ignore[attr-defined]  # fmt: skip
     step = Step(1, 0, 0.5, torch.tensor([0.5, 0.5]), torch.zeros(2), torch.randn(config.hidden_size), nothing)
-    assert source.judge(step).then is None
+    assert source.predict(step).next_accept is None
 
 
-def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyData, Path]) -> None:
+def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     _, settings, _ = data
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft)
     torch.manual_seed(0)
@@ -200,7 +206,7 @@ def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyData,
     head.inner.weight.data[:, 3:7] *= 20  # what the text says decides
     embedding = decoder.drafts[0].model.get_output_embeddings().weight
     decoder.config = replace(
-        decoder.config, length=RateOptimal(LagFreeSource(head, embedding), CostModel(0.1, 1.0, 0.0))
+        decoder.config, length=RateOptimal(LagFreePredictor(head, embedding), CostModel(0.1, 1.0, 0.0))
     )
     prompts = ["one two one two one", "three four", "five five five five six"]
     together = decoder.generate(prompts, seed=3, max_new_tokens=40)
@@ -213,27 +219,27 @@ def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyData,
 
 def test_one_judgement_is_that_of_many() -> None:
     torch.manual_seed(0)
-    source = LagFreeSource(LagFreeHead(8, 4), torch.randn(10, 8))
+    source = LagFreePredictor(LagFreeHead(8, 4), torch.randn(10, 8))
     q = torch.tensor([0.6, 0.3, 0.1])
-    lookup = Lookup([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 12, 5, 12, 5])  # 12: a token that the draft does not have
+    lookup = NgramIndex([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 12, 5, 12, 5])  # 12: a token that the draft does not have
     steps = [
-        Step(1, token, float(q[0]), q, q.log(), torch.randn(1, 8), partial(lookup.recall, [token]))
+        Step(1, token, float(q[0]), q, q.log(), torch.randn(1, 8), partial(lookup.match, [token]))
         for token in range(10)
     ]
-    recalled = [step.recall() for step in steps]
-    assert {one.agrees for one in recalled} == {0, 1}
+    ngram_match = [step.match() for step in steps]
+    assert {one.agrees for one in ngram_match} == {0, 1}
     hidden = torch.cat([step.hidden for step in steps])
-    many = source.judge_all([step.says() for step in steps], recalled, hidden, [*range(10)])
+    many = source.judge_all([step.signals() for step in steps], ngram_match, hidden, [*range(10)])
     for step, judged in zip(steps, many, strict=True):
         for _ in range(2):  # the second time from memory
-            assert source.judge(step) == pytest.approx(judged, abs=1e-6)
+            assert source.predict(step) == pytest.approx(judged, abs=1e-6)
 
 
 def test_bad_checkpoints(tmp_path: Path) -> None:
-    from specpilot.controllers.fingerprint import PairFingerprint
+    from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 
-    origin = Origin("t", "d", PairFingerprint("a", "b", "c"), SamplingParams())
-    config = LagFreeConfig(8, 4, True, True, 0.5, 10, origin, ["0" * 64])
+    provenance = Provenance("t", "d", PairFingerprint("a", "b", "c"), SamplingParams())
+    config = LagFreeConfig(8, 4, True, True, 0.5, 10, provenance, ["0" * 64])
     with pytest.raises(InputError, match="sizes"):
         save_lag_free(tmp_path / "h", LagFreeHead(8, 5), config)
     save_lag_free(tmp_path / "h", LagFreeHead(8, 4), config)
@@ -243,8 +249,8 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
     for change, words in (
         ({"width": 10**9}, "width=1000000000"),
         ({"width": "x"}, "wrong type"),
-        ({"schema_version": 3}, "upgrade specpilot"),
-        ({"schema_version": 1}, "train the head again"),
+        ({"schema_version": 4}, "upgrade specpilot"),
+        ({"schema_version": 1}, "train it again"),
         ({"mean": 2.0}, "mean=2.0"),
         ({"weights_sha256": "0"}, "truncated or changed"),
         ({"extra": 1}, "unknown key 'extra'"),

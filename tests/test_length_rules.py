@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.acceptance.ngram_index import nothing
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
     MAX_DRAFT,
@@ -16,20 +17,19 @@ from specpilot.controllers.length import (
     CumulativeConfidence,
     Entropy,
     Fallback,
-    HeadSource,
+    HeadPredictor,
     Heuristic,
     Step,
 )
-from specpilot.controllers.lookup import nothing
 from specpilot.controllers.sampling import SamplingParams
 
 probabilities = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6)
 
 
-def step(weights: list[float], token: int = 0, index: int = 1, warp: SamplingParams | None = None) -> Step:
+def step(weights: list[float], token: int = 0, index: int = 1, sampling: SamplingParams | None = None) -> Step:
     """A token drawn from a draft whose unwarped distribution is proportional to ``weights``."""
     logits = torch.tensor(weights, dtype=torch.float64).log()
-    q = (warp or SamplingParams(1.0, None))(logits)
+    q = (sampling or SamplingParams(1.0, None))(logits)
     return Step(index, token, float(q[token]), q, logits, torch.empty(0), nothing)
 
 
@@ -47,7 +47,7 @@ def test_confidence_and_entropy(weights: list[float], threshold: float) -> None:
 
 def test_greedy_judges_by_the_unwarped_distribution() -> None:
     """The warped one is a point mass: it is always certain."""
-    greedy = step([3.0, 1.0], warp=SamplingParams(0.0, None))
+    greedy = step([3.0, 1.0], sampling=SamplingParams(0.0, None))
     assert greedy.probability == 1
     assert greedy.confidence() == pytest.approx(0.75)
     assert greedy.entropy() == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
@@ -57,7 +57,10 @@ def test_greedy_judges_by_the_unwarped_distribution() -> None:
 def test_fallback_asks_for_the_most_probable_token() -> None:
     unsure, sure = [1.0, 1.0, 1.0], [1.0, 8.0, 1.0]
     assert [Fallback(0.6).observe(step(w)) for w in (unsure, sure)] == [False, True]
-    assert [Fallback(0.6).observe(step(w, token=1, warp=SamplingParams(0.0))) for w in (unsure, sure)] == [False, True]
+    assert [Fallback(0.6).observe(step(w, token=1, sampling=SamplingParams(0.0))) for w in (unsure, sure)] == [
+        False,
+        True,
+    ]
     assert not Fallback(0.0).observe(step(sure, index=10))
 
 
@@ -106,6 +109,6 @@ def test_the_head_says_while_serving_what_its_module_says(depth: int, dtype: tor
         torch.manual_seed(depth)
         head = AcceptanceHead(16, depth).to(dtype)
         states = torch.randn(20, 16) * torch.logspace(-2, 4, 20)[:, None]
-    rule = HeadSource(head)
+    rule = HeadPredictor(head)
     for state in states:
         assert rule.probability(state) == pytest.approx(float(head.probability(state)), rel=1e-4, abs=1e-30)

@@ -10,16 +10,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.acceptance_head import AcceptanceHead
-from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.length import (
     AcceptanceLength,
     CumulativeConfidence,
     Fixed,
-    HeadSource,
+    HeadPredictor,
     LengthController,
     RateOptimal,
 )
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
@@ -77,7 +77,7 @@ class Remembering(CausalLM):
         return self.known[prefix]
 
 
-def target_law(target: CausalLM, warp: SamplingParams) -> dict[tuple[int, ...], float]:
+def target_law(target: CausalLM, sampling: SamplingParams) -> dict[tuple[int, ...], float]:
     """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens."""
     result = {}
     for tokens in itertools.product(range(target.vocab_size), repeat=DEPTH):
@@ -85,17 +85,17 @@ def target_law(target: CausalLM, warp: SamplingParams) -> dict[tuple[int, ...], 
         for i in range(DEPTH):
             reader, prompt = TextReader.begin(target, PROMPT)
             logits, _ = reader.read([*prompt, *tokens[:i]], keep=1)
-            probability *= float(warp(logits[-1])[tokens[i]])
+            probability *= float(sampling(logits[-1])[tokens[i]])
         if probability > 0:
             result[tokens] = probability
     return result
 
 
-def decoder_law(decoder: SpeculativeDecoder, warp: SamplingParams, budget: int) -> dict[tuple[int, ...], float]:
+def decoder_law(decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int) -> dict[tuple[int, ...], float]:
     """The law of the first DEPTH tokens of the decoder's own loop."""
 
     def play(chance: RandomSource) -> tuple[int, ...]:
-        generation, loop = rounds(decoder, PROMPT, warp, budget, chance)
+        generation, loop = rounds(decoder, PROMPT, sampling, budget, chance)
         for _ in loop:
             if len(generation.tokens) >= DEPTH:
                 break
@@ -126,8 +126,8 @@ def lengths(name: str, seed: int) -> LengthController:
     with torch.no_grad():
         head.out.weight *= 4  # opinions strong enough to stop at some prefixes and go on at others
     if name == "rate-optimal":  # dear enough that some rounds draft nothing
-        return RateOptimal(HeadSource(head, mean=0.7), CostModel(0.5, 1.0, 0.05))
-    return AcceptanceLength(HeadSource(head), 0.55)
+        return RateOptimal(HeadPredictor(head, mean=0.7), CostModel(0.5, 1.0, 0.05))
+    return AcceptanceLength(HeadPredictor(head), 0.55)
 
 
 def assert_same(found: dict[tuple[int, ...], float], expected: dict[tuple[int, ...], float]) -> None:
@@ -136,39 +136,44 @@ def assert_same(found: dict[tuple[int, ...], float], expected: dict[tuple[int, .
         assert found.get(tokens, 0.0) == pytest.approx(expected.get(tokens, 0.0), abs=1e-9), tokens
 
 
-WARPS = [SamplingParams(1.0, None), SamplingParams(0.7, 2), SamplingParams(1.5, None, 0.8), SamplingParams(0.0, None)]
+SAMPLINGS = [
+    SamplingParams(1.0, None),
+    SamplingParams(0.7, 2),
+    SamplingParams(1.5, None, 0.8),
+    SamplingParams(0.0, None),
+]
 
 
 @pytest.mark.parametrize("length", ["fixed-2", "confidence", "head", "rate-optimal"])
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 500), vocab=st.integers(3, 4), warp=st.sampled_from(WARPS))
-def test_law_of_three_tokens(length: str, seed: int, vocab: int, warp: SamplingParams) -> None:
+@given(seed=st.integers(0, 500), vocab=st.integers(3, 4), sampling=st.sampled_from(SAMPLINGS))
+def test_law_of_three_tokens(length: str, seed: int, vocab: int, sampling: SamplingParams) -> None:
     decoder = pair(vocab, vocab, seed, remember=True)
     decoder.config = replace(decoder.config, length=lengths(length, seed))
-    assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
+    assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
 
 
 def test_law_with_long_drafts_and_vocabulary_of_five() -> None:
     decoder = pair(5, 5, seed=3, remember=True)
     decoder.config = replace(decoder.config, length=lengths("fixed-3", 3))
-    warp = SamplingParams(1.0, 3)
-    assert_same(decoder_law(decoder, warp, budget=5), target_law(decoder.target, warp))
+    sampling = SamplingParams(1.0, 3)
+    assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
 
 
 @pytest.mark.parametrize("draft_vocab", [3, 6])
 def test_law_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
     decoder = pair(4, draft_vocab, seed=5, remember=True)
     decoder.config = replace(decoder.config, length=Fixed(2))
-    warp = SamplingParams(1.0, None)
-    assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
+    sampling = SamplingParams(1.0, None)
+    assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
 
 
 @pytest.mark.parametrize("length", ["fixed-2", "head"])
 def test_law_through_the_real_kv_cache(length: str) -> None:
     decoder = pair(3, 3, seed=7, remember=False)
     decoder.config = replace(decoder.config, length=lengths(length, 7))
-    warp = SamplingParams(1.0, 2)
-    assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
+    sampling = SamplingParams(1.0, 2)
+    assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
 
 
 def distribution(size: int) -> st.SearchStrategy[list[float]]:
@@ -268,25 +273,26 @@ def test_tree_verification_emits_the_target_law(
 
 @pytest.mark.parametrize("name", list(SELECTIONS))
 @pytest.mark.parametrize(
-    ("tree", "warp"), [((2, 1), SamplingParams(0.7, 2)), ((2, 2), SamplingParams(0.0)), (None, SamplingParams(1.0, 2))]
+    ("tree", "sampling"),
+    [((2, 1), SamplingParams(0.7, 2)), ((2, 2), SamplingParams(0.0)), (None, SamplingParams(1.0, 2))],
 )
-def test_law_of_tree_drafts(name: str, tree: tuple[int, ...] | None, warp: SamplingParams) -> None:
+def test_law_of_tree_drafts(name: str, tree: tuple[int, ...] | None, sampling: SamplingParams) -> None:
     """The decoder's own loop, through caches in which a tree's path has closed up."""
     decoder = pair(3, 3, seed=11, remember=True)
     length = None if tree else Fixed(2)
     decoder = SpeculativeDecoder(decoder.target, decoder.drafts, verifier=name, tree=tree, length=length)
-    assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
+    assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
 
 
 @pytest.mark.parametrize(
-    ("tree", "warp"),
+    ("tree", "sampling"),
     [((1, 1), SamplingParams(0.7, 2)), ((2,), SamplingParams(1.0, None)), ((1, 1), SamplingParams(0.0))],
 )
-def test_law_of_trees_of_two_drafts(tree: tuple[int, ...], warp: SamplingParams) -> None:
+def test_law_of_trees_of_two_drafts(tree: tuple[int, ...], sampling: SamplingParams) -> None:
     one, other = pair(3, 3, seed=17, remember=False), pair(3, 3, seed=18, remember=False)
     models = [Remembering(one.drafts[0].model), Remembering(other.drafts[0].model)]
     decoder = SpeculativeDecoder(Remembering(one.target.model), models, verifier="spec-infer", tree=tree)
-    assert_same(decoder_law(decoder, warp, budget=4), target_law(decoder.target, warp))
+    assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

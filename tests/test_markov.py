@@ -10,20 +10,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.bench.markov import (
-    Choice,
-    MarkovText,
-    Nodes,
-    Payoff,
-    fixed,
-    one_step,
-    stationary,
-    threshold,
+from specpilot.bench.studies.stopping import ACCEPTANCE, TRANSITION, at_its_price, bench_stopping, costs
+from specpilot.controllers.acceptance.ngram_index import nothing
+from specpilot.controllers.length import (
+    MAX_DRAFT,
+    AcceptancePredictor,
+    Fixed,
+    LengthController,
+    Prediction,
+    RateOptimal,
+    Step,
 )
-from specpilot.bench.stopping import ACCEPTANCE, TRANSITION, at_its_price, bench_stopping, costs
-from specpilot.controllers.cost_model import CostModel
-from specpilot.controllers.length import MAX_DRAFT, AcceptanceSource, Fixed, Judged, LengthController, RateOptimal, Step
-from specpilot.controllers.lookup import nothing
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.simulate.markov import Choice, MarkovText, Nodes, Payoff, fixed, one_step, stationary, threshold
 
 cost_models = st.builds(CostModel, st.floats(0.01, 1.5), st.floats(0.5, 2.0), st.floats(0.0, 0.2))
 
@@ -92,13 +91,13 @@ def test_within_one_per_cent_of_the_optimum() -> None:
     assert all(row["best_threshold"] >= row["threshold_tuned_elsewhere"] for row in rows)
 
 
-class Seen(AcceptanceSource):
+class Seen(AcceptancePredictor):
     """Knows the class of the token in hand, which is the token itself."""
 
     late, mean = 0, 0.7
 
-    def judge(self, step: Step) -> Judged:
-        return Judged(ACCEPTANCE[step.token])
+    def predict(self, step: Step) -> Prediction:
+        return Prediction(ACCEPTANCE[step.token])
 
 
 def simulate(rule: LengthController, cost: CostModel, rounds: int) -> float:

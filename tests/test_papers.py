@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specpilot import cli
-from specpilot.bench.papers.contender import AUTOREGRESSIVE, Contender
-from specpilot.bench.papers.lab import Lab, Runs, Studies
+from specpilot import main as cli
+from specpilot.bench.papers.decoder_spec import AUTOREGRESSIVE, DecoderSpec
 from specpilot.bench.papers.records import Record, Records, digest
 from specpilot.bench.papers.report import Row, Table
+from specpilot.bench.papers.runner import Runner, Runs, Studies
 from specpilot.bench.papers.search import best
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .tiny import byte_tokenizer, make, save_pair
 
 PROMPTS = [[1, 2, 3], [4, 5], [6]]
-FIXED, JOINT = Contender(length="2"), Contender("mtad:0.3", "2", beams=3)
+FIXED, JOINT = DecoderSpec(length="2"), DecoderSpec("mtad:0.3", "2", beams=3)
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,9 @@ def pair() -> SpeculativeDecoder:
     return SpeculativeDecoder(make(vocab=257), make(vocab=257, layers=1, seed=1), byte_tokenizer())
 
 
-def lab(pair: SpeculativeDecoder, folder: Path, **more: Any) -> Lab:
+def lab(pair: SpeculativeDecoder, folder: Path, **more: Any) -> Runner:
     studies = Studies(dict, dict)  # nothing here trains
-    return Lab(pair, PROMPTS, PROMPTS[:2], {"max_new_tokens": 8, "top_k": 10}, folder, studies, **more)
+    return Runner(pair, PROMPTS, PROMPTS[:2], {"max_new_tokens": 8, "top_k": 10}, folder, studies, **more)
 
 
 def test_a_run_goes_on_where_it_stopped(pair: SpeculativeDecoder, tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_a_run_goes_on_where_it_stopped(pair: SpeculativeDecoder, tmp_path: Path
     )
     assert len(again) == sum(expected) == 9 - kept
     whole = lab(pair, tmp_path / "whole").measure([AUTOREGRESSIVE, FIXED, JOINT])
-    for contender, found in runs.items():
-        assert [r.tokens for r in found.records] == [r.tokens for r in whole[contender].records]
-        assert found.perplexity == whole[contender].perplexity
+    for spec, found in runs.items():
+        assert [r.tokens for r in found.records] == [r.tokens for r in whole[spec].records]
+        assert found.perplexity == whole[spec].perplexity
     assert runs[AUTOREGRESSIVE].tokens_per_forward["value"] == 1
     assert runs[AUTOREGRESSIVE].tokens_per_round == 1
     assert runs[JOINT].ratio(runs[AUTOREGRESSIVE], "target_forwards")["value"] >= 1
@@ -92,12 +92,12 @@ def test_torn_files_of_every_length(tmp_path: Path) -> None:
         assert Records(folder, {"a": 1}).known == {record.prompt: record}
 
 
-def runs(contender: Contender, log_p: float, forwards: int) -> Runs:
-    return Runs(contender, [Record(str(i), [1] * 10, forwards, 0, 0, 0, 0, 1.0, log_p - i, None) for i in range(8)])
+def runs(spec: DecoderSpec, log_p: float, forwards: int) -> Runs:
+    return Runs(spec, [Record(str(i), [1] * 10, forwards, 0, 0, 0, 0, 1.0, log_p - i, None) for i in range(8)])
 
 
 def test_the_fastest_of_those_that_cannot_be_told_from_the_best() -> None:
-    a, b, c = (Contender(f"mtad:{tau}", "2", beams=2) for tau in (0.1, 0.5, 0.9))
+    a, b, c = (DecoderSpec(f"mtad:{tau}", "2", beams=2) for tau in (0.1, 0.5, 0.9))
     assert best({a: runs(a, -30, 2), b: runs(b, -9, 5), c: runs(c, -9, 4)}) == c  # a is fastest, and clearly worse
     assert best({a: runs(a, -9, 2), b: runs(b, -9, 5)}) == a
 
@@ -111,7 +111,9 @@ def test_no_lossy_row_without_its_perplexity() -> None:
 
 
 def test_which_contenders_are_lossy() -> None:
-    lossy = [c.lossy for c in (FIXED, JOINT, Contender("mcss"), Contender("bild:2"), Contender("mtjd", drafts=False))]
+    lossy = [
+        c.lossy for c in (FIXED, JOINT, DecoderSpec("mcss"), DecoderSpec("bild:2"), DecoderSpec("mtjd", drafts=False))
+    ]
     assert lossy == [False, True, False, True, True]
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from specpilot.checkpoints import FOLDER
-from specpilot.controllers.acceptance_head import AcceptanceHead
-from specpilot.controllers.checkpoint import load_controller
-from specpilot.controllers.feature_model import FeatureModel
-from specpilot.controllers.length import AcceptanceSource, FeatureSource, LengthController, Step
-from specpilot.controllers.length.trained import head_source
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.checkpoints.acceptance_head import load_controller
+from specpilot.controllers.length import AcceptancePredictor, FeaturePredictor, LengthController, Step
+from specpilot.controllers.length.trained import head_predictor
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import Row
 from specpilot.data_gen.prompts import load_prompts
@@ -24,23 +24,23 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
-from specpilot.train.acceptance_data import AcceptanceData, draft_features
+from specpilot.train.acceptance_data import AcceptanceDataModule, draft_features
 from specpilot.train.calibration import apply, logistic_chances
 from specpilot.train.positions import read_positions
-from specpilot.train.settings import AcceptanceTraining
+from specpilot.train.settings import AcceptanceTrainingOptions
 
-from .test_rate_optimal import ORIGIN
+from .test_rate_optimal import PROVENANCE
 
 TOLERANCE = 1e-5
-LONGEST = 6
-WARP = SamplingParams(1.0, 50)
+MAX_TOKENS = 6
+SAMPLING = SamplingParams(1.0, 50)
 CONTROLLER = load_controller(FOLDER / "tiny-head")
 
 
 class Watched(LengthController):
     """Asks a source at every token, and drafts on whatever it says."""
 
-    def __init__(self, source: AcceptanceSource) -> None:
+    def __init__(self, source: AcceptancePredictor) -> None:
         self.source = source
         self.texts: list[list[list[float]]] = []  # of all rows of a batch, which are copies of this one
 
@@ -53,9 +53,9 @@ class Watched(LengthController):
         return True
 
     def observe(self, step: Step) -> bool:
-        if step.index > self.source.late:
-            self.said[-1].append(self.source.judge(step).kept)
-        return step.index < LONGEST
+        if step.index > self.source.lag:
+            self.said[-1].append(self.source.predict(step).accept)
+        return step.index < MAX_TOKENS
 
 
 class Served(NamedTuple):
@@ -66,11 +66,11 @@ class Served(NamedTuple):
     chances: list[float]
 
 
-def serve(decoder: SpeculativeDecoder, source: AcceptanceSource, batched: bool) -> list[Served]:
+def serve(decoder: SpeculativeDecoder, source: AcceptancePredictor, batched: bool) -> list[Served]:
     watched = Watched(source)
     rows = load_prompts("builtin", split="test", limit=5)
     prompts: list[list[int]] = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
-    sampling = {"length": watched, "max_new_tokens": 32, "temperature": WARP.temperature, "top_k": WARP.top_k}
+    sampling = {"length": watched, "max_new_tokens": 32, "temperature": SAMPLING.temperature, "top_k": SAMPLING.top_k}
     generations: list[Generation] = (
         decoder.generate(prompts, **sampling)  # type: ignore[call-overload]
         if batched
@@ -102,10 +102,10 @@ def decoder() -> SpeculativeDecoder:
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batched: bool) -> None:
-    source = head_source(CONTROLLER, torch.device("cpu"), undone=True)
+    source = head_predictor(CONTROLLER, torch.device("cpu"), undone=True)
     served = serve(decoder, source, batched)
     (draft,) = decoder.drafts
-    data = AcceptanceData(as_rows(served), AcceptanceTraining("", mixing=0.0, validation_fraction=0.5))
+    data = AcceptanceDataModule(as_rows(served), AcceptanceTrainingOptions("", mixing=0.0, validation_fraction=0.5))
     head: AcceptanceHead = CONTROLLER.head
     for start in range(0, len(served), 16):
         some = range(start, min(start + 16, len(served)))
@@ -117,7 +117,7 @@ def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batch
             assert len(chances) >= count - 2
             expected = expected[count:]
 
-    positions = read_positions(draft, as_rows(served), WARP)
+    positions = read_positions(draft, as_rows(served), SAMPLING)
     calibrated = iter(apply(source.calibration, head(positions.hidden).double().numpy()))
     for one in served:
         of_round = [next(calibrated) for _ in one.drafted]
@@ -126,10 +126,10 @@ def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batch
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_feature_model_serves_what_it_was_fitted_to(decoder: SpeculativeDecoder, batched: bool) -> None:
-    model = FeatureModel(0.3, 0.7, -0.9, -0.4, 0.6, ORIGIN, "0" * 64, {})
-    served = serve(decoder, FeatureSource(model), batched)
+    model = FeatureModel(0.3, 0.7, -0.9, -0.4, 0.6, PROVENANCE, "0" * 64, {})
+    served = serve(decoder, FeaturePredictor(model), batched)
     (draft,) = decoder.drafts
-    positions = read_positions(draft, as_rows(served), WARP)
+    positions = read_positions(draft, as_rows(served), SAMPLING)
     coefficients = np.array([model.confidence, model.doubt, model.entropy])
     expected = iter(logistic_chances(positions.features, coefficients, model.bias).tolist())
     for one in served:

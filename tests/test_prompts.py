@@ -75,13 +75,13 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not UTF-8"):
         load_prompts(str(tmp_path / "bad.txt"))
-    with pytest.raises(InputError, match="the built-in bank has train, validation, test"):
+    with pytest.raises(InputError, match="the built-in prompts have train, validation, test"):
         load_prompts("builtin", split="dev")
     with pytest.raises(InputError, match="limit=0"):
         load_prompts("builtin", limit=0)
 
 
-def test_splits_of_the_bank_do_not_meet() -> None:
+def test_splits_of_the_built_in_prompts_do_not_meet() -> None:
     splits = [{p.prompt for p in load_prompts("builtin", split=s)} for s in ("train", "validation", "test")]
     assert all(len(s) >= 200 for s in splits)
     assert len(set.union(*splits)) == sum(map(len, splits)) >= 2000

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specpilot import cli
-from specpilot.bench import questions
-from specpilot.bench.questions import judge
+from specpilot import main as cli
+from specpilot.bench.workloads import questions
+from specpilot.bench.workloads.questions import judge
 from specpilot.controllers.errors import InputError
 from specpilot.data_gen.tasks import Question, load_questions
 from transformers import AutoTokenizer

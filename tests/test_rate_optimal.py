@@ -13,26 +13,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.calibration import Sigmoid
-from specpilot.controllers.checkpoint import load_controller
-from specpilot.controllers.cost_model import CostModel
+from specpilot.controllers.acceptance.calibration import Sigmoid
+from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.acceptance.ngram_index import nothing
+from specpilot.controllers.checkpoints.acceptance_head import load_controller
+from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
+from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.feature_model import FeatureModel
-from specpilot.controllers.fingerprint import PairFingerprint
 from specpilot.controllers.length import (
     MAX_DRAFT,
     AcceptanceLength,
-    AcceptanceSource,
-    FeatureSource,
-    HeadSource,
-    Judged,
+    AcceptancePredictor,
+    FeaturePredictor,
+    HeadPredictor,
+    Prediction,
     RateOptimal,
     Step,
 )
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.rate import LoggedRound, RunningRatio, optimal_rate, rate_at, steady_rate
 from specpilot.controllers.length.rate_optimal import PRIOR, PROBE, ROUNDS, TOKENS
-from specpilot.controllers.lookup import nothing
-from specpilot.controllers.origin import Origin
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.lengths import load_length
@@ -44,14 +44,14 @@ CHEAP, FAIR, DEAR = (CostModel(t_draft, 1.0, 0.02) for t_draft in (0.01, 0.2, 2.
 costs = st.builds(CostModel, st.floats(0.001, 2.0), st.floats(0.1, 5.0), st.floats(0.0, 0.5))
 
 
-class Told(AcceptanceSource):
+class Told(AcceptancePredictor):
     """A source that is told the answers: token i of a round is kept with chance ``chances[i]``."""
 
-    def __init__(self, chances: list[float], mean: float = 0.6, late: int = 0) -> None:
-        self.chances, self.mean, self.late = chances, mean, late
+    def __init__(self, chances: list[float], mean: float = 0.6, lag: int = 0) -> None:
+        self.chances, self.mean, self.lag = chances, mean, lag
 
-    def judge(self, step: Step) -> Judged:
-        return Judged(self.chances[step.index - 1 - self.late])
+    def predict(self, step: Step) -> Prediction:
+        return Prediction(self.chances[step.index - 1 - self.lag])
 
 
 def step(index: int, q: list[float] | None = None) -> Step:
@@ -106,7 +106,7 @@ def test_a_running_ratio_forgets() -> None:
     assert ratio.value == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("lag", [0, 1])
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     cost=costs,
@@ -115,18 +115,18 @@ def test_a_running_ratio_forgets() -> None:
     before=st.lists(st.integers(0, 3), max_size=8),
 )
 def test_drafting_goes_on_while_it_pays(
-    late: int, cost: CostModel, chances: list[float], mean: float, before: list[int]
+    lag: int, cost: CostModel, chances: list[float], mean: float, before: list[int]
 ) -> None:
     """Against the formula, written out: tokens not judged yet count with the means of what came before."""
-    rule = RateOptimal(Told(chances, mean, late), cost)
+    rule = RateOptimal(Told(chances, mean, lag), cost)
     for accepted in before:
         rule.end_round(3, accepted)
     first, later, price = rule.first.value, rule.later.value, rule.rate.value * cost.per_token
     gains = [first]
-    if late:
+    if lag:
         gains.append(first * later)
     while len(gains) < MAX_DRAFT:
-        gains.append(math.prod(chances[: len(gains) - late]) * later ** (1 + late))
+        gains.append(math.prod(chances[: len(gains) - lag]) * later ** (1 + lag))
     if any(gain == pytest.approx(price) for gain in gains):
         return
     assert drafted(rule) == next((k for k, gain in enumerate(gains) if gain < price), MAX_DRAFT)
@@ -202,8 +202,8 @@ class Forgetful:
 
 def test_same_seed_same_drafts_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = make(), make(layers=1)
-    model = FeatureModel(2.0, 0.5, 0.0, 0.0, 0.9, ORIGIN, "0" * 64, {})
-    decoder = SpeculativeDecoder(target, draft, length=RateOptimal(FeatureSource(model), CHEAP))
+    model = FeatureModel(2.0, 0.5, 0.0, 0.0, 0.9, PROVENANCE, "0" * 64, {})
+    decoder = SpeculativeDecoder(target, draft, length=RateOptimal(FeaturePredictor(model), CHEAP))
     first = decoder.generate([1, 2, 3], max_new_tokens=60, seed=1)
     decoder.generate([9, 9], max_new_tokens=60, seed=2)
     monkeypatch.setattr("time.perf_counter", Forgetful())
@@ -213,20 +213,20 @@ def test_same_seed_same_drafts_whatever_the_clock_says(monkeypatch: pytest.Monke
     assert len({len(r.drafted) for r in first.rounds[1:]}) > 2
 
 
-ORIGIN = Origin("tiny", "tiny-draft", PairFingerprint("1" * 64, "2" * 64, "3" * 64), SamplingParams(1.0, 50))
+PROVENANCE = Provenance("tiny", "tiny-draft", PairFingerprint("1" * 64, "2" * 64, "3" * 64), SamplingParams(1.0, 50))
 
 
 def test_features_are_the_draft_s_own_words(tmp_path: Path) -> None:
-    model = FeatureModel(0.3, 0.7, -1.1, -0.4, 0.6, ORIGIN, "0" * 64, {"auroc": 0.7})
+    model = FeatureModel(0.3, 0.7, -1.1, -0.4, 0.6, PROVENANCE, "0" * 64, {"auroc": 0.7})
     model.save(tmp_path / "f.json")
     assert FeatureModel.load(tmp_path / "f.json") == model
     q = [0.5, 0.3, 0.2]
     entropy = -sum(x * math.log(x) for x in q)
     logit = 0.3 + 0.7 * math.log(0.5) - 1.1 * math.log(0.5) - 0.4 * entropy
-    assert FeatureSource(model).judge(step(1, q)).kept == pytest.approx(1 / (1 + math.exp(-logit)))
-    assert FeatureSource(model).judge(step(1, [1.0])).kept < 1  # a certain draft is finite doubt
+    assert FeaturePredictor(model).predict(step(1, q)).accept == pytest.approx(1 / (1 + math.exp(-logit)))
+    assert FeaturePredictor(model).predict(step(1, [1.0])).accept < 1  # a certain draft is finite doubt
     with pytest.warns(UserWarning, match="stays exact"):
-        FeatureSource(model).check_warp(SamplingParams(0.5))
+        FeaturePredictor(model).check_sampling(SamplingParams(0.5))
 
 
 def edited(file: Path, **changes: Any) -> str:
@@ -240,18 +240,18 @@ def test_controllers_by_name(tmp_path: Path) -> None:
     pair = target, draft, tokenizer
     head = load_length("tiny-head", *pair, cost=FAIR)
     assert isinstance(head, RateOptimal)
-    assert isinstance(head.source, HeadSource)
+    assert isinstance(head.source, HeadPredictor)
     shipped = load_controller(Path(__file__).parent.parent / "checkpoints" / "tiny-head")
     assert head.source.mean == shipped.config.metrics["mean_acceptance"]
     assert head.source.calibration == Sigmoid(1.0, math.log(6.0), "weights")  # it is the rejections that weigh six
     plain = load_length("tiny-head", *pair)
     assert isinstance(plain, AcceptanceLength)
-    assert isinstance(plain.source, HeadSource)
+    assert isinstance(plain.source, HeadPredictor)
     assert plain.source.calibration == Sigmoid()
 
     file = tmp_path / "features.json"
-    origin = replace(ORIGIN, fingerprint=PairFingerprint.of(*pair))
-    FeatureModel(0.3, 0.7, 1.1, -0.4, 0.6, origin, "0" * 64, {}).save(file)
+    provenance = replace(PROVENANCE, fingerprint=PairFingerprint.of(*pair))
+    FeatureModel(0.3, 0.7, 1.1, -0.4, 0.6, provenance, "0" * 64, {}).save(file)
     assert isinstance(load_length(str(file), *pair, cost=FAIR), RateOptimal)
     assert isinstance(load_length(str(file), *pair, threshold=0.5), AcceptanceLength)
     with pytest.raises(InputError, match="has no threshold of its own"):
@@ -264,9 +264,9 @@ def test_controllers_by_name(tmp_path: Path) -> None:
         load_length(str(file), target, load_causal_lm("tiny-draft-math"), tokenizer, cost=FAIR)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        head.check_warp(SamplingParams(1.0, 50))
+        head.check_sampling(SamplingParams(1.0, 50))
     with pytest.warns(UserWarning, match="stays exact"):
-        head.check_warp(SamplingParams(0.0))
+        head.check_sampling(SamplingParams(0.0))
     with pytest.raises(InputError, match="cost: tells a trained controller when to stop"):
         SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", cost=FAIR)
 
@@ -275,16 +275,16 @@ def test_controllers_by_name(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"type": "router"}, "type 'router'"),
-        ({"schema_version": 2}, "format 2"),
+        ({"schema_version": 3}, "format 3"),
         ({"bias": "x"}, "no feature controller"),
         ({"doubt": math.nan}, "doubt=nan: must be a finite number"),
         ({"mean": 1.5}, r"mean=1.5: must be in \[0, 1\]"),
-        ({"origin": {}}, "no feature controller"),
+        ({"provenance": {}}, "no feature controller"),
     ],
 )
 def test_files_that_are_no_feature_controller(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     file = tmp_path / "f.json"
-    FeatureModel(0.3, 0.7, 1.1, -0.4, 0.6, ORIGIN, "0" * 64, {}).save(file)
+    FeatureModel(0.3, 0.7, 1.1, -0.4, 0.6, PROVENANCE, "0" * 64, {}).save(file)
     with pytest.raises(InputError, match=words) as error:
         FeatureModel.load(edited(file, **changes))
     assert "\n" not in str(error.value)
@@ -293,16 +293,16 @@ def test_files_that_are_no_feature_controller(tmp_path: Path, changes: dict[str,
         FeatureModel.load(file)
 
 
-class Foreseeing(AcceptanceSource):
+class Foreseeing(AcceptancePredictor):
     """Every token is kept with chance 0.9, and says of the next what it is told."""
 
-    late, mean = 0, 0.9
+    lag, mean = 0, 0.9
 
     def __init__(self, then: list[float]) -> None:
         self.then = then
 
-    def judge(self, step: Step) -> Judged:
-        return Judged(0.9, self.then[step.index - 1])
+    def predict(self, step: Step) -> Prediction:
+        return Prediction(0.9, self.then[step.index - 1])
 
 
 @pytest.mark.parametrize("hard", [1, 2, 5])

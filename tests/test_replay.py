@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from specpilot.controllers.acceptance.ngram_index import NgramIndex, nothing
 from specpilot.controllers.length import (
     CumulativeConfidence,
     Fixed,
@@ -14,14 +15,13 @@ from specpilot.controllers.length import (
     LengthController,
     Step,
 )
-from specpilot.controllers.lookup import Lookup, nothing
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.replay import replay
-from specpilot.data_gen.trace import END, Trace, trace
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.models import CausalLM, TextReader
 from specpilot.infer.random_source import RandomSource
+from specpilot.simulate.replay import replay
+from specpilot.simulate.trace import END, Trace, trace
 
 from .enumeration import law, rounds
 from .test_lossless import pair
@@ -46,21 +46,21 @@ class Looking(LengthController):
         return (self.mood + told * 7.0) % 1.0 < 0.6
 
 
-def decoded(decoder: SpeculativeDecoder, warp: SamplingParams, budget: int, chance: RandomSource) -> Counters:
-    generation, loop = rounds(decoder, PROMPT, warp, budget, chance)
+def decoded(decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int, chance: RandomSource) -> Counters:
+    generation, loop = rounds(decoder, PROMPT, sampling, budget, chance)
     for _ in loop:
         pass
     return _counters(generation.stats)
 
 
-def replayed(decoder: SpeculativeDecoder, warp: SamplingParams, budget: int, chance: RandomSource) -> Counters:
+def replayed(decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int, chance: RandomSource) -> Counters:
     text: list[int] = []
     while len(text) < budget and not (text and text[-1] in decoder.stop_tokens):
         reader, prompt = TextReader.begin(decoder.target, PROMPT)
         logits, _ = reader.read([*prompt, *text], keep=1)
-        text.append(TokenDistribution.from_logits(warp, logits).sample(0, chance))
+        text.append(TokenDistribution.from_logits(sampling, logits).sample(0, chance))
     traced = trace(
-        decoder.target, decoder.drafts[0], PROMPT, text, budget, warp, chance, frozenset(decoder.stop_tokens)
+        decoder.target, decoder.drafts[0], PROMPT, text, budget, sampling, chance, frozenset(decoder.stop_tokens)
     )
     return _counters(replay(traced, decoder.length, frozenset(decoder.stop_tokens)))
 
@@ -74,18 +74,20 @@ RULES = [lambda: Fixed(2), lambda: CumulativeConfidence(0.5), lambda: Heuristic(
 
 
 @pytest.mark.parametrize(
-    "warp", [SamplingParams(1.0, 2), SamplingParams(0.0), SamplingParams(0.7, None)], ids=["top-2", "greedy", "whole"]
+    "sampling",
+    [SamplingParams(1.0, 2), SamplingParams(0.0), SamplingParams(0.7, None)],
+    ids=["top-2", "greedy", "whole"],
 )
 @pytest.mark.parametrize("make_rule", RULES)
-def test_replaying_has_the_law_of_decoding(make_rule: Callable[[], LengthController], warp: SamplingParams) -> None:
+def test_replaying_has_the_law_of_decoding(make_rule: Callable[[], LengthController], sampling: SamplingParams) -> None:
     decoder = pair(3, 3, 4, remember=True)
     decoder.config = replace(decoder.config, length=make_rule())
     decoder.stop_tokens = frozenset([1])
-    budget = 5 if warp.top_k is not None else 4
-    found = law(lambda chance: replayed(decoder, warp, budget, chance))
-    expected = law(lambda chance: decoded(decoder, warp, budget, chance))
+    budget = 5 if sampling.top_k is not None else 4
+    found = law(lambda chance: replayed(decoder, sampling, budget, chance))
+    expected = law(lambda chance: decoded(decoder, sampling, budget, chance))
     assert found.keys() == expected.keys()
-    if warp.temperature > 0:
+    if sampling.temperature > 0:
         assert any(forwards < generated for generated, forwards, *_ in found)  # a draft was kept
     for counters, probability in expected.items():
         assert found[counters] == pytest.approx(probability, abs=1e-9)
@@ -115,7 +117,7 @@ def test_what_is_traced_off_the_text_is_what_the_models_say_there() -> None:
         assert found.accept[node] == pytest.approx(min(1.0, p / q))
         assert torch.allclose(found.states[node].double(), hidden[0], atol=1e-6)
         step = Step(1, token, q, laws[1].probabilities, logits, hidden, nothing)
-        assert found.recalled[node] == Lookup([*prefix]).recall([token])
+        assert found.ngram_matches[node] == NgramIndex([*prefix]).match([token])
         assert found.said[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
         prefix.append(token)
         node = found.after[node]

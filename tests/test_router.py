@@ -34,7 +34,7 @@ ARMS = (
 )
 CONFIG = RouterConfig(
     hidden_size=8, width=16, arms=ARMS, target="big", target_fingerprint="t" * 64, tokenizer_fingerprint="k" * 64,
-    warp=SamplingParams(0.8, 20, 0.95), reward="rouge", alpha=0.5, cost="parameters", dataset_fingerprint="d" * 64,
+    sampling=SamplingParams(0.8, 20, 0.95), reward="rouge", alpha=0.5, cost="parameters", dataset_fingerprint="d" * 64,
     metrics={"expected_reward": 0.5},
 )  # fmt: skip
 
@@ -136,13 +136,13 @@ def test_a_router_comes_back_as_it_was(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"type": "acceptance-head"}, "type='acceptance-head': no router"),
-        ({"schema_version": 2}, "upgrade"),
+        ({"schema_version": 3}, "upgrade"),
         ({"colour": 1}, "unknown key 'colour'"),
         ({"alpha": 2}, "alpha=2"),
         ({"arms": []}, "none: a router chooses between two or more"),
         ({"arms": [{"kind": "draft"}]}, r"arms\[0\]: key 'fingerprint' is missing"),
         ({"width": 10**9}, "width=1000000000"),
-        ({"warp": {"temperature": "hot", "top_k": 1, "top_p": 1}}, "temperature='hot': must be a number"),
+        ({"sampling": {"temperature": "hot", "top_k": 1, "top_p": 1}}, "temperature='hot': must be a number"),
     ],
 )
 def test_a_damaged_config_is_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:

@@ -16,22 +16,22 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.overlap import overlap
 from specpilot.data_gen.rollout import roll_out
-from specpilot.data_gen.router import RouterGenerator, make_router_data
+from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, router_manifest
-from specpilot.data_gen.settings import RouterData
+from specpilot.data_gen.settings import RouterDataOptions
 from specpilot.infer.models import CausalLM
 
 from .tiny import byte_tokenizer, make, save_pair
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> RouterData:
+def base(tmp_path_factory: pytest.TempPathFactory) -> RouterDataOptions:
     folder = tmp_path_factory.mktemp("pair")
     target, draft = save_pair(folder)
     prompts = folder / "prompts.jsonl"
     lines = [{"prompt": f"prompt {i} {'word ' * (i % 5)}", "domain": "ab"[i % 2]} for i in range(12)]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return RouterData(
+    return RouterDataOptions(
         target, (draft, "exit:1", "autoregressive"), str(prompts), chat=False, max_new_tokens=8, batch_size=5,
         shard_size=4, top_k=20, seed=3,
     )  # fmt: skip
@@ -47,8 +47,8 @@ def greedy(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool
     return bool((logits.argmax(-1) == torch.tensor(tokens)).all())
 
 
-def test_rows_are_what_they_say(base: RouterData, tmp_path: Path) -> None:
-    generator = RouterGenerator(base)
+def test_rows_are_what_they_say(base: RouterDataOptions, tmp_path: Path) -> None:
+    generator = RouterDatasetBuilder(base)
     data = read_router_dataset(make_router_data(base, tmp_path / "data"))
     assert [row.prompt_id for row in data.rows] == [item.id for item in generator.items]
     assert [row.domain for row in data.rows] == ["a", "b"] * 6
@@ -64,15 +64,15 @@ def test_rows_are_what_they_say(base: RouterData, tmp_path: Path) -> None:
         text, start = torch.tensor([row.prompt_ids + row.sampled]), len(row.prompt_ids) - 1
         for arm, model in enumerate(models):
             assert greedy(model, row.prompt_ids, row.outputs[arm])
-            p, q = (generator.warp(m(input_ids=text).logits[0, start:-1]) for m in (target, model))
+            p, q = (generator.sampling(m(input_ids=text).logits[0, start:-1]) for m in (target, model))
             expected = torch.minimum(p, q).sum(-1)
             torch.testing.assert_close(torch.tensor(row.overlap[arm]), expected, rtol=1e-3, atol=1e-4)
         assert row.overlap[2] == []
         assert row.rouge == pytest.approx([generator.alignment(row.greedy, tokens) for tokens in row.outputs])
 
 
-def test_alignment_is_rouge_l(base: RouterData) -> None:
-    generator = RouterGenerator(base)
+def test_alignment_is_rouge_l(base: RouterDataOptions) -> None:
+    generator = RouterDatasetBuilder(base)
     encode = generator.tokenizer.encode
     assert generator.alignment(encode("the cat sat on"), encode("the dog sat on it")) == pytest.approx(
         2 / 3
@@ -81,18 +81,18 @@ def test_alignment_is_rouge_l(base: RouterData) -> None:
     assert generator.alignment(encode("a b"), encode("c")) == 0.0
 
 
-@pytest.mark.parametrize("warp", [SamplingParams(1.0, 20), SamplingParams(1.0, None), SamplingParams(0.0)])
+@pytest.mark.parametrize("sampling", [SamplingParams(1.0, 20), SamplingParams(1.0, None), SamplingParams(0.0)])
 @pytest.mark.parametrize("draft_vocab", [50, 64, 70])
-def test_overlap_of_rows_padded_apart(warp: SamplingParams, draft_vocab: int) -> None:
+def test_overlap_of_rows_padded_apart(sampling: SamplingParams, draft_vocab: int) -> None:
     """Whether or not the rollouts keep their distributions, and whichever model has more rows."""
     target, draft = CausalLM(make("llama")), CausalLM(make("gpt2", vocab=draft_vocab))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(50, (n,), generator=generator).tolist() for n in (3, 9, 4)]
     uniforms = torch.rand(3, 6, generator=generator)
-    rows = roll_out(target, prompts, list(uniforms), warp, frozenset(range(50, 64)), batch_size=3)
+    rows = roll_out(target, prompts, list(uniforms), sampling, frozenset(range(50, 64)), batch_size=3)
     rows = [replace(row, tokens=row.tokens) for row in rows]
-    found = overlap(target, draft, prompts, rows, warp)
-    again = overlap(target, draft, prompts, [replace(r, likely=None, probabilities=None) for r in rows], warp)
+    found = overlap(target, draft, prompts, rows, sampling)
+    again = overlap(target, draft, prompts, [replace(r, likely=None, probabilities=None) for r in rows], sampling)
     for one, other, row in zip(found, again, rows, strict=True):
         assert len(one) == len(row.tokens)
         assert one == pytest.approx(other, abs=1e-4)
@@ -106,7 +106,7 @@ def test_encoder_decoders(tmp_path: Path) -> None:
         tokenizer.save_pretrained(tmp_path / name)
     (tmp_path / "prompts.txt").write_text("first words\nsecond\n")
     names = [str(tmp_path / name) for name in ("target", "one", "two")]
-    settings = RouterData(
+    settings = RouterDataOptions(
         names[0], (names[1], names[2], "autoregressive"), str(tmp_path / "prompts.txt"), chat=False, max_new_tokens=6
     )
     data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
@@ -120,12 +120,12 @@ def test_encoder_decoders(tmp_path: Path) -> None:
         assert [len(shares) for shares in row.overlap] == [len(row.sampled), len(row.sampled), 0]
 
 
-def run(settings: RouterData, output: Path) -> None:
+def run(settings: RouterDataOptions, output: Path) -> None:
     torch.set_num_threads(1)
     make_router_data(settings, output)
 
 
-def test_killed_is_the_same_in_the_end(base: RouterData, tmp_path: Path) -> None:
+def test_killed_is_the_same_in_the_end(base: RouterDataOptions, tmp_path: Path) -> None:
     settings = replace(base, max_new_tokens=24, shard_size=1)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["specpilot.data_gen.router"])
@@ -152,7 +152,7 @@ def test_killed_is_the_same_in_the_end(base: RouterData, tmp_path: Path) -> None
     assert len(read_router_dataset(tmp_path / "killed").rows) == 12
 
 
-def test_what_cannot_be_made_or_read(base: RouterData, tmp_path: Path) -> None:
+def test_what_cannot_be_made_or_read(base: RouterDataOptions, tmp_path: Path) -> None:
     draft = base.arms[0]
     with pytest.raises(InputError, match="a router chooses between two or more"):
         replace(base, arms=(draft,))

@@ -14,18 +14,18 @@ import pytest
 import torch
 import yaml
 from specpilot.controllers.arms import Arm
-from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.errors import InputError
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.router import load_router
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.rewards import parameter_costs, rewards, round_tokens, time_costs
 from specpilot.data_gen.router_dataset import RouterDataset, RouterRow, RouterWriter, Times
 from specpilot.train.export import export
 from specpilot.train.router import fit_policy, train_router
-from specpilot.train.router_data import Batch, RouterData, Table, table_of
+from specpilot.train.router_data import Batch, RouterDataModule, Table, table_of
 from specpilot.train.router_metrics import choice_table, router_metrics
 from specpilot.train.router_module import RouterModule, new_policy, policy_loss
-from specpilot.train.settings import RouterTraining
+from specpilot.train.settings import RouterTrainingOptions
 
 ARMS = (
     Arm("draft", "one", "a" * 64, parameters=700_000),
@@ -54,7 +54,7 @@ def write(folder: Path, rows: list[RouterRow]) -> Path:
     identity = {
         "kind": "router", "schema_version": 1, "target": "some/target", "arms": [arm.as_dict() for arm in ARMS],
         "fingerprint": {"target": "t" * 64, "tokenizer": "k" * 64}, "hidden_size": 6,
-        "warp": SamplingParams(0.8, 20, 0.95).as_dict(), "seed": 0,
+        "sampling": SamplingParams(0.8, 20, 0.95).as_dict(), "seed": 0,
     }  # fmt: skip
     with RouterWriter(folder, identity) as writer:
         writer.write(rows)
@@ -68,9 +68,9 @@ def dataset(rows: list[RouterRow]) -> RouterDataset:
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> RouterTraining:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> RouterTrainingOptions:
     data = write(tmp_path_factory.mktemp("router") / "data", make_rows(200))
-    return RouterTraining(
+    return RouterTrainingOptions(
         str(data), width=32, epochs=4, batch_size=16, checkpoint_every=2, log_every=1, threads=1, device="cpu"
     )
 
@@ -79,10 +79,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> RouterTraining:
 
 
 def test_defaults_are_the_papers() -> None:
-    d = RouterTraining("d")
+    d = RouterTrainingOptions("d")
     assert (d.lr, d.weight_decay, d.batch_size, d.epochs, d.width) == (1e-3, 1e-2, 64, 3, 512)
     assert (d.reward, d.gradient, d.baseline, d.entropy, d.cost) == ("rouge", "sampled", "none", 0.0, "parameters")
-    module = RouterModule(new_policy(6, 3, 8, 0), d, RouterData(table_of(dataset(make_rows(40)), d), d), [])
+    module = RouterModule(new_policy(6, 3, 8, 0), d, RouterDataModule(table_of(dataset(make_rows(40)), d), d), [])
     group = module.configure_optimizers().param_groups[0]
     assert (group["betas"], group["eps"], group["lr"], group["weight_decay"]) == ((0.9, 0.99), 1e-8, 1e-3, 1e-2)
 
@@ -90,10 +90,10 @@ def test_defaults_are_the_papers() -> None:
 @pytest.mark.parametrize("name", ["router", "router-tiny"])
 def test_shipped_configs_name_every_setting(name: str) -> None:
     values = yaml.safe_load(files("specpilot.train.configs").joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
-    assert list(values) == [field.name for field in fields(RouterTraining)]
-    config = RouterTraining(**values)
+    assert list(values) == [field.name for field in fields(RouterTrainingOptions)]
+    config = RouterTrainingOptions(**values)
     if name == "router":
-        assert config == RouterTraining(values["data"], device="cpu")
+        assert config == RouterTrainingOptions(values["data"], device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_shipped_configs_name_every_setting(name: str) -> None:
 )  # fmt: skip
 def test_bad_settings_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"^{next(iter(wrong))}=.*: \w[^\n]*$"):
-        RouterTraining("d", **wrong)
+        RouterTrainingOptions("d", **wrong)
 
 
 def test_costs_by_hand() -> None:
@@ -152,13 +152,13 @@ def test_a_reward_that_is_no_number_is_named() -> None:
     rows = make_rows(40)
     rows[7] = replace(rows[7], rouge=[0.5, math.nan, 0.5])
     with pytest.raises(InputError, match=r"^prompt 'p7', arm 'two': the reward is nan"):
-        table_of(dataset(rows), RouterTraining("d"))
+        table_of(dataset(rows), RouterTrainingOptions("d"))
     rows[7] = replace(rows[7], rouge=[0.5, 0.5, 0.5], overlap=[[0.5], [], []])
     with pytest.raises(InputError, match=r"^prompt 'p7', arm 'two': the reward is nan"):
-        table_of(dataset(rows), RouterTraining("d", reward="throughput"))
+        table_of(dataset(rows), RouterTrainingOptions("d", reward="throughput"))
     table = Table(torch.ones(3, 2), torch.tensor([[1.0, 0.0], [math.inf, 0], [0, 0]]), "aaa", ["x", "y", "z"])
     with pytest.raises(InputError, match=r"^prompt 'y', arm '0': the reward is inf"):
-        RouterData(table, RouterTraining("d"))
+        RouterDataModule(table, RouterTrainingOptions("d"))
 
 
 # Gradients
@@ -210,7 +210,7 @@ def test_metrics_by_hand() -> None:
     "options",
     [{}, {"gradient": "exact"}, {"baseline": "batch", "standardize": True}, {"reward": "throughput", "entropy": 0.01}],
 )
-def test_it_learns_which_draft_is_good_where(settings: RouterTraining, options: dict[str, Any]) -> None:
+def test_it_learns_which_draft_is_good_where(settings: RouterTrainingOptions, options: dict[str, Any]) -> None:
     config = replace(settings, epochs=20, lr=1e-2, alpha=1.0, **options)
     table = table_of(dataset(make_rows(200)), config)
     policy = fit_policy(table, config)
@@ -221,7 +221,7 @@ def test_it_learns_which_draft_is_good_where(settings: RouterTraining, options: 
     assert metrics["regret"] < 0.01 < metrics["oracle"] - metrics["best_single"]
 
 
-def test_run_resume_export(settings: RouterTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_resume_export(settings: RouterTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train_router(settings, output=tmp_path / "whole")
     assert {"regret", "entropy", "expected_reward", "selection_accuracy"} <= whole.metrics.keys()
     assert (tmp_path / "whole" / "choices.png").stat().st_size > 1000
@@ -247,13 +247,13 @@ def test_run_resume_export(settings: RouterTraining, tmp_path: Path, monkeypatch
 
     loaded = load_router(export(tmp_path / "resumed", tmp_path / "router"))
     assert loaded.config.arms == ARMS
-    assert loaded.config.warp == SamplingParams(0.8, 20, 0.95)
+    assert loaded.config.sampling == SamplingParams(0.8, 20, 0.95)
     assert loaded.config.metrics["regret"] == whole.metrics["regret"]
     with pytest.raises(InputError, match="a router has none"):
         export(tmp_path / "whole", tmp_path / "other", threshold=0.5)
 
 
-def test_an_exported_router_takes_raw_embeddings(settings: RouterTraining, tmp_path: Path) -> None:
+def test_an_exported_router_takes_raw_embeddings(settings: RouterTrainingOptions, tmp_path: Path) -> None:
     config = replace(settings, standardize=True)
     train_router(config, output=tmp_path / "run")
     policy = load_router(export(tmp_path / "run", tmp_path / "router")).policy
@@ -265,7 +265,7 @@ def test_an_exported_router_takes_raw_embeddings(settings: RouterTraining, tmp_p
     torch.testing.assert_close(policy_raw, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_other_data_is_refused(settings: RouterTraining, tmp_path: Path) -> None:
+def test_other_data_is_refused(settings: RouterTrainingOptions, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="it is no dataset"):
         train_router(replace(settings, data=str(tmp_path)), output=tmp_path / "run")
     one = write(tmp_path / "one", make_rows(1))
@@ -280,6 +280,6 @@ def test_what_is_best_everywhere_is_learnt_everywhere() -> None:
     x = torch.tensor(3 + np.outer(side, rng.normal(size=8)) + 0.1 * rng.normal(size=(200, 8)), dtype=torch.float32)
     rewards = torch.tensor([[0.55, 0.45, 0.5, 1.0]]).repeat(200, 1)
     table = Table(x, rewards, ["a"] * 200, [str(i) for i in range(200)])
-    settings = RouterTraining(data="", standardize=True, baseline="query", epochs=10, device="cpu")
+    settings = RouterTrainingOptions(data="", standardize=True, baseline="query", epochs=10, device="cpu")
     policy = fit_policy(table, settings)
     assert policy(x).argmax(-1).tolist() == [3] * 200

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot.cli import main
 from specpilot.controllers.arms import Arm
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.fingerprint import model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
 from specpilot.controllers.router import RandomRouter, Router, RouterConfig, RouterPolicy, SingleArm, save_router
 from specpilot.controllers.sampling import SamplingParams
@@ -22,6 +21,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM, EarlyExit, RaggedKVCache, Read, language_model
 from specpilot.infer.routing import ArmRuntime, Routing
+from specpilot.main import main
 from transformers import PreTrainedModel
 
 from .test_lossless import assert_same, decoder_law, target_law
@@ -53,15 +53,15 @@ def routed(
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
-@pytest.mark.parametrize("warp", [SamplingParams(1.0, 2), SamplingParams(0.0)])
-def test_law_under_a_random_router(architecture: str, warp: SamplingParams) -> None:
+@pytest.mark.parametrize("sampling", [SamplingParams(1.0, 2), SamplingParams(0.0)])
+def test_law_under_a_random_router(architecture: str, sampling: SamplingParams) -> None:
     """Every arm, every outcome, through the real caches, the early exit's on the target's."""
     sizes = {"vocab": 3, "hidden": 8, "context": 32}
     target = make(architecture, seed=3, layers=2, sharpness=6.0, **sizes).double()
     drafts = [make(architecture, seed=seed, layers=1, sharpness=6.0, **sizes).double() for seed in (1003, 1004)]
     lengths = [Fixed(2), CumulativeConfidence(0.35), Fixed(2), Fixed(0)]
     decoder = routed(target, drafts, RandomRouter(4), lengths)
-    assert_same(decoder_law(decoder, warp, budget=4), target_law(CausalLM(target), warp))
+    assert_same(decoder_law(decoder, sampling, budget=4), target_law(CausalLM(target), sampling))
 
 
 class InTurn(Router):

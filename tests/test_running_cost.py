@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.cost_model import CostModel
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import AcceptanceSource, Judged, RateOptimal, Step
+from specpilot.controllers.length import AcceptancePredictor, Prediction, RateOptimal, Step
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.rate import steady_rate
-from specpilot.controllers.length.running_cost import LONGEST, RunningCost
+from specpilot.controllers.length.running_cost import MAX_OVERRUN, RunningCost
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .test_cost_model import Clock, Timed
@@ -22,12 +22,12 @@ FIRST = CostModel(t_draft=0.2, t_verify=0.95, t_verify_token=0.05)
 LENGTHS = (0, 3, 1, 6, 2, 8)
 
 
-class Even(AcceptanceSource):
-    late = 0
+class Even(AcceptancePredictor):
+    lag = 0
     mean = 0.6
 
-    def judge(self, step: Step) -> Judged:
-        return Judged(0.6)
+    def predict(self, step: Step) -> Prediction:
+        return Prediction(0.6)
 
 
 def slower(cost: CostModel, factor: float) -> CostModel:
@@ -68,7 +68,7 @@ def test_an_interruption_leaves_little_trace() -> None:
     running = RunningCost(FIRST)
     play(running, FIRST, 500)
     running.add(2, 1000.0)
-    assert running.cost.round(2) < (1 + LONGEST / 50) * FIRST.round(2)
+    assert running.cost.round(2) < (1 + MAX_OVERRUN / 50) * FIRST.round(2)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -1,4 +1,4 @@
-"""The warp against transformers' own logits processors, and its edges."""
+"""The sampling against transformers' own logits processors, and its edges."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_half_precision_logits_give_float32_probabilities() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize(
-    "warp", [SamplingParams(0.0), SamplingParams(1.0, None), SamplingParams(1.0, 2), SamplingParams(1.0, None, 0.5)]
+    "sampling", [SamplingParams(0.0), SamplingParams(1.0, None), SamplingParams(1.0, 2), SamplingParams(1.0, None, 0.5)]
 )
-def test_broken_logits_are_an_error(bad: float, warp: SamplingParams) -> None:
+def test_broken_logits_are_an_error(bad: float, sampling: SamplingParams) -> None:
     with pytest.raises(InputError, match="NaN or infinite"):
-        warp(torch.tensor([0.0, bad, 1.0]))
+        sampling(torch.tensor([0.0, bad, 1.0]))
 
 
 def test_masked_tokens_are_no_error() -> None:

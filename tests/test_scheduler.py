@@ -37,18 +37,18 @@ def test_the_law_of_a_request_in_the_middle_of_others(options: dict[str, Any], r
     """Others run when it joins, leave before it ends, and join after it: every outcome of its own is enumerated."""
     models = pair(3, 3, seed=7, remember=remember)
     decoder = SpeculativeDecoder(models.target, models.drafts, **options)
-    warp = SamplingParams(1.0, 2)
+    sampling = SamplingParams(1.0, 2)
     scheduler = decoder.scheduler
     together: set[int] = set()
 
     def play(rng: RandomSource) -> tuple[int, ...]:
         def other(prompt: list[int], budget: int, seed: int) -> Request:
-            return decoder.new_request(prompt, warp, budget, RandomSource(seed))
+            return decoder.new_request(prompt, sampling, budget, RandomSource(seed))
 
         company = [other([2, 1], 9, 0), other([0], 3, 1)]
         scheduler.submit(company)
         scheduler.step()
-        request = decoder.new_request(list(PROMPT), warp, 4, rng)
+        request = decoder.new_request(list(PROMPT), sampling, 4, rng)
         company.append(other([1, 1, 1, 2, 0], 6, 2))
         scheduler.submit([request, company[-1]])
         while not request.finished:
@@ -57,7 +57,7 @@ def test_the_law_of_a_request_in_the_middle_of_others(options: dict[str, Any], r
         scheduler.cancel(company)
         return tuple(request.output.tokens[:DEPTH])
 
-    assert_same(law(play), target_law(decoder.target, warp))
+    assert_same(law(play), target_law(decoder.target, sampling))
     assert max(together) >= 3
     assert not scheduler.running
     assert not scheduler.engine.cache.texts

@@ -11,7 +11,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.bench.otm import coin, coin_optimum, coins, compressed, k_seq_acceptance, models, plot_otm, uniforms
+from specpilot.bench.micro.otm import (
+    coin,
+    coin_optimum,
+    coins,
+    compressed,
+    k_seq_acceptance,
+    models,
+    plot_otm,
+    uniforms,
+)
 from specpilot.controllers.errors import InputError
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot import cli
-from specpilot.bench.cost import Cost
-from specpilot.bench.held_out import CHUNK, Chunk, Counts, Texts, held_out, judge_at_once
+from specpilot import main as cli
 from specpilot.bench.papers import specdecpp
 from specpilot.bench.plots import pareto_front
 from specpilot.bench.store import Store, content_key
-from specpilot.bench.sweep import Head, costs_of, summarise
-from specpilot.controllers.acceptance_head import AcceptanceHead
+from specpilot.bench.studies.held_out import CHUNK, Chunk, Counts, Texts, held_out, judge_at_once
+from specpilot.bench.studies.sweep_tables import Head, costs_of, summarise
+from specpilot.bench.throughput import Cost
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import AcceptanceLength, Fixed, HeadSource
+from specpilot.controllers.length import AcceptanceLength, Fixed, HeadPredictor
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 
@@ -114,7 +114,7 @@ def test_judging_at_once_is_judging_while_serving(texts: Texts) -> None:
     at_once = judge_at_once(head, traces)
     for threshold in (0.2, 0.6):
         found = texts.count(traces, lambda i, h=threshold: AcceptanceLength(at_once[i], h))  # type: ignore[misc]
-        assert found == texts.count(traces, lambda i, h=threshold: AcceptanceLength(HeadSource(head), h))  # type: ignore[misc]
+        assert found == texts.count(traces, lambda i, h=threshold: AcceptanceLength(HeadPredictor(head), h))  # type: ignore[misc]
     again = texts.traces(Chunk(chunk.domain, chunk.prompts))
     assert [t.text for t in again] == [t.text for t in traces]
 
@@ -135,7 +135,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_a_killed_sweep_goes_on(texts: Texts, cost: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "sweep", *TOY, "--cost", str(cost)]
     replayed = tmp_path / "killed" / "replayed"
-    command = [sys.executable, "-m", "specpilot.cli", *words, "--folder", str(tmp_path / "killed")]
+    command = [sys.executable, "-m", "specpilot.main", *words, "--folder", str(tmp_path / "killed")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and len([*replayed.glob("*.json")]) < 2:
         time.sleep(0.01)

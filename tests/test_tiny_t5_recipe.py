@@ -10,16 +10,17 @@ import pytest
 import torch
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.bank import bank
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.train.tiny_t5 import model as shapes
-from specpilot.train.tiny_t5 import recipe
-from specpilot.train.tiny_t5.answers import answer
-from specpilot.train.tiny_t5.judgement import overlaps
-from specpilot.train.tiny_t5.model import Seq2Seq
-from specpilot.train.tiny_t5.pairs import Pair, by_length, collate
-from specpilot.train.tiny_t5.recipe import train_tiny_t5
-from specpilot.train.tiny_t5.settings import TARGET, TinyT5, draft_name
+
+from recipes.prompts import builtin
+from recipes.tiny_t5 import model as shapes
+from recipes.tiny_t5 import recipe
+from recipes.tiny_t5.answers import answer
+from recipes.tiny_t5.judgement import overlaps
+from recipes.tiny_t5.model import Seq2Seq
+from recipes.tiny_t5.pairs import Pair, by_length, collate
+from recipes.tiny_t5.recipe import train_tiny_t5
+from recipes.tiny_t5.settings import TARGET, TinyT5Options, draft_name
 
 from .tiny import make
 
@@ -46,11 +47,11 @@ def text(tmp_path: Path) -> Path:
 
 def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "SHAPES", {"target": (1, 2, 32, 32, 2), "draft": (1, 1, 16, 16, 2)})
-    some = [prompt for task in ("shell", "sql") for prompt in [p for p in bank() if p.domain == task][:80]]
-    monkeypatch.setattr(recipe, "bank", lambda: some)
-    settings = TinyT5(
+    some = [prompt for task in ("shell", "sql") for prompt in [p for p in builtin() if p.domain == task][:80]]
+    monkeypatch.setattr(recipe, "builtin", lambda: some)
+    settings = TinyT5Options(
         str(text), {"shell": ["listing"], "sql": ["asking"]}, prompt_tokens=80, output_tokens=20, batch_tokens=1024,
-        target_epochs=1, rollouts=20, bank_answers=1, draft_epochs=1, overlap_epochs=1, held_out_prompts=3,
+        target_epochs=1, rollouts=20, builtin_answers=1, draft_epochs=1, overlap_epochs=1, held_out_prompts=3,
     )  # fmt: skip
     output = train_tiny_t5(settings, tmp_path / "models")
     drafts = [draft_name(task) for task in ("shell", "sql")]
@@ -84,12 +85,12 @@ def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_bad_settings(change: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        replace(TinyT5("folder"), **change)
+        replace(TinyT5Options("folder"), **change)
 
 
 def test_missing_sources_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nl2bash\.jsonl: no such file"):
-        train_tiny_t5(TinyT5(str(tmp_path)), tmp_path / "models")
+        train_tiny_t5(TinyT5Options(str(tmp_path)), tmp_path / "models")
     assert not (tmp_path / "models").exists()
 
 
@@ -156,11 +157,11 @@ def test_answers_in_batches_are_answers_alone() -> None:
 
 
 def test_overlap_is_one_with_oneself_and_the_distance_with_others() -> None:
-    target, draft, warp = make("t5"), make("t5", seed=1), SamplingParams(1.0, 50)
+    target, draft, sampling = make("t5"), make("t5", seed=1), SamplingParams(1.0, 50)
     prompts = [[4, 9, 30], [7] * 11]
-    pairs = answer(target, prompts, torch.rand(2, 12, generator=torch.Generator().manual_seed(0)), warp, END)
+    pairs = answer(target, prompts, torch.rand(2, 12, generator=torch.Generator().manual_seed(0)), sampling, END)
     for a in overlaps(target, pairs):
         torch.testing.assert_close(a, torch.ones_like(a), rtol=0, atol=1e-4)
     for pair, a in zip(pairs, overlaps(draft, pairs), strict=True):
-        p, q = warp(log_q(target, pair)), warp(log_q(draft, pair))
+        p, q = sampling(log_q(target, pair)), sampling(log_q(draft, pair))
         torch.testing.assert_close(a, 1 - (p - q).abs().sum(-1) / 2, rtol=1e-3, atol=1e-4)

@@ -8,28 +8,28 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from specpilot import cli
-from specpilot.bench.held_out import Chunk, Texts
+from specpilot import main as cli
+from specpilot.bench.studies.held_out import Chunk, Texts
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.acceptance import AcceptanceGenerator, make_acceptance_data
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.dataset import read_dataset, read_manifest
 from specpilot.data_gen.labels import label
 from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
 from specpilot.data_gen.overlap import overlap
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.data_gen.rollout import Rollout
-from specpilot.data_gen.router import RouterGenerator, make_router_data
+from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset
-from specpilot.data_gen.settings import AcceptanceData, OnPolicyData, RouterData
+from specpilot.data_gen.settings import AcceptanceDataOptions, OnPolicyDataOptions, RouterDataOptions
 from specpilot.data_gen.vocabulary import can_read, readable, traceable
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.calibrate import train_features
 from specpilot.train.lag_free import train_lag_free
-from specpilot.train.settings import AcceptanceTraining, LagFreeTraining
+from specpilot.train.settings import AcceptanceTrainingOptions, LagFreeTrainingOptions
 
 from .tiny import make, save_pair
 
@@ -55,8 +55,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def data(pair: Pair) -> tuple[AcceptanceData, Path]:
-    settings = AcceptanceData(
+def data(pair: Pair) -> tuple[AcceptanceDataOptions, Path]:
+    settings = AcceptanceDataOptions(
         pair.target, pair.draft, pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5, shard_size=8,
         top_k=None, device="cpu",
     )  # fmt: skip
@@ -78,11 +78,11 @@ def test_traceable() -> None:
 
 @pytest.mark.parametrize("top_k", [20, None])
 def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None, tmp_path: Path) -> None:
-    settings = AcceptanceData(
+    settings = AcceptanceDataOptions(
         pair.target, pair.draft, pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5, shard_size=8,
         top_k=top_k, device="cpu",
     )  # fmt: skip
-    generator = AcceptanceGenerator(settings)
+    generator = AcceptanceDatasetBuilder(settings)
     folder = make_acceptance_data(settings, tmp_path / "data")
     rows, both = read_dataset(folder), min(pair.sizes)
     assert len(rows) == 16
@@ -95,7 +95,7 @@ def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None
             continue
         text, start = torch.tensor([row.prompt_ids + row.x]), len(row.prompt_ids) - 1
         p, q = (
-            generator.warp(model.model(input_ids=text).logits[0, start:-1, : pair.sizes[0]])
+            generator.sampling(model.model(input_ids=text).logits[0, start:-1, : pair.sizes[0]])
             for model in (generator.target, generator.draft)
         )
         y = torch.tensor(row.y)[:, None]
@@ -107,45 +107,47 @@ def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None
 
 def test_labels_and_overlaps_of_cut_texts() -> None:
     """A text is labelled as if it ended at the unreadable token, whatever it is read beside."""
-    target, draft, warp = CausalLM(make(vocab=64)), CausalLM(make("gpt2", vocab=50)), SamplingParams(1.0, None)
+    target, draft, sampling = CausalLM(make(vocab=64)), CausalLM(make("gpt2", vocab=50)), SamplingParams(1.0, None)
     prompts = [[1, 2, 3], [4], [5, 60], [6, 7]]
     texts = [[8, 9, 10, 11], [12, 55, 13, 14], [15, 16, 17, 18], [63, 19, 20, 21]]
     uniforms = torch.rand(4, 4, generator=torch.Generator().manual_seed(0))
     rollouts = [Rollout(text, None, None) for text in texts]
-    labels = label(target, draft, prompts, rollouts, uniforms, warp)
+    labels = label(target, draft, prompts, rollouts, uniforms, sampling)
     assert [len(y) for y, _ in labels] == [len(p) for _, p in labels] == [4, 1, 0, 0]
-    shares = overlap(target, draft, prompts, rollouts, warp)
+    shares = overlap(target, draft, prompts, rollouts, sampling)
     assert [[share > 0 for share in row] for row in shares] == [[True] * 4, [True, True, False, False], [False] * 4,
                                                                 [True, False, False, False]]  # fmt: skip
     for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
         alone = [Rollout(text[: max(1, len(labels[row][0]))], None, None)]
-        ((y, p),) = label(target, draft, [prompt], alone, uniforms[row : row + 1], warp)
+        ((y, p),) = label(target, draft, [prompt], alone, uniforms[row : row + 1], sampling)
         assert y == labels[row][0]
         assert p == pytest.approx(labels[row][1], rel=1e-4)
-    assert label(target, draft, [[60]], [Rollout([1], None, None)], uniforms[:1], warp) == [([], [])]
+    assert label(target, draft, [[60]], [Rollout([1], None, None)], uniforms[:1], sampling) == [([], [])]
 
 
-def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceData, Path], tmp_path: Path) -> None:
+def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, Path], tmp_path: Path) -> None:
     _, acceptance = data
     for mixing in (0.3, 1.0):
-        training = AcceptanceTraining(
+        training = AcceptanceTrainingOptions(
             str(acceptance), mixing=mixing, cache_features=mixing == 1, epochs=1, validation_fraction=0.4, device="cpu"
         )
         train_acceptance(training, output=tmp_path / f"run-{mixing}")
     train_features(str(acceptance), tmp_path / "features.json", draft=None, validation_fraction=0.4, device="cpu")
-    settings = OnPolicyData(
+    settings = OnPolicyDataOptions(
         pair.target, pair.draft, pair.prompts, chat=False, max_new_tokens=TOKENS + 4, shard_size=8, length="3",
         top_k=None, device="cpu",
     )  # fmt: skip
     rounds = make_on_policy_data(settings, tmp_path / "rounds")
     rows = read_rounds(rounds)
     assert (max(max(row.x) for row in rows) >= pair.sizes[1]) == (pair.sizes[0] > pair.sizes[1])
-    lag_free = LagFreeTraining([str(acceptance), str(rounds)], epochs=1, width=8, validation_fraction=0.4, device="cpu")
+    lag_free = LagFreeTrainingOptions(
+        [str(acceptance), str(rounds)], epochs=1, width=8, validation_fraction=0.4, device="cpu"
+    )
     assert train_lag_free(lag_free, tmp_path / "lag-free")["simulated_speedup"] > 0
 
 
 def test_positions_are_judged_by_the_distribution_that_labels_were_drawn_from(
-    pair: Pair, data: tuple[AcceptanceData, Path]
+    pair: Pair, data: tuple[AcceptanceDataOptions, Path]
 ) -> None:
     from specpilot.train.positions import load_draft, load_rows, read_positions
 
@@ -167,13 +169,13 @@ def test_bench_decode_says_that_transformers_cannot(pair: Pair, capsys: pytest.C
 
 
 def test_router_data(pair: Pair, tmp_path: Path) -> None:
-    settings = RouterData(
+    settings = RouterDataOptions(
         pair.target, (pair.draft, "exit:1", "autoregressive"), pair.prompts, chat=False, max_new_tokens=TOKENS,
         batch_size=5, shard_size=8, top_k=None, device="cpu",
     )  # fmt: skip
     data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
     assert len(data.rows) == 16
-    generator = RouterGenerator(settings)
+    generator = RouterDatasetBuilder(settings)
     (draft,) = (arm.model for arm in generator.arms if arm.arm.kind == "draft" and arm.model is not None)
     for row in data.rows:
         shares, read = row.overlap[0], readable(row.sampled, pair.sizes[1])
@@ -181,7 +183,7 @@ def test_router_data(pair: Pair, tmp_path: Path) -> None:
         text, start = torch.tensor([row.prompt_ids + row.sampled[:read]]), len(row.prompt_ids) - 1
         p, q = (model.model(input_ids=text).logits[0, start:, : pair.sizes[0]] for model in (generator.target, draft))
         size = min(pair.sizes)
-        expected = torch.minimum(generator.warp(p)[:, :size], generator.warp(q)[:, :size]).sum(-1)
+        expected = torch.minimum(generator.sampling(p)[:, :size], generator.sampling(q)[:, :size]).sum(-1)
         torch.testing.assert_close(torch.tensor(shares[: read + 1]), expected[: len(shares)], rtol=1e-3, atol=1e-4)
         assert not any(shares[read + 1 :])
     assert any(readable(row.sampled, pair.sizes[1]) < len(row.sampled) - 1 for row in data.rows) == (
@@ -193,7 +195,7 @@ def test_an_arm_has_nothing_to_say_after_a_prompt_it_cannot_read(tmp_path: Path)
     folder = tmp_path / "pair"
     target, draft = save_pair(folder, vocab=257, draft_vocab=130)
     (folder / "p.txt").write_text("abc\na b\nxyz\n")  # a space is beyond the draft's tokens
-    settings = RouterData(
+    settings = RouterDataOptions(
         target, (draft, "autoregressive"), str(folder / "p.txt"), chat=False, max_new_tokens=4, top_k=None, device="cpu"
     )
     one = replace(settings, limit=1)
@@ -205,7 +207,7 @@ def test_an_arm_has_nothing_to_say_after_a_prompt_it_cannot_read(tmp_path: Path)
     assert all(row.outputs[0] for row in rows if row not in unread)
     alone = read_router_dataset(make_router_data(one, tmp_path / "one")).rows
     assert alone[0].outputs == rows[0].outputs
-    acceptance = AcceptanceData(
+    acceptance = AcceptanceDataOptions(
         target, draft, str(folder / "p.txt"), chat=False, max_new_tokens=4, top_k=None, device="cpu"
     )
     assert [bool(row.x) for row in read_dataset(make_acceptance_data(acceptance, tmp_path / "a"))][1] is False

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
-from ..controllers.fingerprint import model_fingerprint
 from ..data_gen.dataset import read_dataset, read_manifest
 from ..data_gen.lock import locked
 from ..infer.loading import load_causal_lm
-from .acceptance_data import AcceptanceData, mixing_for
+from .acceptance_data import AcceptanceDataModule, mixing_for
 from .acceptance_module import AcceptanceModule, new_head
 from .features import FeatureCache
 from .fitting import fit, threads, writable
 from .run_folder import FEATURES, Run, begin_run, find_run
-from .settings import AcceptanceTraining
+from .settings import AcceptanceTrainingOptions
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TrainingResult:
 
 
 def train_acceptance(
-    config: AcceptanceTraining, *, output: Path, resume: bool = False, features: Path | None = None
+    config: AcceptanceTrainingOptions, *, output: Path, resume: bool = False, features: Path | None = None
 ) -> TrainingResult:
     """Train an acceptance head.
 
@@ -74,15 +74,15 @@ def checked_manifest(data: str) -> dict[str, Any]:
 
 
 def _train(
-    run: Run[AcceptanceTraining] | None,
+    run: Run[AcceptanceTrainingOptions] | None,
     output: Path,
-    settings: AcceptanceTraining,
+    settings: AcceptanceTrainingOptions,
     manifest: dict[str, Any],
     features: Path | None,
 ) -> dict[str, Any]:
     """Load everything, and only if all is well begin a run; returns the result."""
     assert settings.draft is not None
-    data = AcceptanceData(read_dataset(settings.data), settings)
+    data = AcceptanceDataModule(read_dataset(settings.data), settings)
     if data.left_out:
         print(f"{data.left_out} rollouts are left out: no response, or a prompt of max_length tokens or more")
     draft = load_causal_lm(settings.draft, dtype=settings.dtype, device=settings.device)
@@ -100,7 +100,9 @@ def _train(
     return result
 
 
-def _fit(run: Run[AcceptanceTraining], data: AcceptanceData, draft: PreTrainedModel, features: Path) -> None:
+def _fit(
+    run: Run[AcceptanceTrainingOptions], data: AcceptanceDataModule, draft: PreTrainedModel, features: Path
+) -> None:
     settings = run.settings
     hidden_size = _hidden_size(draft)
     if settings.cache_features:

@@ -30,7 +30,7 @@ from ..infer.models import CausalLM
 from ..infer.models.hidden import forward_with_hidden
 from .features import FeatureCache
 from .loader import ResumableLoader
-from .settings import AcceptanceTraining
+from .settings import AcceptanceTrainingOptions
 from .target_context import read_target_context
 
 VALIDATION = 0  # the mixing's stream: validation is fixed, epoch e of training has stream e + 1
@@ -103,14 +103,14 @@ def check_rows(rows: Sequence[Row]) -> None:
                 )
 
 
-class AcceptanceData(pl.LightningDataModule):
+class AcceptanceDataModule(pl.LightningDataModule):
     """Training and validation batches of a dataset's rows.
 
     Raises:
         InputError: a row is malformed, or training or validation would be empty.
     """
 
-    def __init__(self, rows: Sequence[Row], settings: AcceptanceTraining) -> None:
+    def __init__(self, rows: Sequence[Row], settings: AcceptanceTrainingOptions) -> None:
         super().__init__()
         check_rows(rows)
         self.settings = settings

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from transformers import PreTrainedModel
 
-from ..controllers.acceptance_head import AcceptanceHead
+from ..controllers.acceptance.acceptance_head import AcceptanceHead
 from .acceptance_data import Batch, draft_features
 from .controller_module import ControllerModule
 from .metrics import Bin, acceptance_metrics, reliability
-from .settings import AcceptanceTraining
+from .settings import AcceptanceTrainingOptions
 
 
 def weighted_bce(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> Tensor:
@@ -43,7 +43,7 @@ class AcceptanceModule(ControllerModule):
     criterion = "kl"
 
     def __init__(
-        self, head: AcceptanceHead, draft: PreTrainedModel, settings: AcceptanceTraining, total_steps: int
+        self, head: AcceptanceHead, draft: PreTrainedModel, settings: AcceptanceTrainingOptions, total_steps: int
     ) -> None:
         super().__init__()
         self.head = head

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import shipped
-from ..controllers.calibration import Sigmoid
-from ..controllers.checkpoint import load_controller, save_controller
+from ..controllers.acceptance.calibration import Sigmoid
+from ..controllers.acceptance.feature_model import FeatureModel
+from ..controllers.checkpoints.acceptance_head import load_controller, save_controller
+from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.checkpoints.provenance import Provenance
 from ..controllers.errors import InputError
-from ..controllers.feature_model import FeatureModel
-from ..controllers.fingerprint import PairFingerprint
-from ..controllers.origin import Origin
 from ..controllers.sampling import SamplingParams
 from .acceptance import checked_manifest
 from .calibration import METHODS, apply, fit_all, judge, logistic, logistic_chances, plot_reliability
@@ -53,17 +53,17 @@ def calibrate(
     trained = load_controller(controller if local is None else local)
     config = trained.config
     manifest = checked_manifest(data)
-    trained.origin.check_pair(PairFingerprint(**manifest["fingerprint"]))
-    if SamplingParams(**manifest["warp"]) != config.warp:
+    trained.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
+    if SamplingParams(**manifest["sampling"]) != config.sampling:
         raise InputError(
-            f"{data}: made under {SamplingParams(**manifest['warp'])}, the head trained under {config.warp}"
+            f"{data}: made under {SamplingParams(**manifest['sampling'])}, the head trained under {config.sampling}"
         )
     same_data = manifest["dataset_fingerprint"] == config.dataset_fingerprint
     total = validation_fraction if same_data else 1.0
     reader = load_draft(draft, manifest, device=device)
     size = manifest.get("vocab_size")
     fitted, tested = (
-        read_positions(reader, rows, config.warp, size) for rows in split(load_rows(data), total / 2, total)
+        read_positions(reader, rows, config.sampling, size) for rows in split(load_rows(data), total / 2, total)
     )
 
     before, after = (trained.head(part.hidden).double().numpy() for part in (fitted, tested))  # logits (N,)
@@ -99,15 +99,15 @@ def train_features(
     """
     _check_fraction(validation_fraction)
     manifest = checked_manifest(data)
-    warp = SamplingParams(**manifest["warp"])
+    sampling = SamplingParams(**manifest["sampling"])
     reader = load_draft(draft, manifest, device=device)
     fitted, tested = (
-        read_positions(reader, rows, warp, manifest.get("vocab_size"))
+        read_positions(reader, rows, sampling, manifest.get("vocab_size"))
         for rows in split(load_rows(data), validation_fraction)
     )
     coefficients, bias = logistic(fitted.features, fitted.p)
     metrics = judge(logistic_chances(tested.features, coefficients, bias), tested.p, tested.place)
-    origin = Origin(manifest["target"], manifest["draft"], PairFingerprint(**manifest["fingerprint"]), warp)
+    provenance = Provenance(manifest["target"], manifest["draft"], PairFingerprint(**manifest["fingerprint"]), sampling)
     confidence, doubt, entropy = map(float, coefficients)
     model = FeatureModel(
         bias=bias,
@@ -115,7 +115,7 @@ def train_features(
         doubt=doubt,
         entropy=entropy,
         mean=float(fitted.p.mean()),
-        origin=origin,
+        provenance=provenance,
         dataset_fingerprint=manifest["dataset_fingerprint"],
         metrics=_numbers(metrics),
     )

@@ -17,7 +17,7 @@ from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
-from ..controllers.calibration import Calibration, Isotonic, Sigmoid, undo_weights
+from ..controllers.acceptance.calibration import Calibration, Isotonic, Sigmoid, undo_weights
 from .metrics import auroc, binary_kl, brier, expected_calibration_error, reliability
 
 Array = NDArray[np.float64]

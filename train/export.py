@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from ..controllers.acceptance_head import AcceptanceHead
+from ..controllers.acceptance.acceptance_head import AcceptanceHead
 from ..controllers.arms import Arm
-from ..controllers.checkpoint import ControllerConfig, save_controller
+from ..controllers.checkpoints.acceptance_head import ControllerConfig, save_controller
+from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.errors import InputError
-from ..controllers.fingerprint import PairFingerprint
 from ..controllers.router import RouterConfig, RouterPolicy, save_router
 from ..controllers.sampling import SamplingParams
 from .run_folder import Run, S, read_run, run_kind
-from .settings import AcceptanceTraining, RouterTraining
+from .settings import AcceptanceTrainingOptions, RouterTrainingOptions
 
 PAPER_THRESHOLD = 0.7
 
@@ -36,7 +36,7 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
     """
     if run_kind(run) == "router":
         return _export_router(run, output, threshold, overwrite)
-    opened = read_run(run, AcceptanceTraining)
+    opened = read_run(run, AcceptanceTrainingOptions)
     head, metrics = best_head(opened)
     settings, dataset = opened.settings, opened.dataset
     assert settings.mixing is not None, "a run's settings are complete"
@@ -46,7 +46,7 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
         target=dataset["target"],
         draft=dataset["draft"],
         fingerprint=PairFingerprint(**dataset["fingerprint"]),
-        warp=SamplingParams(**dataset["warp"]),
+        sampling=SamplingParams(**dataset["sampling"]),
         w_acc=settings.w_acc,
         w_rej=settings.w_rej,
         mixing=settings.mixing,
@@ -61,7 +61,7 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
 def _export_router(run: Path, output: Path, threshold: float | None, overwrite: bool) -> Path:
     if threshold is not None:
         raise InputError(f"threshold={threshold}: a router has none; leave it out")
-    opened = read_run(run, RouterTraining)
+    opened = read_run(run, RouterTrainingOptions)
     best = _read_best(opened)
     settings, dataset = opened.settings, opened.dataset
     arms = tuple(Arm(**arm) for arm in dataset["arms"])
@@ -75,7 +75,7 @@ def _export_router(run: Path, output: Path, threshold: float | None, overwrite: 
         target=dataset["target"],
         target_fingerprint=dataset["fingerprint"]["target"],
         tokenizer_fingerprint=dataset["fingerprint"]["tokenizer"],
-        warp=SamplingParams(**dataset["warp"]),
+        sampling=SamplingParams(**dataset["sampling"]),
         reward=settings.reward,
         alpha=settings.alpha,
         cost=settings.cost,
@@ -85,7 +85,7 @@ def _export_router(run: Path, output: Path, threshold: float | None, overwrite: 
     return save_router(output, policy, config, overwrite=overwrite)
 
 
-def best_head(run: Run[AcceptanceTraining]) -> tuple[AcceptanceHead, dict[str, float]]:
+def best_head(run: Run[AcceptanceTrainingOptions]) -> tuple[AcceptanceHead, dict[str, float]]:
     """The best head of a training run so far, and its metrics.
 
     Raises:

@@ -17,28 +17,28 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..controllers.cost_model import CostModel
+from ..controllers.acceptance.lag_free_head import LagFreeHead, copied_embeddings
+from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.checkpoints.lag_free_head import LagFreeConfig, save_lag_free
+from ..controllers.checkpoints.provenance import Provenance
 from ..controllers.errors import InputError
-from ..controllers.fingerprint import PairFingerprint
-from ..controllers.lag_free_checkpoint import LagFreeConfig, save_lag_free
-from ..controllers.lag_free_head import LagFreeHead, copied_embeddings
-from ..controllers.length import LagFreeSource, RateOptimal
-from ..controllers.origin import Origin
+from ..controllers.length import LagFreePredictor, RateOptimal
+from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import read_manifest
-from ..data_gen.replay import Looked, replay
-from ..data_gen.trace import Trace, trace
 from ..data_gen.vocabulary import traceable
 from ..infer.decoder import stop_tokens_of
 from ..infer.generation import Stats
 from ..infer.loading import load_causal_lm, load_tokenizer
 from ..infer.models import CausalLM
 from ..infer.random_source import RandomSource
+from ..simulate.replay import PrecomputedPredictor, replay
+from ..simulate.trace import Trace, trace
 from .acceptance_data import is_validation
 from .fitting import quiet_lightning
-from .lag_free_data import Moments, Text, read_moments, read_texts
+from .lag_free_data import Examples, Text, read_examples, read_texts
 from .metrics import auroc, brier
-from .settings import LagFreeTraining
+from .settings import LagFreeTrainingOptions
 
 PAPER_COST = CostModel(0.21, 1.0, 0.0)  # SpecDec++'s pair: t_draft / t_verify
 
@@ -47,7 +47,7 @@ class LagFreeModule(pl.LightningModule):
     """The head in training: binary cross-entropy against the target's own chances, for both outputs.
 
     Args:
-        validation: moments of the prompts held out.
+        validation: examples of the prompts held out.
         traces: texts of prompts held out, to replay a controller over.
 
     Attributes:
@@ -58,9 +58,9 @@ class LagFreeModule(pl.LightningModule):
         self,
         head: LagFreeHead,
         embedding: Tensor,
-        settings: LagFreeTraining,
+        settings: LagFreeTrainingOptions,
         steps: int,
-        validation: Moments,
+        validation: Examples,
         traces: Sequence[Trace],
         stop_tokens: frozenset[int],
         mean: float,
@@ -69,14 +69,14 @@ class LagFreeModule(pl.LightningModule):
         self.head, self.settings, self.steps = head, settings, steps
         self._embedding = (embedding,)  # in a tuple it is no buffer: not trained, not saved
         self.validation, self.traces, self.stop_tokens, self.mean = validation, traces, stop_tokens, mean
-        self.foresees = bool(validation.then.isfinite().any())
+        self.predicts_next = bool(validation.then.isfinite().any())
         self.cost = PAPER_COST if settings.cost is None else CostModel.load(settings.cost)
         self.best: tuple[dict[str, float], dict[str, Tensor]] | None = None
         self.history: list[dict[str, float]] = []
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
-        *moments, accept, then = batch
-        kept, next_kept = self._logits(*moments).unbind(-1)
+        *examples, accept, then = batch
+        kept, next_kept = self._logits(*examples).unbind(-1)
         loss = F.binary_cross_entropy_with_logits(kept, accept)
         known = then.isfinite()
         if bool(known.any()):
@@ -84,28 +84,28 @@ class LagFreeModule(pl.LightningModule):
         return loss
 
     def on_train_epoch_end(self) -> None:
-        metrics = self.judge()
+        metrics = self.validation_metrics()
         self.history.append(metrics)
         self.print(f"epoch {self.current_epoch + 1}: " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
         if self.best is None or metrics["simulated_speedup"] > self.best[0]["simulated_speedup"]:
             self.best = metrics, deepcopy(self.head.state_dict())
 
     @torch.no_grad()
-    def judge(self) -> dict[str, float]:
+    def validation_metrics(self) -> dict[str, float]:
         """Metrics on the prompts held out."""
         self.head.eval()
         v = self.validation
         logits = self._logits(v.evidence, v.hidden, v.tokens, v.copies)
         known = v.then.isfinite()
         metrics = {"auroc": auroc(logits[:, 0], v.accept), "brier": brier(logits[:, 0], v.accept)}
-        if self.foresees:
+        if self.predicts_next:
             metrics["next_auroc"] = auroc(logits[known, 1], v.then[known])
-        source = LagFreeSource(
+        source = LagFreePredictor(
             deepcopy(self.head),
             self._embedding[0],
             mean=self.mean,
-            foresees=self.foresees,
-            looks_up=self.settings.look_up,
+            predicts_next=self.predicts_next,
+            uses_ngrams=self.settings.use_ngrams,
         )
         metrics["simulated_speedup"] = simulated_speedup(source, self.traces, self.cost, self.stop_tokens)
         self.head.requires_grad_(True).train()
@@ -124,13 +124,13 @@ class LagFreeModule(pl.LightningModule):
 
 
 def simulated_speedup(
-    source: LagFreeSource, traces: Sequence[Trace], cost: CostModel, stop_tokens: frozenset[int]
+    source: LagFreePredictor, traces: Sequence[Trace], cost: CostModel, stop_tokens: frozenset[int]
 ) -> float:
     """Tokens/s of rate-optimal stopping by ``source`` over ``traces``, relative to autoregressive decoding."""
     total = Stats()
     for traced in traces:
-        judged = source.judge_all(traced.said, traced.recalled, traced.states, traced.tokens)
-        total += replay(traced, RateOptimal(Looked(source, judged), cost), stop_tokens)
+        judged = source.judge_all(traced.said, traced.ngram_matches, traced.states, traced.tokens)
+        total += replay(traced, RateOptimal(PrecomputedPredictor(source, judged), cost), stop_tokens)
     rounds = total.n_target_forwards - len(traces)  # the first token of a text is the prefill's
     seconds = (
         total.n_draft_forwards * cost.t_draft
@@ -140,21 +140,21 @@ def simulated_speedup(
     return (total.n_generated - len(traces)) * cost.round(0) / seconds
 
 
-def train_lag_free(settings: LagFreeTraining, output: Path, *, overwrite: bool = False) -> dict[str, float]:
+def train_lag_free(settings: LagFreeTrainingOptions, output: Path, *, overwrite: bool = False) -> dict[str, float]:
     """Train a lag-free head and write its checkpoint to ``output``.
 
     Returns:
         validation metrics of the chosen epoch.
 
     Raises:
-        InputError: the datasets are incomplete, too small, or not all of one pair and warp; the draft is another; or
-            ``output`` is taken.
+        InputError: the datasets are incomplete, too small, or not of one pair and sampling; the draft is another;
+            or ``output`` is taken.
     """
     manifests = [read_manifest(folder) for folder in settings.data]
     first = manifests[0]
     for folder, manifest in zip(settings.data, manifests, strict=True):
-        if (manifest["fingerprint"], manifest["warp"]) != (first["fingerprint"], first["warp"]):
-            raise InputError(f"{folder}: of another pair or warp than {settings.data[0]}; train on data of one")
+        if (manifest["fingerprint"], manifest["sampling"]) != (first["fingerprint"], first["sampling"]):
+            raise InputError(f"{folder}: of another pair or sampling than {settings.data[0]}; train on data of one")
     if output.exists() and not overwrite:
         raise InputError(f"{output}: exists; choose another folder or pass --overwrite")
     training: list[Text] = []
@@ -169,21 +169,21 @@ def train_lag_free(settings: LagFreeTraining, output: Path, *, overwrite: bool =
             f"validation_fraction={settings.validation_fraction}: gives {len(training)} texts to training and "
             f"{len(held_out)} to validation; each needs at least one: use more data or another fraction"
         )
-    warp = SamplingParams(**first["warp"])
+    sampling = SamplingParams(**first["sampling"])
     target, draft = (load_causal_lm(name, device=settings.device) for name in (first["target"], first["draft"]))
     tokenizer = load_tokenizer(first["target"])
     pair = PairFingerprint.of(target, draft, tokenizer)
-    Origin(first["target"], first["draft"], PairFingerprint(**first["fingerprint"]), warp).check_pair(pair)
+    Provenance(first["target"], first["draft"], PairFingerprint(**first["fingerprint"]), sampling).check_pair(pair)
     size = target.get_output_embeddings().weight.shape[0]
-    moments, validation = (
-        read_moments(draft, part, warp, size, look_up=settings.look_up) for part in (training, held_out)
+    examples, validation = (
+        read_examples(draft, part, sampling, size, use_ngrams=settings.use_ngrams) for part in (training, held_out)
     )
     stop_tokens = stop_tokens_of(target, tokenizer)
     budget = max(manifest["settings"]["max_new_tokens"] for manifest in manifests)
     models = CausalLM(target), CausalLM(draft)
-    traces = trace_texts(*models, held_out[: settings.traced], budget, warp, stop_tokens)
+    traces = trace_texts(*models, held_out[: settings.traced], budget, sampling, stop_tokens)
     embedding = draft.get_output_embeddings().weight.detach().float().cpu()
-    module = _fit(moments, validation, traces, embedding, settings, stop_tokens)
+    module = _fit(examples, validation, traces, embedding, settings, stop_tokens)
     assert module.best is not None, "an epoch has ended"
     metrics, weights = module.best
     head = module.head
@@ -191,11 +191,11 @@ def train_lag_free(settings: LagFreeTraining, output: Path, *, overwrite: bool =
     config = LagFreeConfig(
         hidden_size=head.hidden_size,
         width=head.width,
-        foresees=module.foresees,
-        looks_up=settings.look_up,
+        predicts_next=module.predicts_next,
+        uses_ngrams=settings.use_ngrams,
         mean=module.mean,
-        tokens=len(moments),
-        origin=Origin(first["target"], first["draft"], pair, warp),
+        tokens=len(examples),
+        provenance=Provenance(first["target"], first["draft"], pair, sampling),
         datasets=[manifest["dataset_fingerprint"] for manifest in manifests],
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
     )
@@ -208,7 +208,7 @@ def trace_texts(
     draft: CausalLM,
     texts: Sequence[Text],
     budget: int,
-    warp: SamplingParams,
+    sampling: SamplingParams,
     stop_tokens: frozenset[int],
 ) -> list[Trace]:
     """Traces of ``texts``, each with tosses that depend on its prompt's id alone."""
@@ -216,32 +216,32 @@ def trace_texts(
     for text in track(texts, "tracing texts", transient=True):
         seed = int.from_bytes(hashlib.sha256(text.prompt_id.encode()).digest()[:8])
         x, room = traceable(text.x, budget, draft.vocab_size, stop_tokens)
-        traces.append(trace(target, draft, text.prompt_ids, x, room, warp, RandomSource(seed), stop_tokens))
+        traces.append(trace(target, draft, text.prompt_ids, x, room, sampling, RandomSource(seed), stop_tokens))
     return traces
 
 
 def _fit(
-    moments: Moments,
-    validation: Moments,
+    examples: Examples,
+    validation: Examples,
     traces: Sequence[Trace],
     embedding: Tensor,
-    settings: LagFreeTraining,
+    settings: LagFreeTrainingOptions,
     stop_tokens: frozenset[int],
 ) -> LagFreeModule:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         head = LagFreeHead(embedding.shape[1], settings.width, settings.dropout)
-    head.mean.copy_(moments.evidence.mean(0))
-    scale = moments.evidence.std(0)
+    head.mean.copy_(examples.evidence.mean(0))
+    scale = examples.evidence.std(0)
     head.scale.copy_(torch.where(scale > 1e-6, scale, 1.0))
-    data = TensorDataset(*(vars(moments)[entry.name] for entry in fields(moments)))
+    data = TensorDataset(*(vars(examples)[entry.name] for entry in fields(examples)))
     loader = DataLoader(data, settings.batch_size, shuffle=True, generator=torch.Generator().manual_seed(settings.seed))
     module = LagFreeModule(
         head, embedding, settings, settings.epochs * len(loader), validation, traces, stop_tokens,
-        float(moments.accept.mean()),
+        float(examples.accept.mean()),
     )  # fmt: skip
     print(
-        f"{len(moments):,} drafted tokens to train on, {len(validation):,} and {len(traces)} traced texts to judge by"
+        f"{len(examples):,} drafted tokens to train on, {len(validation):,} and {len(traces)} traced texts to judge by"
     )
     with quiet_lightning():
         trainer = pl.Trainer(

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from ..controllers.acceptance.draft_signals import draft_signals
+from ..controllers.acceptance.lag_free_head import all_evidence, copies_of
+from ..controllers.acceptance.ngram_index import NOTHING, NgramIndex, NgramMatch
 from ..controllers.errors import InputError
-from ..controllers.lag_free_head import all_evidence, copies_of
-from ..controllers.lookup import NOTHING, Lookup, Recalled
-from ..controllers.said import all_said
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import read_dataset, read_manifest
 from ..data_gen.on_policy import read_rounds
@@ -51,7 +51,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Moments:
+class Examples:
     """N drafted tokens, as a lag-free head meets them.
 
     Attributes:
@@ -111,12 +111,12 @@ def read_texts(folder: str | Path) -> list[Text]:
 
 
 @torch.inference_mode()
-def read_moments(
-    draft: PreTrainedModel, texts: Sequence[Text], warp: SamplingParams, vocab_size: int, *, look_up: bool = True
-) -> Moments:
+def read_examples(
+    draft: PreTrainedModel, texts: Sequence[Text], sampling: SamplingParams, vocab_size: int, *, use_ngrams: bool = True
+) -> Examples:
     """Read ``texts`` with the draft, in order, several in one forward; V = ``vocab_size`` is the target's.
 
-    Unless ``look_up``, a text says nothing of what is drafted after it.
+    Unless ``use_ngrams``, a text says nothing of what is drafted after it.
     """
     parts: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
     order = sorted(range(len(texts)), key=lambda i: len(texts[i].prompt_ids) + len(texts[i].x))
@@ -139,13 +139,13 @@ def read_moments(
             text = texts[i]
             columns = torch.tensor(text.places, device=draft.device) + len(text.prompt_ids) - 1 - first
             scores = logits[row, columns]
-            q = TokenDistribution.from_logits(warp, scores, vocab_size)
-            said = all_said(q.of(text.tokens), text.tokens, q.probabilities, scores)
-            recalled = look_up_all(text) if look_up else [NOTHING] * len(text.tokens)
-            numbers = all_evidence(said, recalled, text.tokens)
-            parts[i] = numbers, hidden[row, columns].cpu(), copies_of(recalled)
+            q = TokenDistribution.from_logits(sampling, scores, vocab_size)
+            said = draft_signals(q.of(text.tokens), text.tokens, q.probabilities, scores)
+            ngram_match = match_all(text) if use_ngrams else [NOTHING] * len(text.tokens)
+            numbers = all_evidence(said, ngram_match, text.tokens)
+            parts[i] = numbers, hidden[row, columns].cpu(), copies_of(ngram_match)
     ordered = [parts[i] for i in range(len(texts))]
-    return Moments(
+    return Examples(
         torch.cat([numbers for numbers, _, _ in ordered]),
         torch.cat([states for _, states, _ in ordered]),
         torch.tensor([token for text in texts for token in text.tokens]),
@@ -155,12 +155,12 @@ def read_moments(
     )
 
 
-def look_up_all(text: Text) -> list[Recalled]:
+def match_all(text: Text) -> list[NgramMatch]:
     """(M,) what the prompt and the text before each drafted token say of it."""
     before = [*text.prompt_ids]
-    lookup = Lookup(before)
-    recalled = []
+    lookup = NgramIndex(before)
+    ngram_match = []
     for place, token in zip(text.places, text.tokens, strict=True):  # places rise
         before += text.x[len(before) - len(text.prompt_ids) : place]
-        recalled.append(lookup.recall([token]))
-    return recalled
+        ngram_match.append(lookup.match([token]))
+    return ngram_match

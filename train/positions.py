@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
+from ..controllers.acceptance.feature_model import features
+from ..controllers.acceptance.ngram_index import nothing
+from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
-from ..controllers.feature_model import features
-from ..controllers.fingerprint import model_fingerprint
 from ..controllers.length import Step
-from ..controllers.lookup import nothing
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import Row, read_dataset
 from ..infer.distribution import TokenDistribution
@@ -87,7 +87,7 @@ def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> Ca
 
 @torch.inference_mode()
 def read_positions(
-    draft: CausalLM, rows: Sequence[Row], warp: SamplingParams, vocab_size: int | None = None
+    draft: CausalLM, rows: Sequence[Row], sampling: SamplingParams, vocab_size: int | None = None
 ) -> Positions:
     """Every position of ``rows``, in order; without those whose y the draft here could not have drawn, by rounding.
 
@@ -101,7 +101,7 @@ def read_positions(
     for row in track(rows, "positions", transient=True):
         logits, states = read_target_context(draft, row)
         for i, (token, chance) in enumerate(zip(row.y, row.p, strict=True)):
-            q = TokenDistribution.from_logits(warp, logits[i : i + 1], vocab_size)
+            q = TokenDistribution.from_logits(sampling, logits[i : i + 1], vocab_size)
             (probability,) = q.of([token])
             if probability == 0:
                 continue

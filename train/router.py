@@ -15,16 +15,16 @@ from ..data_gen.router_dataset import read_router_dataset, router_manifest
 from ..infer.loading import pick_device
 from .acceptance import TrainingResult
 from .fitting import fit, quiet_lightning, threads, writable
-from .router_data import RouterData, Table, table_of
+from .router_data import RouterDataModule, Table, table_of
 from .router_module import RouterModule, new_policy
 from .router_plot import plot_choices
 from .run_folder import Run, begin_run, find_run
-from .settings import RouterTraining
+from .settings import RouterTrainingOptions
 
 PICTURE = "choices.png"
 
 
-def train_router(config: RouterTraining, *, output: Path, resume: bool = False) -> TrainingResult:
+def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = False) -> TrainingResult:
     """Train a router.
 
     Args:
@@ -49,11 +49,11 @@ def train_router(config: RouterTraining, *, output: Path, resume: bool = False) 
 
 
 def _train(
-    run: Run[RouterTraining] | None, output: Path, settings: RouterTraining, manifest: dict[str, Any]
+    run: Run[RouterTrainingOptions] | None, output: Path, settings: RouterTrainingOptions, manifest: dict[str, Any]
 ) -> dict[str, Any]:
     """Load everything, and only if all is well begin a run; returns the result."""
     dataset = read_router_dataset(settings.data)
-    data = RouterData(table_of(dataset, settings), settings)
+    data = RouterDataModule(table_of(dataset, settings), settings)
     run = run or begin_run(output, settings, manifest)
     run.log_command()
     names = [arm.name for arm in dataset.arms]
@@ -71,13 +71,13 @@ def _train(
     return result
 
 
-def fit_policy(table: Table, settings: RouterTraining) -> RouterPolicy:
+def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
     """The policy after the last epoch over ``table``, for raw embeddings; nothing is written.
 
     Raises:
         InputError: as :func:`train_router`.
     """
-    data = RouterData(table, settings)
+    data = RouterDataModule(table, settings)
     module = _module(data, settings, [str(arm) for arm in range(table.rewards.shape[1])])
     with quiet_lightning():
         trainer = pl.Trainer(
@@ -90,6 +90,6 @@ def fit_policy(table: Table, settings: RouterTraining) -> RouterPolicy:
     return policy.eval().requires_grad_(False)
 
 
-def _module(data: RouterData, settings: RouterTraining, arms: list[str]) -> RouterModule:
+def _module(data: RouterDataModule, settings: RouterTrainingOptions, arms: list[str]) -> RouterModule:
     hidden_size = data.training.x.shape[1]
     return RouterModule(new_policy(hidden_size, len(arms), settings.width, settings.seed), settings, data, arms)

@@ -16,7 +16,7 @@ from ..data_gen.rewards import check_finite, rewards
 from ..data_gen.router_dataset import RouterDataset
 from .acceptance_data import is_validation
 from .loader import ResumableLoader
-from .settings import RouterTraining
+from .settings import RouterTrainingOptions
 
 
 class Batch(NamedTuple):
@@ -43,7 +43,7 @@ class Table:
         )  # fmt: skip
 
 
-def table_of(data: RouterDataset, settings: RouterTraining) -> Table:
+def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
     """The dataset with the rewards that ``settings`` ask for.
 
     Raises:
@@ -58,7 +58,7 @@ def table_of(data: RouterDataset, settings: RouterTraining) -> Table:
     return Table(x, torch.tensor(found, dtype=torch.float32), [row.domain for row in data.rows], ids)
 
 
-class RouterData(pl.LightningDataModule):
+class RouterDataModule(pl.LightningDataModule):
     """Training and validation queries of a table.
 
     Attributes:
@@ -68,7 +68,7 @@ class RouterData(pl.LightningDataModule):
         InputError: a reward is not finite, or training or validation would be empty.
     """
 
-    def __init__(self, table: Table, settings: RouterTraining) -> None:
+    def __init__(self, table: Table, settings: RouterTrainingOptions) -> None:
         super().__init__()
         arms = [str(arm) for arm in range(table.rewards.shape[1])]
         check_finite(table.rewards.double().numpy(), table.ids, arms)
@@ -112,7 +112,7 @@ class RouterData(pl.LightningDataModule):
         rows, size = len(self.validation.ids), self.settings.batch_size
         return ResumableLoader(rows, size, self.settings.seed, self._validation_batch, shuffle=False)
 
-    # As in AcceptanceData: Lightning restores a loader's own state only in the middle of an epoch.
+    # As in AcceptanceDataModule: Lightning restores a loader's own state only in the middle of an epoch.
     def state_dict(self) -> dict[str, int]:
         return self.train_loader.state_dict()
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from ..controllers.router import RouterPolicy
 from ..infer.random_source import draw
 from .controller_module import ControllerModule
-from .router_data import Batch, RouterData
+from .router_data import Batch, RouterDataModule
 from .router_metrics import choice_table, router_metrics
-from .settings import RouterTraining
+from .settings import RouterTrainingOptions
 
 
 def policy_loss(logits: Tensor, batch: Batch, gradient: str, baseline: str, entropy: float) -> Tensor:
@@ -60,7 +60,9 @@ class RouterModule(ControllerModule):
 
     criterion = "regret"
 
-    def __init__(self, head: RouterPolicy, settings: RouterTraining, data: RouterData, arms: list[str]) -> None:
+    def __init__(
+        self, head: RouterPolicy, settings: RouterTrainingOptions, data: RouterDataModule, arms: list[str]
+    ) -> None:
         super().__init__()
         self.head = head
         self.settings, self.arms = settings, arms

@@ -23,14 +23,14 @@ import yaml
 from ..controllers.errors import InputError
 from ..data_gen.dataset import replacing
 from ..data_gen.lock import LOCK
-from .settings import AcceptanceTraining, RouterTraining
+from .settings import AcceptanceTrainingOptions, RouterTrainingOptions
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "command.txt", "env.json", "result.json"
 METRICS, CHECKPOINTS, FEATURES = "metrics.csv", "checkpoints", "features.npy"
 PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", "scikit-learn", "torchmetrics")
 
 
-S = TypeVar("S", AcceptanceTraining, RouterTraining)
+S = TypeVar("S", AcceptanceTrainingOptions, RouterTrainingOptions)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ..controllers.errors import InputError
 
 
 @dataclass(frozen=True)
-class AcceptanceTraining:
+class AcceptanceTrainingOptions:
     """Training of an acceptance head. Defaults are those of SpecDec++ (Huang et al. 2024, §4.1 and Appendix C.1).
 
     Attributes:
@@ -86,11 +86,11 @@ class AcceptanceTraining:
 
 
 @dataclass(frozen=True)
-class LagFreeTraining:
+class LagFreeTrainingOptions:
     """Training of a lag-free head.
 
     Attributes:
-        data: folders written by 'specpilot data acceptance' or 'data on-policy', all of one pair and warp.
+        data: folders written by 'specpilot data acceptance' or 'data on-policy', all of one pair and sampling.
         texts: take only the first so many texts of each folder that are not held out.
         cost: file of 'specpilot bench cost', or t_draft / t_verify: epochs are compared by simulated tokens/s at these
             costs. By default 0.21, as in SpecDec++.
@@ -101,7 +101,7 @@ class LagFreeTraining:
         weight_decay: decoupled weight decay.
         dropout: share of the entries of the draft's state and of the token's embedding that a step leaves out: text of
             another kind than that trained on is judged better for it.
-        look_up: judge by what the text says too: what followed its last tokens where they stood before.
+        use_ngrams: judge by what the text says too: what followed its last tokens where they stood before.
         traced: held-out texts to simulate on.
         seed: decides initial weights and the order of the data.
         validation_fraction: share of prompts held out, by a hash of their id.
@@ -117,7 +117,7 @@ class LagFreeTraining:
     lr: float = 2e-3
     weight_decay: float = 0.05
     dropout: float = 0.3
-    look_up: bool = True
+    use_ngrams: bool = True
     traced: int = 100
     seed: int = 0
     validation_fraction: float = 0.1
@@ -134,7 +134,7 @@ class LagFreeTraining:
 
 
 @dataclass(frozen=True)
-class RouterTraining:
+class RouterTrainingOptions:
     """Training of a router. Defaults are those of assistant selection (Huang et al. 2024, §3.1 and Table 9).
 
     Attributes:

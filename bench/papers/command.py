@@ -18,14 +18,14 @@ from ...infer.machine import machine, versions
 from ..energy import NOT_AVAILABLE, Meter, counters
 from ..load import load
 from ..scoring.rouge import rouge_l
-from ..workload import PapersWorkload, Workload
+from ..workload import PapersOptions, WorkloadOptions
 from . import PAPERS
-from .lab import Lab, Scorer, Studies
 from .report import Report
+from .runner import Runner, Scorer, Studies
 from .selection import SELECTION
 
 
-def chosen(paper: str, work: PapersWorkload) -> list[str]:
+def chosen(paper: str, work: PapersOptions) -> list[str]:
     """The papers that ``paper`` names; ``all`` leaves out the one that needs several drafts where one was named only.
 
     Raises:
@@ -33,15 +33,15 @@ def chosen(paper: str, work: PapersWorkload) -> list[str]:
     """
     if paper != "all" and paper not in PAPERS:
         raise InputError(f"paper={paper!r}: choose one of {', '.join([*PAPERS, 'all'])}")
-    foreign = work.target != PapersWorkload.target and work.drafts == PapersWorkload.drafts
+    foreign = work.target != PapersOptions.target and work.drafts == PapersOptions.drafts
     if foreign and paper == SELECTION.name:
         raise InputError(
-            f"drafts={list(work.drafts)}: made for {PapersWorkload.target!r}; name drafts of {work.target!r}"
+            f"drafts={list(work.drafts)}: made for {PapersOptions.target!r}; name drafts of {work.target!r}"
         )
     return [name for name in PAPERS if name != SELECTION.name or not foreign] if paper == "all" else [paper]
 
 
-def bench_papers(paper: str, work: PapersWorkload, output: Path, studies: Studies, console: Console) -> dict[str, Any]:
+def bench_papers(paper: str, work: PapersOptions, output: Path, studies: Studies, console: Console) -> dict[str, Any]:
     """Reproduce ``paper`` (or all) into ``output``; what is there of other papers stays.
 
     Returns:
@@ -62,7 +62,7 @@ def bench_papers(paper: str, work: PapersWorkload, output: Path, studies: Studie
         def expect(count: int) -> None:
             progress.update(task, total=(progress.tasks[0].total or 0) + count)
 
-        lab = Lab(
+        lab = Runner(
             pair, prompts, validation, work.sampling, output / "records", studies,
             meter=meter, expect=expect, advance=lambda: progress.advance(task),
         )  # fmt: skip
@@ -92,7 +92,7 @@ def agreement(pair: SpeculativeDecoder, greedy: list[list[int]]) -> Scorer:
     return lambda index, tokens: rouge_l(str(decode(tokens, skip_special_tokens=True)), references[index])
 
 
-def _write(output: Path, name: str, report: Report, work: Workload) -> None:
+def _write(output: Path, name: str, report: Report, work: WorkloadOptions) -> None:
     picture = f"papers-{name}.png"
     about = (
         f"`specpilot bench papers {name}`: {work.target} + {work.draft}, {work.limit} prompts of {work.prompts}, up to "

@@ -9,9 +9,9 @@ from typing import Any
 
 from ..energy import NOT_AVAILABLE
 from ..plots import canvases
-from .contender import AUTOREGRESSIVE, Contender
-from .lab import Lab, Runs
+from .decoder_spec import AUTOREGRESSIVE, DecoderSpec
 from .report import QUALITY, Paper, Report, Row, Table, number, percent
+from .runner import Runner, Runs
 from .search import BILD_GRID, MTAD_GRID, TYPICAL_GRID, choose
 
 STEPS = (1, 2, 3, 4, 5)  # K of MTJD
@@ -29,24 +29,24 @@ PAPER_CHANGE, PAPER_SPEED = -0.21, 1.42  # perplexity against single-token sampl
 DIFFERS = "models (the paper: Llama-3 8B and 1B, or Llama-2 13B and 68M, on an L40), prompts, length of the outputs"
 
 
-def run(lab: Lab) -> Report:
+def run(lab: Runner) -> Report:
     chosen, grid = choose(lab, MTAD_GRID)
     typical, typical_grid = choose(lab, TYPICAL_GRID)
     bild, bild_grid = choose(lab, BILD_GRID)
     length = chosen.length or ""
     nodes = "x".join(["4", *["1"] * (int(length) - 1)])  # four drafts
     rules = {
-        "SpD": Contender(length=length),
-        "SpecTr": Contender("k-seq", tree=nodes),
-        "SpecInfer": Contender("spec-infer", tree=nodes),
-        "MCSS": Contender("mcss", tree=nodes),
+        "SpD": DecoderSpec(length=length),
+        "SpecTr": DecoderSpec("k-seq", tree=nodes),
+        "SpecInfer": DecoderSpec("spec-infer", tree=nodes),
+        "MCSS": DecoderSpec("mcss", tree=nodes),
         "BiLD": bild,
         "typical": typical,
         "MTAD": chosen,
     }
     taus = {tau: replace(chosen, verifier=f"mtad:{tau}") for tau in TAUS}
     widths = {width: replace(chosen, beams=width) for width in WIDTHS}
-    joint = {k: Contender("mtjd", str(k), beams=STEP_BEAMS, argmax=True, drafts=False) for k in STEPS}
+    joint = {k: DecoderSpec("mtjd", str(k), beams=STEP_BEAMS, argmax=True, drafts=False) for k in STEPS}
     everything = [AUTOREGRESSIVE, *rules.values(), *taus.values(), *widths.values(), *joint.values()]
     runs = lab.measure(everything)
 
@@ -117,10 +117,10 @@ def _row(label: dict[str, str], runs: Runs, paper: Mapping[str, str] | None = No
         "J/token": NOT_AVAILABLE if energy is None else f"{energy:.3f}",
         **(paper or {}),
     }
-    return Row(cells, runs.contender.lossy)
+    return Row(cells, runs.spec.lossy)
 
 
-def _joint_table(runs: Mapping[Contender, Runs], joint: dict[int, Contender]) -> Table:
+def _joint_table(runs: Mapping[DecoderSpec, Runs], joint: dict[int, DecoderSpec]) -> Table:
     rows = [
         Row(
             {
@@ -147,27 +147,27 @@ def _headline(found: Runs, baseline: Runs, plain: Runs) -> Table:
         "tokens/s against token-wise": (number(against["speed_ratio"]), f"{PAPER_SPEED}"),
     }
     rows = [Row({"MTAD": name, "here": here, "the paper's": paper}) for name, (here, paper) in cells.items()]
-    return Table(f"MTAD against token-wise verification ({_named(found.contender)})", rows, f"{DIFFERS}.")
+    return Table(f"MTAD against token-wise verification ({_named(found.spec)})", rows, f"{DIFFERS}.")
 
 
-def _named(contender: Contender) -> str:
-    how = "the heaviest kept" if contender.argmax else "drawn"
-    tau = contender.verifier.partition(":")[2]
-    return f"W = {contender.beams}, {how}; γ = {contender.length}, τ = {tau}"
+def _named(spec: DecoderSpec) -> str:
+    how = "the heaviest kept" if spec.argmax else "drawn"
+    tau = spec.verifier.partition(":")[2]
+    return f"W = {spec.beams}, {how}; γ = {spec.length}, τ = {tau}"
 
 
-def _rules_table(runs: Mapping[Contender, Runs], rules: dict[str, Contender]) -> Table:
+def _rules_table(runs: Mapping[DecoderSpec, Runs], rules: dict[str, DecoderSpec]) -> Table:
     rows = []
-    for name, contender in rules.items():
+    for name, spec in rules.items():
         speed, energy = PAPER_RULES[name]
         paper = {"paper's tokens/s": f"{speed}", "paper's J/token": f"{energy}"}
-        rows.append(_row({"rule": name, "lossless": "no" if contender.lossy else "yes"}, runs[contender], paper))
+        rows.append(_row({"rule": name, "lossless": "no" if spec.lossy else "yes"}, runs[spec], paper))
     settings = "; ".join(f"{name}: {c.verifier}, {c.tree or c.length}" for name, c in rules.items())
     note = f"{DIFFERS}; the paper's columns are HumanEval with Llama-3-Instruct. Settings: {settings}."
     return Table("MTAD, Table 5: the rules side by side", rows, note)
 
 
-def _tau_table(runs: Mapping[Contender, Runs], taus: dict[float, Contender], baseline: Runs) -> Table:
+def _tau_table(runs: Mapping[DecoderSpec, Runs], taus: dict[float, DecoderSpec], baseline: Runs) -> Table:
     by = {str(tau): (runs[c], f"{PAPER_TOKENS[tau]}") for tau, c in taus.items()} | {"token-wise": (baseline, "")}
     rows = [
         _row({"τ": tau, "tokens a round": f"{found.tokens_per_round:.2f}", "the paper's": paper}, found)
@@ -176,21 +176,21 @@ def _tau_table(runs: Mapping[Contender, Runs], taus: dict[float, Contender], bas
     return Table("MTAD, Table 10 and Figure 3: the threshold", rows, f"{DIFFERS}. The paper's column: Llama-3.")
 
 
-def _beams_table(runs: Mapping[Contender, Runs], widths: dict[int, Contender]) -> Table:
+def _beams_table(runs: Mapping[DecoderSpec, Runs], widths: dict[int, DecoderSpec]) -> Table:
     rows = []
-    for width, contender in widths.items():
+    for width, spec in widths.items():
         speed, perplexity = PAPER_BEAMS[width]
         paper = {"paper's tokens/s": f"{speed}", "paper's perplexity": f"{perplexity:.2f}"}
-        rows.append(_row({"beams": str(width)}, runs[contender], paper))
+        rows.append(_row({"beams": str(width)}, runs[spec], paper))
     return Table("MTAD, Table 11: the number of beams", rows, f"{DIFFERS}. The paper's: Llama-2, ChatGPT-Prompts.")
 
 
 def _draw(
-    runs: Mapping[Contender, Runs],
-    joint: dict[int, Contender],
-    taus: dict[float, Contender],
-    widths: dict[int, Contender],
-    rules: dict[str, Contender],
+    runs: Mapping[DecoderSpec, Runs],
+    joint: dict[int, DecoderSpec],
+    taus: dict[float, DecoderSpec],
+    widths: dict[int, DecoderSpec],
+    rules: dict[str, DecoderSpec],
     path: Path,
 ) -> None:
     figure, (one, two, three, four) = canvases(11, 8, 2, 2)

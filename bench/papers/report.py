@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .lab import Lab
+from .runner import Runner
 
 QUALITY = "perplexity"
 
@@ -64,7 +64,7 @@ class Paper:
 
     name: str
     title: str
-    run: Callable[[Lab], Report]
+    run: Callable[[Runner], Report]
 
 
 def number(found: dict[str, float], digits: int = 2) -> str:

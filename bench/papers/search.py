@@ -9,37 +9,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from .contender import Contender
-from .lab import Lab, Runs
+from .decoder_spec import DecoderSpec
+from .runner import Runner, Runs
 
 MTAD_GRID = [
-    Contender(f"mtad:{tau}", str(length), beams=width, argmax=argmax)
+    DecoderSpec(f"mtad:{tau}", str(length), beams=width, argmax=argmax)
     for argmax in (False, True)
     for width in (4, 8)
     for length in (3, 4)
     for tau in (0.1, 0.3, 0.5, 0.7, 0.9)
 ]
-TYPICAL_GRID = [Contender(f"typical:{epsilon}", "4") for epsilon in (0.05, 0.09, 0.2, 0.4)]
-BILD_GRID = [Contender(f"bild:{nats}", "fallback:0.6") for nats in (2, 3, 4, 5)]
+TYPICAL_GRID = [DecoderSpec(f"typical:{epsilon}", "4") for epsilon in (0.05, 0.09, 0.2, 0.4)]
+BILD_GRID = [DecoderSpec(f"bild:{nats}", "fallback:0.6") for nats in (2, 3, 4, 5)]
 
 
-def choose(lab: Lab, grid: list[Contender]) -> tuple[Contender, list[dict[str, Any]]]:
+def choose(lab: Runner, grid: list[DecoderSpec]) -> tuple[DecoderSpec, list[dict[str, Any]]]:
     """The chosen setting, and what each of them reached on the validation prompts."""
     runs = lab.measure(grid, validation=True)
     chosen = best(runs)
     return chosen, [
-        contender.as_dict()
+        spec.as_dict()
         | {
             "perplexity": found.perplexity,
             "tokens_per_target_forward": found.tokens_per_forward["value"],
-            "chosen": contender == chosen,
+            "chosen": spec == chosen,
         }
-        for contender, found in runs.items()
+        for spec, found in runs.items()
     ]
 
 
-def best(runs: dict[Contender, Runs]) -> Contender:
+def best(runs: dict[DecoderSpec, Runs]) -> DecoderSpec:
     """See above."""
     lowest = min(runs.values(), key=lambda found: found.perplexity["value"])
-    near = [contender for contender, found in runs.items() if found.perplexity_change(lowest)["low"] <= 0]
-    return max(near, key=lambda contender: runs[contender].tokens_per_forward["value"])
+    near = [spec for spec, found in runs.items() if found.perplexity_change(lowest)["low"] <= 0]
+    return max(near, key=lambda spec: runs[spec].tokens_per_forward["value"])

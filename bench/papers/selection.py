@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..plots import canvases
-from .lab import Lab
 from .report import Paper, Report, Row, Table
+from .runner import Runner
 
 POLICY = "policy, greedy"
 DIFFERS = (
@@ -31,7 +31,7 @@ SETS = "three drafts of 1.60×, 1.40×, 1.41×; policies over two of them 1.59×
 LENGTHS, WARMTH = "the policy follows the better draft at every length", "and at every temperature"
 
 
-def run(lab: Lab) -> Report:
+def run(lab: Runner) -> Report:
     return report(lab.studies.router())
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..plots import plot_sweep
-from .lab import Lab
 from .report import Paper, Report, Row, Table
+from .runner import Runner
 
 MEASURED = "measured"
 GROUPS = {"in_domain": "in-domain", "left_out": "left out of the heads' training"}
@@ -29,7 +29,7 @@ DIFFERS = (
 )
 
 
-def run(lab: Lab) -> Report:
+def run(lab: Runner) -> Report:
     return report(lab.studies.sweep())
 
 

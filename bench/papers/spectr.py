@@ -6,27 +6,27 @@ from pathlib import Path
 from typing import Any
 
 from ..plots import canvas
-from .contender import AUTOREGRESSIVE, Contender
-from .lab import Lab, Runs
+from .decoder_spec import AUTOREGRESSIVE, DecoderSpec
 from .report import Paper, Report, Row, Table, number
+from .runner import Runner, Runs
 
 # L → K → tokens per serial call (Table 2, LM1B, PALM-2 Gecko and Bison)
 PAPER = {4: {1: 2.2, 2: 2.4, 4: 2.7, 8: 3.0}, 8: {1: 2.3, 2: 2.6, 4: 3.0, 8: 3.3}}
 SAMPLING: dict[str, Any] = {"top_k": 50, "top_p": 1.0}
 
 
-def run(lab: Lab) -> Report:
+def run(lab: Runner) -> Report:
     grid = {
-        (length, drafts): Contender("k-seq", tree="x".join(map(str, (drafts, *[1] * (length - 1)))))
+        (length, drafts): DecoderSpec("k-seq", tree="x".join(map(str, (drafts, *[1] * (length - 1)))))
         for length, row in PAPER.items()
         for drafts in row
     }
     runs = lab.measure([AUTOREGRESSIVE, *grid.values()], **SAMPLING)
-    found = {key: runs[contender].tokens_per_forward for key, contender in grid.items()}
+    found = {key: runs[spec].tokens_per_forward for key, spec in grid.items()}
     rows = [Row(_cells("autoregressive", "", "", runs[AUTOREGRESSIVE], "1.0"))]
     rows += [
-        Row(_cells("speculative" if k == 1 else "SpecTr", str(k), str(length), runs[contender], str(PAPER[length][k])))
-        for (length, k), contender in grid.items()
+        Row(_cells("speculative" if k == 1 else "SpecTr", str(k), str(length), runs[spec], str(PAPER[length][k])))
+        for (length, k), spec in grid.items()
     ]
     efficiency = {str(length): {str(k): found[length, k] for k in row} for length, row in PAPER.items()}
 

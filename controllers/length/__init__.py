@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..acceptance.feature_predictor import FeaturePredictor
+from ..acceptance.head_predictor import HeadPredictor
+from ..acceptance.lag_free_predictor import LagFreePredictor
+from ..acceptance.predictor import AcceptancePredictor, Prediction
 from ..errors import InputError
 from .acceptance import AcceptanceLength
 from .base import MAX_DRAFT, LengthController, Step
@@ -11,32 +15,28 @@ from .confidence import Confidence
 from .cumulative_confidence import CumulativeConfidence
 from .entropy import Entropy
 from .fallback import Fallback
-from .feature_source import FeatureSource
 from .fixed import Fixed
-from .head_source import HeadSource
 from .heuristic import Heuristic
-from .lag_free_source import LagFreeSource
 from .oracle import Oracle
 from .rate_optimal import RateOptimal
-from .source import AcceptanceSource, Judged
 from .trained import load_trained
 
 __all__ = [
     "MAX_DRAFT",
     "AcceptanceLength",
-    "AcceptanceSource",
+    "AcceptancePredictor",
     "Confidence",
     "CumulativeConfidence",
     "Entropy",
     "Fallback",
-    "FeatureSource",
+    "FeaturePredictor",
     "Fixed",
-    "HeadSource",
+    "HeadPredictor",
     "Heuristic",
-    "Judged",
-    "LagFreeSource",
+    "LagFreePredictor",
     "LengthController",
     "Oracle",
+    "Prediction",
     "RateOptimal",
     "Step",
     "load_trained",

@@ -5,27 +5,27 @@ The head is one token late: at y_{i+1} the product runs to i.
 
 from __future__ import annotations
 
+from ..acceptance.predictor import AcceptancePredictor
 from ..errors import InputError
 from ..sampling import SamplingParams
 from .base import LengthController, Step
-from .source import AcceptanceSource
 
 
 class AcceptanceLength(LengthController):
-    def __init__(self, source: AcceptanceSource, threshold: float) -> None:
+    def __init__(self, source: AcceptancePredictor, threshold: float) -> None:
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold={threshold}: the acceptance head's stopping threshold must be in [0, 1]")
         self.source, self.threshold = source, threshold
         self.survival = 1.0
 
-    def check_warp(self, warp: SamplingParams) -> None:
-        self.source.check_warp(warp)
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        self.source.check_sampling(sampling)
 
     def start_round(self) -> bool:
         self.survival = 1.0
         return True
 
     def observe(self, step: Step) -> bool:
-        if step.index > self.source.late:  # the state before the first token belongs to a token that is no draft
-            self.survival *= self.source.judge(step).kept
+        if step.index > self.source.lag:  # the state before the first token belongs to a token that is no draft
+            self.survival *= self.source.predict(step).accept
         return 1.0 - self.survival <= self.threshold

@@ -11,8 +11,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..lookup import Recalled
-from ..said import Said, said_tensor
+from ..acceptance.draft_signals import DraftSignals, signals_tensor
+from ..acceptance.ngram_index import NgramMatch
 from ..sampling import SamplingParams
 
 MAX_DRAFT = 20  # no controller drafts more in one round
@@ -27,10 +27,10 @@ class Step:
         index: 1 for the first token of the round.
         token: the token y_i.
         probability: q(y_i), of the warped draft distribution y_i was drawn from.
-        q: (…, k) that distribution, without the tokens the warp rules out.
+        q: (…, k) that distribution, without the tokens the sampling rules out.
         logits: (…, V) the draft's logits behind it.
         hidden: (…, d) the draft's last hidden state at the token *before* y_i (y_i itself has not been read yet).
-        recall: what the text before says of y_i; worked out when it is asked, as long as the round drafts.
+        match: what the text before says of y_i; worked out when it is asked, as long as the round drafts.
 
     All dimensions before the last have size 1; taking them off would be an operation more for every token.
     """
@@ -41,7 +41,7 @@ class Step:
     q: Tensor
     logits: Tensor
     hidden: Tensor
-    recall: Callable[[], Recalled]
+    match: Callable[[], NgramMatch]
 
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where the warped q is a point mass, the unwarped softmax at y_i."""
@@ -57,12 +57,12 @@ class Step:
         q = self._unwarped if self.probability == 1.0 else self.q
         return float(torch.special.entr(q).sum())
 
-    def says(self) -> Said:
+    def signals(self) -> DraftSignals:
         """All three; on an accelerator with one read by the host."""
         if self.q.device.type != "cpu":
             known = torch.tensor(self.probability).to(self.q.device, non_blocking=True)
             chosen = None if self.probability == 1.0 else known
-            confidence, top, entropy = said_tensor(self.token, chosen, self.q, self.logits).tolist()
+            confidence, top, entropy = signals_tensor(self.token, chosen, self.q, self.logits).tolist()
             return confidence, top, entropy
         if self.probability == 1.0 or self.q.shape[-1] > FEW:
             return self.confidence(), self.top_probability(), self.entropy()
@@ -80,8 +80,8 @@ class LengthController(ABC):
     The token in hand is verified even when the answer is stop: the forward that proposed it is already paid for.
     """
 
-    def check_warp(self, warp: SamplingParams) -> None:  # noqa: B027 — rules fit any warp
-        """Called with the warp of every generation; a learned controller warns if it was trained under another."""
+    def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — rules fit any sampling
+        """Called with the sampling of every generation; a learned controller warns if it was trained under another."""
 
     def start_text(self) -> None:  # noqa: B027 — most rules remember nothing between rounds
         """Called before the first round of a generation: forget the one before."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import InputError
 from .base import LengthController, Step
 
-LONGEST = 10
+MAX_LENGTH = 10
 
 
 class Fallback(LengthController):
@@ -18,4 +18,4 @@ class Fallback(LengthController):
         return True
 
     def observe(self, step: Step) -> bool:
-        return step.index < LONGEST and step.top_probability() >= self.threshold
+        return step.index < MAX_LENGTH and step.top_probability() >= self.threshold

@@ -23,10 +23,10 @@ class Oracle(LengthController):
         self.agrees: list[bool] = []
         self.place = 0
 
-    def check_warp(self, warp: SamplingParams) -> None:
-        if warp.temperature > 0:
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        if sampling.temperature > 0:
             raise InputError(
-                f"length='oracle': at temperature {warp.temperature} it would have to know the accept tosses; "
+                f"length='oracle': at temperature {sampling.temperature} it would have to know the accept tosses; "
                 "use temperature 0"
             )
 

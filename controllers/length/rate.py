@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..cost_model import CostModel
 from .base import MAX_DRAFT
+from .cost_model import CostModel
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 
-from ..calibration import sigmoid
-from ..cost_model import CostModel
+from ..acceptance.calibration import sigmoid
+from ..acceptance.predictor import AcceptancePredictor
 from ..sampling import SamplingParams
 from .base import LengthController, Step
+from .cost_model import CostModel
 from .rate import RunningRatio, steady_rate
 from .running_cost import RunningCost
-from .source import AcceptanceSource
 
 ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
 TOKENS = 256.0  # memory of mean acceptances
@@ -46,14 +46,14 @@ class RateOptimal(LengthController):
             depends on the machine's pace; the law of the text does not.
     """
 
-    def __init__(self, source: AcceptanceSource, cost: CostModel, *, adapt: bool = False) -> None:
+    def __init__(self, source: AcceptancePredictor, cost: CostModel, *, adapt: bool = False) -> None:
         self.source, self.cost = source, cost
         self.running = RunningCost(cost) if adapt else None
         self.prior_rate = steady_rate(source.mean, cost)
         self.start_text()
 
-    def check_warp(self, warp: SamplingParams) -> None:
-        self.source.check_warp(warp)
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        self.source.check_sampling(sampling)
 
     def start_text(self) -> None:
         if self.running is not None and self.running.cost is not self.cost:
@@ -78,14 +78,14 @@ class RateOptimal(LengthController):
         return False
 
     def observe(self, step: Step) -> bool:
-        late = self.source.late
+        lag = self.source.lag
         then: float | None = None
-        if step.index > late:
-            kept, then = self.source.judge(step)
+        if step.index > lag:
+            kept, then = self.source.predict(step)
             self.judged.append(self._shifted(kept))
             self.survival *= self.judged[-1]
         next_survival = self.survival * (self.later.value if then is None else self._shifted(then))
-        if late:  # the token in hand is not judged yet
+        if lag:  # the token in hand is not judged yet
             next_survival *= self.first.value if step.index == 1 else self.later.value
         return next_survival >= self._price()
 

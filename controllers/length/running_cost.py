@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..cost_model import CostModel
+from .cost_model import CostModel
 from .rate import RunningRatio
 
 MEMORY = 128.0  # rounds after which one counts for 1/e
@@ -18,7 +18,7 @@ POINTS = (0, 4)  # drafted tokens of the points of the first cost model
 BEGINNING = 4.0  # rounds that each of them counts for at first
 ANCHOR = 0.5  # and that each counts for ever
 PRIOR = 8.0  # rounds that the first cost model counts for in how much slower rounds have become
-LONGEST = 4.0  # a round counts as no more than this times what was expected: it may have been interrupted
+MAX_OVERRUN = 4.0  # a round counts as no more than this times what was expected: it may have been interrupted
 LEAST = 0.01  # of a round's mean time, which the fixed part never falls below
 
 
@@ -42,7 +42,7 @@ class RunningCost:
 
     def add(self, drafted: int, seconds: float) -> None:
         """A round that drafted so many tokens took so many ``seconds``."""
-        seconds = min(seconds, LONGEST * self.cost.round(drafted))
+        seconds = min(seconds, MAX_OVERRUN * self.cost.round(drafted))
         self.slower.add(seconds, self.first.round(drafted))
         self.seen = self.seen.times(1.0 - 1.0 / MEMORY).plus(1.0, drafted, seconds)
         rounds = self.seen

@@ -7,18 +7,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..calibration import parse_calibration, undo_weights
-from ..checkpoint import Controller, load_controller, read_config
-from ..cost_model import CostModel
+from ..acceptance.calibration import parse_calibration, undo_weights
+from ..acceptance.feature_model import FeatureModel
+from ..acceptance.feature_predictor import FeaturePredictor
+from ..acceptance.head_predictor import HeadPredictor
+from ..acceptance.lag_free_predictor import LagFreePredictor
+from ..checkpoints.acceptance_head import Controller, load_controller, read_config
+from ..checkpoints.fingerprint import PairFingerprint
+from ..checkpoints.lag_free_head import is_lag_free, load_lag_free
 from ..errors import InputError
-from ..feature_model import FeatureModel
-from ..fingerprint import PairFingerprint
-from ..lag_free_checkpoint import is_lag_free, load_lag_free
 from .acceptance import AcceptanceLength
 from .base import LengthController
-from .feature_source import FeatureSource
-from .head_source import HeadSource
-from .lag_free_source import LagFreeSource
+from .cost_model import CostModel
 from .rate_optimal import RateOptimal
 
 NO_THRESHOLD = (
@@ -51,44 +51,45 @@ def load_trained(
         raise InputError(f"threshold={threshold}: stopping by cost has no threshold; give one of threshold and cost")
     if Path(name).expanduser().is_file():
         model = FeatureModel.load(Path(name).expanduser())
-        model.origin.check_pair(fingerprint)
+        model.provenance.check_pair(fingerprint)
         if cost is not None:
-            return RateOptimal(FeatureSource(model), cost)
+            return RateOptimal(FeaturePredictor(model), cost)
         if threshold is None:
             raise InputError(f"length={str(name)!r}: {NO_THRESHOLD}")
-        return AcceptanceLength(FeatureSource(model), threshold)
+        return AcceptanceLength(FeaturePredictor(model), threshold)
     if is_lag_free(read_config(name)[1]):
-        source = lag_free_source(name, fingerprint, embedding)
+        source = lag_free_predictor(name, fingerprint, embedding)
         if cost is not None:
             return RateOptimal(source, cost)
         if threshold is None:
             raise InputError(f"length={str(name)!r}: {NO_THRESHOLD}")
         return AcceptanceLength(source, threshold)
     controller = load_controller(name)
-    controller.origin.check_pair(fingerprint)
+    controller.provenance.check_pair(fingerprint)
     if cost is not None:
-        return RateOptimal(head_source(controller, device, undone=True), cost)
+        return RateOptimal(head_predictor(controller, device, undone=True), cost)
     return AcceptanceLength(
-        head_source(controller, device, undone=False),
+        head_predictor(controller, device, undone=False),
         controller.config.threshold if threshold is None else threshold,
     )
 
 
-def lag_free_source(name: str | Path, fingerprint: PairFingerprint, embedding: Tensor) -> LagFreeSource:
+def lag_free_predictor(name: str | Path, fingerprint: PairFingerprint, embedding: Tensor) -> LagFreePredictor:
     """The lag-free head ``name``, beside the ``embedding`` (V, d) of the draft it is used with.
 
     Raises:
         InputError: it cannot be loaded, or was trained for another pair.
     """
     head, config = load_lag_free(name)
-    config.origin.check_pair(fingerprint)
-    return LagFreeSource(
+    config.provenance.check_pair(fingerprint)
+    return LagFreePredictor(
         head.to(embedding.device), embedding,
-        mean=config.mean, foresees=config.foresees, looks_up=config.looks_up, origin=config.origin,
+        mean=config.mean, predicts_next=config.predicts_next, uses_ngrams=config.uses_ngrams,
+        provenance=config.provenance,
     )  # fmt: skip
 
 
-def head_source(controller: Controller, device: torch.device, *, undone: bool) -> HeadSource:
+def head_predictor(controller: Controller, device: torch.device, *, undone: bool) -> HeadPredictor:
     """A checkpoint's head, if ``undone`` calibrated as the checkpoint says, or else by undoing the loss weights.
 
     If not ``undone`` the head's own probabilities are taken, calibrated or not: SpecDec++'s threshold, and so a
@@ -101,4 +102,4 @@ def head_source(controller: Controller, device: torch.device, *, undone: bool) -
     elif undone:
         calibration = undo_weights(config.w_acc, config.w_rej)
     mean = config.metrics.get("mean_acceptance", UNKNOWN_MEAN)
-    return HeadSource(controller.head.to(device), calibration, mean, controller.origin)
+    return HeadPredictor(controller.head.to(device), calibration, mean, controller.provenance)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_arms, check_enough, parse_arm
+from ..checkpoints.router import RouterConfig, TrainedRouter, load_router, save_router
 from .base import Router
-from .checkpoint import RouterConfig, TrainedRouter, load_router, save_router
 from .online import OnlineRouter
 from .policy import PolicyRouter, RouterPolicy
 from .simple import RandomRouter, SingleArm

@@ -18,8 +18,8 @@ class Router(ABC):
 
     arms: int
 
-    def check_warp(self, warp: SamplingParams) -> None:  # noqa: B027 — not every router was trained
-        """Called with the warp of every generation; warns if the router was trained under another."""
+    def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — not every router was trained
+        """Called with the sampling of every generation; warns if the router was trained under another."""
 
     @abstractmethod
     def weigh(self, embedding: Tensor) -> list[float]:

@@ -45,8 +45,8 @@ class OnlineRouter(Router):
         self.precision = np.stack([weight * np.eye(arms)] * arms)  # (A, A, A)
         self.moment = weight * prior  # (A, A)
 
-    def check_warp(self, warp: SamplingParams) -> None:
-        self.policy.check_warp(warp)
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        self.policy.check_sampling(sampling)
 
     def bounds(self, embedding: Tensor) -> list[float]:
         """Upper confidence bound of each arm's reward."""

@@ -47,17 +47,17 @@ class PolicyRouter(Router):
 
     Args:
         policy: its weights are taken as they are now.
-        warp: sampling settings of the data it was trained on, if they are known.
+        sampling: sampling settings of the data it was trained on, if they are known.
     """
 
-    def __init__(self, policy: RouterPolicy, *, sample: bool = False, warp: SamplingParams | None = None) -> None:
-        self.policy, self.sample, self.warp, self.arms = policy.eval(), sample, warp, policy.arms
+    def __init__(self, policy: RouterPolicy, *, sample: bool = False, sampling: SamplingParams | None = None) -> None:
+        self.policy, self.sample, self.sampling, self.arms = policy.eval(), sample, sampling, policy.arms
 
-    def check_warp(self, warp: SamplingParams) -> None:
-        if self.warp is not None and warp != self.warp:
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        if self.sampling is not None and sampling != self.sampling:
             warnings.warn(
-                f"the router was trained under {self.warp}, decoding uses {warp}: the output stays exact, but another "
-                "arm may be faster",
+                f"the router was trained under {self.sampling}, decoding uses {sampling}: the output stays exact, "
+                "but another arm may be faster",
                 stacklevel=2,
             )
 

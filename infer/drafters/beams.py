@@ -45,17 +45,19 @@ class Beams:
         if not 1 <= self.width <= MOST_BEAMS:
             raise InputError(f"beams={self.width}: give 1 to {MOST_BEAMS}")
 
-    def check_warp(self, warp: SamplingParams, vocab_size: int) -> None:
-        """Refuse a warp that leaves fewer tokens than beams: the first token could not fill them.
+    def check_sampling(self, sampling: SamplingParams, vocab_size: int) -> None:
+        """Refuse a sampling that leaves fewer tokens than beams: the first token could not fill them.
 
         Raises:
             InputError: it does.
         """
-        support = min(warp.support or vocab_size, vocab_size)
+        support = min(sampling.support or vocab_size, vocab_size)
         if self.width > support:
-            reason = "temperature 0 leaves one token" if warp.temperature == 0 else f"top_k and vocabulary: {support}"
+            reason = (
+                "temperature 0 leaves one token" if sampling.temperature == 0 else f"top_k and vocabulary: {support}"
+            )
             raise InputError(
-                f"beams={self.width}: wider than the support ({reason}); take fewer beams, or a warp that leaves more"
+                f"beams={self.width}: wider than the support ({reason}); take fewer beams, or keep more tokens"
             )
 
 
@@ -81,7 +83,7 @@ def draft_beams(
     unread: list[int],
     beams: Beams,
     length: int,
-    warp: SamplingParams,
+    sampling: SamplingParams,
     chance: RandomSource,
     *,
     vocab_size: int,
@@ -113,7 +115,7 @@ def draft_beams(
             ]
         n_forwards += 1
         ended = [beam for beam in found if _ended(beam, stop_tokens)]
-        found = _spread(live, ended, TokenDistribution.from_logits(warp, logits, vocab_size), beams, chance)
+        found = _spread(live, ended, TokenDistribution.from_logits(sampling, logits, vocab_size), beams, chance)
     best = max(found, key=lambda beam: beam.log_q)
     reader.keep(trunk, best.columns)
     return Draft(best.tokens, best.laws, list(range(-1, len(best.tokens) - 1)), n_forwards)

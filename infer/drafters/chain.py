@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ...controllers.acceptance.ngram_index import NgramMatch
 from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, Step
-from ...controllers.lookup import Recalled
 from ..distribution import TokenDistribution, distributions
 from ..draft import NO_DRAFT, Draft
 from ..models import Read
@@ -47,12 +47,12 @@ class Chain:
             len(self.tokens) < self.longest
             and token not in request.stop_tokens
             and request.length.observe(
-                Step(len(self.tokens), token, q.of([token])[0], q.probabilities, logits, hidden, self._recall)
+                Step(len(self.tokens), token, q.of([token])[0], q.probabilities, logits, hidden, self._match)
             )
         )
 
-    def _recall(self) -> Recalled:
-        return self.request.ngrams.recall(self.tokens)
+    def _match(self) -> NgramMatch:
+        return self.request.ngrams.match(self.tokens)
 
     def draft(self) -> Draft:
         return Draft.chain(self.tokens, self.laws) if self.tokens else NO_DRAFT

@@ -1,0 +1,67 @@
+"""``specpilot bench forward``: milliseconds of one cached forward of target and draft, by how many tokens it reads."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import Any
+
+import torch
+
+from ...infer.loading import load_causal_lm
+from ...infer.models import CausalLM, LanguageModel, TextReader
+
+READ = (1, 2, 3, 4, 5, 7, 9, 13)
+CONTEXT = 128  # tokens in the cache before
+WARM = 2  # forwards of each kind that are not counted
+
+
+def bench_forward(target: str, draft: str, repeats: int, *, compile: bool = False) -> dict[str, Any]:
+    """Medians over ``repeats`` forwards, all paths in turn, and t_draft / t_target(1).
+
+    The paths are transformers' own forward, the lean one where there is one, and transformers' own compiled if asked.
+    """
+    models = {name: CausalLM(load_causal_lm(source)) for name, source in (("target", target), ("draft", draft))}
+    result: dict[str, Any] = {}
+    for name, model in models.items():
+        paths: dict[str, tuple[Any, Any]] = {"transformers": (None, None)}
+        if model.lean is not None:
+            paths["lean"] = (model.lean, None)
+        if compile:
+            model.lean = None
+            model.compile()
+            paths["compiled"] = (None, model.call)
+        times: dict[str, dict[int, list[float]]] = {path: {n: [] for n in READ} for path in paths}
+        for _ in range(repeats + WARM):
+            for path, (lean, call) in paths.items():
+                model.lean, model.call = lean, call
+                reader = read_context(model)
+                for n in READ[:2]:
+                    time_forward(reader, n)  # not counted: another path's code is still in the caches
+                for n in READ:
+                    times[path][n].append(time_forward(reader, n))
+        result[name] = {
+            path: {str(n): round(median(t[WARM:]) * 1e3, 4) for n, t in by_n.items()} for path, by_n in times.items()
+        }
+    best = {name: min(path["1"] for path in paths.values()) for name, paths in result.items()}
+    return {"milliseconds": result, "ratio": best["draft"] / best["target"], "context": CONTEXT, "repeats": repeats}
+
+
+@torch.inference_mode()
+def read_context(model: LanguageModel, longest: int = max(READ)) -> TextReader:
+    """A text of ``CONTEXT`` tokens that ``model`` has read, with room for ``longest`` more."""
+    reader, text = TextReader.begin(model, [token % model.vocab_size for token in range(CONTEXT)], longest)
+    reader.read(text, keep=1)
+    return reader
+
+
+@torch.inference_mode()
+def time_forward(reader: TextReader, n: int) -> float:
+    """Seconds of reading ``n`` tokens after ``CONTEXT`` others."""
+    tokens = [token % reader.model.vocab_size for token in range(n)]
+    started = time.perf_counter()
+    logits, _ = reader.read(tokens)
+    float(logits[-1, 0])  # waits for an accelerator
+    seconds = time.perf_counter() - started
+    reader.crop(CONTEXT)
+    return seconds

@@ -1,0 +1,121 @@
+"""``specpilot bench otm``: how often one of k proposals can be kept (SpecTr, Sun et al. 2023, Figures 1, 2, 3 and 5).
+
+Computed by the verifiers' own functions, beside the closed forms of Appendix B.2 and the bound of Theorem 1. ``q``
+proposes, ``p`` is the target (the paper names them the other way round).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...infer.verify.k_seq import acceptance, division_factor
+from ...infer.verify.otm import optimal_transport, upper_bound
+
+SIZE = 120  # Figure 1: q is uniform over so many tokens
+SHARES = (1, 2, 4, 8, 24)  # and p over one in so many of them
+COIN = 0.25  # Figures 2 and 3: q is a coin
+COINS = (0.05, 0.25, 0.5, 0.75, 1.0)  # Figure 2: p is another
+DRAWS = (1, 2, 3, 4, 6, 8)
+SUPPORT = 10  # Figure 5: the most probable tokens of each model, together
+
+
+def k_seq_acceptance(p: Tensor, q: Tensor, k: int) -> float:
+    """P_acc of K-SEQ at its best division factor."""
+    return acceptance(p, q, k, division_factor(p, q, k))[1]
+
+
+def coin(heads: float) -> Tensor:
+    return torch.tensor([1 - heads, heads], dtype=torch.float64)
+
+
+def coin_optimum(p: float, q: float, k: int) -> float:
+    """Appendix B.2: α_k of two coins."""
+    return min(p, 1 - (1 - q) ** k) + min(1 - p, 1 - q**k)
+
+
+def uniforms() -> list[dict[str, Any]]:
+    """Figure 1."""
+    rows = []
+    q = torch.full((SIZE,), 1 / SIZE, dtype=torch.float64)
+    for share in SHARES:
+        p = torch.zeros(SIZE, dtype=torch.float64)
+        p[: SIZE // share] = share / SIZE
+        for k in DRAWS:
+            rows.append(
+                {"share": share, "k": k, "k_seq": k_seq_acceptance(p, q, k), "closed_form": 1 - (1 - 1 / share) ** k}
+            )
+    return rows
+
+
+def coins() -> list[dict[str, Any]]:
+    """Figures 2 and 3."""
+    q = coin(COIN)
+    return [
+        {
+            "p": heads,
+            "k": k,
+            "otm": optimal_transport(coin(heads), q, k).acceptance,
+            "k_seq": k_seq_acceptance(coin(heads), q, k),
+            "bound": upper_bound(coin(heads), q, k),
+            "closed_form": coin_optimum(heads, COIN, k),
+        }
+        for heads in sorted({*COINS, *(round(0.1 * i, 1) for i in range(11))})
+        for k in DRAWS
+    ]
+
+
+def compressed(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Two distributions (V,) on the ``SUPPORT`` most probable tokens of each, together, renormalised (Appendix D.2)."""
+    likely = [*p.topk(min(SUPPORT, len(p))).indices.tolist(), *q.topk(min(SUPPORT, len(q))).indices.tolist()]
+    tokens = sorted(set(likely))
+    return p[tokens] / p[tokens].sum(), q[tokens] / q[tokens].sum()
+
+
+def models(p: Tensor, q: Tensor, most: int = 4) -> list[dict[str, Any]]:
+    """Figure 5: the next-token distributions of a target and a draft after one prompt."""
+    p, q = compressed(p.double(), q.double())
+    return [
+        {"k": k, "otm": optimal_transport(p, q, k).acceptance, "k_seq": k_seq_acceptance(p, q, k)}
+        for k in range(1, most + 1)
+    ]
+
+
+def plot_otm(result: dict[str, Any], path: Path) -> None:
+    """The four figures in one picture: lines are closed forms (or the optimum), marks what the rules reach."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    (one, two), (three, five) = figure.subplots(2, 2)
+
+    def curves(axes: Any, rows: list[dict[str, Any]], by: str, x: str, marks: dict[str, str], label: str) -> None:
+        for number, value in enumerate(sorted({row[by] for row in rows})):
+            part = sorted((row for row in rows if row[by] == value), key=lambda row: row[x])
+            color = f"C{number}"
+            axes.plot(
+                [r[x] for r in part], [r["closed_form"] for r in part], color=color, label=label.format(value), lw=1
+            )
+            for key, mark in marks.items():
+                axes.plot([r[x] for r in part], [r[key] for r in part], mark, color=color, fillstyle="none")
+
+    curves(one, result["uniforms"], "share", "k", {"k_seq": "o"}, "p uniform on 1/{}")
+    one.set_title(f"Figure 1: q = U({SIZE}); circles K-SEQ")
+    shown = [row for row in result["coins"] if row["p"] in COINS]
+    curves(two, shown, "p", "k", {"otm": "x", "k_seq": "o", "bound": "_"}, "p = Ber({})")
+    two.set_title(f"Figure 2: q = Ber({COIN}); × OTM, ○ K-SEQ, – bound")
+    curves(three, result["coins"], "k", "p", {"otm": "x"}, "k = {}")
+    three.set_title(f"Figure 3: q = Ber({COIN}); × OTM")
+    five.plot([r["k"] for r in result["models"]], [r["otm"] for r in result["models"]], "x-", label="OTM-k")
+    five.plot([r["k"] for r in result["models"]], [r["k_seq"] for r in result["models"]], "o-", label="K-SEQ")
+    five.set_title(f"Figure 5: {result['pair']}, top {SUPPORT} of each")
+    for axes, x in ((one, "k"), (two, "k"), (three, "p"), (five, "k")):
+        axes.set_xlabel(x)
+        axes.set_ylabel("acceptance probability")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,1 @@
+"""Studies that train controllers and replay them over held-out texts."""

@@ -1,0 +1,109 @@
+"""``specpilot bench mixing``: heads trained at several shares of target tokens, on datasets that agree more or less.
+
+A head is judged where it serves, on tokens drafted after the target's own text (binary KL with the loss weight undone,
+AUROC), and by what it is worth: throughput by eq. 2.3 of SpecDec++ (Huang et al. 2024) at its best threshold, replayed
+on held-out prompts. Imported by its command only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ...controllers.sampling import SamplingParams
+from ...infer.decoder import SpeculativeDecoder
+from ...train.acceptance import checked_manifest
+from ...train.acceptance_data import is_validation
+from ...train.metrics import auroc, binary_kl, undo_weights
+from ...train.positions import Positions, load_rows, read_positions
+from ..mixing_settings import MixingOptions
+from ..throughput import Cost
+from .held_out import Texts, held_out
+from .sweep import replayed, train_heads, training_data
+from .sweep_tables import PAPER_RATIO, Head, summarise
+
+COSTS = {str(PAPER_RATIO): Cost(PAPER_RATIO, 1.0, 1.0)}  # in units of a target forward
+
+
+def run_mixing(study: MixingOptions, folder: Path, console: Console) -> dict[str, Any]:
+    """``rows``, one for each dataset and share; whatever is in ``folder`` already is taken from there."""
+    chunks = held_out(study.prompts, study.per_domain)
+    domains = tuple(sorted({chunk.domain for chunk in chunks}))
+    rows: list[dict[str, Any]] = []
+    for draft in study.drafts:
+        decoder = SpeculativeDecoder.from_pretrained(study.target, draft, device=study.device)
+        for temperature in study.temperatures:
+            console.rule(f"{draft}, temperature {temperature:g}", align="left")
+            first = study.sweep(draft, temperature, study.mixings[0], domains)
+            data = training_data(first, folder, console)
+            manifest = checked_manifest(data)
+            sampling = SamplingParams(first.temperature, first.top_k, first.top_p)
+            judged_on = [row for row in load_rows(data) if is_validation(row.prompt_id, study.validation_fraction)]
+            positions = read_positions(decoder.drafts[0], judged_on, sampling, manifest.get("vocab_size"))
+            texts = Texts(decoder, sampling, study.max_new_tokens, study.seed)
+            for mixing in study.mixings:
+                settings = replace(first, mixing=mixing)
+                heads = train_heads(settings, data, manifest, folder, console)
+                counted = replayed(settings, texts, chunks, heads, folder)
+                table = summarise(counted, heads, domains, COSTS)["table_1"][str(PAPER_RATIO)]["in_domain"]
+                rows.append(
+                    {
+                        "draft": draft,
+                        "temperature": temperature,
+                        "mean_acceptance": manifest["mean_acceptance"],
+                        "mixing": mixing,
+                        **judge(heads[0], positions),
+                        "threshold": table["best_head"]["parameter"],
+                        "over_autoregressive": table["best_head"]["over_autoregressive"],
+                        "best_fixed": table["best_fixed"]["over_autoregressive"],
+                        "best_confidence": table["best_confidence"]["over_autoregressive"],
+                    }
+                )
+    return {"rows": rows, "best": best(rows), "ratio": PAPER_RATIO}
+
+
+def judge(head: Head, positions: Positions) -> dict[str, float]:
+    """How well a head judges tokens drafted after the target's own text."""
+    p = torch.from_numpy(positions.p)
+    logits = undo_weights(head.head(positions.hidden).detach(), 1.0, head.w_rej)
+    return {"kl": binary_kl(logits, p), "auroc": auroc(logits, p)}
+
+
+def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By dataset, in order of agreement, the share that is best by each measure."""
+    found = []
+    for key in sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows}):
+        some = [row for row in rows if (row["mean_acceptance"], row["draft"], row["temperature"]) == key]
+        found.append(
+            {
+                "mean_acceptance": key[0],
+                "draft": key[1],
+                "temperature": key[2],
+                "by_kl": min(some, key=lambda row: row["kl"])["mixing"],
+                "by_auroc": max(some, key=lambda row: row["auroc"])["mixing"],
+                "by_throughput": max(some, key=lambda row: row["over_autoregressive"])["mixing"],
+            }
+        )
+    return found
+
+
+def as_table(result: dict[str, Any]) -> Table:
+    table = Table("draft", "T", "mean acceptance", "r", "KL", "AUROC", "× autoregressive (h)", "confidence", "fixed")
+    for row in result["rows"]:
+        table.add_row(
+            row["draft"],
+            f"{row['temperature']:g}",
+            f"{row['mean_acceptance']:.3f}",
+            f"{row['mixing']:g}",
+            f"{row['kl']:.4f}",
+            f"{row['auroc']:.4f}",
+            f"{row['over_autoregressive']:.3f} ({row['threshold']:g})",
+            f"{row['best_confidence']:.3f}",
+            f"{row['best_fixed']:.3f}",
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Benchmarks of whole generations on prompts: decoders, batches, routers, question answering."""

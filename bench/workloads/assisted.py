@@ -1,0 +1,82 @@
+"""Transformers' own generation, plain and assisted, behind one call: what our decoder is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ...controllers.sampling import SamplingParams
+
+CONSTANT = tuple(range(1, 9))  # draft lengths that constant assistance is tuned over
+
+
+@dataclass(frozen=True)
+class Assistance:
+    """How transformers' assisted generation decides on the draft's length.
+
+    Attributes:
+        tokens: draft length, or the first one, or the longest.
+        schedule: ``"constant"`` or ``"heuristic"``.
+        confidence: threshold of the draft's probability; above 0 transformers keeps adjusting it by the ROC curve.
+    """
+
+    tokens: int
+    schedule: str = "constant"
+    confidence: float = 0.0
+
+
+ASSISTED = {f"transformers-assisted-{k}": Assistance(k) for k in CONSTANT} | {
+    "transformers-assisted-heuristic": Assistance(5, "heuristic"),
+    "transformers-assisted-confidence": Assistance(20, confidence=0.4),
+}
+
+
+def sampling_options(sampling: SamplingParams) -> dict[str, Any]:
+    """Keywords of transformers' ``generate`` that sample under ``sampling``."""
+    if sampling.temperature == 0:
+        return {"do_sample": False}
+    return {
+        "do_sample": True,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k or 0,
+        "top_p": sampling.top_p,
+    }
+
+
+def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
+    """New tokens that transformers' ``generate`` adds to ``prompt``."""
+    ids = torch.tensor([prompt], device=model.device)
+    output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+    tokens: list[int] = output[0, len(prompt) :].tolist()
+    return tokens
+
+
+class Transformers:
+    """``generate`` of one target, with or without a draft.
+
+    Whatever a schedule or the ROC curve has learnt in one call, transformers keeps in the draft's generation
+    configuration for the next; it is set anew only when another form of assistance takes its turn, as each has its own.
+    """
+
+    def __init__(
+        self, target: PreTrainedModel, draft: PreTrainedModel, sampling: SamplingParams, max_new_tokens: int
+    ) -> None:
+        self.target: Any = target
+        self.draft: Any = draft
+        self.learnt = {name: vars(assistance).copy() for name, assistance in ASSISTED.items()}
+        self.options = sampling_options(sampling) | {"max_new_tokens": max_new_tokens}
+
+    def generate(self, prompt: list[int], assistance: str | None) -> list[int]:
+        """New tokens after ``prompt``; ``assistance`` names one of ``ASSISTED``, None takes no draft."""
+        if assistance is None:
+            return generate(self.target, prompt, **self.options)
+        config, learnt = self.draft.generation_config, self.learnt[assistance]
+        config.num_assistant_tokens = learnt["tokens"]
+        config.num_assistant_tokens_schedule = learnt["schedule"]
+        config.assistant_confidence_threshold = learnt["confidence"]
+        tokens = generate(self.target, prompt, assistant_model=self.draft, **self.options)
+        learnt["tokens"], learnt["confidence"] = config.num_assistant_tokens, config.assistant_confidence_threshold
+        return tokens

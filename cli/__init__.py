@@ -1,0 +1,37 @@
+"""The front door: the few public names, each imported when first asked for, so that `import specpilot` is instant."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .controllers.checkpoints.acceptance_head import load_controller
+    from .controllers.errors import InputError
+    from .controllers.sampling import SamplingParams
+    from .infer.decoder import SpeculativeDecoder
+
+    __version__: str
+
+__all__ = ["InputError", "SamplingParams", "SpeculativeDecoder", "__version__", "load_controller"]
+
+_HOMES = {
+    "SpeculativeDecoder": ".infer.decoder",
+    "SamplingParams": ".controllers.sampling",
+    "InputError": ".controllers.errors",
+    "load_controller": ".controllers.checkpoints.acceptance_head",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("specpilot")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'specpilot' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

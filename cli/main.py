@@ -1,0 +1,137 @@
+"""The command line: `specpilot <verb> …`.
+
+A command is a plain function in `commands/`: its signature and docstring are its flags, its YAML keys and its --help.
+To add one, enter it in `COMMANDS`. Only the chosen command gets a parser, and commands import what is heavy in their
+bodies: that keeps --help under a second.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from argparse import ArgumentError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias, Union
+
+from .commands import ablation, bench, calibrate, data, demo, env, export, generate, sweep, train
+from .controllers.errors import InputError
+from .parser import CommandParser, one_line
+
+Command: TypeAlias = Callable[..., None]
+Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
+
+COMMANDS: Commands = {
+    "data": {"acceptance": data.acceptance, "on-policy": data.on_policy, "router": data.router},
+    "train": {
+        "acceptance": train.acceptance,
+        "features": train.features,
+        "lag-free": train.lag_free,
+        "router": train.router,
+    },
+    "export": export.export,
+    "calibrate": calibrate.calibrate,
+    "generate": generate.generate,
+    "bench": {
+        "decode": bench.decode,
+        "batch": bench.batch,
+        "profile": bench.profile,
+        "memory": bench.memory,
+        "rollouts": bench.rollouts,
+        "forward": bench.forward,
+        "cost": bench.cost,
+        "stopping": bench.stopping,
+        "ablation": ablation.ablation,
+        "router": bench.router,
+        "sweep": sweep.sweep,
+        "mixing": sweep.mixing,
+        "otm": bench.otm,
+        "spectr": bench.spectr,
+        "papers": bench.papers,
+        "questions": bench.questions,
+    },
+    "demo": demo.demo,
+    "env": env.env,
+}
+
+
+def main(argv: Sequence[str] | None = None, commands: Commands | None = None, prog: str = "specpilot") -> int:
+    """Run one command of ``commands`` (default: ``COMMANDS``).
+
+    Bad input and errors of the operating system are one line and an exit code; all else keeps its traceback.
+    """
+    try:
+        try:
+            run(list(sys.argv[1:] if argv is None else argv), commands, prog)
+        finally:
+            sys.stdout.flush()  # a reader that has left is noticed here, not in the interpreter's shutdown
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # 128 + SIGPIPE, as the shell reports it
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except InputError as error:
+        return _fail(str(error), 2)
+    except OSError as error:
+        place = f": {error.filename}" if error.filename is not None else ""
+        return _fail(f"{error.strerror}{place}" if error.strerror else str(error), 2)
+    return 0
+
+
+def run(words: list[str], commands: Commands | None = None, prog: str = "specpilot") -> None:
+    """Follow `words` into `commands` (default: `COMMANDS`) and call the function found there with the rest as flags."""
+    here: Commands | Command = COMMANDS if commands is None else commands
+    path = [prog]
+    while isinstance(here, Mapping):
+        if not words or words[0] in ("-h", "--help"):
+            print(overview(path, here))
+            return
+        if words[0] == "--version" and len(path) == 1:
+            from . import __version__
+
+            print(f"specpilot {__version__}")
+            return
+        word, *words = words
+        if word not in here:
+            raise InputError(f"unknown command '{' '.join([*path[1:], word])}': choose from {', '.join(here)}")
+        path.append(word)
+        here = here[word]
+
+    parser = CommandParser(here, prog=" ".join(path))
+    try:
+        arguments = parser.read(words)
+    except ArgumentError as error:
+        raise InputError(f"{one_line(str(error))} (see {' '.join(path)} --help)") from None
+    here(**arguments)
+
+
+def overview(path: list[str], commands: Commands) -> str:
+    """The help of a level of commands: each one below it with the first line of its docstring."""
+    rows = list(_leaves("", commands))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"usage: {' '.join(path)} <command> [options]", "", "commands:"]
+    for name, command in rows:
+        summary = (inspect.getdoc(command) or "").partition("\n")[0]
+        lines.append(f"  {name:<{width}}  {summary}")
+    lines += [
+        "",
+        f"`{' '.join(path)} <command> --help` shows a command's options; each is also a key of --config FILE.",
+    ]
+    return "\n".join(lines)
+
+
+def _leaves(prefix: str, commands: Commands) -> Iterator[tuple[str, Command]]:
+    for name, entry in commands.items():
+        if isinstance(entry, Mapping):
+            yield from _leaves(f"{prefix}{name} ", entry)
+        else:
+            yield prefix + name, entry
+
+
+def _fail(message: str, code: int) -> int:
+    print("specpilot: error:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

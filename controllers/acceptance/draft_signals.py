@@ -1,0 +1,46 @@
+"""What a draft's distribution says of a token drawn from it, in three numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+DraftSignals = tuple[float, float, float]
+"""Confidence q(y), top probability max q, and the entropy of q in nats.
+
+At temperature 0, where the warped q is a point mass, all three are those of the unwarped softmax.
+"""
+
+
+def signals_tensor(token: int, chosen: Tensor | None, q: Tensor, logits: Tensor) -> Tensor:
+    """(3,) what one distribution says of ``token``, float32, computed on its device without a read by the host.
+
+    Args:
+        chosen: () q(y); None where it is 1.
+        q: (…, k) the distribution, without the tokens the sampling rules out.
+        logits: (…, V) the logits behind it.
+    """
+    unwarped = torch.softmax(logits.flatten().float(), -1)
+    law, own = (unwarped, unwarped[token]) if chosen is None else (q, chosen)
+    top = q.max().float()
+    top = torch.where(top == 1.0, unwarped.max(), top)
+    return torch.stack([own.float(), top, torch.special.entr(law).sum().float()])
+
+
+def draft_signals(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[DraftSignals]:
+    """What N distributions say of N tokens, as :class:`~.length.Step` tells it of one.
+
+    Args:
+        chosen: (N,) q(y) of each.
+        tokens: (N,) y.
+        q: (N, k) the distributions, without the tokens the sampling rules out.
+        logits: (N, V) the logits behind them.
+    """
+    top, entropy = q.max(-1).values.tolist(), torch.special.entr(q).sum(-1).tolist()
+    unwarped = torch.softmax(logits.float(), -1)
+    own = unwarped.gather(1, torch.tensor(tokens, device=q.device).unsqueeze(1)).squeeze(1).tolist()
+    best, doubt = unwarped.max(-1).values.tolist(), torch.special.entr(unwarped).sum(-1).tolist()
+    return [
+        (own[n] if q_y == 1.0 else q_y, best[n] if top[n] == 1.0 else top[n], doubt[n] if q_y == 1.0 else entropy[n])
+        for n, q_y in enumerate(chosen)
+    ]

@@ -1,0 +1,46 @@
+"""Acceptance predictors: the probability that the target accepts a drafted token, for length controllers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from ..length.base import Step
+
+
+class Prediction(NamedTuple):
+    """Acceptance probabilities of two consecutive tokens, each given that all tokens before it are accepted.
+
+    Attributes:
+        accept: of the newest token that can be predicted.
+        next_accept: of the token after the current one, which is not drafted yet; None if the predictor does not look
+            ahead.
+    """
+
+    accept: float
+    next_accept: float | None = None
+
+
+class AcceptancePredictor(ABC):
+    """Predicts token by token. It keeps no state between calls, so requests of a batch share one predictor.
+
+    Attributes:
+        lag: how many of the newest tokens it cannot predict yet, 0 or 1.
+        mean: mean acceptance in the data it was fitted to.
+    """
+
+    lag: int
+    mean: float
+
+    def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — not every predictor was trained
+        """Called for every request; warns if the predictor was fitted under other sampling parameters."""
+
+    @abstractmethod
+    def predict(self, step: Step) -> Prediction:
+        """Predict the newest token that can be predicted: the current one, or with ``lag`` 1 the one before it.
+
+        Not called before there is such a token.
+        """

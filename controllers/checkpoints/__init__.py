@@ -1,0 +1,1 @@
+"""Controller checkpoints: configuration, weights, fingerprint and model card, saved, loaded and pushed."""

@@ -1,0 +1,121 @@
+"""Which model pair a controller belongs to: hashes of target, draft and tokenizer that a reload leaves as they were.
+
+A model's hash covers its configuration and a digest of its weights: drafts of one shape that learnt different things
+are different drafts, and a head trained on the one reads nothing in the hidden states of the other. One file gives one
+hash, whether it is loaded in float32, float64, bfloat16 or float16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .stored_weights import sample, stored_samples
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# What a configuration says about where it came from or how it is run, not about the function it computes.
+VOLATILE = frozenset(
+    {
+        *("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache"),
+        *("output_attentions", "output_hidden_states", "return_dict", "problem_type", "id2label", "label2id"),
+        *("chunk_size_feed_forward", "initializer_range", "pretraining_tp", "_attn_implementation", "auto_map"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "sep_token_id"),
+    }
+)
+
+
+class Config(Protocol):
+    """The part of ``transformers.PreTrainedConfig`` that is needed here."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def config_fingerprint(config: Config) -> str:
+    """SHA-256 (hexadecimal) of what ``config`` says about the architecture, as canonical JSON.
+
+    Values that equal the class's defaults are left out: a library version that adds a field changes no fingerprint.
+    """
+    ours, defaults = config.to_dict(), type(config)().to_dict()
+    kept = {
+        key: value
+        for key, value in ours.items()
+        if key == "model_type" or (key not in VOLATILE and value is not None and value != defaults.get(key))
+    }
+    return _sha256_json(kept)
+
+
+def weights_digest(module: nn.Module, stored: Mapping[str, Tensor] | None = None) -> str:
+    """SHA-256 (hexadecimal) over name, shape and up to 64 evenly spaced values of each parameter, rounded to bfloat16.
+
+    Args:
+        stored: by name of a parameter, the values that are taken in place of those the module holds.
+
+    Raises:
+        InputError: a parameter is offloaded and not among ``stored``.
+    """
+    digest = hashlib.sha256()
+    with torch.no_grad():
+        for name, parameter in sorted(module.named_parameters()):
+            digest.update(f"{name}:{tuple(parameter.shape)}:".encode())
+            if parameter.is_meta and name not in (stored or {}):
+                raise InputError(
+                    f"device_map: {name} is offloaded, and the model's own files do not hold it under that name; load "
+                    "the model without a device map, or on devices that hold all of it"
+                )
+            values = stored[name] if stored and name in stored else sample(parameter).float().cpu()
+            digest.update(values.to(torch.bfloat16).view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def model_fingerprint(model: PreTrainedModel) -> str:
+    """SHA-256 (hexadecimal) of a model: its architecture and a digest of its weights.
+
+    A float16 model is known by the values in the safetensors files it was loaded from (see :mod:`.stored_weights`).
+    Where those are gone it is known by its own, and taken for another model than the same one in float32. Offloaded
+    weights are read from the files too.
+    """
+    return _sha256_json([config_fingerprint(model.config), weights_digest(model, stored_samples(model))])
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """SHA-256 (hexadecimal) of vocabulary, merges and special tokens; the same before and after a save."""
+    if tokenizer.is_fast:
+        vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
+        for state in ("truncation", "padding"):  # set by whoever called the tokenizer last
+            vocabulary.pop(state, None)
+    else:
+        vocabulary = tokenizer.get_vocab()
+    special = {name: tokenizer.convert_tokens_to_ids(token) for name, token in tokenizer.special_tokens_map.items()}
+    return _sha256_json([vocabulary, special])
+
+
+@dataclass(frozen=True)
+class PairFingerprint:
+    """Hashes of a target, its draft and the tokenizer they share, each 64 hexadecimal digits."""
+
+    target: str
+    draft: str
+    tokenizer: str
+
+    @classmethod
+    def of(
+        cls, target_model: PreTrainedModel, draft_model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    ) -> PairFingerprint:
+        return cls(model_fingerprint(target_model), model_fingerprint(draft_model), tokenizer_fingerprint(tokenizer))
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def _sha256_json(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,153 @@
+"""What every rolled-out dataset shares: prompts that are ready to go, shards, random numbers, the loop that writes."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ..controllers.errors import InputError
+from ..infer.models import CausalLM
+from ..infer.prompting import encode_prompt
+from .dataset import ShardWriter
+from .prompts import fingerprint, load_prompts
+from .settings import AcceptanceDataOptions, RouterDataOptions
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A prompt ready to be rolled out, with the budget its length leaves."""
+
+    id: str
+    prompt: str
+    ids: list[int]
+    budget: int
+    domain: str = "all"
+
+
+class DatasetBuilder(ABC, Generic[R]):
+    """Turns groups of prompts into rows.
+
+    Attributes:
+        items: the prompts, once they are prepared.
+        left_out: how many were too long.
+    """
+
+    settings: AcceptanceDataOptions | RouterDataOptions
+    items: list[Item]
+    left_out: int
+    prompts_fingerprint: str
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Everything the rows depend on; what a resumed run is compared with."""
+
+    @abstractmethod
+    def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[R]:
+        """The rows of a shard; ``on_done`` is called with the number of tokens made for each of its prompts."""
+
+    def prepare(self, tokenizer: PreTrainedTokenizerBase, models: Sequence[CausalLM]) -> None:
+        """Load and encode the prompts, with as much room as the shortest context of ``models`` leaves.
+
+        Raises:
+            InputError: there are none, or one fills the context.
+        """
+        settings = self.settings
+        prompts = load_prompts(
+            settings.prompts,
+            column=settings.column,
+            split=settings.split,
+            limit=settings.limit,
+            domains=settings.domains,
+        )
+        self.prompts_fingerprint = fingerprint(prompts)
+        context = min((m.context for m in models if m.context is not None), default=None)
+        self.items, self.left_out = [], 0
+        for prompt in prompts:
+            ids = encode_prompt(tokenizer, prompt.prompt, chat=settings.chat)
+            if settings.max_prompt_tokens is not None and len(ids) > settings.max_prompt_tokens:
+                self.left_out += 1
+                continue
+            room = settings.max_new_tokens if context is None else min(settings.max_new_tokens, context - len(ids))
+            if room < 1:
+                raise InputError(
+                    f"prompt {prompt.id}: {len(ids)} tokens, but the context holds {context}; "
+                    f"leave such prompts out with --max-prompt-tokens {context - settings.max_new_tokens}"  # type: ignore[operator]
+                )
+            self.items.append(Item(prompt.id, prompt.prompt, ids, room, prompt.domain))
+        if not self.items:
+            raise InputError(f"{settings.prompts}: no prompt is left after --max-prompt-tokens")
+
+    def prompt_identity(self, device: torch.device) -> dict[str, Any]:
+        """The part of the identity that prompts and settings make."""
+        s = self.settings
+        return {
+            "prompts": {
+                "source": s.prompts,
+                "split": s.split,
+                "count": len(self.items),
+                "left_out": self.left_out,
+                "sha256": self.prompts_fingerprint,
+            },
+            "settings": {
+                "chat": s.chat,
+                "max_prompt_tokens": s.max_prompt_tokens,
+                "max_new_tokens": s.max_new_tokens,
+                "batch_size": s.batch_size,
+                "shard_size": s.shard_size,
+                "dtype": s.dtype,
+                "device": device.type,
+            },
+        }
+
+    def shards(self) -> list[list[Item]]:
+        """The prompts of each shard."""
+        size = self.settings.shard_size
+        return [self.items[i : i + size] for i in range(0, len(self.items), size)]
+
+    def uniforms(self, item: Item, stream: str) -> Tensor:
+        """(T,) numbers, as many as the item's budget, that depend on the seed and the prompt's id alone."""
+        digest = hashlib.sha256(f"{self.settings.seed}\0{stream}\0{item.id}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
+        return torch.rand(item.budget, generator=generator)
+
+
+def write_shards(writer: ShardWriter[R], builder: DatasetBuilder[R], console: Console) -> bool:
+    """Write what is missing, and mark the dataset complete; false if nothing was."""
+    total, output = len(builder.items), writer.folder
+    if writer.manifest["complete"]:
+        console.print(f"{output}: already complete ({total} rollouts)")
+        return False
+    shards = builder.shards()
+    done = sum(len(shard) for shard in shards[: writer.finished])
+    if done:
+        console.print(f"{output}: {done} rollouts are there, going on with the rest")
+    columns = (
+        TextColumn("rollouts"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=total, completed=done, rate="")
+        started, tokens = time.perf_counter(), 0
+
+        def count(length: int) -> None:
+            nonlocal tokens
+            tokens += length
+            progress.update(task, advance=1, rate=f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
+
+        for shard in shards[writer.finished :]:
+            writer.write(builder.rows(shard, count))
+        writer.complete()
+    console.print(f"{output}: {total} rollouts, {tokens} new tokens")
+    return True

@@ -1,0 +1,49 @@
+"""The built-in prompts: JSON Lines files that ship with the package, so that everything here runs without a download.
+
+Six domains: math, sql, shell, code, prose and dialogue. A prompt's id, text and split never change; the files were
+written by ``recipes/prompts`` and are checked against the hashes below when they are read.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import lzma
+from dataclasses import dataclass
+from importlib import resources
+
+from ...controllers.errors import InputError
+
+# File → SHA-256 of the decompressed lines.
+FILES = {
+    "builtin": "0074e0499a4b260ddc886e52734eb9da070c6f53953e4a88209f06e781f88067",
+    "builtin-large": "bc61a120883ed5f9a03588b2fa507068856a1c14ccfc7c45d510488d70ce8b10",
+}
+
+
+@dataclass(frozen=True)
+class BuiltinPrompt:
+    """One prompt; ``split`` is ``train``, ``validation`` or ``test``."""
+
+    id: str
+    domain: str
+    prompt: str
+    split: str
+
+
+@functools.cache
+def builtin_prompts(name: str) -> tuple[BuiltinPrompt, ...]:
+    """The prompts of ``builtin`` or ``builtin-large``, the domains well mixed, so that any prefix is a fair sample.
+
+    Raises:
+        InputError: the installed file is damaged.
+    """
+    file = resources.files(__package__) / f"{name}.jsonl.xz"
+    try:
+        lines = lzma.decompress(file.read_bytes())
+    except (OSError, lzma.LZMAError) as error:
+        raise InputError(f"{file}: cannot be read ({error}); install specpilot again") from error
+    if hashlib.sha256(lines).hexdigest() != FILES[name]:
+        raise InputError(f"{file}: its SHA-256 is not the expected one; install specpilot again")
+    return tuple(BuiltinPrompt(**json.loads(line)) for line in lines.decode().splitlines())

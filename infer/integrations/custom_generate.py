@@ -1,0 +1,183 @@
+"""The decoder inside transformers: ``model.generate(**inputs, custom_generate=decoder)``.
+
+``generate`` prepares inputs and settings as ever and leaves the decoding to the callable it was given. What it was
+asked for is done or refused by name: nothing that would change the text is passed over.
+"""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    EosTokenCriteria,
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    PreTrainedModel,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from transformers.generation.streamers import BaseStreamer
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from ...controllers.errors import InputError
+from ...controllers.sampling import SamplingParams
+from ..arguments import seeds_of
+from ..generation_defaults import FOLLOWED, IDLE
+from ..random_source import RandomSource
+
+if TYPE_CHECKING:
+    from ..decoder import SpeculativeDecoder
+
+# Arguments of ``generate`` beside its settings that the decoder does not follow.
+ARGUMENTS = ("assistant_model", "logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria", "synced_gpus")
+# What ``generate`` makes of the settings followed.
+PREPARED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MaxLengthCriteria, EosTokenCriteria)
+
+
+def custom_generate(
+    decoder: SpeculativeDecoder,
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    *,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    attention_mask: Tensor | None = None,
+    **_: Any,  # positions, an empty cache and the like, prepared for the model's own forward
+) -> Tensor | GenerateDecoderOnlyOutput:
+    """Decode the prompts that ``generate`` prepared; each row is what ``decoder.generate`` gives for it.
+
+    Args:
+        model: what ``generate`` was called on; it must be the decoder's target.
+        input_ids: (B, n) prompts, padded on the left.
+        attention_mask: (B, n), 0 at padding; None where nothing is padded.
+
+    Returns:
+        the prompts and what follows them, padded on the right, (B, n + m); bare, or in transformers' own output class.
+
+    Raises:
+        InputError: a setting or an argument is not supported, the model is not the target, or padding is elsewhere.
+    """
+    if model is not decoder.target.model:
+        raise InputError(
+            f"model: a {type(model).__name__} that is not the decoder's target; call generate on the model the decoder "
+            "was made with"
+        )
+    if model.config.is_encoder_decoder:
+        raise InputError(
+            f"model: {model.config.model_type} is an encoder-decoder; call decoder.generate with the prompt"
+        )
+    call = _call_of_generate()
+    _check_settings(generation_config)
+    _check_arguments(call)
+    for prepared in (*logits_processor, *stopping_criteria):
+        if not isinstance(prepared, PREPARED):
+            raise InputError(f"{type(prepared).__name__}: the model's own generate asks for it; it is not supported")
+    prompts = _unpadded(input_ids, attention_mask)
+
+    ends = generation_config._eos_token_tensor  # (number of end tokens,)
+    stop_tokens = frozenset() if ends is None else frozenset(ends.tolist())
+    sampling, seed = _sampling(generation_config)
+    budget = generation_config.max_length - input_ids.shape[1]
+    requests = [
+        decoder.new_request(prompt, sampling, budget, RandomSource(one), stop_tokens=stop_tokens)
+        for prompt, one in zip(prompts, seeds_of(seed, len(prompts)), strict=True)
+    ]
+    streamer: BaseStreamer | None = call["streamer"]
+    if streamer is None:
+        decoder.scheduler.run(requests)
+    elif len(requests) == 1:
+        for tokens in decoder.scheduler.tokens(requests[0]):
+            _put(streamer, tokens)
+        streamer.end()
+    else:
+        raise InputError(f"streamer: {len(prompts)} prompts have no one stream of tokens; give one prompt")
+    said = [request.output.tokens for request in requests]
+    sequences = torch.cat([input_ids, _padded(said, generation_config._pad_token_tensor).to(input_ids)], 1)
+    if generation_config.return_dict_in_generate:
+        return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
+    return sequences
+
+
+def _sampling(given: GenerationConfig) -> tuple[SamplingParams, int]:
+    """The decoder's sampling for ``given``, in which None leaves a setting out, and a seed."""
+    if not given.do_sample:
+        return SamplingParams(0.0), 0
+    temperature = 1.0 if given.temperature is None else given.temperature
+    top_p = 1.0 if given.top_p is None else given.top_p
+    # Here alone the global generator is read: users of transformers seed it, by torch.manual_seed or set_seed.
+    return SamplingParams(temperature, given.top_k or None, top_p), int(torch.randint(2**32, ()))
+
+
+def _put(streamer: BaseStreamer, tokens: Sequence[int]) -> None:
+    """Tell ``streamer`` one token after another, as transformers' own decoding does."""
+    for token in tokens:
+        streamer.put(torch.tensor([token]))
+
+
+def _call_of_generate() -> Mapping[str, Any]:
+    """The arguments of the ``generate`` that is running, by name.
+
+    It does not hand all of them to a callable: a streamer is given the prompt and then forgotten, which would leave its
+    reader waiting for ever, and an assistant is dropped without a word. They are read where they are.
+    """
+    code = inspect.unwrap(GenerationMixin.generate).__code__
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    if frame is None:
+        raise InputError(
+            "decoder: transformers calls it; call decoder.generate, or model.generate(…, custom_generate=decoder)"
+        )
+    return frame.f_locals
+
+
+def _check_settings(given: GenerationConfig) -> None:
+    """Refuse every setting this version of transformers knows that is neither followed nor neutral."""
+    defaults = GenerationConfig._get_default_generation_params()
+    for name in reversed(vars(GenerationConfig())):  # min_new_tokens before min_length, which is made of it
+        value, default = vars(given)[name], defaults.get(name)
+        neutral = value is None or value == default or (value is False and default is not True)
+        if not neutral and name not in FOLLOWED | IDLE:
+            shown = " ".join(reprlib.repr(value).split())
+            raise InputError(f"{name}={shown}: not supported by the decoder; take {name}={default}")
+
+
+def _check_arguments(call: Mapping[str, Any]) -> None:
+    """Refuse what was given to ``generate`` besides its settings and the prompts."""
+    known = vars(GenerationConfig()).keys() | {"input_ids", "attention_mask"}
+    refused = [name for name in ARGUMENTS if call[name]]
+    refused += [name for name, value in call["kwargs"].items() if value is not None and name not in known]
+    if refused:
+        raise InputError(
+            f"{refused[0]}: not supported by the decoder; leave it out, and give input_ids, attention_mask and settings"
+        )
+
+
+def _unpadded(input_ids: Tensor, attention_mask: Tensor | None) -> list[list[int]]:
+    if attention_mask is None:
+        return input_ids.tolist()
+    real = attention_mask.bool()
+    for i, row in enumerate(real):
+        if not row[-1] or bool((row[:-1] & ~row[1:]).any()):
+            raise InputError(f"attention_mask: row {i} is not padded on the left alone; set padding_side='left'")
+    return [row[mask].tolist() for row, mask in zip(input_ids, real, strict=True)]
+
+
+def _padded(rows: list[list[int]], pad: Tensor | None) -> Tensor:
+    """(B, longest row)"""
+    if pad is None and len({len(row) for row in rows}) > 1:  # without end tokens, so by the end of the context
+        raise InputError("pad_token_id=None: the rows end at different lengths; name a token to pad them with")
+    return pad_sequence(
+        [torch.tensor(row) for row in rows], batch_first=True, padding_value=0 if pad is None else int(pad)
+    )

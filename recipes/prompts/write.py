@@ -1,0 +1,29 @@
+"""Write the built-in prompts that ship with the package: the files of ``data_gen/builtin``, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from specpilot.data_gen.builtin import BuiltinPrompt
+
+from . import builtin, builtin_large
+
+
+def as_lines(prompts: Sequence[BuiltinPrompt]) -> bytes:
+    """JSON Lines of ``prompts``, in their order."""
+    return "".join(json.dumps(asdict(prompt), ensure_ascii=False) + "\n" for prompt in prompts).encode()
+
+
+def write(folder: Path) -> list[str]:
+    """Write both files; returns the name and SHA-256 of each, as lines of ``specpilot.data_gen.builtin.FILES``."""
+    found = []
+    for name, prompts in (("builtin", builtin()), ("builtin-large", builtin_large())):
+        lines = as_lines(prompts)
+        (folder / f"{name}.jsonl.xz").write_bytes(lzma.compress(lines, preset=9))
+        found.append(f'"{name}": "{hashlib.sha256(lines).hexdigest()}",')
+    return found

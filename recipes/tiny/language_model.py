@@ -1,0 +1,90 @@
+"""Training of one small Llama on text or on the target's opinion of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from specpilot.train.loader import ResumableLoader
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from .corpus import Packed
+from .distillation import SoftLabels
+from .optimisation import Trained, run, token_losses
+
+# tokens (B, T), whether each belongs to a response (B, T), and for distillation the target's probabilities (B, T, k) of
+# its most likely next tokens, and their ids (B, T, k)
+Batch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+
+
+class LanguageModel(Trained[Batch]):
+    """One model over packed windows; what it minimises depends on what it is given (see ``token_losses``).
+
+    Prompt tokens weigh ``prompt_weight``, since only responses are generated.
+    """
+
+    def __init__(
+        self,
+        model: LlamaForCausalLM,
+        steps: int,
+        *,
+        lr: float,
+        prompt_weight: float,
+        decay: float,
+        overlap: bool,
+        compile: bool,
+    ) -> None:
+        super().__init__(model, steps, lr=lr, decay=decay)
+        self.overlap, self.prompt_weight = overlap, prompt_weight
+        self.loss = torch.compile(self._loss) if compile else self._loss
+
+    def _loss(self, tokens: Tensor, weight: Tensor, probabilities: Tensor | None, likely: Tensor | None) -> Tensor:
+        logits = self.model(input_ids=tokens, use_cache=False).logits[:, :-1].float()  # (B, T - 1, V)
+        soft = None if probabilities is None or likely is None else (probabilities[:, :-1], likely[:, :-1])
+        losses = token_losses(logits, tokens[:, 1:], soft, overlap=self.overlap)
+        weight = weight[:, 1:].flatten()
+        return (losses * weight).sum() / weight.sum()
+
+    def _weighted_loss(self, batch: Batch) -> Tensor:
+        tokens, is_response, probabilities, likely = batch
+        return self.loss(tokens, torch.where(is_response, 1.0, self.prompt_weight), probabilities, likely)
+
+
+def fit(
+    model: LlamaForCausalLM,
+    train: Packed | SoftLabels,
+    validation: Packed,
+    folder: Path,
+    *,
+    tokens: int,
+    batch_size: int,
+    lr: float,
+    prompt_weight: float,
+    decay: float,
+    overlap: bool,
+    compile: bool,
+    seed: int,
+) -> LlamaForCausalLM:
+    """Train ``model`` on about ``tokens`` tokens in bf16 autocast; goes on from ``folder`` if it was cut short."""
+    steps = max(1, tokens // (batch_size * validation.tokens.shape[1]))
+
+    def loader(data: Packed | SoftLabels, shuffle: bool) -> ResumableLoader[Batch]:
+        text = data.text if isinstance(data, SoftLabels) else data
+
+        def batch(epoch: int, rows: Tensor) -> Batch:
+            if isinstance(data, SoftLabels):
+                soft = data.probabilities[rows].float(), data.tokens[rows].long()
+                return text.tokens[rows], text.is_response[rows], *soft
+            return text.tokens[rows], text.is_response[rows], None, None
+
+        whole = len(text.tokens) // batch_size * batch_size  # whole batches: one compiled shape
+        return ResumableLoader(whole or len(text.tokens), batch_size, seed, batch, shuffle)
+
+    run(
+        LanguageModel(model, steps, lr=lr, prompt_weight=prompt_weight, decay=decay, overlap=overlap, compile=compile),
+        loader(train, True),
+        loader(validation, False),
+        folder,
+    )
+    return model

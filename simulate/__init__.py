@@ -1,0 +1,1 @@
+"""Traces, replay and the Markov model: what a length controller would do, without the model's forwards."""

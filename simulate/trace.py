@@ -1,0 +1,177 @@
+"""What a draft would say at every point of a text of the target's, and how far the target would keep it.
+
+A decoder's output has the target's law whatever its length controller does, so one text can be decoded again under any
+of them. The coupling is that of token-wise verification, read backwards: the text's token x_t is the one that was
+drafted with chance min(1, q(x_t)/p(x_t)), and otherwise stands for a rejected one, drawn from norm((q - p)+). These
+tosses are made once for each position. From a rejected token the draft goes on alone, off the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..controllers.acceptance.draft_signals import DraftSignals, draft_signals
+from ..controllers.acceptance.ngram_index import NOTHING, NgramIndex, NgramMatch
+from ..controllers.length import MAX_DRAFT
+from ..controllers.sampling import SamplingParams
+from ..infer.distribution import TokenDistribution
+from ..infer.models import LanguageModel, TextReader, TreeMask
+from ..infer.random_source import RandomSource
+
+END = -1  # nothing is drafted after this node
+
+
+@dataclass
+class Trace:
+    """One text and its drafts. Of N nodes the first T are what is drafted at the text's positions.
+
+    Attributes:
+        text: x_0 … x_{T-1}, sampled from the target.
+        budget: how many tokens the text might have had.
+        kept: (T,) whether the token drafted at a position is the text's own.
+        after: (N,) the node drafted after each; ``END`` after stop tokens and where no draft may go on.
+        tokens: (N,) y.
+        q: (N,) q(y), warped.
+        said: (N,) what the draft says of it.
+        ngram_match: (N,) what the text before it says of it.
+        accept: (N,) min(1, p(y)/q(y)).
+        states: (N, d) the draft's hidden states at the token before.
+    """
+
+    text: list[int]
+    budget: int
+    kept: list[bool]
+    after: list[int]
+    tokens: list[int]
+    q: list[float]
+    said: list[DraftSignals]
+    ngram_match: list[NgramMatch]
+    accept: list[float]
+    states: Tensor
+
+
+@torch.inference_mode()
+def trace(
+    target: LanguageModel,
+    draft: LanguageModel,
+    prompt: list[int],
+    text: list[int],
+    budget: int,
+    sampling: SamplingParams,
+    chance: RandomSource,
+    stop_tokens: frozenset[int],
+) -> Trace:
+    """Trace ``text``, which the target said after ``prompt`` under ``sampling``, up to ``budget`` tokens."""
+    p, q = (TextReader.begin(model, prompt, (1 + MAX_DRAFT) * len(text))[0] for model in (target, draft))
+    traced = _trace_text(p, q, prompt, text, budget, sampling, chance)
+    _trace_beside(traced, p, q, len(prompt), sampling, chance, stop_tokens)
+    _look_up(traced, prompt)
+    return traced
+
+
+def _trace_text(
+    target: TextReader,
+    draft: TextReader,
+    prompt: list[int],
+    text: list[int],
+    budget: int,
+    sampling: SamplingParams,
+    chance: RandomSource,
+) -> Trace:
+    """The nodes at the text's positions; afterwards both models have read the text but its last token."""
+    read, size = [*prompt, *text[:-1]], target.model.vocab_size
+    p_logits, _ = target.read(read, keep=len(text))
+    q_logits, states = draft.read(read, keep=len(text))
+    p, q = TokenDistribution.from_logits(sampling, p_logits), TokenDistribution.from_logits(sampling, q_logits, size)
+    # p(x) = 0 can only come of rounding, where the text was read in other company.
+    kept = chance.accept([min(1.0, b / a) if a > 0 else 0.0 for a, b in zip(p.of(text), q.of(text), strict=True)])
+    tokens = [
+        x if keep else q.sample_beyond(t, p.part(t, t + 1), chance)
+        for t, (x, keep) in enumerate(zip(text, kept, strict=True))
+    ]
+    chosen = q.of(tokens)
+    return Trace(
+        text,
+        budget,
+        kept,
+        [t + 1 if keep and t + 1 < len(text) else END for t, keep in enumerate(kept)],
+        tokens,
+        chosen,
+        draft_signals(chosen, tokens, q.probabilities, q_logits),
+        [],
+        _acceptances(p.of(tokens), chosen),
+        states.float().cpu(),
+    )
+
+
+def _trace_beside(
+    traced: Trace,
+    target: TextReader,
+    draft: TextReader,
+    start: int,
+    sampling: SamplingParams,
+    chance: RandomSource,
+    stop_tokens: frozenset[int],
+) -> None:
+    """Add what is drafted after rejected tokens: for each level of all branches a forward of the draft.
+
+    The target reads them all at once in the end.
+
+    Args:
+        start: the column of the text's first token.
+    """
+    tokens, length = traced.tokens, len(traced.text)
+    roots = {t: t for t in range(length) if not traced.kept[t] and tokens[t] not in stop_tokens}
+    above = {t: [*range(start, start + t)] for t in roots}  # columns of each node's ancestors
+    read: list[int] = []
+    states = [traced.states]
+    level = [*roots]
+    for depth in range(1, MAX_DRAFT):
+        level = [node for node in level if depth < traced.budget - roots[node] - 1]
+        if not level:
+            break
+        column = draft.length
+        branches = TreeMask(start, [above[node] for node in level])
+        logits, hidden = draft.read([tokens[node] for node in level], tree=branches)
+        law = TokenDistribution.from_logits(sampling, logits, target.model.vocab_size)
+        drawn = [law.sample(row, chance) for row in range(len(level))]
+        chosen = law.of(drawn)
+        for row, node in enumerate(level):
+            child = len(tokens) + row
+            traced.after[node], roots[child] = child, roots[node]
+            above[child] = [*above[node], column + row]
+        read += level
+        level = [len(tokens) + row for row, token in enumerate(drawn) if token not in stop_tokens]
+        traced.after += [END] * len(drawn)
+        traced.q += chosen
+        traced.said += draft_signals(chosen, drawn, law.probabilities, logits)
+        tokens += drawn
+        states.append(hidden.float().cpu())
+    if read:
+        branches = TreeMask(start, [above[node] for node in read])
+        logits, _ = target.read([tokens[node] for node in read], tree=branches)
+        p = TokenDistribution.from_logits(sampling, logits).of(tokens[length:])
+        traced.accept += _acceptances(p, traced.q[length:])
+    traced.states = torch.cat(states)
+
+
+def _look_up(traced: Trace, prompt: list[int]) -> None:
+    """Add what ``prompt``, the text and the draft so far say of every node."""
+    traced.ngram_matches = [NOTHING] * len(traced.tokens)
+    text = [*prompt]
+    lookup = NgramIndex(text)
+    for t, said in enumerate(traced.text):
+        drafted, node = [], t
+        while node != END:
+            drafted.append(traced.tokens[node])
+            traced.ngram_matches[node] = lookup.match(drafted)
+            node = END if traced.kept[t] else traced.after[node]  # what follows a kept token comes with its own t
+        text.append(said)
+
+
+def _acceptances(p: list[float], q: list[float]) -> list[float]:
+    """min(1, p/q); q is positive, for the tokens were drawn from it, but where rounding says otherwise."""
+    return [min(1.0, a / b) if b > 0 else 0.0 for a, b in zip(p, q, strict=True)]
