@@ -150,7 +150,7 @@ def test_shipped_models_are_those_their_controllers_were_trained_for() -> None:
     controller = load_controller(FOLDER / "tiny-head")
     for dtype in PRECISIONS:
         pair = [load_model(name, dtype=dtype, device="cpu") for name in ("tiny", "tiny-draft")]
-        controller.origin.check_pair(PairFingerprint.of(pair[0], pair[1], load_tokenizer("tiny")))
+        controller.provenance.check_pair(PairFingerprint.of(pair[0], pair[1], load_tokenizer("tiny")))
 
 
 def test_how_a_model_is_run_does_not_matter() -> None:

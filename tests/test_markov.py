@@ -94,7 +94,7 @@ def test_within_one_per_cent_of_the_optimum() -> None:
 class Seen(AcceptancePredictor):
     """Knows the class of the token in hand, which is the token itself."""
 
-    late, mean = 0, 0.7
+    lag, mean = 0, 0.7
 
     def predict(self, step: Step) -> Prediction:
         return Prediction(ACCEPTANCE[step.token])

@@ -63,7 +63,7 @@ Judge = Callable[[Trace], list[Prediction]]
 class InformedPredictor(AcceptancePredictor):
     """Knows the true acceptance probability of what is drafted."""
 
-    late, mean = 0, 0.5
+    lag, mean = 0, 0.5
 
     def predict(self, step: Any) -> Prediction:
         raise NotImplementedError("judgements are looked up in a trace")
