@@ -36,7 +36,7 @@ class Trace:
         tokens: (N,) y.
         q: (N,) q(y), warped.
         said: (N,) what the draft says of it.
-        ngram_match: (N,) what the text before it says of it.
+        ngram_matches: (N,) what the text before it says of it.
         accept: (N,) min(1, p(y)/q(y)).
         states: (N, d) the draft's hidden states at the token before.
     """
@@ -48,7 +48,7 @@ class Trace:
     tokens: list[int]
     q: list[float]
     said: list[DraftSignals]
-    ngram_match: list[NgramMatch]
+    ngram_matches: list[NgramMatch]
     accept: list[float]
     states: Tensor
 

@@ -189,7 +189,7 @@ def test_every_package_is_declared() -> None:
     assert present == declared
     assert set(SETUPTOOLS["packages"]) == set(FOLDERS)
     for package, folder in FOLDERS.items():
-        assert package == ".".join(["specpilot", *Path(folder).parts]).removesuffix(".cli").replace("specpilot.cli.", "specpilot.")
+        assert package == ".".join(["specpilot", *Path(folder).parts]).replace("specpilot.cli", "specpilot")
 
 
 def test_no_folder_shadows_the_installed_package() -> None:
