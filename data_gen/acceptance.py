@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
-from ..infer.decoder import stop_tokens_of
+from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import check_same_tokenizer, load_causal_lm, load_tokenizer
 from ..infer.models import CausalLM
 from .builder import DatasetBuilder, Item, write_shards

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.arms import load_arms
-from ..infer.decoder import stop_tokens_of
+from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import load_model, load_tokenizer
 from ..infer.machine import machine
 from ..infer.models import LanguageModel, language_model

@@ -8,7 +8,7 @@ from ..controllers.errors import InputError
 from .random_source import sample_seed
 
 
-def check_count(name: str, value: int) -> int:
+def check_count(name: str, value: object) -> int:
     """``value``, if it is a whole number of at least 1.
 
     Raises:

@@ -14,7 +14,7 @@ from .verify import SELECTIONS, Verifier, parse_verifier
 from .verify.otm import MOST, unknowns
 
 JOINT = ("mtad", "mtjd")  # rules whose sequences are searched by beams
-LENGTH = 4  # tokens a draft, where nothing else is said
+LENGTH = 4  # tokens a draft, by default
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DecoderConfig:
             parse_expansions("x".join(map(str, self.tree)))
         if self.tree is not None and self.rule not in SELECTIONS:
             raise InputError(
-                f"verifier={self.verifier!r}: judges one chain; a tree needs one of {', '.join(SELECTIONS)}, which "
+                f"verifier={self.verifier!r}: verifies one chain; a tree needs one of {', '.join(SELECTIONS)}, which "
                 "choose from several proposals"
             )
         if self.routed:
@@ -54,8 +54,8 @@ class DecoderConfig:
             self._check_tree(self.tree)
         if self.drafts > 1 and (self.tree is None or self.rule != "spec-infer"):
             raise InputError(
-                f"draft: {self.drafts} of them can only feed one tree, and only spec-infer judges proposals of "
-                "different laws; give tree=… and verifier='spec-infer', or one draft"
+                f"draft: {self.drafts} of them can only feed one tree, and only spec-infer verifies proposals of "
+                "different distributions; give tree=… and verifier='spec-infer', or one draft"
             )
         self._check_joint()
         nothing_to_stop = not (self.drafts or self.routed or self.rule == "mtjd" or self.length is None)
@@ -85,7 +85,7 @@ class DecoderConfig:
             return
         if self.rule == "mtad" and not self.drafts:
             raise InputError(
-                "verifier='mtad': it judges a draft model's beams; name a draft, or take 'mtjd' without one"
+                "verifier='mtad': it verifies a draft model's beams; name a draft, or take 'mtjd' without one"
             )
         if self.rule == "mtjd" and self.drafts:
             raise InputError(

@@ -2,14 +2,13 @@
 
 A draft proposes, the target verifies, and a controller decides how long to draft (SpecDec++, Huang et al. 2024,
 Algorithm 2). ``p`` is the target, ``q`` the draft, both under the same sampling parameters; under a lossless rule the
-law of the output is the target's, whatever the draft and the controller do.
+output is distributed as the target's, whatever the draft and the controller do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from torch import Tensor
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..controllers.errors import InputError
-from ..controllers.length import LengthController, RateOptimal
+from ..controllers.length import LengthController
 from ..controllers.length.cost_model import CostModel
 from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
@@ -27,11 +26,11 @@ from .drafters import Beams, parse_expansions
 from .drafting import Drafting
 from .engine import Engine
 from .generation import Generation
-from .generation_defaults import GenerationDefaults, generation_defaults
+from .generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
 from .integrations.custom_generate import custom_generate
-from .lengths import AUTO, load_length, quick_costs
-from .loading import check_same_tokenizer, load_model, load_tokenizer
-from .models import CausalLM, EncoderDecoder, language_model
+from .lengths import AUTO, load_length
+from .models import CausalLM
+from .pair_loading import Model, Name, check_pair, load_pair, wrap_model
 from .prompting import PromptLike, as_prompts, encode_prompt
 from .random_source import RandomSource
 from .request import Request
@@ -39,10 +38,7 @@ from .routing import Routing, load_routing
 from .scheduler import Scheduler
 from .text_stream import TextStream
 
-Model: TypeAlias = PreTrainedModel | CausalLM
-Name: TypeAlias = str | Path
 Auto: TypeAlias = Literal["auto"]
-MAX_NEW_TOKENS = 128  # where neither the call nor the checkpoint says
 FOLLOW, IGNORE = "follow", "ignore"  # what is done with a checkpoint's generation_config
 
 
@@ -90,10 +86,10 @@ class SpeculativeDecoder:
         check_count("max_running", max_running)
         if generation_config not in (FOLLOW, IGNORE):
             raise InputError(f"generation_config={generation_config!r}: give {FOLLOW!r} or {IGNORE!r}")
-        self.target = _wrapped(target, compile) if routing is None else routing.target
-        self.drafts = [_wrapped(model, compile) for model in drafts]
+        self.target = wrap_model(target, compile) if routing is None else routing.target
+        self.drafts = [wrap_model(model, compile) for model in drafts]
         for model in self.drafts:
-            _check_pair(self.target, model)
+            check_pair(self.target, model)
         self.routing, self.tokenizer = routing, tokenizer
         follow = generation_config == FOLLOW
         self.defaults = generation_defaults(self.target.model) if follow else GenerationDefaults()
@@ -104,7 +100,7 @@ class SpeculativeDecoder:
         self._named: dict[str, LengthController] = {}  # length controllers that calls have named
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # long by its arguments and their documentation
         cls,
         target: Name,
         draft: Name | Sequence[Name] | None = None,
@@ -141,7 +137,7 @@ class SpeculativeDecoder:
                 a draft step costs. A trained controller then stops where drafting on no longer pays, without a
                 threshold. ``"auto"`` measures it now, roughly, and adapts.
             adapt: keep correcting the cost by the wall times of the rounds. The same seed may then draft otherwise, and
-                give another text, though by the same law.
+                give another text, drawn from the same distribution.
             router: folder or hub id of a trained router, or a router object: for each prompt it chooses one of the
                 arms in ``draft`` (draft models, ``exit:LAYER``, ``autoregressive``; by default those it was trained
                 for). ``length`` is then one for all, or a list with one for each arm.
@@ -157,7 +153,7 @@ class SpeculativeDecoder:
         """
         own: dict[str, Any] = {"max_running": max_running, "generation_config": generation_config}
         loading: dict[str, Any] = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
-        spread: dict[str, Any] = {"device_map": device_map, "offload_folder": offload_folder, "revision": revision}
+        placement: dict[str, Any] = {"device_map": device_map, "offload_folder": offload_folder, "revision": revision}
         if router is not None:
             if tree is not None:
                 raise InputError("tree and router: a routed draft is a chain; give one of them")
@@ -166,41 +162,24 @@ class SpeculativeDecoder:
             routing, tokenizer = load_routing(
                 router, target, draft,
                 length=length, threshold=threshold, cost=cost, sample=sample_arm,
-                loading=loading | {"compile": compile}, spread=spread,
+                loading=loading | {"compile": compile}, spread=placement,
             )  # fmt: skip
             return cls(routing.target, None, tokenizer, verifier=verifier, routing=routing, **own)
         if sample_arm:
             raise InputError("sample_arm: there is no choice to draw; name a router")
-        if length is not None and not isinstance(length, str | Path | int | LengthController):
-            raise InputError("length: several are for the arms of a router; give one, or name a router")
-        if cost is not None and (draft is None or length is None or isinstance(length, LengthController)):
-            raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
-        if adapt and cost is None:
-            raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
-        tokenizer = load_tokenizer(target, revision=revision, trust_remote_code=trust_remote_code)
-        target_model = load_model(target, **loading, **spread)
-        drafts = []
-        for name in [] if draft is None else [draft] if isinstance(draft, Name) else draft:
-            check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=trust_remote_code))
-            drafts.append(load_model(name, **loading))
-        if length is not None and not isinstance(length, LengthController):
-            first = drafts[0] if drafts else None
-            if cost == AUTO and first is not None:
-                cost, adapt = quick_costs(target_model, first), True
-            costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
-            length = load_length(str(length), target_model, first, tokenizer, threshold, costs)
-            if adapt and isinstance(length, RateOptimal):
-                length = RateOptimal(length.source, length.cost, adapt=True)
-        expansions = parse_expansions(tree) if isinstance(tree, str) else tree
-        shape: dict[str, Any] = {"beams": beams, "tree": expansions}
-        return cls(target_model, drafts, tokenizer, length=length, verifier=verifier, compile=compile, **shape, **own)
+        pair = load_pair(
+            target, draft,
+            length=length, threshold=threshold, cost=cost, adapt=adapt, loading=loading, placement=placement,
+        )  # fmt: skip
+        own |= {"beams": beams, "tree": parse_expansions(tree) if isinstance(tree, str) else tree, "compile": compile}
+        return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, verifier=verifier, **own)
 
     @property
     def length(self) -> LengthController:
-        """When drafting stops, where a call does not say otherwise."""
+        """When drafting stops, unless a call gives another length controller."""
         return self.config.stopping
 
-    def generate(
+    def generate(  # long by its arguments and their documentation
         self,
         prompt: PromptLike,
         *,
@@ -244,9 +223,10 @@ class SpeculativeDecoder:
         seeds = seeds_of(seed, len(prompts) * n)
         if on_tokens is not None and (not single or n > 1):
             raise InputError("on_tokens: several texts have no one stream of tokens; give one prompt")
-        sampling, config = self._sampling(temperature, top_k, top_p), self.configured(length, verifier)
+        sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
+        config = self.configured(length, verifier)
         ids = [self._encode(one, chat, system) for one in prompts]
-        budgets = [self._budget(max_new_tokens, len(one)) for one in ids]
+        budgets = [self.defaults.budget(max_new_tokens, len(one)) for one in ids]
         requests = [
             self.new_request(ids[i // n], sampling, budgets[i // n], RandomSource(seed), config=config)
             for i, seed in enumerate(seeds)
@@ -284,10 +264,9 @@ class SpeculativeDecoder:
         if not single:
             raise InputError("stream: several prompts have no one stream of text; give one prompt")
         ids = self._encode(prompts[0], chat, system)
-        request = self.new_request(
-            ids, self._sampling(temperature, top_k, top_p), self._budget(max_new_tokens, len(ids)),
-            RandomSource(seeds_of(seed, 1)[0]), config=self.configured(length, verifier),
-        )  # fmt: skip
+        sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
+        budget, rng = self.defaults.budget(max_new_tokens, len(ids)), RandomSource(seeds_of(seed, 1)[0])
+        request = self.new_request(ids, sampling, budget, rng, config=self.configured(length, verifier))
         return self._stream(request, TextStream(self.tokenizer))
 
     def _stream(self, request: Request, text: TextStream) -> Iterator[str]:
@@ -300,7 +279,7 @@ class SpeculativeDecoder:
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """What ``model.generate(…, custom_generate=decoder)`` calls; see :func:`.custom_generate.custom_generate`."""
         # What is prepared has no names here: generate would take arguments so called away from its own preparations.
-        return custom_generate(self, model, input_ids, **prepared)
+        return custom_generate(self.target, self.scheduler, self.new_request, model, input_ids, **prepared)
 
     def new_request(
         self,
@@ -346,16 +325,6 @@ class SpeculativeDecoder:
         check_boolean("chat", chat)
         return encode_prompt(self.tokenizer, prompt, chat=chat, system=system, vocab_size=self.target.vocab_size)
 
-    def _sampling(self, temperature: float | Auto, top_k: int | Auto | None, top_p: float | Auto) -> SamplingParams:
-        given: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        named = {name: value for name, value in given.items() if value != "auto"}
-        return SamplingParams(**(self.defaults.sampling | named))
-
-    def _budget(self, max_new_tokens: int | Auto, prompt_tokens: int) -> int:
-        if max_new_tokens == "auto":
-            return self.defaults.new_tokens(prompt_tokens) or MAX_NEW_TOKENS
-        return check_count("max_new_tokens", max_new_tokens)
-
     def configured(
         self, length: Name | int | LengthController | None = None, verifier: str | None = None
     ) -> DecoderConfig:
@@ -388,26 +357,3 @@ class SpeculativeDecoder:
             "SpeculativeDecoder: cannot be pickled or copied; make another from the same models, or by from_pretrained "
             "in the other process"
         )
-
-
-def _wrapped(model: Model, compile: bool) -> CausalLM:
-    return model if isinstance(model, CausalLM) else language_model(model, compile=compile)
-
-
-def _check_pair(target: CausalLM, draft: CausalLM) -> None:
-    """Refuse two models that cannot work together."""
-    if isinstance(target, EncoderDecoder) != isinstance(draft, EncoderDecoder):
-        raise InputError(
-            f"target is a {target.name}, draft a {draft.name}: one of them is an encoder-decoder; take models of one "
-            "kind"
-        )
-    if draft.device != target.device:
-        raise InputError(f"target is on {target.device}, draft on {draft.device}; put both on one device")
-
-
-def stop_tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
-    """The ids that end a text: the model's own, as transformers' ``generate`` takes them, else the tokenizer's."""
-    ids = model.generation_config.eos_token_id
-    if ids is None and tokenizer is not None:
-        ids = tokenizer.eos_token_id
-    return frozenset() if ids is None else frozenset([ids] if isinstance(ids, int) else ids)

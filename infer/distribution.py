@@ -85,24 +85,24 @@ class TokenDistribution:
         """Whose probability entry ``choice`` of distribution ``row`` is."""
         return choice if self.tokens is None else int(self.tokens[row, choice])
 
-    def sample(self, row: int, chance: RandomSource) -> int:
+    def sample(self, row: int, rng: RandomSource) -> int:
         """A token drawn from distribution ``row``."""
         if self.lists is None:
-            return self.token(row, chance.sample(self.probabilities[row]))
+            return self.token(row, rng.sample(self.probabilities[row]))
         probabilities, tokens = self.lists[row]
-        return tokens[chance.pick(probabilities)]
+        return tokens[rng.pick(probabilities)]
 
-    def sample_beyond(self, row: int, other: TokenDistribution, chance: RandomSource, scale: float = 1.0) -> int:
-        """A token from ``norm((scale·p - q)+)``, p this law's distribution ``row`` and q the first of ``other``.
+    def sample_beyond(self, row: int, other: TokenDistribution, rng: RandomSource, scale: float = 1.0) -> int:
+        """A token from ``norm((scale·p - q)+)``, p being distribution ``row`` and q the first of ``other``.
 
         From p where the difference is empty, as only rounding can make it.
         """
         if self.lists is None or other.lists is None:
-            return chance.sample(residual(scale * self.dense[row], other.dense[0]))
+            return rng.sample(residual(scale * self.dense[row], other.dense[0]))
         probabilities, tokens = self.lists[row]
         less = dict(zip(other.lists[0][1], other.lists[0][0], strict=True))
         left = [max(0.0, scale * p - less.get(token, 0.0)) for p, token in zip(probabilities, tokens, strict=True)]
-        return tokens[chance.pick(left if any(left) else probabilities)]
+        return tokens[rng.pick(left if any(left) else probabilities)]
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:

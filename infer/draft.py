@@ -19,27 +19,27 @@ class Draft:
 
     Attributes:
         tokens: one for each node; children come after their parents, siblings in the order they were drawn.
-        laws: what the tokens were drawn from, warped, in their order; without replacement, their first sibling's law.
+        distributions: what each token was drawn from; without replacement, what its first sibling was drawn from.
         parents: the node above each, -1 for children of the root.
         n_forwards: forwards of the drafting model it took.
         from_target: the target itself chose these tokens and has read them: there is nothing to verify.
     """
 
     tokens: list[int]
-    laws: list[TokenDistribution]
+    distributions: list[TokenDistribution]
     parents: list[int]
     n_forwards: int
     from_target: bool = False
 
     @classmethod
-    def chain(cls, tokens: list[int], laws: list[TokenDistribution]) -> Draft:
-        """y_1 … y_K, each after the one before, each with a law and a forward of its own."""
-        return cls(tokens, laws, list(range(-1, len(tokens) - 1)), len(tokens))
+    def chain(cls, tokens: list[int], distributions: list[TokenDistribution]) -> Draft:
+        """y_1 … y_K, each after the one before, each with a distribution and a forward of its own."""
+        return cls(tokens, distributions, list(range(-1, len(tokens) - 1)), len(tokens))
 
     @cached_property
     def q(self) -> Tensor:
         """(N, V) row i is the distribution token i was drawn from."""
-        return torch.cat([law.dense for law in self.laws])
+        return torch.cat([distribution.dense for distribution in self.distributions])
 
     @cached_property
     def is_chain(self) -> bool:
@@ -51,7 +51,9 @@ class Draft:
 
     def ratios(self, p: TokenDistribution) -> list[float]:
         """p_i(y_i) / q_i(y_i) of a chain; q_i(y_i) > 0, since y_i was drawn from it."""
-        drawn = [law.of([token])[0] for law, token in zip(self.laws, self.tokens, strict=True)]
+        drawn = [
+            distribution.of([token])[0] for distribution, token in zip(self.distributions, self.tokens, strict=True)
+        ]
         return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
 
     def follow(self, tokens: list[int]) -> list[int]:
@@ -76,7 +78,7 @@ def merge(drafts: list[Draft]) -> Draft:
     starts = accumulate((len(draft.tokens) for draft in drafts), initial=0)
     return Draft(
         [token for draft in drafts for token in draft.tokens],
-        [law for draft in drafts for law in draft.laws],
+        [distribution for draft in drafts for distribution in draft.distributions],
         [n + start if n >= 0 else -1 for draft, start in zip(drafts, starts, strict=False) for n in draft.parents],
         sum(draft.n_forwards for draft in drafts),
     )

@@ -1,7 +1,7 @@
 """The decoding loop: one round at a time for any number of requests.
 
 The loop of Leviathan et al. 2023, whatever is drafted and however it is verified. ``p`` is the target, ``q`` the draft,
-both under the same sampling parameters; under a lossless rule the law of every request's output is the target's.
+both under the same sampling parameters; under a lossless rule every request's output is distributed as the target's.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Round:
         drafted: tokens the draft proposed; those of a tree level by level.
         path: which of them the target kept, by index: the first ones of a chain, a path down a tree.
         emitted: tokens this round added to the output: accepted ones, then the target's own; trimmed after EOS.
-        ratios: p(y)/q(y) of each drafted token, under token-wise verification; the target keeps it with chance
+        ratios: p(y)/q(y) of each drafted token, under token-wise verification; it is accepted with probability
             min(1, p(y)/q(y)) if it keeps all before.
     """
 

@@ -11,10 +11,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
+from .arguments import check_count
+
+AUTO = "auto"  # an argument left to the checkpoint
+MAX_NEW_TOKENS = 128  # if neither the call nor the checkpoint sets it
 
 # Settings that are followed, and those that say nothing about the text of a model without beams.
 FOLLOWED = {
@@ -57,20 +61,27 @@ class GenerationDefaults:
     max_new_tokens: int | None = None
     max_length: int | None = None
 
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """The arguments of :class:`SamplingParams` that the checkpoint names; ``top_k`` is None where it keeps all."""
+    def sampling_params(self, **given: Any) -> SamplingParams:
+        """The sampling parameters ``given``; those that are ``"auto"`` are the checkpoint's, else the defaults."""
         named = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
-        return {name: value or None if name == "top_k" else value for name, value in named.items() if value is not None}
+        own: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        if own.get("top_k") == 0:
+            own["top_k"] = None
+        return SamplingParams(**(own | {name: value for name, value in given.items() if value != AUTO}))
 
-    def new_tokens(self, prompt_tokens: int) -> int | None:
-        """The most tokens to generate after a prompt of ``prompt_tokens`` (1 for an encoder-decoder, its start token).
+    def budget(self, max_new_tokens: int | str, prompt_tokens: int) -> int:
+        """How many tokens to generate after a prompt of ``prompt_tokens`` (1 for an encoder-decoder, its start token).
+
+        ``max_new_tokens="auto"`` is what the checkpoint asks for, else 128.
 
         Raises:
-            InputError: the prompt is as long as ``max_length`` or longer.
+            InputError: ``max_new_tokens`` is no positive whole number, or the prompt is no shorter than the
+                checkpoint's ``max_length``.
         """
+        if not isinstance(max_new_tokens, str) or max_new_tokens != AUTO:
+            return check_count("max_new_tokens", max_new_tokens)
         if self.max_length is None:
-            return self.max_new_tokens
+            return self.max_new_tokens or MAX_NEW_TOKENS
         if prompt_tokens >= self.max_length:
             raise InputError(
                 f"prompt: {prompt_tokens} tokens, but the checkpoint's generation_config has max_length="
@@ -99,7 +110,7 @@ def generation_defaults(model: PreTrainedModel) -> GenerationDefaults:
     )
     _check_types(asked)
     try:
-        SamplingParams(**asked.sampling)
+        asked.sampling_params()
     except InputError as error:
         raise InputError(f"model.generation_config: {error}, or pass generation_config='ignore'") from None
     return asked
@@ -144,3 +155,11 @@ def _check_types(asked: GenerationDefaults) -> None:
                 f"generation_config: the checkpoint has {name}={reprlib.repr(value)}, of type {type(value).__name__}; "
                 f"set model.generation_config.{name} to a number, or pass generation_config='ignore'"
             )
+
+
+def stop_tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+    """The ids that end a text: the model's own, as transformers' ``generate`` takes them, else the tokenizer's."""
+    ids = model.generation_config.eos_token_id
+    if ids is None and tokenizer is not None:
+        ids = tokenizer.eos_token_id
+    return frozenset() if ids is None else frozenset([ids] if isinstance(ids, int) else ids)

@@ -254,7 +254,7 @@ def _hub_source(name: str, revision: str | None) -> _Source:
         raise InputError(f"{name}: no such folder, and no valid hub id; {_names()}") from None
     except RepositoryNotFoundError as error:
         problem: Exception = error
-    except HfHubHTTPError:  # it is there, but may not be read, or not at this revision: transformers says which
+    except HfHubHTTPError:  # it exists but may not be read, or not at this revision: transformers' error tells which
         return _Source(name)
     except Exception as error:  # no connection: an error of the HTTP library, which differs between hub versions
         problem = error
@@ -370,7 +370,7 @@ def _refusing(name: str | Path, problem: str) -> Iterator[None]:
 
 
 def _one_line(error: Exception) -> str:
-    """What ``error`` says, in one line of at most 500 characters."""
+    """The message of ``error``, in one line of at most 500 characters."""
     text = textwrap.shorten(str(error), 500, placeholder=" …")
     plain = isinstance(error, OSError | ValueError | ImportError) or (type(error) is RuntimeError)
     return text if plain and text else f"{type(error).__name__}: {text}".removesuffix(": ")

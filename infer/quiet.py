@@ -1,4 +1,4 @@
-"""Transformers' and Lightning's chatter off: the command line says what matters itself."""
+"""Transformers' and Lightning's progress bars and messages off: the command line reports what matters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where every random decision of the decoder comes from: two kinds of toss, one seed.
+"""The source of every random decision of the decoder.
 
-Keeping the tosses behind this small class is what lets the tests walk through *all* outcomes of the real decoder and
-compare its exact output law with the target's.
+Keeping the draws behind this small class is what lets the tests walk through *all* outcomes of the real decoder and
+compare its exact output distribution with the target's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 
 class RandomSource:
-    """Tosses of a private generator; the global random state is never touched, and the device does not matter.
+    """Draws of a private generator; the global random state is never touched, and the device does not matter.
 
     Weights to draw from need not sum to 1.
 
@@ -63,7 +63,7 @@ class RandomSource:
         return int(torch.searchsorted(cumulative, self.uniform() * mass, right=True))
 
     def accept(self, probabilities: list[float]) -> list[bool]:
-        """Independent tosses, one for each of ``probabilities``; those above 1 are certain."""
+        """Independent draws, one for each of ``probabilities``; those above 1 are certain."""
         return [self.uniform() < probability for probability in probabilities]
 
 

@@ -1,7 +1,7 @@
 """A controller's rounds over a traced text: the counters that the decoder would have come to, without its forwards.
 
 What is drafted from any point of the text on is in the trace, and so is which of it the target keeps. All controllers
-meet the same text and the same tosses, so that their differences are not noise.
+meet the same text and the same draws, so that their differences are not noise.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A decoder's output has the target's law whatever its length controller does, so one text can be decoded again under any
 of them. The coupling is that of token-wise verification, read backwards: the text's token x_t is the one that was
 drafted with chance min(1, q(x_t)/p(x_t)), and otherwise stands for a rejected one, drawn from norm((q - p)+). These
-tosses are made once for each position. From a rejected token the draft goes on alone, off the text.
+draws are made once for each position. From a rejected token the draft goes on alone, off the text.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def trace(
     text: list[int],
     budget: int,
     sampling: SamplingParams,
-    chance: RandomSource,
+    rng: RandomSource,
     stop_tokens: frozenset[int],
 ) -> Trace:
     """Trace ``text``, which the target said after ``prompt`` under ``sampling``, up to ``budget`` tokens."""
     p, q = (TextReader.begin(model, prompt, (1 + MAX_DRAFT) * len(text))[0] for model in (target, draft))
-    traced = _trace_text(p, q, prompt, text, budget, sampling, chance)
-    _trace_beside(traced, p, q, len(prompt), sampling, chance, stop_tokens)
+    traced = _trace_text(p, q, prompt, text, budget, sampling, rng)
+    _trace_beside(traced, p, q, len(prompt), sampling, rng, stop_tokens)
     _look_up(traced, prompt)
     return traced
 
@@ -79,7 +79,7 @@ def _trace_text(
     text: list[int],
     budget: int,
     sampling: SamplingParams,
-    chance: RandomSource,
+    rng: RandomSource,
 ) -> Trace:
     """The nodes at the text's positions; afterwards both models have read the text but its last token."""
     read, size = [*prompt, *text[:-1]], target.model.vocab_size
@@ -87,9 +87,9 @@ def _trace_text(
     q_logits, states = draft.read(read, keep=len(text))
     p, q = TokenDistribution.from_logits(sampling, p_logits), TokenDistribution.from_logits(sampling, q_logits, size)
     # p(x) = 0 can only come of rounding, where the text was read in other company.
-    kept = chance.accept([min(1.0, b / a) if a > 0 else 0.0 for a, b in zip(p.of(text), q.of(text), strict=True)])
+    kept = rng.accept([min(1.0, b / a) if a > 0 else 0.0 for a, b in zip(p.of(text), q.of(text), strict=True)])
     tokens = [
-        x if keep else q.sample_beyond(t, p.part(t, t + 1), chance)
+        x if keep else q.sample_beyond(t, p.part(t, t + 1), rng)
         for t, (x, keep) in enumerate(zip(text, kept, strict=True))
     ]
     chosen = q.of(tokens)
@@ -113,7 +113,7 @@ def _trace_beside(
     draft: TextReader,
     start: int,
     sampling: SamplingParams,
-    chance: RandomSource,
+    rng: RandomSource,
     stop_tokens: frozenset[int],
 ) -> None:
     """Add what is drafted after rejected tokens: for each level of all branches a forward of the draft.
@@ -137,7 +137,7 @@ def _trace_beside(
         branches = TreeMask(start, [above[node] for node in level])
         logits, hidden = draft.read([tokens[node] for node in level], tree=branches)
         law = TokenDistribution.from_logits(sampling, logits, target.model.vocab_size)
-        drawn = [law.sample(row, chance) for row in range(len(level))]
+        drawn = [law.sample(row, rng) for row in range(len(level))]
         chosen = law.of(drawn)
         for row, node in enumerate(level):
             child = len(tokens) + row

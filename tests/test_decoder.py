@@ -230,13 +230,13 @@ def test_pairs_that_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tree": (2, 1)}, "judges one chain; a tree needs one of spec-infer, mcss, k-seq, otm"),
+        ({"tree": (2, 1)}, "verifies one chain; a tree needs one of spec-infer, mcss, k-seq, otm"),
         ({"tree": (2, 1), "verifier": "mcss", "length": Fixed(2)}, "a tree's shape is its length"),
         ({"tree": (2, 1), "verifier": "mcss", "draft": None}, "tree: without a draft model there is nothing to draft"),
         ({"tree": (2, 0), "verifier": "mcss"}, "tree='2x0': give the children at each level, as in '3x2x1'"),
         ({"tree": (20, 20), "verifier": "mcss"}, "tree='20x20': 420 nodes; take at most 256"),
         ({"draft": [make(), make()]}, "draft: 2 of them can only feed one tree"),
-        ({"draft": [make(), make()], "tree": (2, 1), "verifier": "mcss"}, "only spec-infer judges proposals of diff"),
+        ({"draft": [make(), make()], "tree": (2, 1), "verifier": "mcss"}, "only spec-infer verifies proposals of diff"),
         ({"draft": None, "length": Fixed(4)}, "length: without a draft model there is nothing to stop"),
     ],
 )

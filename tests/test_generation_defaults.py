@@ -49,7 +49,7 @@ def test_a_plain_model_asks_for_nothing(tmp_path: Path) -> None:
     plain = generation_defaults(load_model(str(tmp_path), device="cpu"))
     assert plain == GenerationDefaults()
     assert plain.sampling == {}
-    assert plain.new_tokens(7) is None
+    assert plain.budget("auto", 7) == 128
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-draft", "tiny-t5"])
@@ -69,7 +69,7 @@ def test_qwen(tmp_path: Path) -> None:
     model.generation_config.repetition_penalty = 1.0  # the first remedy
     defaults = generation_defaults(model)
     assert defaults == GenerationDefaults(temperature=0.7, top_k=20, top_p=0.8)
-    assert SamplingParams(**defaults.sampling) == SamplingParams(0.7, 20, 0.8)
+    assert defaults.sampling_params() == SamplingParams(0.7, 20, 0.8)
 
 
 def test_t5(tmp_path: Path) -> None:
@@ -110,20 +110,19 @@ def test_settings_in_an_old_config_json_count(tmp_path: Path) -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_sampling_that_is_followed(settings: dict[str, Any], expected: dict[str, Any]) -> None:
-    sampling = asked(**settings).sampling
-    assert sampling == expected
-    SamplingParams(**sampling)
+    assert asked(**settings).sampling_params() == SamplingParams(**expected)
+    assert asked(**settings).sampling_params(temperature=0.3, top_k="auto").temperature == 0.3
 
 
 def test_lengths_that_are_followed() -> None:
-    assert asked(max_new_tokens=9).new_tokens(100) == 9
+    assert asked(max_new_tokens=9).budget("auto", 100) == 9
     assert asked(max_length=20) == GenerationDefaults()  # transformers' own default, which older versions wrote out
-    assert asked(max_length=30).new_tokens(12) == 18
+    assert asked(max_length=30).budget("auto", 12) == 18
     assert asked(max_length=30, max_new_tokens=9) == GenerationDefaults(max_new_tokens=9)
     with pytest.raises(
         InputError, match=r"prompt: 30 tokens, but the checkpoint's generation_config has max_length=30"
     ):
-        asked(max_length=30).new_tokens(30)
+        asked(max_length=30).budget("auto", 30)
 
 
 REFUSED: dict[str, tuple[Any, Any]] = {  # a value, and the neutral one

@@ -153,7 +153,7 @@ def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> Non
             for tokens in itertools.product(range(4), repeat=length)
         }
         assert tuple(draft.tokens) == max(joint, key=joint.__getitem__)
-        drawn = [row.of([token])[0] for row, token in zip(draft.laws, draft.tokens, strict=True)]
+        drawn = [row.of([token])[0] for row, token in zip(draft.distributions, draft.tokens, strict=True)]
         assert math.prod(drawn) == pytest.approx(joint[tuple(draft.tokens)])
 
 
@@ -389,8 +389,8 @@ def test_rules_that_cannot_be(spec: str, message: str) -> None:
     [
         ({"length": Fixed(0)}, "length=0: verifier='mtad' needs at least one token"),
         ({"length": Confidence(0.4)}, "takes a number of tokens a step"),
-        ({"tree": (2, 1)}, "judges one chain"),
-        ({"draft": None}, "it judges a draft model's beams"),
+        ({"tree": (2, 1)}, "verifies one chain"),
+        ({"draft": None}, "it verifies a draft model's beams"),
         ({"verifier": "mtjd"}, "the target decodes alone"),
         ({"verifier": "block"}, "beams: only mtad and mtjd search"),
     ],

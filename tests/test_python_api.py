@@ -158,7 +158,7 @@ def test_length_and_rule_of_one_call() -> None:
     assert tree.generate([1, 2], max_new_tokens=12, seed=1, verifier="mcss").rounds == made.rounds
     with pytest.raises(specpilot.InputError, match="tree and length"):
         tree.generate([1, 2], length=3)
-    with pytest.raises(specpilot.InputError, match="judges one chain"):
+    with pytest.raises(specpilot.InputError, match="verifies one chain"):
         tree.generate([1, 2], verifier="block")
 
 

@@ -27,8 +27,8 @@ from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import read_manifest
 from ..data_gen.vocabulary import traceable
-from ..infer.decoder import stop_tokens_of
 from ..infer.generation import Stats
+from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import load_causal_lm, load_tokenizer
 from ..infer.models import CausalLM
 from ..infer.random_source import RandomSource

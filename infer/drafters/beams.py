@@ -1,9 +1,9 @@
 """Beam-sampled drafts (Qin et al. 2025, §2.1, eq. 2): the most probable of W sequences drawn jointly.
 
 At every step the candidates are pairs of a beam and a next token, weighted by the beam's probability times the
-token's; W of them are drawn without replacement, or the W heaviest taken. Probabilities are the warped ones, so a
-beam's weight is exactly the probability of its tokens under the law that is decoded. A beam that has said a stop token
-has no more to say: it stays a candidate as it is.
+token's; W of them are drawn without replacement, or the W heaviest taken. Probabilities are those after the sampling
+parameters, so a beam's weight is exactly the probability of its tokens in decoding. A beam that has drawn a stop token
+ends: it stays a candidate as it is.
 
 All beams are read in one forward. They stand in one cache as the branches of a tree, each seeing its own ancestors, so
 that a beam that forks copies nothing; in the end the best beam's columns close up behind the text.
@@ -66,14 +66,14 @@ class Beam:
     """A sequence being drafted.
 
     Attributes:
-        tokens: what it says.
-        laws: what each token was drawn from, N = 1.
+        tokens: its tokens.
+        distributions: what each token was drawn from, N = 1.
         columns: of the cache, that hold its tokens but the last.
         log_q: log-probability of its tokens, in nats.
     """
 
     tokens: list[int]
-    laws: list[TokenDistribution]
+    distributions: list[TokenDistribution]
     columns: list[int]
     log_q: float
 
@@ -84,7 +84,7 @@ def draft_beams(
     beams: Beams,
     length: int,
     sampling: SamplingParams,
-    chance: RandomSource,
+    rng: RandomSource,
     *,
     vocab_size: int,
     stop_tokens: frozenset[int],
@@ -111,14 +111,15 @@ def draft_beams(
             first = reader.length
             logits, _ = reader.read([beam.tokens[-1] for beam in live], tree=branches)
             live = [
-                Beam(beam.tokens, beam.laws, [*beam.columns, first + row], beam.log_q) for row, beam in enumerate(live)
+                Beam(beam.tokens, beam.distributions, [*beam.columns, first + row], beam.log_q)
+                for row, beam in enumerate(live)
             ]
         n_forwards += 1
         ended = [beam for beam in found if _ended(beam, stop_tokens)]
-        found = _spread(live, ended, TokenDistribution.from_logits(sampling, logits, vocab_size), beams, chance)
+        found = _spread(live, ended, TokenDistribution.from_logits(sampling, logits, vocab_size), beams, rng)
     best = max(found, key=lambda beam: beam.log_q)
     reader.keep(trunk, best.columns)
-    return Draft(best.tokens, best.laws, list(range(-1, len(best.tokens) - 1)), n_forwards)
+    return Draft(best.tokens, best.distributions, list(range(-1, len(best.tokens) - 1)), n_forwards)
 
 
 def _ended(beam: Beam, stop_tokens: frozenset[int]) -> bool:
@@ -126,17 +127,17 @@ def _ended(beam: Beam, stop_tokens: frozenset[int]) -> bool:
 
 
 def _spread(
-    live: list[Beam], ended: list[Beam], law: TokenDistribution, beams: Beams, chance: RandomSource
+    live: list[Beam], ended: list[Beam], distribution: TokenDistribution, beams: Beams, rng: RandomSource
 ) -> list[Beam]:
-    """The next beams, of the ``live`` ones, whose next tokens have ``law``, and of those that have ``ended``."""
+    """The next beams, from the ``live`` ones with their next tokens' ``distribution``, and from the ``ended`` ones."""
     most = max(beam.log_q for beam in (*live, *ended))  # by which all are divided: a long beam's may be tiny
-    each = law.probabilities.cpu().double()  # (B, k)
+    each = distribution.probabilities.cpu().double()  # (B, k)
     shares = each.new_tensor([math.exp(beam.log_q - most) for beam in live])
     rest = each.new_tensor([math.exp(beam.log_q - most) for beam in ended])
     weights = torch.cat([(shares[:, None] * each).flatten(), rest])
     require_finite(float(weights.sum()))
     spread: list[Beam] = []
-    for candidate in _choose(weights, beams, chance):
+    for candidate in _choose(weights, beams, rng):
         row, choice = divmod(candidate, each.shape[1])
         if row >= len(live):
             spread.append(ended[candidate - each.numel()])
@@ -144,12 +145,17 @@ def _spread(
         beam = live[row]
         log_q = beam.log_q + math.log(float(each[row, choice]))
         spread.append(
-            Beam([*beam.tokens, law.token(row, choice)], [*beam.laws, law.part(row, row + 1)], beam.columns, log_q)
+            Beam(
+                [*beam.tokens, distribution.token(row, choice)],
+                [*beam.distributions, distribution.part(row, row + 1)],
+                beam.columns,
+                log_q,
+            )
         )
     return spread
 
 
-def _choose(weights: torch.Tensor, beams: Beams, chance: RandomSource) -> list[int]:
+def _choose(weights: torch.Tensor, beams: Beams, rng: RandomSource) -> list[int]:
     """Up to W of the candidates with ``weights`` (C,) float64 above zero, heaviest first or in the order drawn."""
     possible = min(beams.width, int((weights > 0).sum()))
     if beams.argmax:
@@ -157,6 +163,6 @@ def _choose(weights: torch.Tensor, beams: Beams, chance: RandomSource) -> list[i
     left: list[float] = weights.tolist()
     chosen = []
     for _ in range(possible):
-        chosen.append(chance.pick(left))
+        chosen.append(rng.pick(left))
         left[chosen[-1]] = 0.0
     return chosen

@@ -33,7 +33,7 @@ class Chain:
         self.request, self.unread = request, unread
         self.longest = min(MAX_DRAFT, request.max_draft)
         self.tokens: list[int] = []
-        self.laws: list[TokenDistribution] = []
+        self.distributions: list[TokenDistribution] = []
         self.drafting = bool(unread) and self.longest > 0 and request.length.start_round()
 
     def add(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
@@ -41,7 +41,7 @@ class Chain:
         request = self.request
         token = q.sample(0, request.rng)
         self.tokens.append(token)
-        self.laws.append(q)
+        self.distributions.append(q)
         self.unread = [token]
         self.drafting = (
             len(self.tokens) < self.longest
@@ -55,7 +55,7 @@ class Chain:
         return self.request.ngrams.match(self.tokens)
 
     def draft(self) -> Draft:
-        return Draft.chain(self.tokens, self.laws) if self.tokens else NO_DRAFT
+        return Draft.chain(self.tokens, self.distributions) if self.tokens else NO_DRAFT
 
 
 class ChainDrafter(ModelDrafter):

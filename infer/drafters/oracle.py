@@ -37,14 +37,14 @@ def greedy_agreement(
 ) -> list[bool]:
     """Whether, after the first i tokens of the target's greedy text after ``prompt``, both choose the same next."""
     reader, text = TextReader.begin(target, prompt, budget)
-    unread, said = text, list[int]()
-    while len(said) < budget and not (said and said[-1] in stop_tokens):
+    unread, written = text, list[int]()
+    while len(written) < budget and not (written and written[-1] in stop_tokens):
         logits, _ = reader.read(unread, keep=1)
-        said.append(int(logits[-1].argmax()))
-        unread = said[-1:]
-    if max([*prompt, *text, *said]) >= draft.vocab_size:
+        written.append(int(logits[-1].argmax()))
+        unread = written[-1:]
+    if max([*prompt, *text, *written]) >= draft.vocab_size:
         return []  # text the draft has no embedding for: it will not be asked
-    reader, text = TextReader.begin(draft, prompt, len(said))
-    logits, _ = reader.read([*text, *said[:-1]], keep=len(said))
+    reader, text = TextReader.begin(draft, prompt, len(written))
+    logits, _ = reader.read([*text, *written[:-1]], keep=len(written))
     guesses: list[int] = logits[:, : target.vocab_size].argmax(-1).tolist()
-    return [guess == token for guess, token in zip(guesses, said, strict=True)]
+    return [guess == token for guess, token in zip(guesses, written, strict=True)]

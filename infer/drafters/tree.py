@@ -53,7 +53,7 @@ class Growth:
         self.request, self.unread = request, unread
         self.tokens: list[int] = []
         self.parents: list[int] = []
-        self.laws: list[TokenDistribution] = []
+        self.distributions: list[TokenDistribution] = []
         self.n_forwards = 0
         self.level = [-1] if unread and request.max_draft > 0 else []
 
@@ -83,12 +83,12 @@ class Growth:
                     left = without(left, choice)
                     if not bool(left.any()):
                         break
-        self.laws.append(q.take(rows))
+        self.distributions.append(q.take(rows))
         ended = all(self.tokens[node] in self.request.stop_tokens for node in coming)
         self.level = [] if ended or self.n_forwards == self.request.max_draft else coming
 
     def draft(self) -> Draft:
-        return Draft(self.tokens, self.laws, self.parents, self.n_forwards) if self.tokens else NO_DRAFT
+        return Draft(self.tokens, self.distributions, self.parents, self.n_forwards) if self.tokens else NO_DRAFT
 
 
 class TreeDrafter(ModelDrafter):

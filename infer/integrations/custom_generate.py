@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -33,10 +33,10 @@ from ...controllers.errors import InputError
 from ...controllers.sampling import SamplingParams
 from ..arguments import seeds_of
 from ..generation_defaults import FOLLOWED, IDLE
+from ..models import CausalLM
 from ..random_source import RandomSource
-
-if TYPE_CHECKING:
-    from ..decoder import SpeculativeDecoder
+from ..request import Request
+from ..scheduler import Scheduler
 
 # Arguments of ``generate`` beside its settings that the decoder does not follow.
 ARGUMENTS = ("assistant_model", "logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria", "synced_gpus")
@@ -44,8 +44,24 @@ ARGUMENTS = ("assistant_model", "logits_processor", "prefix_allowed_tokens_fn", 
 PREPARED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MaxLengthCriteria, EosTokenCriteria)
 
 
+class NewRequest(Protocol):
+    """:meth:`~specpilot.infer.decoder.SpeculativeDecoder.new_request`."""
+
+    def __call__(
+        self,
+        prompt: list[int],
+        sampling: SamplingParams,
+        max_new_tokens: int,
+        rng: RandomSource,
+        *,
+        stop_tokens: frozenset[int] | None = None,
+    ) -> Request: ...
+
+
 def custom_generate(
-    decoder: SpeculativeDecoder,
+    target: CausalLM,
+    scheduler: Scheduler,
+    new_request: NewRequest,
     model: PreTrainedModel,
     input_ids: Tensor,
     *,
@@ -58,6 +74,7 @@ def custom_generate(
     """Decode the prompts that ``generate`` prepared; each row is what ``decoder.generate`` gives for it.
 
     Args:
+        target, scheduler, new_request: the decoder's.
         model: what ``generate`` was called on; it must be the decoder's target.
         input_ids: (B, n) prompts, padded on the left.
         attention_mask: (B, n), 0 at padding; None where nothing is padded.
@@ -68,15 +85,7 @@ def custom_generate(
     Raises:
         InputError: a setting or an argument is not supported, the model is not the target, or padding is elsewhere.
     """
-    if model is not decoder.target.model:
-        raise InputError(
-            f"model: a {type(model).__name__} that is not the decoder's target; call generate on the model the decoder "
-            "was made with"
-        )
-    if model.config.is_encoder_decoder:
-        raise InputError(
-            f"model: {model.config.model_type} is an encoder-decoder; call decoder.generate with the prompt"
-        )
+    _check_model(model, target)
     call = _call_of_generate()
     _check_settings(generation_config)
     _check_arguments(call)
@@ -90,20 +99,12 @@ def custom_generate(
     sampling, seed = _sampling(generation_config)
     budget = generation_config.max_length - input_ids.shape[1]
     requests = [
-        decoder.new_request(prompt, sampling, budget, RandomSource(one), stop_tokens=stop_tokens)
+        new_request(prompt, sampling, budget, RandomSource(one), stop_tokens=stop_tokens)
         for prompt, one in zip(prompts, seeds_of(seed, len(prompts)), strict=True)
     ]
-    streamer: BaseStreamer | None = call["streamer"]
-    if streamer is None:
-        decoder.scheduler.run(requests)
-    elif len(requests) == 1:
-        for tokens in decoder.scheduler.tokens(requests[0]):
-            _put(streamer, tokens)
-        streamer.end()
-    else:
-        raise InputError(f"streamer: {len(prompts)} prompts have no one stream of tokens; give one prompt")
-    said = [request.output.tokens for request in requests]
-    sequences = torch.cat([input_ids, _padded(said, generation_config._pad_token_tensor).to(input_ids)], 1)
+    _run(scheduler, requests, call["streamer"])
+    outputs = [request.output.tokens for request in requests]
+    sequences = torch.cat([input_ids, _padded(outputs, generation_config._pad_token_tensor).to(input_ids)], 1)
     if generation_config.return_dict_in_generate:
         return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
     return sequences
@@ -119,10 +120,30 @@ def _sampling(given: GenerationConfig) -> tuple[SamplingParams, int]:
     return SamplingParams(temperature, given.top_k or None, top_p), int(torch.randint(2**32, ()))
 
 
-def _put(streamer: BaseStreamer, tokens: Sequence[int]) -> None:
-    """Tell ``streamer`` one token after another, as transformers' own decoding does."""
-    for token in tokens:
-        streamer.put(torch.tensor([token]))
+def _run(scheduler: Scheduler, requests: Sequence[Request], streamer: BaseStreamer | None) -> None:
+    """Decode ``requests``; ``streamer`` gets one token after another, as from transformers' own decoding."""
+    if streamer is None:
+        scheduler.run(requests)
+        return
+    if len(requests) > 1:
+        raise InputError(f"streamer: {len(requests)} prompts have no one stream of tokens; give one prompt")
+    for tokens in scheduler.tokens(requests[0]):
+        for token in tokens:
+            streamer.put(torch.tensor([token]))
+    streamer.end()
+
+
+def _check_model(model: PreTrainedModel, target: CausalLM) -> None:
+    """Refuse a model that is not the decoder's target, or an encoder-decoder."""
+    if model is not target.model:
+        raise InputError(
+            f"model: a {type(model).__name__} that is not the decoder's target; call generate on the model the decoder "
+            "was made with"
+        )
+    if model.config.is_encoder_decoder:
+        raise InputError(
+            f"model: {model.config.model_type} is an encoder-decoder; call decoder.generate with the prompt"
+        )
 
 
 def _call_of_generate() -> Mapping[str, Any]:

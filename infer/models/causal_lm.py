@@ -67,7 +67,7 @@ class CausalLM(LanguageModel):
         self.vocab_size, self.hidden_size = int(embedding.shape[0]), int(embedding.shape[1])
         self.switch = longrope_switch(config)
         if self.switch is not None and self.name not in REREADING:
-            # Elsewhere old keys keep the old factors, and the law of a text would depend on how it was read.
+            # Elsewhere old keys keep the old factors, and the distribution of a text would depend on how it was read.
             self.context = self.switch if self.context is None else min(self.context, self.switch)
             self.switch = None
         accepted = inspect.signature(model.forward).parameters
@@ -79,7 +79,7 @@ class CausalLM(LanguageModel):
 
     @torch.inference_mode()
     def compile(self) -> None:
-        """Pass the model's forward through ``torch.compile``; where that fails or gains nothing, a warning says why."""
+        """Pass the forward through ``torch.compile``; where that fails or gains nothing, a warning gives the reason."""
         if self.lean is not None:
             warnings.warn(f"compile: {self.name} has a lean forward here, which compiling does not beat", stacklevel=4)
             return

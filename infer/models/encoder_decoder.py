@@ -78,7 +78,7 @@ class EncoderDecoder(CausalLM):
             )
 
     def compile(self) -> None:
-        """Not done, and a warning says so: the compiler would make a graph of the pair of caches for every prompt."""
+        """Not done, with a warning: the compiler would make a graph of the pair of caches for every prompt."""
         warnings.warn(f"compile: {self.name} is decoded as it is: its cache is a pair of them", stacklevel=4)
 
     def new_cache(self) -> RaggedKVCache:

@@ -102,7 +102,7 @@ class RaggedLayer(CacheLayerMixin):
         return self.write(self.cache.plan, key_states, value_states)
 
     def write(self, plan: WritePlan, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Write (B, H, n, D) where ``plan`` says; views of what attention reads, (B, H, width, D)."""
+        """Write (B, H, n, D) at the places of ``plan``; views of what attention reads, (B, H, width, D)."""
         self.fit(key_states, value_states)
         if plan.aligned:
             start, n = plan.starts[0], plan.new

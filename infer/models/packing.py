@@ -99,7 +99,7 @@ def group_reads(reads: Sequence[Read]) -> list[list[int]]:
 
 
 def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables, plan: WritePlan) -> AttentionGroup:
-    """The group of ``reads``, whose keys and values go where ``plan`` says."""
+    """The group of ``reads``, whose keys and values go at the places of ``plan``."""
     dtype = tables.triangle.dtype
     if len(reads) == 1:
         (read,) = reads

@@ -1,7 +1,7 @@
 """Verification rules: pure functions from the target's distributions and a draft to what is kept of it.
 
-``VERIFIERS`` judge chains; ``SELECTIONS`` choose one token from several proposals and so judge trees, node by node.
-All of them keep the target's law but the ``LOSSY``, whose text has to be judged as well as its speed.
+``VERIFIERS`` verify chains; ``SELECTIONS`` choose one token from several proposals and verify trees node by node. All
+of them preserve the target's distribution except the ``LOSSY`` rules, whose output quality must be measured too.
 """
 
 from __future__ import annotations

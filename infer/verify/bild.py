@@ -1,4 +1,4 @@
-"""BiLD's rollback (Kim et al. 2023, §3.2). Lossy: the output's law is not the target's.
+"""BiLD's rollback (Kim et al. 2023, §3.2). Lossy: the output's distribution is not the target's.
 
 Keeps drafted tokens up to the first with ``-log p(y_i) > τ``, in nats, which a token of the target's own replaces. Goes
 with the length rule ``fallback``.
@@ -14,9 +14,9 @@ from ..random_source import RandomSource
 from .verdict import Verdict, kept
 
 
-def bild(p: TokenDistribution, draft: Draft, chance: RandomSource, rollback: float = 3.0) -> Verdict:
-    """Judge ``draft`` by the target's warped distributions ``p``, K + 1 of them; ``rollback`` is τ ≥ 0."""
+def bild(p: TokenDistribution, draft: Draft, rng: RandomSource, rollback: float = 3.0) -> Verdict:
+    """Verify ``draft`` against the target's K + 1 distributions ``p``; ``rollback`` is τ ≥ 0."""
     count = len(draft.tokens)
     fails = [p_y == 0 or -math.log(p_y) > rollback for p_y in p.of(draft.tokens)]
     accepted = fails.index(True) if True in fails else count
-    return kept(accepted, p.sample(accepted, chance))
+    return kept(accepted, p.sample(accepted, rng))

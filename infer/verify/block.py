@@ -1,6 +1,6 @@
 """Block verification (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2). Lossless.
 
-Judges a draft as a whole: with ``c_0 = 1`` and ``c_i = min(1, c_{i-1}·p_i(y_i)/q_i(y_i))``, position i < K passes with
+Verifies a draft as a whole: with ``c_0 = 1``, ``c_i = min(1, c_{i-1}·p_i(y_i)/q_i(y_i))``, position i < K passes with
 probability ``h_i = Z_i / (Z_i + 1 - c_i)``, where ``Z_i = Σ_v (c_i·p_{i+1}(v) - q_{i+1}(v))+``, and position K with
 ``h_K = c_K``. The *last* position that passes is kept, whatever failed before it; then one token from
 ``norm((c_i·p_{i+1} - q_{i+1})+)``, or from ``p_{K+1}``. On average it never keeps fewer tokens than judging one by one.
@@ -18,17 +18,17 @@ from ..random_source import RandomSource
 from .verdict import Verdict, kept
 
 
-def block(p: TokenDistribution, draft: Draft, chance: RandomSource) -> Verdict:
-    """Verify the chain ``draft`` against the target's warped distributions ``p``, K + 1 of them."""
+def block(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
+    """Verify the chain ``draft`` against the target's K + 1 distributions ``p``."""
     count = len(draft.tokens)
     if count == 0:
-        return kept(0, p.sample(0, chance))
+        return kept(0, p.sample(0, rng))
     c = joint_ratios(draft.ratios(p))
-    tosses = chance.accept(pass_probabilities(p.dense, draft.q, c))
-    accepted = count - tosses[::-1].index(True) if True in tosses else 0
+    draws = rng.accept(pass_probabilities(p.dense, draft.q, c))
+    accepted = count - draws[::-1].index(True) if True in draws else 0
     if accepted == count:
-        return kept(accepted, p.sample(count, chance))
-    return kept(accepted, p.sample_beyond(accepted, draft.laws[accepted], chance, scale=[1.0, *c][accepted]))
+        return kept(accepted, p.sample(count, rng))
+    return kept(accepted, p.sample_beyond(accepted, draft.distributions[accepted], rng, scale=[1.0, *c][accepted]))
 
 
 def joint_ratios(ratios: list[float]) -> list[float]:

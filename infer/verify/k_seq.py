@@ -1,8 +1,8 @@
 """K-SEQ, one token from k i.i.d. proposals (SpecTr, Sun et al. 2023, Algorithm 2). Lossless.
 
 The proposals are tried in the order they were drawn, each accepted with probability ``min(1, p(y)/(ρ·q(y)))``. The
-division factor ρ is the smallest that keeps every token's acceptance within its share of p; with it the chance that
-some proposal is accepted is at least (1 - 1/e) of the best that any rule can reach (Theorem 2).
+division factor ρ is the smallest that keeps every token's acceptance within its share of p; the probability
+that some proposal is accepted is then at least (1 - 1/e) of the best that any rule can reach (Theorem 2).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ..random_source import RandomSource
 STEPS = 60  # of bisection: ρ to the last bit of float64, whatever k
 
 
-def k_seq(p: Tensor, proposals: list[int], q: Tensor, chance: RandomSource) -> int:
-    """A token whose law is ``p`` (V,); i.i.d. ``proposals``, so that all rows of ``q`` (k, V) are the same."""
+def k_seq(p: Tensor, proposals: list[int], q: Tensor, rng: RandomSource) -> int:
+    """A token distributed as ``p`` (V,); i.i.d. ``proposals``, so that all rows of ``q`` (k, V) are the same."""
     q = q[0]
     rho = division_factor(p, q, len(proposals))
-    tosses = chance.accept((p[proposals] / (rho * q[proposals])).tolist())  # q(y) > 0: y was drawn from it
-    if True in tosses:
-        return proposals[tosses.index(True)]
+    draws = rng.accept((p[proposals] / (rho * q[proposals])).tolist())  # q(y) > 0: y was drawn from it
+    if True in draws:
+        return proposals[draws.index(True)]
     beta, accepted = acceptance(p, q, len(proposals), rho)
     given = torch.minimum(q, p / rho) * (accepted / beta if beta > 0 else 0.0)
-    return chance.sample(residual(p, given))
+    return rng.sample(residual(p, given))
 
 
 def acceptance(p: Tensor, q: Tensor, k: int, rho: float) -> tuple[float, float]:

@@ -8,9 +8,9 @@ from ..random_source import RandomSource
 from .verdict import Verdict
 
 
-def mtjd(p: TokenDistribution, draft: Draft, chance: RandomSource) -> Verdict:
+def mtjd(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
     """Keep all of ``draft``, which the target has read itself; ``p`` is asked only where nothing was drafted."""
     if not draft.tokens:
-        return Verdict([], p.sample(0, chance))
+        return Verdict([], p.sample(0, rng))
     last = len(draft.tokens) - 1
     return Verdict(list(range(last)), draft.tokens[last])

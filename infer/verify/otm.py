@@ -1,6 +1,6 @@
 """OTM-k, one token from k i.i.d. proposals by optimal transport (SpecTr, Sun et al. 2023, eq. 4). Lossless.
 
-Among all rules with output law p, the one whose output is most often among the proposals. It solves a linear program
+Of all rules whose output is distributed as p, the one whose output is most often a proposal. It solves a linear program
 with as many unknowns as there are multisets of k proposals and tokens in each: for small supports only.
 """
 
@@ -26,9 +26,9 @@ class Transport:
     """The optimal plan for one p, q and k.
 
     Attributes:
-        plan: sorted proposals → the chance of keeping each distinct one of them, by token.
+        plan: sorted proposals → the probability of keeping each distinct one of them, by token.
         residual: (V,) float64, sums to 1: what the output is drawn from when none is kept.
-        acceptance: the chance that the output is one of the proposals: the optimum, to the solver's tolerance.
+        acceptance: the probability that the output is one of the proposals: the optimum, to the solver's tolerance.
     """
 
     plan: dict[tuple[int, ...], dict[int, float]]
@@ -39,8 +39,8 @@ class Transport:
 def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
     """Solve eq. 4 for ``p`` and ``q`` (V,) and ``k`` proposals.
 
-    The solver meets the constraints to 1e-7; its answer is then shrunk until it meets them exactly, so that the law
-    of the output is p to rounding, and only the optimum is approximate.
+    The solver meets the constraints to 1e-7; its answer is then shrunk until it meets them exactly, so that
+    the output is distributed as p to rounding, and only the optimum is approximate.
 
     Raises:
         InputError: the linear program would be too large.
@@ -56,7 +56,7 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
             f"OTM with k={k} over {n} tokens: too many unknowns ({unknowns(n, k)}); take fewer tokens (top-k 10)"
         )
     multisets = list(combinations_with_replacement(drawn, k))
-    chances = [prod(_chance(multiset, q)) for multiset in multisets]
+    probabilities = [prod(_orders_and_probability(multiset, q)) for multiset in multisets]
     edges = [(i, v) for i, multiset in enumerate(multisets) for v in dict.fromkeys(multiset) if p[v] > 0]
     flow = np.zeros(len(edges))
     if edges:
@@ -66,15 +66,15 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
             (np.concatenate([ones, ones]), (np.concatenate([rows, columns + len(multisets)]), np.tile(number, 2))),
             shape=(len(multisets) + len(p), len(edges)),
         )
-        bounds = np.concatenate([chances, p.numpy()])
+        bounds = np.concatenate([probabilities, p.numpy()])
         solution = linprog(-ones, A_ub=constraints, b_ub=bounds, method="highs")
         flow = np.clip(solution.x, 0, None)
-        for place, room in ((rows, np.array(chances)), (columns, p.numpy())):  # to the letter
+        for place, room in ((rows, np.array(probabilities)), (columns, p.numpy())):  # to the letter
             used = np.bincount(place, weights=flow, minlength=len(room))
             flow *= np.minimum(1.0, room / np.where(used > 0, used, 1.0))[place]
     plan: dict[tuple[int, ...], dict[int, float]] = {multiset: {} for multiset in multisets}
     for (i, v), amount in zip(edges, flow, strict=True):
-        plan[multisets[i]][v] = amount / chances[i]
+        plan[multisets[i]][v] = amount / probabilities[i]
     kept = np.bincount([v for _, v in edges], weights=flow, minlength=len(p)) if edges else np.zeros(len(p))
     left = (p - torch.from_numpy(kept)).clamp(min=0)
     mass = float(left.sum())
@@ -86,14 +86,14 @@ def unknowns(n: int, k: int) -> int:
     return n * prod(range(n + 1, n + k)) // factorial(k - 1)
 
 
-def _chance(multiset: tuple[int, ...], q: Tensor) -> tuple[int, float]:
+def _orders_and_probability(multiset: tuple[int, ...], q: Tensor) -> tuple[int, float]:
     """In how many orders k draws can be these, and the probability of each order."""
     orders = factorial(len(multiset)) // prod(factorial(count) for count in Counter(multiset).values())
     return orders, prod(float(q[v]) for v in multiset)
 
 
-def otm(p: Tensor, proposals: list[int], q: Tensor, chance: RandomSource) -> int:
-    """A token whose law is ``p`` (V,); i.i.d. ``proposals``, so that all rows of ``q`` (k, V) are the same.
+def otm(p: Tensor, proposals: list[int], q: Tensor, rng: RandomSource) -> int:
+    """A token distributed as ``p`` (V,); i.i.d. ``proposals``, so that all rows of ``q`` (k, V) are the same.
 
     Raises:
         InputError: see :func:`optimal_transport`.
@@ -101,8 +101,8 @@ def otm(p: Tensor, proposals: list[int], q: Tensor, chance: RandomSource) -> int
     transport = optimal_transport(p, q[0], len(proposals))
     keep = transport.plan[tuple(sorted(proposals))]
     kept = torch.tensor([*keep.values(), max(0.0, 1.0 - sum(keep.values()))], dtype=torch.float64)
-    choice = chance.sample(kept)
-    return list(keep)[choice] if choice < len(keep) else chance.sample(transport.residual)
+    choice = rng.sample(kept)
+    return list(keep)[choice] if choice < len(keep) else rng.sample(transport.residual)
 
 
 def upper_bound(p: Tensor, q: Tensor, k: int) -> float:
@@ -120,7 +120,7 @@ def upper_bound(p: Tensor, q: Tensor, k: int) -> float:
     each = torch.minimum(p, 1 - (1 - q) ** k).numpy()
     # Ordered draws of one multiset all have the same product and the same set of tokens.
     multisets = list(combinations_with_replacement(q.nonzero().flatten().tolist(), k))
-    orders, chances = np.array([_chance(multiset, q) for multiset in multisets]).T
+    orders, probabilities = np.array([_orders_and_probability(multiset, q) for multiset in multisets]).T
     members = np.zeros((len(multisets), size))
     for i, multiset in enumerate(multisets):
         members[i, list(set(multiset))] = 1
@@ -128,5 +128,5 @@ def upper_bound(p: Tensor, q: Tensor, k: int) -> float:
     for subset in range(2**size):
         inside = np.array([subset >> v & 1 for v in range(size)], dtype=bool)
         outside = members @ np.where(inside, 0.0, p.numpy())
-        best = min(best, float(each[inside].sum() + (orders * np.minimum(chances, outside)).sum()))
+        best = min(best, float(each[inside].sum() + (orders * np.minimum(probabilities, outside)).sum()))
     return best

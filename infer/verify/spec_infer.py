@@ -1,4 +1,4 @@
-"""SpecInfer's multi-step rule (Miao et al. 2024, Algorithm 2): one token from proposals with any draft laws. Lossless.
+"""SpecInfer's multi-step rule (Miao et al. 2024, Algorithm 2): one token from any proposals. Lossless.
 
 Proposals are tried in the order they were drawn, each accepted with probability ``min(1, p(y)/q(y))``; after a
 rejection ``p ← norm((p - q)+)``. If all fail, the token is drawn from the last p.
@@ -14,10 +14,10 @@ from ..distribution import residual
 from ..random_source import RandomSource
 
 
-def spec_infer(p: Tensor, proposals: list[int], q: Iterable[Tensor], chance: RandomSource) -> int:
-    """A token whose law is ``p`` (V,); proposal i was drawn from the i-th of ``q`` (V,), given those before it."""
+def spec_infer(p: Tensor, proposals: list[int], q: Iterable[Tensor], rng: RandomSource) -> int:
+    """A token distributed as ``p`` (V,); proposal i was drawn from the i-th of ``q`` (V,), given those before it."""
     for token, row in zip(proposals, q, strict=True):
-        if chance.accept([float(p[token] / row[token])])[0]:
+        if rng.accept([float(p[token] / row[token])])[0]:
             return token
         p = residual(p, row)
-    return chance.sample(p)
+    return rng.sample(p)

@@ -18,12 +18,12 @@ from ..models.tree_mask import ancestors_of
 from ..random_source import RandomSource
 from .verdict import Verdict
 
-# (p (V,), proposals, their draft laws (k, V), chance) → a token whose law is p
+# (p (V,), proposals, their draft distributions (k, V), rng) → a token distributed as p
 Selection = Callable[[Tensor, list[int], Tensor, RandomSource], int]
 
 
-def verify_tree(p: TokenDistribution, draft: Draft, chance: RandomSource, select: Selection) -> Verdict:
-    """Verify ``draft`` against the target's warped distributions ``p``: the root's, then each node's."""
+def verify_tree(p: TokenDistribution, draft: Draft, rng: RandomSource, select: Selection) -> Verdict:
+    """Verify ``draft`` against the target's distributions ``p``: the root's, then each node's."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(draft.parents):
         children.setdefault(parent, []).append(node)
@@ -33,8 +33,8 @@ def verify_tree(p: TokenDistribution, draft: Draft, chance: RandomSource, select
         path = [] if here < 0 else [*ancestors_of(draft.parents, here), here]
         proposals = [child for node in survivors for child in children.get(node, [])]
         if not proposals:
-            return Verdict(path, p.sample(here + 1, chance))
-        token = select(p.dense[here + 1], [draft.tokens[child] for child in proposals], draft.q[proposals], chance)
+            return Verdict(path, p.sample(here + 1, rng))
+        token = select(p.dense[here + 1], [draft.tokens[child] for child in proposals], draft.q[proposals], rng)
         survivors = [child for child in proposals if draft.tokens[child] == token]
         if not survivors:
             return Verdict(path, token)

@@ -1,4 +1,4 @@
-"""Typical acceptance (Medusa, Cai et al. 2024, §3.3.1). Lossy: the output's law is not the target's.
+"""Typical acceptance (Medusa, Cai et al. 2024, §3.3.1). Lossy: the output's distribution is not the target's.
 
 Keeps drafted tokens while ``p(y_i) > min(ε, δ·exp(-H(p_i)))``, H in nats: what the target finds typical passes, the
 more readily the less sure it is. Then one token from p.
@@ -15,12 +15,12 @@ from .verdict import Verdict, kept
 
 
 def typical(
-    p: TokenDistribution, draft: Draft, chance: RandomSource, epsilon: float = 0.09, delta: float = 0.3
+    p: TokenDistribution, draft: Draft, rng: RandomSource, epsilon: float = 0.09, delta: float = 0.3
 ) -> Verdict:
-    """Judge ``draft`` by the target's warped distributions ``p``, K + 1 of them."""
+    """Verify ``draft`` against the target's K + 1 distributions ``p``."""
     count = len(draft.tokens)
     entropy = torch.special.entr(p.probabilities[:count]).sum(-1)
     least = (delta * torch.exp(-entropy)).clamp(max=epsilon).tolist()
     passes = [p_y > bar for p_y, bar in zip(p.of(draft.tokens), least, strict=True)]
     accepted = passes.index(False) if False in passes else count
-    return kept(accepted, p.sample(accepted, chance))
+    return kept(accepted, p.sample(accepted, rng))

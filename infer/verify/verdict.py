@@ -1,4 +1,4 @@
-"""What a verifier says of a draft."""
+"""The result of verifying a draft."""
 
 from __future__ import annotations
 
