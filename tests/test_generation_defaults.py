@@ -48,7 +48,7 @@ def test_a_plain_model_asks_for_nothing(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").unlink()  # made from config.json then
     plain = generation_defaults(load_model(str(tmp_path), device="cpu"))
     assert plain == GenerationDefaults()
-    assert plain.sampling == {}
+    assert plain.sampling_params() == SamplingParams()
     assert plain.budget("auto", 7) == 128
 
 
