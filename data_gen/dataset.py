@@ -100,10 +100,10 @@ class ShardWriter(ABC, Generic[R]):
 
     @abstractmethod
     def entry(self, rows: list[R]) -> dict[str, Any]:
-        """What the manifest says of a shard besides its file, rows and hash."""
+        """What the manifest records of a shard besides its file, rows and hash."""
 
     def outcome(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
-        """What the manifest says of the complete dataset, from its shards' entries."""
+        """What the manifest records of the complete dataset, from its shards' entries."""
         return {}
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ class ShardWriter(ABC, Generic[R]):
             self.manifest = self._open(identity)
             for leftover in folder.glob("*.tmp"):
                 leftover.unlink()
-            self._save()  # before the first shard: a folder of shards alone could not say whose they are
+            self._save()  # before the first shard: shards without a manifest could not be identified
         except BaseException:
             self.close()
             raise

@@ -1,4 +1,4 @@
-"""Acceptance labels of finished rollouts: what the draft would have said at every position, and whether it would pass.
+"""Acceptance labels of finished rollouts: the draft's token at every position and its acceptance probability.
 
 SpecDec++ (Huang et al. 2024) §3.3: at each position of a target rollout X draw Y_i ~ q(·|prompt, X_<i) and store
 P_i = min(1, p(Y_i|X_<i) / q(Y_i|X_<i)). One parallel forward of the draft scores all positions; so does one of the

@@ -33,7 +33,7 @@ class RoundsRow:
     """One generation. Of each draft those tokens are kept that were verified with all before them accepted.
 
     Attributes:
-        x: the tokens said.
+        x: the generated tokens.
         starts: how many tokens of ``x`` stand before each round's draft.
         drafted: the draft's tokens up to the first rejected one, a list a round.
         accept: min(1, p(y)/q(y)) of each.
@@ -138,7 +138,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
 
 
 def cost_identity(cost: str | float | None) -> str | dict[str, float] | None:
-    """What ``cost`` comes to, whichever file it is in: seconds, or ``"auto"`` where they are measured."""
+    """``cost`` as seconds, whatever file holds it, or ``"auto"`` where it is measured."""
     return cost if cost in (None, "auto") else CostModel.load(cost).as_dict()
 
 

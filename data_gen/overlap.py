@@ -1,7 +1,7 @@
-"""How often a draft is kept along the target's own text: Σ_v min(p(v), q(v)) at every token (Leviathan et al. 2023).
+"""Acceptance rates along the target's own text: Σ_v min(p(v), q(v)) at every token (Leviathan et al. 2023).
 
-That is the chance that token-wise verification accepts a token drawn from q, and along the target's text it is what a
-draft meets that has been accepted so far. One parallel forward of the draft, no rollout of it.
+This is the probability that token-wise verification accepts a token drawn from q after a text whose tokens so far were
+accepted. One parallel forward of the draft, no rollout of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def overlap(
     rollouts: list[Rollout],
     sampling: SamplingParams,
 ) -> list[list[float]]:
-    """Σ_v min(p_i, q_i) of every rollout's tokens; both distributions warped.
+    """Σ_v min(p_i, q_i) of every rollout's tokens, both distributions under the sampling parameters.
 
     It is 0 where nothing can be drafted: after a token that the draft has no embedding for.
 

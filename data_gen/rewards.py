@@ -82,8 +82,8 @@ def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | No
 def round_tokens(overlap: Sequence[float], longest: int) -> list[float]:
     """Expected tokens of a round of K = 0, 1, … ``longest`` drafted: 1 + Σ_k mean over its start t of a_t … a_{t+k-1}.
 
-    ``overlap`` are the a_i along the target's text, which is what a round meets: whatever it has kept so far follows
-    the target's law. Rounds that would reach beyond the text's end count with those that don't.
+    ``overlap`` are the a_i along the target's text, which is what a round meets: whatever it has kept so far is
+    distributed as the target's text. Rounds that would reach beyond the text's end count with those that don't.
     """
     a = np.array(overlap)
     if not len(a):

@@ -1,4 +1,4 @@
-"""``specpilot data router``: prompts → what target and arms say → rewards → shards (Huang et al. 2024, §2.3)."""
+"""``specpilot data router``: prompts → outputs of target and arms → rewards → shards (Huang et al. 2024, §2.3)."""
 
 from __future__ import annotations
 

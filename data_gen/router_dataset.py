@@ -1,4 +1,4 @@
-"""A router's dataset on disk: what every arm said to each prompt, how alike it is, and how much of it the target keeps.
+"""A router's dataset on disk: every arm's output for each prompt, its similarity to the target's, its acceptance.
 
 The measured times stand in a file of their own: the shards and their manifest stay the same, byte for byte, whether a
 run was killed or not, and times cannot.
@@ -33,8 +33,8 @@ class RouterRow:
         outputs: each arm's own greedy output, o_j; of ``autoregressive`` the sampled one, or it would be trivially o_e.
             Empty where a draft has no embedding for a token of the prompt.
         rouge: ROUGE-L F1 of each arm's output against the greedy one, f(o_e, o_j).
-        overlap: for each arm, Σ_v min(p_i(v), q_i(v)) at each token i of ``sampled``: the chance that a token it drafts
-            there is kept; 0 after a token that the draft has no embedding for. Empty where nothing drafts.
+        overlap: for each arm, Σ_v min(p_i(v), q_i(v)) at each token i of ``sampled``: the acceptance probability of a
+            token drafted there; 0 after a token that the draft has no embedding for. Empty where nothing drafts.
     """
 
     prompt_id: str

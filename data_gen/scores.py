@@ -1,4 +1,4 @@
-"""A model's logits along finished texts: what it would have said before each of their tokens, in one forward."""
+"""A model's logits along finished texts: at each of their tokens, in one forward."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class RouterDataOptions:
         chat: put prompts into the chat template (false: continue them as plain text).
         max_prompt_tokens: leave longer prompts out (default: refuse a prompt that fills the context).
         max_new_tokens: longest output.
-        temperature: sampling of the sampled output, under which arms are judged; the others are greedy.
+        temperature: sampling of the sampled output, under which arms are scored; the others are greedy.
         top_k: keep the k most probable tokens; null keeps all.
         top_p: keep the most probable tokens up to this mass.
         seed: seed of every random number.

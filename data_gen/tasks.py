@@ -26,9 +26,9 @@ class Question:
     Attributes:
         id: as its source has it, a number or a text.
         category: groups questions in reports.
-        turns: what the user says, one after another, each after the model's answer to the last.
-        kind: how an answer is judged: ``rouge``, ``answer`` (a number), ``sql``, ``code``; empty where it is not.
-        reference: what it is judged by, by name.
+        turns: the user's messages, each after the model's answer to the one before.
+        kind: how an answer is scored: ``rouge``, ``answer`` (a number), ``sql``, ``code``; empty where it is not.
+        reference: what it is scored against, by name.
     """
 
     id: int | str
@@ -69,8 +69,8 @@ def _human_eval(row: Row, _: Path | None) -> Question:
 
 def _conversation(row: Row, _: Path | None) -> Question:
     """Spec-Bench's and MT-Bench's question files (``turns``), and MT-Bench on the hub (``prompt``, a list)."""
-    said = row["turns"] if "turns" in row else row["prompt"]
-    turns = tuple(map(str, said if isinstance(said, list) else [said]))
+    given = row["turns"] if "turns" in row else row["prompt"]
+    turns = tuple(map(str, given if isinstance(given, list) else [given]))
     answers = row.get("reference") or []
     found = _rouge(answers[-1]) if isinstance(answers, list) and 0 < len(answers) == len(turns) else {}
     return Question(row.get("question_id", row.get("prompt_id", "")), str(row["category"]), turns, **found)

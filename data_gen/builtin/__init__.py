@@ -34,7 +34,7 @@ class BuiltinPrompt:
 
 @functools.cache
 def builtin_prompts(name: str) -> tuple[BuiltinPrompt, ...]:
-    """The prompts of ``builtin`` or ``builtin-large``, the domains well mixed, so that any prefix is a fair sample.
+    """The prompts of ``builtin`` or ``builtin-large``, shuffled across domains, so that any prefix is a fair sample.
 
     Raises:
         InputError: the installed file is damaged.
