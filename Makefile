@@ -4,7 +4,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-oldest check clean
+.PHONY: demo test test-oldest check docs clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -29,6 +29,11 @@ check: $(READY)
 	@rm -rf build
 	@$(PIP) --no-deps --no-index --no-build-isolation --target build/check .
 	@MYPYPATH=build/check $(VENV)/bin/mypy -p specpilot
+
+# The documentation, in build/site: open build/site/index.html, or `mkdocs serve` for the search.
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 # torch goes first and alone, so that the build it comes in is the one of the constraints. The marker is written last and
 # removed first: an environment without it was left half-made by an interrupted run, and is made anew.

@@ -1,0 +1,175 @@
+"""What the site makes from the code: the sources of the Python reference, the command reference, the error lists."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout, suppress
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from mkdocs.structure.files import File, Files
+from specpilot.main import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "build" / "docs"  # named in mkdocs.yml
+COMMANDS_PAGE = "commands.md"
+ERRORS = re.compile(r"<!-- errors: (.*?) -->")
+ROLE = re.compile(r":(?:class|meth|func|mod|attr):<code>[~.]?(?:[\w.]*\.)?(\w+)</code>")
+
+
+def on_startup(**_: Any) -> None:
+    """Copy the package's sources to ``SOURCES`` as they are installed: folders are mapped in pyproject.toml."""
+    shutil.rmtree(SOURCES, ignore_errors=True)
+    for package, folder in packages().items():
+        target = SOURCES / package.replace(".", "/")
+        target.mkdir(parents=True, exist_ok=True)
+        for file in folder.glob("*.py"):
+            shutil.copy(file, target)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the command reference."""
+    files.append(File.generated(config, COMMANDS_PAGE, content=command_reference()))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace ``<!-- errors: patterns -->`` by the messages of the modules that match the patterns."""
+    return ERRORS.sub(lambda found: error_list(found[1].split()), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Roles of reStructuredText in docstrings become plain code."""
+    return ROLE.sub(r"<code>\1</code>", html)
+
+
+def packages() -> dict[str, Path]:
+    """Every package and its folder."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return {name: ROOT / folder for name, folder in project["tool"]["setuptools"]["package-dir"].items()}
+
+
+def command_reference() -> str:
+    """A page with every command: its description and a table of its options, read from its ``--help``."""
+    lines = [
+        "# Command reference",
+        "",
+        "Every option is also a key of the YAML file that `--config FILE` names, with `_` in place of `-`. A flag wins "
+        "over the file, the file over the default. A switch has a form with `--no-` that turns it off. "
+        "`--print-config` prints the resulting configuration and exits.",
+        "",
+    ]
+    for words in leaves(COMMANDS):
+        description, options = parse_help(help_of(words))
+        lines += [f"## specpilot {' '.join(words)}", "", description, ""]
+        if options:
+            lines += ["| option | type | default | |", "|---|---|---|---|"]
+            lines += [f"| {' | '.join(cells)} |" for cells in options]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def leaves(commands: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of every command."""
+    for name, entry in commands.items():
+        if isinstance(entry, Mapping):
+            yield from leaves(entry, (*path, name))
+        else:
+            yield (*path, name)
+
+
+def help_of(words: tuple[str, ...]) -> str:
+    """What ``specpilot WORDS --help`` prints, one paragraph or option a line."""
+    with patch.dict(os.environ, COLUMNS="100000"), redirect_stdout(io.StringIO()) as out, suppress(SystemExit):
+        main([*words, "--help"])
+    return out.getvalue()
+
+
+def parse_help(text: str) -> tuple[str, list[tuple[str, str, str, str]]]:
+    """The description, and for each option its names, type, default and meaning."""
+    _, _, rest = text.partition("\n\n")  # the usage
+    description, _, options = rest.partition("options:\n")
+    entries: list[list[str]] = []
+    for line in options.splitlines():
+        if found := re.match(r"  (-\S.*?)(?:  +(\S.*))?$", line):
+            entries.append([found[1], found[2] or ""])
+        elif entries and line.strip():
+            entries[-1][1] += " " + line.strip()
+    rows = []
+    for names, said in entries:
+        first = names.split()[0].rstrip(",")
+        if first in ("-h", "--config", "--print-config"):  # said once, at the top of the page
+            continue
+        meaning, kind, default = split_meaning(said.strip())
+        rows.append((f"`{first}`", f"`{kind}`" if kind else "", default, escape(meaning)))
+    return description.strip(), rows
+
+
+def split_meaning(said: str) -> tuple[str, str, str]:
+    """Meaning, type and default of an option from ``meaning (type: T, default: D)``."""
+    found = re.match(r"(.*?)\s*\((required, )?type: (.*?)(?:, default: (.*))?\)$", said)
+    if found is None:
+        return said, "", ""
+    kind = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", found[3])
+    kind = re.sub(r"Optional\[(.*)\]$", r"\1 | null", kind)
+    kind = re.sub(r"Literal\[(.*?)\]", lambda literal: literal[1].replace(", ", " | "), kind)
+    kind = re.sub(r"Union\[(.*)\]$", lambda union: re.sub(r", (?![^\[]*\])", " | ", union[1]), kind)
+    default = "**required**" if found[2] else f"`{found[4]}`" if found[4] is not None else ""
+    return found[1], kind, default
+
+
+def escape(text: str) -> str:
+    """Plain text for a table's cell."""
+    return text.replace("``", "`").replace("|", "\\|").replace("<", "&lt;")
+
+
+def error_list(patterns: list[str]) -> str:
+    """Every literal ``InputError`` message of the modules that belong to ``patterns``, folded away."""
+    messages = [message for module, found in raising().items() if home(module) in patterns for message in found]
+    body = "\n".join(f"    * {escape(message)}" for message in dict.fromkeys(messages))
+    return f'??? note "All messages"\n\n{body}\n'
+
+
+def home(module: str) -> str:
+    """The most particular pattern of the troubleshooting page that ``module`` matches; empty if none does."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    patterns = [pattern for found in ERRORS.findall(page) for pattern in found.split()]
+    return max((pattern for pattern in patterns if fnmatch(module, pattern)), key=len, default="")
+
+
+@cache
+def raising() -> dict[str, list[str]]:
+    """The modules that raise InputError, by their place in the repository (``infer.decoder``), and their messages."""
+    found: dict[str, list[str]] = {}
+    for folder in packages().values():
+        for file in sorted(folder.glob("*.py")):
+            module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                match node:
+                    case ast.Call(func=ast.Name(id="InputError"), args=[message, *_]):
+                        text = as_text(message)
+                        written_out = re.search(r"\w{2}", re.sub("‹.*?›", "", text))
+                        found.setdefault(module, []).extend([text] if written_out else [])
+    return found
+
+
+def as_text(message: ast.expr) -> str:
+    """A message with its placeholders as names, such as ‹folder›; empty if it is not written out."""
+    match message:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(as_text(part) or "…" for part in parts)
+        case ast.FormattedValue(value=ast.Name(id=name)) | ast.FormattedValue(value=ast.Attribute(attr=name)):
+            return f"‹{name}›"
+        case _:
+            return ""

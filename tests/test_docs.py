@@ -1,0 +1,185 @@
+"""The documentation holds: its code runs, its commands parse, its links lead somewhere, its site builds offline."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+from specpilot.main import COMMANDS, main
+
+from recipes.__main__ import COMMANDS as RECIPES
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+# Names of the first release that the documentation no longer uses.
+PRIVATE = r"\b(Law|Chance|Said|Recalled|Way|Looked|Contender|Lab|Studies|Moments|Exam|Taught|Origin|Warp)\b"
+
+
+class Block(NamedTuple):
+    language: str
+    code: str
+    reason: str | None  # why it is not run
+
+
+def blocks(page: Path) -> list[Block]:
+    found = BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return [Block(one["language"], one["code"], one["reason"]) for one in found]
+
+
+def runnable(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.language in ("bash", "python")]
+
+
+def of_page(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder with the configurations where the pages expect them."""
+    (tmp_path / "train").symlink_to(ROOT / "train")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def words_of(script: str, folder: Path) -> list[list[str]]:
+    """The commands of ``script`` as bash would start them, none of which is run."""
+    stubs, record = folder / ".venv" / "bin", folder / "words"
+    stubs.mkdir(parents=True, exist_ok=True)
+    for name in ("specpilot", "make", "pip", "python"):
+        stub = stubs / name
+        stub.write_text(f"#!/bin/bash\nprintf '%s\\0' {name} \"$@\" >>'{record}'\nprintf '\\x1e' >>'{record}'\n")
+        stub.chmod(0o755)
+    record.write_text("")
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    subprocess.run(command, cwd=folder, env={"PATH": f"{stubs}:/usr/bin:/bin"}, check=True, capture_output=True)
+    return [one.split("\0")[:-1] for one in record.read_text().split("\x1e")[:-1]]
+
+
+def inert(commands: Mapping[str, Any]) -> dict[str, Any]:
+    """``commands`` that read their arguments and do nothing."""
+    return {
+        name: inert(entry) if isinstance(entry, Mapping) else functools.wraps(entry)(lambda *_, **__: None)
+        for name, entry in commands.items()
+    }
+
+
+def check_words(words: list[str]) -> None:
+    """A command of a block that is not run: it would start."""
+    match words:
+        case ["specpilot", *rest]:
+            assert main(rest, inert(COMMANDS)) == 0, words
+        case ["make", *targets]:
+            for target in targets:
+                assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), words
+        case ["pip", "install", *rest]:
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            for word in rest:
+                path, _, extra = word.removesuffix("]").partition("[")
+                assert path == "-c" or (ROOT / path).exists(), words
+                assert extra == "" or extra in extras, words
+        case ["python", "-m", "recipes", *rest]:
+            assert main(rest, inert(RECIPES)) == 0, words
+        case ["python", "-m", "pytest", path]:
+            assert (ROOT / path).exists(), words
+        case _:
+            pytest.fail(f"no check for {words}")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=of_page)
+def test_code(page: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every block runs, in the page's order and in one folder; the others are parsed, and say why they are not run."""
+    for block in runnable(page):
+        if block.language == "python":
+            code = compile(block.code, str(page), "exec")
+            if block.reason is None:
+                exec(code, {"__name__": "__main__"})
+                assert capsys.readouterr().out.strip(), block.code
+            continue
+        commands = words_of(block.code, elsewhere)
+        assert commands, block.code
+        for words in commands:
+            if block.reason is not None:
+                check_words(words)
+                continue
+            assert words[0] == "specpilot", "say why it is not run"
+            assert main(words[1:]) == 0, (words, capsys.readouterr().err)
+            assert capsys.readouterr().out.strip() or "--output" in words, words
+
+
+@pytest.mark.parametrize("page", PAGES[:2], ids=of_page)
+def test_links(page: Path) -> None:
+    """Of the pages outside the site; those of the site are checked when it is built."""
+    targets = re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert targets
+    for target in targets:
+        assert (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=of_page)
+def test_words(page: Path) -> None:
+    assert not re.findall(PRIVATE, page.read_text(encoding="utf-8"))
+
+
+def test_readme_table() -> None:
+    """Its numbers are those of the result it names."""
+    rows = json.loads((ROOT / "docs" / "results" / "demo.json").read_text())["decoders"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in ("autoregressive", "fixed-2", "confidence-0.1", "head-0.9"):
+        row = rows[name]
+        cells = f"| {row['tokens_per_second']:.0f} | {row['speedup']:.2f} | {row['block_efficiency']:.2f} |"
+        assert cells in readme, name
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    """What the site generates from the code."""
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_errors_have_a_place(hooks: ModuleType) -> None:
+    """Every module that raises InputError belongs to a heading of the troubleshooting page, and no pattern is idle."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    homes = {module: hooks.home(module) for module in hooks.raising()}
+    assert [module for module, home in homes.items() if not home] == []
+    patterns = [pattern for found in hooks.ERRORS.findall(page) for pattern in found.split()]
+    assert sorted(patterns) == sorted(set(homes.values()))
+
+
+def test_site(tmp_path: Path, hooks: ModuleType) -> None:
+    """It builds without a warning, loads nothing from elsewhere, and has every command."""
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    result = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    pages = [page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")]
+    for page in pages:
+        assert not re.search(
+            r"<(?:script|link|img|iframe|source|video)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//", page
+        )
+    for style in tmp_path.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
+    reference = (tmp_path / "commands.html").read_text(encoding="utf-8")
+    for words in hooks.leaves(COMMANDS):
+        assert f'id="specpilot-{"-".join(words)}"' in reference
+    assert "<code>--max-new-tokens</code>" in reference
+    python = (tmp_path / "python.html").read_text(encoding="utf-8")
+    assert 'id="specpilot.infer.decoder.SpeculativeDecoder.generate"' in python
+    assert ":class:" not in python
