@@ -110,7 +110,7 @@ def parse_help(text: str) -> tuple[str, list[tuple[str, str, str, str]]]:
         if first in ("-h", "--config", "--print-config"):  # said once, at the top of the page
             continue
         meaning, kind, default = split_meaning(said.strip())
-        rows.append((f"`{first}`", f"`{kind}`" if kind else "", default, escape(meaning)))
+        rows.append((f"`{first}`{{ .option }}", f"`{kind}`" if kind else "", default, escape(meaning)))
     return description.strip(), rows
 
 

@@ -179,7 +179,7 @@ def test_site(tmp_path: Path, hooks: ModuleType) -> None:
     reference = (tmp_path / "commands.html").read_text(encoding="utf-8")
     for words in hooks.leaves(COMMANDS):
         assert f'id="specpilot-{"-".join(words)}"' in reference
-    assert "<code>--max-new-tokens</code>" in reference
+    assert '<code class="option">--max-new-tokens</code>' in reference
     python = (tmp_path / "python.html").read_text(encoding="utf-8")
     assert 'id="specpilot.infer.decoder.SpeculativeDecoder.generate"' in python
     assert ":class:" not in python
