@@ -1,17 +1,39 @@
-"""Intervals of ratios of sums over prompts, by resampling the prompts."""
+"""95 % intervals of statistics of sums over prompts, by resampling the prompts (bootstrap)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 RESAMPLES = 2000
 
 
-def interval(statistic: Callable[..., Any], *values: Any, seed: int = 0) -> tuple[float, float, float]:
+class Interval(NamedTuple):
+    """A statistic and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def as_dict(self, name: str = "value") -> dict[str, float]:
+        """The statistic under ``name``, with ``low`` and ``high`` beside it."""
+        return {name: self.value, "low": self.low, "high": self.high}
+
+
+def interval(statistic: Callable[..., Any], *values: Any, seed: int = 0) -> Interval:
     """``statistic`` of the sums of ``values`` (prompts,), and its 95 % interval over resampled prompts."""
     rows = np.random.default_rng(seed).integers(len(values[0]), size=(RESAMPLES, len(values[0])))
     low, high = np.quantile(statistic(*(x[rows].sum(1) for x in values)), [0.025, 0.975])
-    return float(statistic(*(x.sum() for x in values))), float(low), float(high)
+    return Interval(float(statistic(*(x.sum() for x in values))), float(low), float(high))
+
+
+def ratio_interval(tokens: Any, amount: Any, other_tokens: Any, other_amount: Any) -> Interval:
+    """Ratio of two rates (tokens per second, tokens per forward) over the same prompts, and its interval."""
+    return interval(lambda a, b, c, d: (a / b) / (c / d), tokens, amount, other_tokens, other_amount)
+
+
+def show(row: Mapping[str, float], name: str = "value", digits: int = 2) -> str:
+    """``1.23 (1.20–1.26)``, of what :meth:`Interval.as_dict` gave."""
+    return f"{row[name]:.{digits}f} ({row['low']:.{digits}f}–{row['high']:.{digits}f})"

@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..controllers.errors import optional_import
+from ..data_gen.dataset import replacing
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+DISCARD = "discard rate: discarded draft tokens per generated token"
+VERIFICATION = "verification rate: target forwards per generated token"
 STYLES = {"fixed": ("o-", "fixed K"), "confidence": ("^--", "cumulative confidence"), "head": ("s-", "acceptance head")}
 
 
@@ -29,7 +34,7 @@ def plot_rates(result: Mapping[str, Any], path: Path) -> None:
     axes.barh(names, rates, xerr=errors, color=colours, error_kw={"elinewidth": 1})
     axes.set_xlabel("tokens per second: median pass, 95 % interval over resampled prompts")
     axes.grid(axis="x", alpha=0.3)
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
@@ -39,24 +44,21 @@ def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: 
         decoders: ``family-parameter`` → row with ``discard_rate`` and ``verification_rate``.
     """
     figure, axes = canvas(7, 5)
-    for family, (style, label) in STYLES.items():
+    for family, (style, name) in STYLES.items():
         points = [
-            (row["discard_rate"], row["verification_rate"], name.partition("-")[2])
-            for name, row in decoders.items()
-            if name.partition("-")[0] == family
+            (row["discard_rate"], row["verification_rate"], decoder.partition("-")[2])
+            for decoder, row in decoders.items()
+            if decoder.partition("-")[0] == family
         ]
         if not points:
             continue
         points.sort()
-        axes.plot([x for x, _, _ in points], [y for _, y, _ in points], style, label=label, markersize=5)
+        axes.plot([x for x, _, _ in points], [y for _, y, _ in points], style, label=name, markersize=5)
         for x, y, parameter in points:
             axes.annotate(parameter, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
-    axes.set_xlabel("discard rate: discarded draft tokens per generated token")
-    axes.set_ylabel("verification rate: target forwards per generated token")
     axes.set_title(title)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=150)
+    label(axes, DISCARD, VERIFICATION)
+    save(figure, path)
 
 
 def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
@@ -71,23 +73,19 @@ def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
             family = point["rule"].partition(" ")[0]
             place = point["discard_rate"], point["verification_rate"], point["parameter"]
             families.setdefault(family, []).append(place)
-        for family, (style, label) in STYLES.items():
+        for family, (style, name) in STYLES.items():
             places = sorted(families.get(family, []))
             shown = pareto_front(places) if family == "head" else places
-            panel.plot([x for x, _, _ in shown], [y for _, y, _ in shown], style, label=label, markersize=4)
+            panel.plot([x for x, _, _ in shown], [y for _, y, _ in shown], style, label=name, markersize=4)
             if family == "head":
                 panel.scatter([x for x, _, _ in places], [y for _, y, _ in places], 8, color="tab:green", alpha=0.4)
             if family == "fixed":
                 for x, y, parameter in shown:
                     panel.annotate(f"{parameter:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
-        panel.set_xlabel("discard rate: discarded draft tokens per generated token")
-        panel.set_ylabel("verification rate: target forwards per generated token")
         panel.set_title(group.replace("_", " "))
-        panel.grid(alpha=0.3)
-        panel.legend()
+        label(panel, DISCARD, VERIFICATION)
     figure.suptitle(title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120, format="png")
+    save(figure, path)
 
 
 def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -99,7 +97,7 @@ def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     }
     figure, axes = canvases(15, 4.5, 1, len(measures))
     datasets = sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows})
-    for panel, (measure, label) in zip(axes, measures.items(), strict=True):
+    for panel, (measure, title) in zip(axes, measures.items(), strict=True):
         for place, (acceptance, draft, temperature) in enumerate(datasets):
             line = [r for r in rows if (r["draft"], r["temperature"]) == (draft, temperature)]
             panel.plot(
@@ -109,12 +107,9 @@ def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
                 color=f"C{place}",
                 label=f"{acceptance:.2f}: {draft}, T={temperature:g}",
             )
-        panel.set_xlabel("share r of target tokens in training")
-        panel.set_ylabel(label)
-        panel.grid(alpha=0.3)
+        label(panel, "share r of target tokens in training", title, legend=None)
     axes[0].legend(title="mean acceptance", fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
 def pareto_front(points: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
@@ -133,10 +128,31 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def canvases(width: float, height: float, rows: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """A figure of this size in inches, and its axes row by row."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
-    from matplotlib.figure import Figure
+    """A figure of this size in inches, and its axes row by row.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    with optional_import("bench"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, [*figure.subplots(rows, columns, squeeze=False).flat]
+
+
+def label(axes: Axes, x: str, y: str, legend: int | None = 10) -> None:
+    """Name the axes and draw a grid, and a legend in letters of the given size."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.3)
+    if legend is not None:
+        axes.legend(fontsize=legend)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the picture as PNG; a file that is there is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format=path.suffix.lstrip(".") or "png")

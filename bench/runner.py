@@ -1,87 +1,177 @@
-"""Several decoder configurations over the same prompts in one process, interleaved: all meet the same machine."""
+"""The timing loop of every benchmark: several configurations over the same items, in turn, in one process.
+
+The speed of a machine varies over minutes, so configurations that are to be compared must alternate. Each is run once
+to warm up; then every configuration runs on every item before the next item begins, the one that goes first changing
+each time, in as many passes over the items as there are repeats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from ..controllers.length import LengthController
-from ..infer.decoder import SpeculativeDecoder
+from rich.console import Console
+
+from ..controllers.length.cost_model import CostModel
 from ..infer.generation import Generation, Stats
+from ..infer.progress import progress_bar
 from ..infer.prompting import Prompt
-from .throughput import Cost
+from .energy import Meter
+from .store import Store
+
+T = TypeVar("T")
+Run = Callable[[int, int], T]  # (item, repeat) → what it gives
 
 
-@dataclass
-class Measured:
-    """One configuration's runs, a :class:`Stats` a prompt, in the order of the prompts."""
+@dataclass(frozen=True)
+class Timed(Generic[T]):
+    """What a call gave.
 
-    name: str
-    runs: list[Stats] = field(default_factory=list)
+    Attributes:
+        seconds: wall time of the call.
+        joules: energy of all devices meanwhile; None without a counter.
+    """
 
-    @property
-    def total(self) -> Stats:
-        return sum(self.runs, Stats())
-
-    def row(self, baseline: Measured, cost: Cost) -> dict[str, float]:
-        """The numbers of one table row; ``baseline`` is the autoregressive configuration of the same run."""
-        total = self.total
-        pairs = zip(self.runs, baseline.runs, strict=True)
-        return {
-            "tokens_per_second": total.tokens_per_second,
-            "speedup": total.tokens_per_second / baseline.total.tokens_per_second,
-            "speedup_median": median(a.tokens_per_second / b.tokens_per_second for a, b in pairs),
-            "discard_rate": total.discard_rate,
-            "verification_rate": total.verification_rate,
-            "acceptance_rate": total.acceptance_rate,
-            "block_efficiency": total.block_efficiency,
-            "throughput_eq23": cost.throughput(total),
-        }
+    value: T
+    seconds: float
+    joules: float | None = None
 
 
-def measure(
-    decoders: dict[str, tuple[SpeculativeDecoder, LengthController | None]],
-    prompts: Sequence[Prompt],
-    settings: dict[str, Any],
+def clocked(call: Callable[[], T], meter: Meter | None = None) -> Timed[T]:
+    """Call, and measure the wall time and, by ``meter``, the energy."""
+    with (meter or Meter([])).interval() as reading:
+        started = time.perf_counter()
+        value = call()
+        seconds = time.perf_counter() - started
+    return Timed(value, seconds, reading.total)
+
+
+def interleave(
+    runs: Mapping[str, Run[T]],
+    items: int,
+    console: Console,
     *,
-    repeats: Mapping[str, int] | None = None,
-    on_progress: Callable[[], None] = lambda: None,
-    on_generation: Callable[[str, int, Generation], None] = lambda name, index, generation: None,
-) -> dict[str, Measured]:
-    """Decode every prompt with every configuration.
+    repeats: int | Mapping[str, int] = 1,
+    pending: Mapping[str, Collection[int]] | None = None,
+    warm_up: int = 1,
+    meter: Meter | None = None,
+    label: str = "generations",
+    on_result: Callable[[str, int, Timed[T]], None] = lambda name, item, timed: None,
+) -> dict[str, list[list[Timed[T]]]]:
+    """Run every configuration on every item.
 
     Args:
-        decoders: name → (decoder, length controller to decode with, or None for the decoder's own).
-        settings: keywords of ``SpeculativeDecoder.generate``; the seed is the prompt's index.
-        repeats: name → how often it decodes each prompt, the others in between; of these runs, which differ in nothing
-            but their time, the one of median time is kept. One where a name is missing.
-        on_progress: called after every generation.
-        on_generation: called with (name, prompt's index, generation).
+        runs: configurations by name, called with the number of an item and that of the repeat.
+        items: how many items there are.
+        console: shows the progress bar, whose steps are called ``label``.
+        repeats: passes over the items, or the passes of each configuration by name.
+        pending: items that each configuration is to be run on; by default all.
+        warm_up: calls of each configuration, on the first item, that are not counted.
+        on_result: called with (name, item, result) when the clock has stopped.
+
+    Returns:
+        by name and item the results of all repeats.
     """
-    results = {name: Measured(name) for name in decoders}
-    names = list(decoders)
-
-    def run(name: str, index: int) -> Generation:
-        decoder, length = decoders[name]
-        generation: Generation = decoder.generate(prompts[index], seed=index, length=length, **settings)
-        return generation
-
-    for name in names:  # warm-up, not counted
-        run(name, 0)
-    times = {name: (repeats or {}).get(name, 1) for name in names}
-    for index in range(len(prompts)):
-        turn = index % len(names)  # nobody is always first after the pause
-        runs: dict[str, list[Stats]] = {name: [] for name in names}
-        for repeat in range(max(times.values(), default=0)):
-            for name in names[turn:] + names[:turn]:
-                if repeat < times[name]:
-                    generation = run(name, index)
-                    runs[name].append(generation.stats)
-                    on_generation(name, index, generation)
-                    on_progress()
-        for name, found in runs.items():
-            found.sort(key=lambda stats: stats.seconds + stats.prefill_seconds)
-            results[name].runs.append(found[len(found) // 2])
+    names = [name for name in runs if pending is None or pending[name]]
+    passes = {name: repeats if isinstance(repeats, int) else repeats.get(name, 1) for name in names}
+    for name in names * warm_up:
+        runs[name](0, 0)
+    results: dict[str, list[list[Timed[T]]]] = {name: [[] for _ in range(items)] for name in runs}
+    total = sum(passes[name] * (items if pending is None else len(pending[name])) for name in names)
+    with progress_bar(console, label, total) as advance:
+        for repeat in range(max(passes.values(), default=0)):
+            for item in range(items):
+                first = (item + repeat) % len(names)
+                for name in names[first:] + names[:first]:
+                    if repeat >= passes[name] or (pending is not None and item not in pending[name]):
+                        continue
+                    timed = clocked(lambda run=runs[name], i=item, r=repeat: run(i, r), meter)  # type: ignore[misc]
+                    results[name][item].append(timed)
+                    on_result(name, item, timed)
+                    advance()
     return results
+
+
+def interleave_stored(
+    runs: Mapping[str, Run[T]],
+    items: int,
+    console: Console,
+    *,
+    store: Store,
+    identity: Callable[[str, int], Mapping[str, Any]],
+    record: Callable[[str, int, Timed[T]], Any],
+    meter: Meter | None = None,
+    label: str = "generations",
+) -> dict[str, list[Any]]:
+    """:func:`interleave` once, of what is not in ``store`` yet; an interrupted run continues where it stopped.
+
+    Args:
+        identity: everything that the result of (name, item) depends on.
+        record: the JSON value to store of a result; called when the clock has stopped.
+
+    Returns:
+        the records by name and item.
+    """
+    pending = {name: [i for i in range(items) if store.get(identity(name, i)) is None] for name in runs}
+
+    def keep(name: str, item: int, timed: Timed[T]) -> None:
+        store.put(identity(name, item), record(name, item, timed))
+
+    interleave(runs, items, console, pending=pending, meter=meter, label=label, on_result=keep)
+    return {name: [store.get(identity(name, i)) for i in range(items)] for name in runs}
+
+
+def decode_all(
+    decoders: Mapping[str, Callable[..., Generation]],
+    prompts: Sequence[Prompt],
+    settings: Mapping[str, Any],
+    console: Console,
+    *,
+    repeats: int | Mapping[str, int] = 1,
+    on_generation: Callable[[str, int, Generation], None] = lambda name, index, generation: None,
+) -> dict[str, list[Stats]]:
+    """Decode every prompt with every decoder; the seed is the prompt's index.
+
+    Args:
+        decoders: ``generate`` of a decoder by name, perhaps with a length controller bound to it.
+        settings: keywords of ``generate``.
+        repeats: passes over the prompts. The runs of one prompt differ in their time only; that of median time is kept.
+
+    Returns:
+        by name the counters of a generation for each prompt.
+    """
+
+    def run(generate: Callable[..., Generation]) -> Run[Generation]:
+        return lambda index, repeat: generate(prompts[index], seed=index, **settings)
+
+    found = interleave(
+        {name: run(generate) for name, generate in decoders.items()}, len(prompts), console, repeats=repeats,
+        on_result=lambda name, index, timed: on_generation(name, index, timed.value),
+    )  # fmt: skip
+    return {
+        name: [_median_run([timed.value.stats for timed in of_prompt]) for of_prompt in by_prompt]
+        for name, by_prompt in found.items()
+    }
+
+
+def _median_run(runs: list[Stats]) -> Stats:
+    return sorted(runs, key=lambda stats: stats.seconds + stats.prefill_seconds)[len(runs) // 2]
+
+
+def rates(runs: Sequence[Stats], baseline: Sequence[Stats], cost: CostModel) -> dict[str, float]:
+    """Speed and counters of a configuration over all prompts; ``baseline`` decodes them autoregressively."""
+    total, plain = sum(runs, Stats()), sum(baseline, Stats())
+    pairs = zip(runs, baseline, strict=True)
+    return {
+        "tokens_per_second": total.tokens_per_second,
+        "speedup": total.tokens_per_second / plain.tokens_per_second,
+        "speedup_median": median(a.tokens_per_second / b.tokens_per_second for a, b in pairs),
+        "discard_rate": total.discard_rate,
+        "verification_rate": total.verification_rate,
+        "acceptance_rate": total.acceptance_rate,
+        "block_efficiency": total.block_efficiency,
+        "throughput_eq23": cost.throughput(total.n_generated, total.n_drafted, total.n_target_forwards),
+    }

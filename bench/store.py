@@ -1,38 +1,56 @@
-"""Results on disk by content: each under a hash of everything it depends on, so that nothing is computed twice.
+"""Results on disk, found by content: each under a hash of everything that it depends on.
 
-A file appears by atomic rename: killed and run again, a long measurement goes on where it was.
+An interrupted benchmark continues where it stopped, and nothing is computed twice. Files appear by atomic rename, and
+one process at a time writes to a folder.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from filelock import FileLock
 
 from ..controllers.errors import InputError
 from ..data_gen.dataset import replacing
+from ..data_gen.lock import lock_folder
+
+RECORDS = "records"
 
 
 def content_key(identity: Mapping[str, Any]) -> str:
-    """Twenty hex digits that stand for ``identity``: JSON values under names, in whatever order."""
+    """Twenty hex digits that stand for ``identity``, JSON values by name in any order."""
     text = json.dumps(identity, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 class Store:
-    """Results in a folder, a JSON file each.
+    """The results in ``folder``, one JSON file each in its folder ``records``. Used in a ``with`` block: it is locked.
 
     Args:
-        folder: made with the first result.
+        folder: the benchmark's folder; made when the block is entered.
+
+    Raises:
+        InputError: on entering, another process is at work in the folder, or it is a file.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock: FileLock | None = None
+
+    def __enter__(self) -> Self:
+        self._lock = lock_folder(self.folder, "is measuring there")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._lock is not None
+        self._lock.release()
 
     def get(self, identity: Mapping[str, Any]) -> Any | None:
-        """The result that was put there under ``identity``; None if there is none.
+        """The result stored under ``identity``; None if there is none.
 
         Raises:
             InputError: the file is damaged.
@@ -42,15 +60,23 @@ class Store:
             return None
         try:
             return json.loads(file.read_text(encoding="utf-8"))["result"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{file}: damaged; remove it, and it is computed again") from error
 
     def put(self, identity: Mapping[str, Any], result: Any) -> None:
-        """Keep ``result``, a JSON value; ``identity`` goes into the file beside it."""
+        """Store ``result``, a JSON value; the file holds ``identity`` too."""
         file = self._file(identity)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as temporary:
             temporary.write_text(json.dumps({"identity": identity, "result": result}) + "\n", encoding="utf-8")
 
+    def compute(self, identity: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+        """The result stored under ``identity``; if there is none, that of ``make``, which is stored."""
+        found = self.get(identity)
+        if found is None:
+            found = make()
+            self.put(identity, found)
+        return found
+
     def _file(self, identity: Mapping[str, Any]) -> Path:
-        return self.folder / f"{content_key(identity)}.json"
+        return self.folder / RECORDS / f"{content_key(identity)}.json"

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from .bench.micro.cost import fit_loop
 from .bench.plots import plot_pareto
-from .bench.runner import Measured, measure
-from .bench.throughput import Cost, fit_cost
+from .bench.runner import decode_all, rates
 from .bench.workloads.assisted import generate
 from .controllers.checkpoints.acceptance_head import load_controller
 from .controllers.errors import InputError
@@ -33,7 +32,7 @@ from .data_gen.acceptance import make_acceptance_data
 from .data_gen.prompts import PromptRow, load_prompts
 from .data_gen.settings import AcceptanceDataOptions
 from .infer.decoder import SpeculativeDecoder
-from .infer.generation import Generation
+from .infer.generation import Generation, Stats
 from .infer.machine import machine, versions
 from .infer.prompting import Prompt, encode_prompt
 from .trace_view import legend, render
@@ -94,13 +93,13 @@ def run_demo(
         greedy = _check_greedy(decoder, texts, max_new_tokens)
         console.print(f"{greedy['identical']} of {greedy['checked']} outputs identical, token for token")
 
-    cost = fit_cost([run for result in measured.values() for run in result.runs])
-    decoders = {name: result.row(measured[AUTOREGRESSIVE], cost) for name, result in measured.items()}
+    cost, r_squared = fit_loop([run for runs in measured.values() for run in runs])
+    decoders = {name: rates(runs, measured[AUTOREGRESSIVE], cost) for name, runs in measured.items()}
     best = best_by_family(decoders)
     report = {
         "decoders": decoders,
         "best": best,
-        "cost": asdict(cost),
+        "cost": {"t_draft": cost.per_token, "t_target": cost.verification(1), "r_squared": r_squared},
         "greedy": greedy,
         "settings": {
             "target": TARGET,
@@ -151,30 +150,21 @@ def _decode(
     controller: Path,
     max_new_tokens: int,
     console: Console,
-) -> tuple[dict[str, Measured], dict[int, Generation]]:
+) -> tuple[dict[str, list[Stats]], dict[int, Generation]]:
     head = load_controller(controller).head.to(decoder.target.device)
     lengths: dict[str, LengthController] = {f"fixed-{k}": Fixed(k) for k in FIXED}
     lengths |= {f"confidence-{threshold}": CumulativeConfidence(threshold) for threshold in CONFIDENCE}
     lengths |= {f"head-{h}": AcceptanceLength(HeadPredictor(head), h) for h in THRESHOLDS}
-    decoders: dict[str, tuple[SpeculativeDecoder, LengthController | None]] = {AUTOREGRESSIVE: (plain, None)}
-    decoders |= {name: (decoder, length) for name, length in lengths.items()}
+    decoders = {AUTOREGRESSIVE: partial(plain.generate)}
+    decoders |= {name: partial(decoder.generate, length=length) for name, length in lengths.items()}
     sample: dict[int, Generation] = {}
 
     def keep(name: str, index: int, generation: Generation) -> None:
         if name == f"head-{THRESHOLDS[len(THRESHOLDS) // 2]}":
             sample[index] = generation
 
-    columns = (TextColumn("generations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(decoders) * len(prompts))
-        measured = measure(
-            decoders,
-            prompts,
-            {"max_new_tokens": max_new_tokens, "temperature": 1.0, "top_k": 50},
-            on_progress=lambda: progress.advance(task),
-            on_generation=keep,
-        )
-    return measured, sample
+    settings = {"max_new_tokens": max_new_tokens, "temperature": 1.0, "top_k": 50}
+    return decode_all(decoders, prompts, settings, console, on_generation=keep), sample
 
 
 def _check_greedy(decoder: SpeculativeDecoder, prompts: list[list[int]], max_new_tokens: int) -> dict[str, int]:
@@ -231,10 +221,10 @@ def _show_sample(
 
 def conclusions(report: dict[str, Any]) -> list[str]:
     """The three sentences a reader wants, whichever way they come out."""
-    decoders, best, cost = report["decoders"], report["best"], Cost(**report["cost"])
+    decoders, best, cost = report["decoders"], report["best"], report["cost"]
     lines = [
-        f"one draft forward {cost.t_draft * 1e3:.2f} ms, one target forward {cost.t_target * 1e3:.2f} ms "
-        f"(fit over all generations, R² = {cost.r_squared:.3f})"
+        f"one draft forward {cost['t_draft'] * 1e3:.2f} ms, one target forward {cost['t_target'] * 1e3:.2f} ms "
+        f"(fit over all generations, R² = {cost['r_squared']:.3f})"
     ]
     for family, what in (("head", "acceptance head"), ("confidence", "cumulative confidence"), ("fixed", "fixed K")):
         row = decoders[best[family]]

@@ -69,6 +69,10 @@ def replacing(path: Path) -> Iterator[Path]:
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None:  # a full disk, for one
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from specpilot.bench.micro.memory import bench_memory
 from specpilot.bench.micro.profile import profile
 from specpilot.bench.workloads.batch import LENGTHS, SIZES, bench_batch
@@ -21,7 +22,8 @@ SAMPLING = {"max_new_tokens": 12, "temperature": 1.0, "top_k": 8, "top_p": 1.0}
 
 
 def test_batches_of_all_sizes() -> None:
-    rates = bench_batch(SpeculativeDecoder(make(), make(layers=1)), PROMPTS, SAMPLING, repeats=1)["tokens_per_second"]
+    decoder = SpeculativeDecoder(make(), make(layers=1))
+    rates = bench_batch(decoder, PROMPTS, SAMPLING, 1, Console(quiet=True))["tokens_per_second"]
     assert {int(name.removeprefix("fixed-")) for name in rates} == set(LENGTHS)
     assert all(
         {int(size) for size in by_size} == set(SIZES) and min(by_size.values()) > 0 for by_size in rates.values()
@@ -29,7 +31,8 @@ def test_batches_of_all_sizes() -> None:
 
 
 def test_requests_leave_nothing_behind() -> None:
-    readings = bench_memory(SpeculativeDecoder(make(), make(layers=1)), PROMPTS, SAMPLING, requests=300)["readings"]
+    decoder = SpeculativeDecoder(make(), make(layers=1))
+    readings = bench_memory(decoder, PROMPTS, SAMPLING, 300, Console(quiet=True))["readings"]
     assert [reading["requests"] // 100 for reading in readings] == [1, 2, 3]  # a list may pass the hundred
     assert len({reading["tensors"] for reading in readings}) == 1
 

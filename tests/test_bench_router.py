@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from specpilot.bench.papers import selection, studies
+from specpilot.bench.papers import selection
+from specpilot.bench.papers.selection import router_result
 from specpilot.bench.router_work import RouterBenchOptions
+from specpilot.bench.store import Store
 from specpilot.bench.workload import PapersOptions
-from specpilot.bench.workloads.router_tables import Grid, accuracy, sampled, subset, within
+from specpilot.bench.workloads.router.study import ArmTimings, accuracy, rate_row, sampled, subset, within
 from specpilot.controllers.errors import InputError
 from specpilot.infer.generation import Stats
 from specpilot.main import main
@@ -27,7 +28,7 @@ def run(tokens: int, seconds: float) -> Stats:
     return Stats(n_generated=tokens, seconds=seconds * 0.75, prefill_seconds=seconds * 0.25)
 
 
-GRID = Grid(
+TIMINGS = ArmTimings(
     {
         ("autoregressive", ""): [run(10, 1.0), run(10, 1.0), run(20, 2.0)],
         ("one", "4"): [run(10, 0.5), run(10, 2.0), run(20, 1.0)],
@@ -37,13 +38,13 @@ GRID = Grid(
 
 
 def test_a_policys_figure_is_that_of_the_runs_it_chose() -> None:
-    row = GRID.row(["one", "two", "autoregressive"], np.array([0, 1, 2]), "4")
+    row = TIMINGS.row(["one", "two", "autoregressive"], np.array([0, 1, 2]), "4")
     assert row["tokens_per_second"] == pytest.approx(40 / 3.0)
     assert row["speedup"] == pytest.approx((40 / 3.0) / 10)
     assert row["low"] <= row["speedup"] <= row["high"]
-    only = GRID.row(["one", "two"], np.array([0, 1, 0]), "4", np.array([False, True, False]))
+    only = TIMINGS.row(["one", "two"], np.array([0, 1, 0]), "4", np.array([False, True, False]))
     assert only["speedup"] == pytest.approx(2)
-    assert GRID.against(["one", "two"], np.array([0, 1, 0]), np.array([0, 0, 0]), "4")[0] == pytest.approx(3.5 / 2)
+    assert rate_row(TIMINGS.of("one", "4"), TIMINGS.of("two", "4"))["ratio"] == pytest.approx((40 / 3.5) / (42 / 6.5))
 
 
 def test_accuracy_counts_where_there_is_something_to_select() -> None:
@@ -112,8 +113,8 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     brief = {row.cells["figure"]: row.cells["here"] for row in report.tables[0].rows}
     assert brief["router's share of the time"] == f"{result['overhead_share']:.2%}"
     assert sum("Table 5" in table.title for table in report.tables) == len(result["tables"]["table_5"])
-    report.draw(tmp_path / "picture.tmp")
-    assert (tmp_path / "picture.tmp").read_bytes().startswith(b"\x89PNG")
+    report.draw(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
     assert main(words) == 0  # the datasets are there: nothing is made again
     assert "already complete" in " ".join(capsys.readouterr().err.split())
@@ -123,18 +124,19 @@ def test_a_finished_study_is_not_measured_again(tmp_path: Path, monkeypatch: pyt
     """`bench papers` keeps the router's result by what it depends on: settings and datasets."""
     fingerprint, measured = ["a"], []
 
-    def bench(work: RouterBenchOptions, *more: Any) -> dict[str, Any]:
+    def bench(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
         measured.append(work.limit)
         return {"figure": len(measured)}
 
-    monkeypatch.setattr(studies, "bench_router", bench)
+    monkeypatch.setattr(selection, "bench_router", bench)
     monkeypatch.setattr(
-        studies, "datasets", lambda *more: [SimpleNamespace(manifest={"dataset_fingerprint": fingerprint[0]})] * 2
+        selection, "datasets", lambda *more: [SimpleNamespace(manifest={"dataset_fingerprint": fingerprint[0]})] * 2
     )
 
     def figure(**settings: Any) -> int:
-        made = studies.papers_studies(PapersOptions(**settings), tmp_path, Console(), lambda *more: nullcontext())
-        return int(made.router()["figure"])
+        with Store(tmp_path) as store:
+            runner = SimpleNamespace(work=PapersOptions(**settings), folder=tmp_path, store=store, console=Console())
+            return int(router_result(runner)["figure"])  # type: ignore[arg-type]
 
     assert [figure(limit=5), figure(limit=5), figure(limit=6), figure(limit=5)] == [1, 1, 2, 1]
     fingerprint[0] = "b"

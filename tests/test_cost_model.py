@@ -6,13 +6,15 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from specpilot import main as cli
-from specpilot.bench.micro.cost import DRAFTED, as_cost_model, bench_cost, fit_line, loop_runs, total_generations
-from specpilot.bench.throughput import Cost
+from specpilot.bench.micro.cost import DRAFTED, bench_cost, fit_line, fit_loop, split_sums, warnings
+from specpilot.bench.runner import decode_all
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
     AcceptancePredictor,
@@ -25,10 +27,13 @@ from specpilot.controllers.length import (
 )
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.generation import Generation, Stats
 from specpilot.infer.models import CausalLM, RaggedKVCache, Read
 from transformers import PreTrainedModel
 
 from .tiny import make, save_pair
+
+QUIET = Console(quiet=True)
 
 
 class Clock:
@@ -66,17 +71,12 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     decoder = timed_pair(clock)
     monkeypatch.setattr(time, "perf_counter", clock)
-    done: list[None] = []
     result = bench_cost(
-        decoder,
-        [[1, 2, 3], [4, 5]],
-        repeats=2,
-        sampling={"max_new_tokens": 30},
+        decoder, [[1, 2, 3], [4, 5]], QUIET, repeats=2, sampling={"max_new_tokens": 30},
         check={"doubtful": CumulativeConfidence(0.4)},
-        on_progress=lambda: done.append(None),
-    )
+    )  # fmt: skip
     monkeypatch.undo()
-    assert len(done) == total_generations(2, 2, 1)
+    assert result["warnings"] == []
     known = {"t_draft": 0.002, "t_verify": 0.010, "t_verify_token": 0.001}
     assert result["cost"] == pytest.approx(known)
     assert {name: result["forward"][name] for name in known} == pytest.approx(known)
@@ -85,7 +85,7 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["loop"]["measured_over_fitted"] == pytest.approx({**{str(k): 1.0 for k in DRAFTED}, "doubtful": 1.0})
 
 
-def test_what_judging_takes_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     decoder = timed_pair(clock)
     monkeypatch.setattr(time, "perf_counter", clock)
@@ -97,13 +97,14 @@ def test_what_judging_takes_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPa
             clock.now += 0.001
             return Prediction(0.6)
 
-    source = Slow()
-    lengths: dict[str, LengthController] = {"slow": RateOptimal(source, CostModel(0.2, 1.0, 0.0))}
+    predictor = Slow()
+    lengths: dict[str, LengthController] = {"slow": RateOptimal(predictor, CostModel(0.2, 1.0, 0.0))}
     result = bench_cost(
-        decoder, [[1, 2, 3], [4, 5]], repeats=1, sampling={"max_new_tokens": 60}, judge=source, check=lengths
-    )
+        decoder, [[1, 2, 3], [4, 5]], QUIET, repeats=1, sampling={"max_new_tokens": 60}, predictor=predictor,
+        check=lengths,
+    )  # fmt: skip
     monkeypatch.undo()
-    # A draft's last token is not judged where the budget ends it.
+    # Where the budget ends a draft, its last token is not predicted.
     assert result["cost"]["t_draft"] == pytest.approx(0.003, rel=0.03)
     assert result["loop"]["measured_over_fitted"]["slow"] == pytest.approx(1.0, rel=0.03)
 
@@ -111,17 +112,17 @@ def test_what_judging_takes_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPa
 def test_the_loop_is_timed_by_medians(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause in one pass of three leaves no trace."""
     clock = Clock()
-    watched = Timed(make(), clock, 1.0, 0.0)
-    decoder = SpeculativeDecoder(watched, make(layers=1))
+    target = Timed(make(), clock, 1.0, 0.0)
+    decoder = SpeculativeDecoder(target, make(layers=1))
     done: list[None] = []
 
-    def pause() -> None:
+    def pause(name: str, index: int, generation: Generation) -> None:
         done.append(None)
-        watched.fixed = 100.0 if len(done) == 10 else 1.0
+        target.fixed = 100.0 if len(done) == 10 else 1.0
 
     monkeypatch.setattr(time, "perf_counter", clock)
-    lengths = {str(k): Fixed(k) for k in DRAFTED}
-    runs = loop_runs(decoder, [[1, 2]], 3, {"max_new_tokens": 9}, lengths, pause)
+    decoders = {str(k): partial(decoder.generate, length=Fixed(k)) for k in DRAFTED}
+    runs = decode_all(decoders, [[1, 2]], {"max_new_tokens": 9}, QUIET, repeats=3, on_generation=pause)
     monkeypatch.undo()
     assert clock.now > 100
     assert all(run.seconds == run.n_target_forwards - 1 for by_prompt in runs.values() for run in by_prompt)
@@ -132,11 +133,45 @@ def test_a_line_never_falls() -> None:
     assert (a, b, r_squared) == (pytest.approx(3.0), pytest.approx(0.5), pytest.approx(1.0))
     a, b, _ = fit_line({1: 3.0, 2: 2.0, 3: 1.0})
     assert (a, b) == (pytest.approx(2.0), 0.0)
+    a, b, _ = fit_line({1: 0.5, 2: 2.0, 3: 4.0})  # an intercept below 0 is no cost either
+    assert (a, b) == (0.0, pytest.approx((1 * 0.5 + 2 * 2.0 + 3 * 4.0) / 14))
+
+
+def generation(drafted: int, forwards: int, seconds: float) -> Stats:
+    return Stats(n_draft_forwards=drafted, n_target_forwards=forwards, seconds=seconds)
+
+
+def test_the_fit_finds_the_costs_it_was_made_from() -> None:
+    counters = ((0, 50), (40, 20), (90, 12), (10, 33))
+    cost, r_squared = fit_loop([generation(d, t, 0.002 * d + 0.011 * (t - 1)) for d, t in counters])
+    assert cost.as_dict() == pytest.approx({"t_draft": 0.002, "t_verify": 0.011, "t_verify_token": 0.0})
+    assert r_squared == pytest.approx(1.0)
+
+
+def test_negative_costs_are_clamped_and_reported() -> None:
+    """Noise that would make one of the two costs negative leaves the other the best fit to all the time there was."""
+    loop, _ = fit_loop([generation(10, 11, 10.0), generation(40, 11, 7.0)])
+    assert loop.as_dict() == {"t_draft": 0.0, "t_verify": pytest.approx(0.85), "t_verify_token": 0.0}
+    (warning,) = warnings(loop, 0.0)
+    assert "a draft step came out as taking no time; measure again" in warning
+    loop, _ = fit_loop([generation(10, 11, 10.0), generation(1, 31, 1.0)])
+    assert loop.as_dict() == {"t_draft": 0.0, "t_verify": pytest.approx(11 / 40), "t_verify_token": 0.0}
+    with pytest.raises(InputError, match="every generation ended with its first token"):
+        fit_loop([generation(0, 1, 0.0), generation(0, 1, 0.0)])
+
+
+@pytest.mark.parametrize("per_token", [0.0, 0.4, 1.0, 2.0, 9.0])
+def test_the_sums_are_kept_whatever_a_verified_token_costs(per_token: float) -> None:
+    loop = CostModel(1.0, 5.0, 0.0)
+    cost = split_sums(loop, per_token)
+    assert (cost.per_token, cost.verification(1)) == (loop.per_token, loop.verification(1))
+    assert cost.t_verify_token == min(per_token, 1.0)
+    assert len(warnings(loop, per_token)) == (per_token > 1)
 
 
 def test_costs_that_make_no_sense() -> None:
     with pytest.raises(InputError, match=r"t_draft=-1.0: a cost must be a finite number of seconds ≥ 0; measure again"):
-        as_cost_model(Cost(t_draft=1.0, t_target=5.0, r_squared=0.1), 2.0)
+        CostModel(-1.0, 5.0, 0.0)
     with pytest.raises(InputError, match="t_verify=nan"):
         CostModel(1.0, math.nan, 0.0)
     with pytest.raises(InputError, match="the target's forward takes time"):
@@ -144,17 +179,13 @@ def test_costs_that_make_no_sense() -> None:
 
 
 def test_the_command_writes_what_the_model_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a machine too busy to be measured it says so; else its file, its last line and the loaded model agree."""
+    """However busy the machine is, its file, its last line and the loaded model agree."""
     target, draft = save_pair(tmp_path)
     (tmp_path / "p.txt").write_text("one\ntwo\n")
     file = tmp_path / "new" / "cost.json"
     words = ["bench", "cost", "--target", target, "--draft", draft, "--prompts", str(tmp_path / "p.txt")]
-    code = cli.main([*words, "--max-new-tokens", "8", "--repeats", "1", "--output", str(file)])
-    printed = capsys.readouterr()
-    if code:
-        assert "measure again" in printed.err
-        return
-    result = json.loads(printed.out.splitlines()[-1])
+    assert cli.main([*words, "--max-new-tokens", "8", "--repeats", "1", "--output", str(file)]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result == json.loads(file.read_text())
     assert CostModel.load(file).as_dict() == result["cost"]
 

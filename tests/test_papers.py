@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from specpilot import main as cli
-from specpilot.bench.papers.decoder_spec import AUTOREGRESSIVE, DecoderSpec
-from specpilot.bench.papers.records import Record, Records, digest
+from specpilot.bench.energy import Meter, Reading
 from specpilot.bench.papers.report import Row, Table
-from specpilot.bench.papers.runner import Runner, Runs, Studies
 from specpilot.bench.papers.search import best
+from specpilot.bench.papers.specs import AUTOREGRESSIVE, DecoderSpec, Record, Runner, Runs
+from specpilot.bench.store import Store
+from specpilot.bench.workload import PapersOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .tiny import byte_tokenizer, make, save_pair
@@ -26,74 +30,68 @@ def pair() -> SpeculativeDecoder:
     return SpeculativeDecoder(make(vocab=257), make(vocab=257, layers=1, seed=1), byte_tokenizer())
 
 
-def lab(pair: SpeculativeDecoder, folder: Path, **more: Any) -> Runner:
-    studies = Studies(dict, dict)  # nothing here trains
-    return Runner(pair, PROMPTS, PROMPTS[:2], {"max_new_tokens": 8, "top_k": 10}, folder, studies, **more)
+@contextmanager
+def runner(pair: SpeculativeDecoder, folder: Path, meter: Meter | None = None) -> Iterator[Runner]:
+    work = PapersOptions(max_new_tokens=8, top_k=10, top_p=1.0)
+    with Store(folder) as store:
+        yield Runner(pair, PROMPTS, PROMPTS[:2], work, store, Console(quiet=True), meter or Meter([]))
 
 
-def test_a_run_goes_on_where_it_stopped(pair: SpeculativeDecoder, tmp_path: Path) -> None:
-    done: list[int] = []
+class Counting(Meter):
+    """Counts the generations that are measured, and interrupts one."""
 
-    def stop() -> None:
-        done.append(1)
-        if len(done) == 4:
+    def __init__(self, stop: int = 0) -> None:
+        super().__init__([])
+        self.measured, self.stop = 0, stop
+
+    @contextmanager
+    def interval(self) -> Iterator[Reading]:
+        self.measured += 1
+        if self.measured == self.stop:
             raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        lab(pair, tmp_path, advance=stop).measure([AUTOREGRESSIVE, FIXED, JOINT])
-    torn = sorted(tmp_path.iterdir())[0]
-    lines = torn.read_text().splitlines(keepends=True)
-    torn.write_text("".join(lines[:-1]) + lines[-1][:20])  # killed while it wrote the last line
-    kept = sum(len(file.read_text().splitlines()) - 1 for file in tmp_path.iterdir()) - 1
-    again: list[int] = []
-    expected: list[int] = []
-    runs = lab(pair, tmp_path, advance=lambda: again.append(1), expect=expected.append).measure(
-        [AUTOREGRESSIVE, FIXED, JOINT]
-    )
-    assert len(again) == sum(expected) == 9 - kept
-    whole = lab(pair, tmp_path / "whole").measure([AUTOREGRESSIVE, FIXED, JOINT])
-    for spec, found in runs.items():
-        assert [r.tokens for r in found.records] == [r.tokens for r in whole[spec].records]
-        assert found.perplexity == whole[spec].perplexity
-    assert runs[AUTOREGRESSIVE].tokens_per_forward["value"] == 1
-    assert runs[AUTOREGRESSIVE].tokens_per_round == 1
-    assert runs[JOINT].ratio(runs[AUTOREGRESSIVE], "target_forwards")["value"] >= 1
-    assert runs[JOINT].joules_per_token is None
-    third: list[int] = []
-    lab(pair, tmp_path, advance=lambda: third.append(1)).measure([FIXED])
-    assert third == []
+        with super().interval() as reading:
+            yield reading
 
 
-def test_results_depend_on_settings_and_models(pair: SpeculativeDecoder, tmp_path: Path) -> None:
-    lab(pair, tmp_path).measure([FIXED])
-    for other, sampling in ((pair, {"temperature": 0.5}), (SpeculativeDecoder(*_others(), byte_tokenizer()), {})):
-        again: list[int] = []
-        lab(other, tmp_path, advance=lambda again=again: again.append(1)).measure([FIXED], **sampling)
-        assert len(again) == 3
+def test_an_interrupted_run_continues(pair: SpeculativeDecoder, tmp_path: Path) -> None:
+    specs = [AUTOREGRESSIVE, FIXED, JOINT]
+    with runner(pair, tmp_path / "cut", Counting(stop=5)) as cut, pytest.raises(KeyboardInterrupt):
+        cut.measure(specs)
+    meter = Counting()
+    with runner(pair, tmp_path / "cut", meter) as again:
+        found = again.measure(specs)
+        assert meter.measured == 9 - 4
+        again.measure(specs)
+        assert meter.measured == 9 - 4
+    with runner(pair, tmp_path / "whole") as uncut:
+        whole = uncut.measure(specs)
+    for spec, runs in found.items():
+        assert [r.tokens for r in runs.records] == [r.tokens for r in whole[spec].records]
+        assert runs.perplexity == whole[spec].perplexity
+    assert found[AUTOREGRESSIVE].tokens_per_forward["value"] == 1
+    assert found[AUTOREGRESSIVE].tokens_per_round == 1
+    assert found[JOINT].ratio(found[AUTOREGRESSIVE], "target_forwards")["value"] >= 1
+    assert found[JOINT].joules_per_token is None
 
 
-def _others() -> tuple[Any, Any]:
-    return make(vocab=257, seed=5), make(vocab=257, layers=1, seed=6)
+def test_results_depend_on_settings_models_and_prompts(pair: SpeculativeDecoder, tmp_path: Path) -> None:
+    others = SpeculativeDecoder(make(vocab=257, seed=5), make(vocab=257, layers=1, seed=6), byte_tokenizer())
 
+    def measured(models: SpeculativeDecoder, *, validation: bool = False, **sampling: Any) -> int:
+        meter = Counting()
+        with runner(models, tmp_path, meter) as run:
+            run.measure([FIXED], validation=validation, **sampling)
+        return meter.measured
 
-def test_torn_files_of_every_length(tmp_path: Path) -> None:
-    record = Record(digest([1], 0), [2], 1, 0, 0, 0, 0, 0.1, -1.0, None)
-    whole = Records(tmp_path / "whole", {"a": 1})
-    whole.add(record)
-    content = whole.path.read_text()
-    for end in range(len(content) + 1):
-        folder = tmp_path / str(end)
-        folder.mkdir()
-        (folder / whole.path.name).write_text(content[:end])
-        found = Records(folder, {"a": 1})
-        assert found.known == ({record.prompt: record} if end == len(content) else {})
-        if not found.known:
-            found.add(record)
-        assert Records(folder, {"a": 1}).known == {record.prompt: record}
+    assert measured(pair) == 3
+    assert measured(pair, validation=True) == 0  # the same prompts, tokens and seeds
+    assert measured(pair, temperature=0.5) == 3
+    assert measured(others) == 3
+    assert measured(pair) == 0
 
 
 def runs(spec: DecoderSpec, log_p: float, forwards: int) -> Runs:
-    return Runs(spec, [Record(str(i), [1] * 10, forwards, 0, 0, 0, 0, 1.0, log_p - i, None) for i in range(8)])
+    return Runs(spec, [Record([1] * 10, forwards, 0, 1.0, log_p - i, None) for i in range(8)])
 
 
 def test_the_fastest_of_those_that_cannot_be_told_from_the_best() -> None:
@@ -110,7 +108,7 @@ def test_no_lossy_row_without_its_perplexity() -> None:
     assert "What differs: nothing" in table.markdown()
 
 
-def test_which_contenders_are_lossy() -> None:
+def test_which_specs_are_lossy() -> None:
     lossy = [
         c.lossy for c in (FIXED, JOINT, DecoderSpec("mcss"), DecoderSpec("bild:2"), DecoderSpec("mtjd", drafts=False))
     ]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from specpilot import main as cli
 from specpilot.bench.workloads import questions
-from specpilot.bench.workloads.questions import judge
+from specpilot.bench.workloads.questions import score
 from specpilot.controllers.errors import InputError
 from specpilot.data_gen.tasks import Question, load_questions
 from transformers import AutoTokenizer
@@ -58,21 +58,21 @@ def test_rows_become_questions(task: str, tmp_path: Path, databases: Path) -> No
     assert len(one.turns) == (2 if task in ("spec-bench", "mt-bench") else 1)
     if task == "spider":
         assert "item(name text, price real)" in one.turns[0]
-        assert judge(one, "SELECT name FROM item WHERE price < 3;", run_code=False) == 1
+        assert score(one, "SELECT name FROM item WHERE price < 3;", run_code=False) == 1
     if task == "gsm8k":
-        assert judge(one, "#### 2.0", run_code=False) == 1
+        assert score(one, "#### 2.0", run_code=False) == 1
     if task == "humaneval":
-        assert judge(one, "    return 1\n", run_code=False) is None  # off unless asked for
-        assert judge(one, "    return 1\n", run_code=True) == 1
-        assert judge(one, "    return 1 / 0\n", run_code=True) == 0
+        assert score(one, "    return 1\n", run_code=False) is None  # off unless asked for
+        assert score(one, "    return 1\n", run_code=True) == 1
+        assert score(one, "    return 1 / 0\n", run_code=True) == 0
     if task == "mt-bench":
-        assert judge(one, "anything", run_code=True) is None
+        assert score(one, "anything", run_code=True) is None
 
 
 def test_any_prompts_are_questions(tmp_path: Path) -> None:
     file = write(tmp_path / "p.jsonl", [{"prompt": "Say hi.", "response": "hi there"}, {"prompt": "Say ho."}])
     one, other = load_questions("prompts", file)
-    assert judge(one, "hi there", run_code=False) == 1
+    assert score(one, "hi there", run_code=False) == 1
     assert other.kind == ""
     assert len(load_questions("prompts", "builtin", split="test", limit=5)) == 5
 
@@ -155,33 +155,33 @@ def test_a_run_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.Capture
     def until_killed(*arguments: Any) -> Any:
         nonlocal asked
         asked += 1
-        if asked == 4:
+        if asked == 6:  # two warm up, three are stored
             raise Killed
         return given(*arguments)
 
-    given = questions._answer
+    given = questions.answer_question
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(questions, "_answer", until_killed)
+        patch.setattr(questions, "answer_question", until_killed)
         with pytest.raises(Killed):
             cli.main(words.split())
         first = {file.name: file.read_bytes() for file in (tmp_path / "out" / "records").iterdir()}
         assert len(first) == 3
         assert not (tmp_path / "out" / "token-wise.jsonl").exists()
-        asked = -2  # exactly the three that are left may be asked
+        asked = -9
         assert cli.main(words.split()) == 0
-        assert asked == 1
+        assert asked == -9 + 2 + 3  # the three that are left, after a warm-up each
         for name, content in first.items():
             assert (tmp_path / "out" / "records" / name).read_bytes() == content
         once = [json.loads(capsys.readouterr().out.splitlines()[-1])]
         for _ in range(2):
             assert cli.main(words.split()) == 0
             once.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
-        assert asked == 1
+        assert asked == -9 + 2 + 3
         assert once[0] == once[1] == once[2]
         asked = -9
         assert cli.main([*words.split(), "--temperature", "0.5"]) == 0
-        assert asked == -3
+        assert asked == -9 + 2 + 6
 
 
-def test_a_question_with_nothing_to_judge_by_has_no_score() -> None:
-    assert judge(Question(1, "x", ("?",)), "text", run_code=True) is None
+def test_a_question_without_a_reference_has_no_score() -> None:
+    assert score(Question(1, "x", ("?",)), "text", run_code=True) is None

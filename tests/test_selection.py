@@ -12,12 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.bench.micro.otm import (
+    acceptance_of_pair,
     coin,
     coin_optimum,
     coins,
     compressed,
     k_seq_acceptance,
-    models,
     plot_otm,
     uniforms,
 )
@@ -122,7 +122,7 @@ def test_picture_and_models(tmp_path: Path) -> None:
     small_p, small_q = compressed(p / p.sum(), q / q.sum())
     assert 10 <= len(small_p) == len(small_q) <= 20
     assert float(small_p.sum()) == pytest.approx(1)
-    rows = models(p / p.sum(), q / q.sum(), most=3)
+    rows = acceptance_of_pair(p / p.sum(), q / q.sum(), most=3)
     assert rows[0]["otm"] == pytest.approx(rows[0]["k_seq"], abs=SOLVER)
     assert rows[-1]["otm"] >= rows[-1]["k_seq"]
     plot_otm({"uniforms": uniforms(), "coins": coins(), "models": rows, "pair": "a + b"}, tmp_path / "otm.png")

@@ -7,21 +7,25 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from specpilot import main as cli
 from specpilot.bench.papers import specdecpp
 from specpilot.bench.plots import pareto_front
 from specpilot.bench.store import Store, content_key
-from specpilot.bench.studies.held_out import CHUNK, Chunk, Counts, Texts, held_out, judge_at_once
-from specpilot.bench.studies.sweep_tables import Head, costs_of, summarise
-from specpilot.bench.throughput import Cost
+from specpilot.bench.studies.heads import Head, precompute
+from specpilot.bench.studies.held_out import BATCH, PromptBatch, Tracer, held_out
+from specpilot.bench.studies.replay import Counts, rates_of, replay_counts
+from specpilot.bench.studies.sweep_tables import costs_of, summarise
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import AcceptanceLength, Fixed, HeadPredictor
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 
@@ -69,10 +73,11 @@ def test_the_tables_by_hand() -> None:
 
 
 def test_throughput_is_equation_2_3() -> None:
-    counts = Counts(100, 80, 60, 41)
-    cost = Cost(0.5, 3.0, 1.0)
-    rate = 1 / (0.5 + 0.5 * counts.stats.discard_rate + 2.5 * counts.stats.verification_rate)
-    assert cost.throughput(counts.stats) == pytest.approx(rate)
+    counts = Counts(100, 80, 60, 40)
+    rates = rates_of(*np.array([counts], dtype=float).T)
+    assert rates == {"discard_rate": 0.2, "verification_rate": 0.4}
+    rate = 1 / (0.5 + 0.5 * rates["discard_rate"] + 2.5 * rates["verification_rate"])
+    assert CostModel(0.5, 3.0, 0.0).throughput(100, 80, 40) == pytest.approx(rate)
 
 
 def test_pareto_front() -> None:
@@ -81,41 +86,45 @@ def test_pareto_front() -> None:
 
 
 def test_a_store_keeps_what_is_put_there(tmp_path: Path) -> None:
-    store = Store(tmp_path / "new")
-    assert store.get({"a": 1, "b": [2]}) is None
-    store.put({"a": 1, "b": [2]}, [3.5])
-    assert Store(tmp_path / "new").get({"b": [2], "a": 1}) == [3.5]
-    assert store.get({"a": 1, "b": [3]}) is None
-    (file,) = (tmp_path / "new").iterdir()
-    assert file.stem == content_key({"a": 1, "b": [2]})
-    file.write_text("{")
-    with pytest.raises(InputError, match="damaged; remove it"):
-        store.get({"a": 1, "b": [2]})
+    with Store(tmp_path / "new") as store:
+        assert store.get({"a": 1, "b": [2]}) is None
+        store.put({"a": 1, "b": [2]}, [3.5])
+        with pytest.raises(InputError, match="another process is measuring there"), Store(tmp_path / "new"):
+            pass
+    with Store(tmp_path / "new") as store:
+        assert store.get({"b": [2], "a": 1}) == [3.5]
+        assert store.compute({"b": [2], "a": 1}, lambda: 1 / 0) == [3.5]
+        assert store.compute({"a": 1, "b": [3]}, lambda: 7) == store.get({"a": 1, "b": [3]}) == 7
+        file = tmp_path / "new" / "records" / f"{content_key({'a': 1, 'b': [2]})}.json"
+        for damaged in (b"{", b"[]", b"\xff", b"{}"):
+            file.write_bytes(damaged)
+            with pytest.raises(InputError, match=f"{file}: damaged; remove it"):
+                store.get({"a": 1, "b": [2]})
 
 
 @pytest.fixture(scope="module")
-def texts() -> Texts:
-    return Texts(SpeculativeDecoder.from_pretrained("tiny", "tiny-draft"), SamplingParams(1.0, 50), 16, seed=0)
+def tracer() -> Tracer:
+    return Tracer(SpeculativeDecoder.from_pretrained("tiny", "tiny-draft"), SamplingParams(1.0, 50), 16, seed=0)
 
 
-def test_chunks_hold_each_domain_apart() -> None:
-    chunks = held_out("builtin-large", CHUNK + 3)
-    assert [len(chunk.prompts) for chunk in chunks] == [CHUNK, 3] * 6
-    assert all({row.domain for row in chunk.prompts} == {chunk.domain} for chunk in chunks)
+def test_a_batch_is_of_one_domain() -> None:
+    batches = held_out("builtin-large", BATCH + 3)
+    assert [len(batch.prompts) for batch in batches] == [BATCH, 3] * 6
+    assert all({row.domain for row in batch.prompts} == {batch.domain} for batch in batches)
     with pytest.raises(InputError, match=r"per_domain=5000: \w+ has \d+ prompts in the test split"):
         held_out("builtin-large", 5000)
 
 
-def test_judging_at_once_is_judging_while_serving(texts: Texts) -> None:
+def test_precomputed_predictions_are_those_of_serving(tracer: Tracer) -> None:
     torch.manual_seed(0)
     head = AcceptanceHead(128, 2)
-    (chunk, *_) = held_out("builtin", 3)
-    traces = texts.traces(chunk)
-    at_once = judge_at_once(head, traces)
+    (batch, *_) = held_out("builtin", 3)
+    traces = tracer.traces(batch)
+    predictors = precompute(head, traces)
     for threshold in (0.2, 0.6):
-        found = texts.count(traces, lambda i, h=threshold: AcceptanceLength(at_once[i], h))  # type: ignore[misc]
-        assert found == texts.count(traces, lambda i, h=threshold: AcceptanceLength(HeadPredictor(head), h))  # type: ignore[misc]
-    again = texts.traces(Chunk(chunk.domain, chunk.prompts))
+        found = replay_counts(tracer, traces, lambda i, h=threshold: AcceptanceLength(predictors[i], h))
+        assert found == replay_counts(tracer, traces, lambda i, h=threshold: AcceptanceLength(HeadPredictor(head), h))
+    again = tracer.traces(PromptBatch(batch.domain, batch.prompts))
     assert [t.text for t in again] == [t.text for t in traces]
 
 
@@ -132,9 +141,9 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return result
 
 
-def test_a_killed_sweep_goes_on(texts: Texts, cost: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_sweep_goes_on(tracer: Tracer, cost: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "sweep", *TOY, "--cost", str(cost)]
-    replayed = tmp_path / "killed" / "replayed"
+    replayed = tmp_path / "killed" / "records"
     command = [sys.executable, "-m", "specpilot.main", *words, "--folder", str(tmp_path / "killed")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and len([*replayed.glob("*.json")]) < 2:
@@ -166,12 +175,13 @@ def test_a_killed_sweep_goes_on(texts: Texts, cost: Path, tmp_path: Path, capsys
     best = result["table_1"]["measured"]["in_domain"]["best_fixed"]
     assert one.rows[0].cells["best fixed K"] == f"{best['throughput']:.1f} (fixed {best['parameter']:g})"
     assert [(row.cells["D"], row.cells["paper's KL"]) for row in heads_table.rows] == [("0", "0.637"), ("1", "0.596")]
-    report.draw(tmp_path / "picture.tmp")
-    assert (tmp_path / "picture.tmp").read_bytes().startswith(b"\x89PNG")
+    report.draw(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
-    texts.max_new_tokens = 8
-    counts = [count for c in held_out("builtin", 1) for count in texts.count(texts.traces(c), lambda i: Fixed(2))]
-    total = sum(c.stats.n_discarded for c in counts) / sum(c.generated for c in counts)
+    short = replace(tracer, max_new_tokens=8)
+    batches = held_out("builtin", 1)
+    counts = [c for batch in batches for c in replay_counts(short, short.traces(batch), lambda i: Fixed(2))]
+    total = sum(c.drafted - c.accepted for c in counts) / sum(c.generated for c in counts)
     found = {(point["rule"], point["parameter"]): point for group in result["figure_4"].values() for point in group[:1]}
     assert set(found) == {("fixed", 2.0)}
     rates = [group[0]["discard_rate"] for group in result["figure_4"].values()]
@@ -205,9 +215,9 @@ def test_shares_of_target_tokens_are_compared_and_kept(tmp_path: Path, capsys: p
     assert all(0 <= row["auroc"] <= 1 and row["kl"] >= 0 for row in result["rows"])
     assert {best["by_kl"] for best in result["best"]} <= {0.5, 1.0}
     assert (tmp_path / "mixing.png").read_bytes().startswith(b"\x89PNG")
-    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "replayed").glob("*.json")}
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "records").glob("*.json")}
     assert cli.main(words) == 0  # everything is there
     assert last_line(capsys)["rows"] == result["rows"]
-    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "replayed").glob("*.json")} == before
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "records").glob("*.json")} == before
     assert cli.main(["bench", "mixing", "--mixings", "[]"]) == 2
     assert "mixings=[]: give at least one value" in capsys.readouterr().err

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 import torch
 from specpilot import main as cli
-from specpilot.bench.studies.held_out import Chunk, Texts
+from specpilot.bench.studies.held_out import PromptBatch, Tracer
+from specpilot.bench.studies.replay import replay_counts
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
@@ -215,15 +216,15 @@ def test_an_arm_has_nothing_to_say_after_a_prompt_it_cannot_read(tmp_path: Path)
 
 def test_texts_are_traced_as_far_as_the_draft_reads(pair: Pair) -> None:
     decoder = SpeculativeDecoder.from_pretrained(pair.target, pair.draft, device="cpu")
-    chunk = Chunk("x", tuple(PromptRow(str(i), "x", f"prompt {i}") for i in range(8)))
-    texts = Texts(decoder, SamplingParams(1.0, None), TOKENS, seed=0)
-    traces = texts.traces(chunk)
+    batch = PromptBatch("x", tuple(PromptRow(str(i), "x", f"prompt {i}") for i in range(8)))
+    tracer = Tracer(decoder, SamplingParams(1.0, None), TOKENS, seed=0)
+    traces = tracer.traces(batch)
     for traced in traces:
         assert max([*traced.text[:-1], *traced.tokens], default=0) < pair.sizes[1]
     assert any(max(traced.text) >= pair.sizes[1] for traced in traces) == (pair.sizes[0] > pair.sizes[1])
-    counts = texts.count(traces, lambda index: Fixed(4))
+    counts = replay_counts(tracer, traces, lambda index: Fixed(4))
     assert [one.generated for one in counts] == [len(traced.text) for traced in traces]
-    far = Chunk("x", (PromptRow("far", "x", "a b"),))
+    far = PromptBatch("x", (PromptRow("far", "x", "a b"),))
     decoder.drafts[0].vocab_size = 100
     with pytest.raises(InputError, match=r"prompt 'far': token .* is beyond the 100 that the draft can read"):
-        texts.traces(far)
+        tracer.traces(far)

@@ -1,159 +1,170 @@
 """``specpilot bench cost``: the cost model of a pair on this machine, measured in two ways.
 
 *Bare forwards*: t_draft of one token, t_v(n) of 1 to 21 tokens, fitted as t_v(n) = a + b·n. *The loop*: seconds of
-whole generations against their counters, as SpecDec++ does (Huang et al. 2024, eq. 2.1 and Table 2). The loop's costs
-are the ones to decide by: a step of it also warps, samples, judges and keeps books, and a decision pays for all of it.
+whole generations against their counters, as SpecDec++ does (Huang et al. 2024, eq. 2.1 and Table 2). Decisions go by
+the loop's costs: a step of the loop also samples, evaluates the controller and updates the request's state.
 
-With chain drafts a generation verifies N_draft + N_target tokens, so the loop only tells t_draft + b and a + b apart. A
-length controller needs no more than these two; b itself, which splits them, is that of the bare forwards.
-
-What a trained controller's own judgement takes belongs to a draft step too, if it is to decide by these costs.
+With chain drafts a generation verifies N_draft + N_target tokens, so the loop determines two sums only, t_draft + b and
+a + b. A length controller needs no more than these; b, which splits them, is that of the bare forwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from sklearn.linear_model import LinearRegression
 
+from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, AcceptancePredictor, Fixed, LengthController, Step
 from ...controllers.length.cost_model import CostModel
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.generation import Stats
-from ...infer.models import LanguageModel
-from ..throughput import Cost, fit_cost
+from ...infer.models import LanguageModel, TextReader
+from ..runner import Run, decode_all, interleave
 from .forward import read_context, time_forward
 
 READ = range(1, MAX_DRAFT + 2)  # what a verification may read: the last token and a draft
 DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations that are timed
 # And of those the line is fitted to: what drafting pays at. Where nothing is drafted the target's weights stay in the
-# processor's caches, and long drafts weigh most in a fit though they are rarely right.
+# processor's caches, and long drafts weigh most in a fit though they are rarely accepted whole.
 FITTED = (1, 2, 4, 6, 8)
 WARM_UP = 3
-CHECK_COST = CostModel(0.2, 1.0, 0.0)  # what trained controllers that are only timed go by
+CHECK_COST = CostModel(0.2, 1.0, 0.0)  # of trained controllers that are only timed
 
 
-class Judging(Fixed):
-    """A fixed length for which ``source`` judges every token, though nothing depends on it."""
+class PredictingFixed(Fixed):
+    """A fixed length at which ``predictor`` is evaluated for every token, and its prediction ignored."""
 
-    def __init__(self, k: int, source: AcceptancePredictor) -> None:
+    def __init__(self, k: int, predictor: AcceptancePredictor) -> None:
         super().__init__(k)
-        self.source = source
+        self.predictor = predictor
 
     def observe(self, step: Step) -> bool:
-        if step.index > self.source.lag:
-            self.source.predict(step)
+        if step.index > self.predictor.lag:
+            self.predictor.predict(step)
         return super().observe(step)
 
 
 def bench_cost(
     decoder: SpeculativeDecoder,
     prompts: list[list[int]],
+    console: Console,
     *,
     repeats: int,
     sampling: dict[str, Any],
-    judge: AcceptancePredictor | None = None,
+    predictor: AcceptancePredictor | None = None,
     check: Mapping[str, LengthController] | None = None,
-    on_progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Both measurements, and the cost model to decide by.
+
+    Costs that noise made negative are clamped, which ``warnings`` reports.
 
     Args:
         decoder: the pair.
         prompts: token ids of what is generated from.
         repeats: how often each generation, and ten times that how often each forward is timed; medians are taken.
         sampling: keywords of the decoder's ``generate``.
-        judge: what judges every drafted token meanwhile; a draft step of the loop takes that much longer.
-        check: controllers timed beside the fixed lengths, whose times the model has to foretell without having seen.
-        on_progress: called after every generation.
+        predictor: evaluated for every drafted token; its time is part of the loop's draft step.
+        check: controllers timed beside the fixed lengths: how well the model predicts times it was not fitted to.
 
     Raises:
-        InputError: the times make no sense: a step of the draft came out as negative.
+        InputError: no generation is longer than the token of its prefill.
     """
     (draft,) = decoder.drafts
-    forward, r_squared, t_verify = forward_cost(decoder.target, draft, 10 * repeats)
-    fixed = {str(k): Fixed(k) if judge is None else Judging(k, judge) for k in DRAFTED}
-    controllers = fixed | dict(check or {})
-    runs = loop_runs(decoder, prompts, repeats, sampling, controllers, on_progress)
-    loop = fit_cost([run for k in FITTED for run in runs[str(k)]])
+    bare, r_squared, t_verify = forward_cost(decoder.target, draft, 10 * repeats, console)
+    fixed = {str(k): Fixed(k) if predictor is None else PredictingFixed(k, predictor) for k in DRAFTED}
+    lengths: dict[str, LengthController] = {**fixed, **(check or {})}
+    decoders = {name: partial(decoder.generate, length=length) for name, length in lengths.items()}
+    runs = decode_all(decoders, prompts, sampling, console, repeats=repeats)
+    loop, loop_r_squared = fit_loop([run for k in FITTED for run in runs[str(k)]])
     return {
-        "cost": as_cost_model(loop, forward.t_verify_token).as_dict(),
+        "cost": split_sums(loop, bare.t_verify_token).as_dict(),
         "forward": {
-            **forward.as_dict(),
+            **bare.as_dict(),
             "r_squared": r_squared,
             "t_v": {str(n): seconds for n, seconds in t_verify.items()},
         },
-        "loop": {**asdict(loop), "measured_over_fitted": {name: _misfit(loop, r) for name, r in runs.items()}},
+        "loop": {
+            "t_draft": loop.per_token,
+            "t_target": loop.verification(1),
+            "r_squared": loop_r_squared,
+            "measured_over_fitted": {name: _misfit(loop, of_name) for name, of_name in runs.items()},
+        },
+        "warnings": warnings(loop, bare.t_verify_token),
     }
 
 
-def total_generations(prompts: int, repeats: int, checked: int = 0) -> int:
-    """How often :func:`bench_cost` calls ``on_progress``."""
-    return (len(DRAFTED) + checked) * prompts * repeats
+def fit_loop(runs: list[Stats]) -> tuple[CostModel, float]:
+    """Non-negative least squares of seconds on counters over whole generations; prefills are left out.
+
+    Returns:
+        the two sums as a cost model with ``t_verify_token`` 0, and R².
+
+    Raises:
+        InputError: no generation is longer than the token of its prefill.
+    """
+    # (n, 2) and (n,)
+    forwards = np.array([[run.n_draft_forwards, run.n_target_forwards - 1] for run in runs], dtype=float)
+    seconds = np.array([run.seconds for run in runs])
+    if not forwards[:, 1].any():
+        raise InputError("prompts: every generation ended with its first token; take others to measure costs on")
+    fit = LinearRegression(fit_intercept=False, positive=True).fit(forwards, seconds)
+    t_draft, t_target = map(float, fit.coef_)
+    if t_target == 0:  # noise only: all time is then the target's
+        t_draft, t_target = 0.0, float(seconds.sum() / forwards[:, 1].sum())
+    return CostModel(t_draft, t_target, 0.0), float(fit.score(forwards, seconds))
 
 
-def as_cost_model(loop: Cost, t_verify_token: float) -> CostModel:
-    """What the loop's two costs are when verifying a token more costs ``t_verify_token`` of them."""
-    return CostModel(loop.t_draft - t_verify_token, loop.t_target - t_verify_token, t_verify_token)
+def split_sums(loop: CostModel, t_verify_token: float) -> CostModel:
+    """The loop's costs with the cost of a verified token taken out of both sums, which stay as they are."""
+    per_token = min(t_verify_token, loop.per_token, loop.verification(1))
+    return CostModel(loop.per_token - per_token, loop.verification(1) - per_token, per_token)
+
+
+def warnings(loop: CostModel, t_verify_token: float) -> list[str]:
+    """What was clamped, and what that means."""
+    found = []
+    if loop.per_token == 0:
+        found.append("loop: a draft step came out as taking no time; measure again on an idle machine")
+    if t_verify_token > min(loop.per_token, loop.verification(1)):
+        found.append(
+            f"cost: t_verify_token={t_verify_token:.3g} of bare forwards is more than a whole step of the loop, and is "
+            "clamped to it; decisions do not depend on it"
+        )
+    return found
 
 
 def forward_cost(
-    target: LanguageModel, draft: LanguageModel, repeats: int
+    target: LanguageModel, draft: LanguageModel, repeats: int, console: Console
 ) -> tuple[CostModel, float, dict[int, float]]:
-    """Cost model of bare forwards, the R² of its line, and the medians t_v(n) it was drawn through."""
-    t_draft: list[float] = []
-    t_verify: dict[int, list[float]] = {n: [] for n in READ}
-    readers = [read_context(model, max(READ)) for model in (target, draft)]
-    for _ in range(WARM_UP + repeats):
-        t_draft.append(time_forward(readers[1], 1))
-        for n, seconds in t_verify.items():
-            seconds.append(time_forward(readers[0], n))
-    medians = {n: median(seconds[WARM_UP:]) for n, seconds in t_verify.items()}
-    a, b, r_squared = fit_line(medians)
-    return CostModel(median(t_draft[WARM_UP:]), a, b), r_squared, medians
+    """Cost model of bare forwards, the R² of its line, and the medians t_v(n) that it was fitted to."""
+    t_reader, d_reader = (read_context(model, max(READ)) for model in (target, draft))
+
+    def timed(reader: TextReader, n: int) -> Run[float]:
+        return lambda item, repeat: time_forward(reader, n)
+
+    runs = {str(n): timed(t_reader, n) for n in READ} | {"draft": timed(d_reader, 1)}
+    found = interleave(runs, 1, console, repeats=repeats, warm_up=WARM_UP, label="forwards")
+    medians = {name: median(timed.value for timed in of_name[0]) for name, of_name in found.items()}
+    t_verify = {n: medians[str(n)] for n in READ}
+    a, b, r_squared = fit_line(t_verify)
+    return CostModel(medians["draft"], a, b), r_squared, t_verify
 
 
 def fit_line(points: dict[int, float]) -> tuple[float, float, float]:
-    """a, b and R² of y = a + b·x by least squares, with b ≥ 0: reading more never takes less time, however noisy."""
-    x, y = np.array([*points], dtype=float)[:, None], np.array([*points.values()])
-    fit = LinearRegression(positive=True).fit(x, y)
-    return float(fit.intercept_), float(fit.coef_[0]), float(fit.score(x, y))
+    """a, b and R² of y = a + b·x by least squares with a, b ≥ 0: neither a forward nor a token takes negative time."""
+    x, y = np.array([[1.0, n] for n in points]), np.array([*points.values()])
+    fit = LinearRegression(fit_intercept=False, positive=True).fit(x, y)
+    return float(fit.coef_[0]), float(fit.coef_[1]), float(fit.score(x, y))
 
 
-def loop_runs(
-    decoder: SpeculativeDecoder,
-    prompts: list[list[int]],
-    repeats: int,
-    sampling: dict[str, Any],
-    controllers: Mapping[str, LengthController],
-    on_progress: Callable[[], None] = lambda: None,
-) -> dict[str, list[Stats]]:
-    """By controller, the counters of a generation for each prompt, with the median of its times over the repeats.
-
-    The controllers take turns, prompt by prompt: all meet the same machine.
-    """
-    seconds: dict[tuple[str, int], list[float]] = {}
-    counters: dict[tuple[str, int], Stats] = {}
-    decoder.generate(prompts[0], length=Fixed(max(DRAFTED)), **sampling)  # warm-up
-    for _ in range(repeats):
-        for index, prompt in enumerate(prompts):
-            for name, controller in controllers.items():
-                stats = decoder.generate(prompt, seed=index, length=controller, **sampling).stats
-                counters[name, index] = stats  # the same at every repeat
-                seconds.setdefault((name, index), []).append(stats.seconds)
-                on_progress()
-    return {
-        name: [replace(counters[name, index], seconds=median(seconds[name, index])) for index in range(len(prompts))]
-        for name in controllers
-    }
-
-
-def _misfit(cost: Cost, runs: list[Stats]) -> float:
-    """Measured seconds of ``runs`` over those that ``cost`` gives them."""
+def _misfit(cost: CostModel, runs: list[Stats]) -> float | None:
+    """Measured seconds of ``runs`` over those of the cost model; None where nothing was decoded after the prefills."""
     total = sum(runs, Stats())
-    fitted = cost.t_draft * total.n_draft_forwards + cost.t_target * (total.n_target_forwards - len(runs))
-    return total.seconds / fitted
+    fitted = cost.seconds(total.n_draft_forwards, total.n_target_forwards - len(runs))
+    return float(total.seconds / fitted) if fitted else None

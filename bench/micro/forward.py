@@ -7,44 +7,51 @@ from statistics import median
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from ...infer.loading import load_causal_lm
 from ...infer.models import CausalLM, LanguageModel, TextReader
+from ..runner import Run, interleave
 
 READ = (1, 2, 3, 4, 5, 7, 9, 13)
 CONTEXT = 128  # tokens in the cache before
-WARM = 2  # forwards of each kind that are not counted
 
 
-def bench_forward(target: str, draft: str, repeats: int, *, compile: bool = False) -> dict[str, Any]:
+def bench_forward(target: str, draft: str, repeats: int, console: Console, *, compile: bool = False) -> dict[str, Any]:
     """Medians over ``repeats`` forwards, all paths in turn, and t_draft / t_target(1).
 
     The paths are transformers' own forward, the lean one where there is one, and transformers' own compiled if asked.
     """
-    models = {name: CausalLM(load_causal_lm(source)) for name, source in (("target", target), ("draft", draft))}
     result: dict[str, Any] = {}
-    for name, model in models.items():
-        paths: dict[str, tuple[Any, Any]] = {"transformers": (None, None)}
-        if model.lean is not None:
-            paths["lean"] = (model.lean, None)
-        if compile:
-            model.lean = None
-            model.compile()
-            paths["compiled"] = (None, model.call)
-        times: dict[str, dict[int, list[float]]] = {path: {n: [] for n in READ} for path in paths}
-        for _ in range(repeats + WARM):
-            for path, (lean, call) in paths.items():
-                model.lean, model.call = lean, call
-                reader = read_context(model)
-                for n in READ[:2]:
-                    time_forward(reader, n)  # not counted: another path's code is still in the caches
-                for n in READ:
-                    times[path][n].append(time_forward(reader, n))
+    for name, source in (("target", target), ("draft", draft)):
+        paths = _paths(CausalLM(load_causal_lm(source)), compile)
+        found = interleave(paths, 1, console, repeats=repeats, warm_up=2, label=f"{name}: passes")
         result[name] = {
-            path: {str(n): round(median(t[WARM:]) * 1e3, 4) for n, t in by_n.items()} for path, by_n in times.items()
+            path: {str(n): round(median(timed.value[n] for timed in of_path[0]) * 1e3, 4) for n in READ}
+            for path, of_path in found.items()
         }
     best = {name: min(path["1"] for path in paths.values()) for name, paths in result.items()}
     return {"milliseconds": result, "ratio": best["draft"] / best["target"], "context": CONTEXT, "repeats": repeats}
+
+
+def _paths(model: CausalLM, compile: bool) -> dict[str, Run[dict[int, float]]]:
+    """By path a function that times one forward of each number of tokens."""
+    paths: dict[str, tuple[Any, Any]] = {"transformers": (None, None)}
+    if model.lean is not None:
+        paths["lean"] = (model.lean, None)
+    if compile:
+        model.lean = None
+        model.compile()
+        paths["compiled"] = (None, model.call)
+
+    def timed(path: str) -> dict[int, float]:
+        model.lean, model.call = paths[path]
+        reader = read_context(model)
+        for n in READ[:2]:
+            time_forward(reader, n)  # not counted: another path's code is still in the caches
+        return {n: time_forward(reader, n) for n in READ}
+
+    return {path: lambda item, repeat, path=path: timed(path) for path in paths}  # type: ignore[misc]
 
 
 @torch.inference_mode()

@@ -3,58 +3,57 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from ...controllers.length import CumulativeConfidence, Fixed
 from ...infer.decoder import SpeculativeDecoder
+from ...infer.progress import progress_bar
 
 EVERY = 100  # requests between two readings
 MOST = 8  # prompts of a list
+KINDS = ("plain", "plain", "length", "block", "tree", "stream", "samples")
 
 
 def bench_memory(
-    decoder: SpeculativeDecoder,
-    prompts: list[list[int]],
-    sampling: dict[str, Any],
-    requests: int,
-    on_progress: Callable[[], None] = lambda: None,
+    decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dict[str, Any], requests: int, console: Console
 ) -> dict[str, Any]:
     """MiB resident and live tensors after every 100th of ``requests``: prompts cut, and budgets set, at random.
 
-    Single prompts, lists, several samples, trees, other lengths and rules, and streams that are given up.
+    Single prompts, lists, several samples, trees, other lengths and rules, and streams that are abandoned.
     """
     random = Random(0)
     tree = SpeculativeDecoder(decoder.target, decoder.drafts, decoder.tokenizer, tree=(2, 1), verifier="spec-infer")
     readings: list[dict[str, float]] = []
     done = 0
-    while done < requests:
-        before = done
-        count = min(random.choice((1, 1, 1, random.randint(2, MOST))), requests - done)
-        chosen = [random.choice(prompts) for _ in range(count)]
-        chosen = [prompt[: random.randint(1, len(prompt))] for prompt in chosen]
-        settings = sampling | {"max_new_tokens": random.randint(1, sampling["max_new_tokens"]), "seed": done}
-        kind = random.choice(("plain", "plain", "length", "block", "tree", "stream", "samples"))
-        if kind == "tree":
-            tree.generate(chosen, **settings)
-        elif kind == "samples":
-            decoder.generate(chosen[0], n=count, **settings)
-        elif kind == "stream" and decoder.tokenizer is not None:
-            for _ in chosen:
-                next(decoder.stream(chosen[0], **settings))  # and no more
-        elif kind == "length":
-            decoder.generate(chosen, length=random.choice((Fixed(2), CumulativeConfidence(0.4))), **settings)
-        else:
-            decoder.generate(chosen, verifier="block" if kind == "block" else None, **settings)
-        done += count
-        for _ in range(count):
-            on_progress()
-        if done // EVERY > before // EVERY:
-            readings.append({"requests": done, "resident_mib": resident(), "tensors": live_tensors()})
+    with progress_bar(console, "requests", requests) as advance:
+        while done < requests:
+            before = done
+            count = min(random.choice((1, 1, 1, random.randint(2, MOST))), requests - done)
+            chosen = [random.choice(prompts) for _ in range(count)]
+            chosen = [prompt[: random.randint(1, len(prompt))] for prompt in chosen]
+            settings = sampling | {"max_new_tokens": random.randint(1, sampling["max_new_tokens"]), "seed": done}
+            kind = random.choice(KINDS)
+            if kind == "tree":
+                tree.generate(chosen, **settings)
+            elif kind == "samples":
+                decoder.generate(chosen[0], n=count, **settings)
+            elif kind == "stream" and decoder.tokenizer is not None:
+                for _ in chosen:
+                    next(decoder.stream(chosen[0], **settings))  # and no more
+            elif kind == "length":
+                decoder.generate(chosen, length=random.choice((Fixed(2), CumulativeConfidence(0.4))), **settings)
+            else:
+                decoder.generate(chosen, verifier="block" if kind == "block" else None, **settings)
+            done += count
+            for _ in range(count):
+                advance()
+            if done // EVERY > before // EVERY:
+                readings.append({"requests": done, "resident_mib": resident(), "tensors": live_tensors()})
     return {"readings": readings}
 
 
@@ -65,7 +64,7 @@ def live_tensors() -> int:
 
 
 def resident() -> float:
-    """MiB of this process in memory; not a number where the system does not tell."""
+    """MiB of this process in memory; NaN where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

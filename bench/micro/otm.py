@@ -1,24 +1,31 @@
-"""``specpilot bench otm``: how often one of k proposals can be kept (SpecTr, Sun et al. 2023, Figures 1, 2, 3 and 5).
+"""``specpilot bench otm``: acceptance probability of k proposals (SpecTr, Sun et al. 2023, Figures 1, 2, 3 and 5).
 
-Computed by the verifiers' own functions, beside the closed forms of Appendix B.2 and the bound of Theorem 1. ``q``
-proposes, ``p`` is the target (the paper names them the other way round).
+Computed by the verifiers' own functions, beside the closed forms of Appendix B.2 and the bound of Theorem 1. ``p`` is
+the target and ``q`` the draft (the paper names them the other way round).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ...infer.decoder import SpeculativeDecoder
+from ...infer.models import TextReader
+from ...infer.prompting import encode_prompt
 from ...infer.verify.k_seq import acceptance, division_factor
 from ...infer.verify.otm import optimal_transport, upper_bound
+from ..plots import canvases, label, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SIZE = 120  # Figure 1: q is uniform over so many tokens
 SHARES = (1, 2, 4, 8, 24)  # and p over one in so many of them
-COIN = 0.25  # Figures 2 and 3: q is a coin
-COINS = (0.05, 0.25, 0.5, 0.75, 1.0)  # Figure 2: p is another
+COIN = 0.25  # Figures 2 and 3: q is Bernoulli with this probability
+COINS = (0.05, 0.25, 0.5, 0.75, 1.0)  # Figure 2: p is Bernoulli with one of these
 DRAWS = (1, 2, 3, 4, 6, 8)
 SUPPORT = 10  # Figure 5: the most probable tokens of each model, together
 
@@ -33,7 +40,7 @@ def coin(heads: float) -> Tensor:
 
 
 def coin_optimum(p: float, q: float, k: int) -> float:
-    """Appendix B.2: α_k of two coins."""
+    """Appendix B.2: α_k of two Bernoulli distributions."""
     return min(p, 1 - (1 - q) ** k) + min(1 - p, 1 - q**k)
 
 
@@ -75,7 +82,7 @@ def compressed(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     return p[tokens] / p[tokens].sum(), q[tokens] / q[tokens].sum()
 
 
-def models(p: Tensor, q: Tensor, most: int = 4) -> list[dict[str, Any]]:
+def acceptance_of_pair(p: Tensor, q: Tensor, most: int = 4) -> list[dict[str, Any]]:
     """Figure 5: the next-token distributions of a target and a draft after one prompt."""
     p, q = compressed(p.double(), q.double())
     return [
@@ -84,38 +91,43 @@ def models(p: Tensor, q: Tensor, most: int = 4) -> list[dict[str, Any]]:
     ]
 
 
+def bench_otm(decoder: SpeculativeDecoder, prompt: str) -> dict[str, Any]:
+    """The four figures' numbers; the last is of the pair of ``decoder`` after ``prompt``."""
+    ids = encode_prompt(decoder.tokenizer, prompt)
+    models = (decoder.target, *decoder.drafts)
+    size = min(model.vocab_size for model in models)
+    distributions = []
+    for model in models:
+        reader, text = TextReader.begin(model, ids)
+        with torch.inference_mode():
+            logits, _ = reader.read(text, keep=1)
+        distributions.append(logits[-1, :size].cpu().double().softmax(-1))
+    p, q = distributions
+    return {"uniforms": uniforms(), "coins": coins(), "models": acceptance_of_pair(p, q)}
+
+
 def plot_otm(result: dict[str, Any], path: Path) -> None:
-    """The four figures in one picture: lines are closed forms (or the optimum), marks what the rules reach."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    FigureCanvasAgg(figure)
-    (one, two), (three, five) = figure.subplots(2, 2)
-
-    def curves(axes: Any, rows: list[dict[str, Any]], by: str, x: str, marks: dict[str, str], label: str) -> None:
-        for number, value in enumerate(sorted({row[by] for row in rows})):
-            part = sorted((row for row in rows if row[by] == value), key=lambda row: row[x])
-            color = f"C{number}"
-            axes.plot(
-                [r[x] for r in part], [r["closed_form"] for r in part], color=color, label=label.format(value), lw=1
-            )
-            for key, mark in marks.items():
-                axes.plot([r[x] for r in part], [r[key] for r in part], mark, color=color, fillstyle="none")
-
-    curves(one, result["uniforms"], "share", "k", {"k_seq": "o"}, "p uniform on 1/{}")
+    """The four figures in one picture: lines are closed forms (or the optimum), marks the rules' acceptance."""
+    figure, (one, two, three, five) = canvases(11, 8, 2, 2)
+    _curves(one, result["uniforms"], "share", "k", {"k_seq": "o"}, "p uniform on 1/{}")
     one.set_title(f"Figure 1: q = U({SIZE}); circles K-SEQ")
     shown = [row for row in result["coins"] if row["p"] in COINS]
-    curves(two, shown, "p", "k", {"otm": "x", "k_seq": "o", "bound": "_"}, "p = Ber({})")
+    _curves(two, shown, "p", "k", {"otm": "x", "k_seq": "o", "bound": "_"}, "p = Ber({})")
     two.set_title(f"Figure 2: q = Ber({COIN}); × OTM, ○ K-SEQ, – bound")
-    curves(three, result["coins"], "k", "p", {"otm": "x"}, "k = {}")
+    _curves(three, result["coins"], "k", "p", {"otm": "x"}, "k = {}")
     three.set_title(f"Figure 3: q = Ber({COIN}); × OTM")
     five.plot([r["k"] for r in result["models"]], [r["otm"] for r in result["models"]], "x-", label="OTM-k")
     five.plot([r["k"] for r in result["models"]], [r["k_seq"] for r in result["models"]], "o-", label="K-SEQ")
     five.set_title(f"Figure 5: {result['pair']}, top {SUPPORT} of each")
     for axes, x in ((one, "k"), (two, "k"), (three, "p"), (five, "k")):
-        axes.set_xlabel(x)
-        axes.set_ylabel("acceptance probability")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+        label(axes, x, "acceptance probability", legend=8)
+    save(figure, path)
+
+
+def _curves(axes: Axes, rows: list[dict[str, Any]], by: str, x: str, marks: dict[str, str], title: str) -> None:
+    for number, value in enumerate(sorted({row[by] for row in rows})):
+        part = sorted((row for row in rows if row[by] == value), key=lambda row: row[x])
+        color = f"C{number}"
+        axes.plot([r[x] for r in part], [r["closed_form"] for r in part], color=color, label=title.format(value), lw=1)
+        for key, mark in marks.items():
+            axes.plot([r[x] for r in part], [r[key] for r in part], mark, color=color, fillstyle="none")

@@ -1,87 +1,119 @@
-"""``specpilot bench profile``: where the wall time of decoding goes, part by part."""
+"""The profiler, and ``specpilot bench profile``: where the wall time of decoding goes, part by part."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import torch
+from rich.console import Console
+
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.distribution import TokenDistribution
-from ...infer.models import CausalLM, RaggedKVCache, Read
+from ...infer.models import CausalLM, LanguageModel, RaggedKVCache, Read
 from ...infer.request import Request
 from ...infer.verify import VERIFIERS
 
-
-@dataclass
-class Part:
-    """Calls of one function and their seconds."""
-
-    calls: int = 0
-    seconds: float = 0.0
+Label = Callable[..., str]  # of a call, from its arguments
+Watched = tuple[Any, str, Label]  # an object, class or dictionary, the name of its function, the label of a call
+Calls = dict[str, list[float]]  # label → seconds of each call
 
 
-def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dict[str, Any]) -> dict[str, Any]:
-    """Share of the wall time, calls and microseconds a call of each part; ``rest`` is the loop around them.
+@contextmanager
+def watching(*watched: Watched) -> Iterator[Calls]:
+    """Time the calls of functions while the block runs.
 
-    A clock read before and after each call is in the parts' own figures, a fraction of a microsecond.
+    A call within another watched call counts as part of the outer one. A GPU in use is waited for.
     """
-    names = {id(model): f"draft {i + 1}" for i, model in enumerate(decoder.drafts)} | {id(decoder.target): "target"}
-    parts: dict[str, Part] = {}
-    running: list[str] = []  # the part that the clock is on, if any
-
-    def run() -> float:
-        started = time.perf_counter()
-        for index, prompt in enumerate(prompts):
-            decoder.generate(prompt, seed=index, **sampling)
-        return time.perf_counter() - started
-
-    run()  # warm-up
+    calls: Calls = {}
+    running: list[str] = []
     with ExitStack() as stack:
-        for owner, name, label in (
-            (CausalLM, "forward", lambda model, cache, reads: f"{names[id(model)]}: {_what(cache, reads)}"),
-            (RaggedKVCache, "keep", lambda *_: "caches rolled back"),
-            (RaggedKVCache, "add", lambda *_: "caches begun"),
-            (TokenDistribution, "from_logits", lambda *_: "logits to distributions (top-k, softmax)"),
-            (TokenDistribution, "sample", lambda *_: "drawing tokens"),
-            (Request, "append", lambda *_: "trace and counters"),
-        ):
-            stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), label, parts, running)))
-        rule = decoder.config.rule
-        verify = _timed(VERIFIERS[rule], lambda *_: "verification", parts, running)
-        stack.enter_context(patch.dict(VERIFIERS, {rule: verify}))
-        wall = run()
-    rest = wall - sum(part.seconds for part in parts.values())
-    rows = {
-        label: {"share": part.seconds / wall, "calls": part.calls, "microseconds": part.seconds / part.calls * 1e6}
-        for label, part in sorted(parts.items(), key=lambda row: -row[1].seconds)
-    }
-    return {"parts": rows, "rest_share": rest / wall, "seconds": wall}
+        for owner, name, label in watched:
+            if isinstance(owner, dict):
+                stack.enter_context(patch.dict(owner, {name: _timed(owner[name], label, calls, running)}))
+            else:
+                stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), label, calls, running)))
+        yield calls
 
 
-def _what(cache: RaggedKVCache, reads: Sequence[Read]) -> str:
-    if all(cache.length(read.text) == 0 for read in reads):
-        return "prompts"
-    return f"forwards of {sum(len(read.tokens) for read in reads)}"
-
-
-def _timed(plain: Callable[..., Any], label: Callable[..., str], parts: dict[str, Part], running: list[str]) -> Any:
-    """``plain``, whose calls are counted and clocked under the name that ``label`` gives their arguments."""
-
+def _timed(plain: Callable[..., Any], label: Label, calls: Calls, running: list[str]) -> Callable[..., Any]:
     def timed(*arguments: Any, **options: Any) -> Any:
-        if running:  # inside another part, whose time this is
+        if running:
             return plain(*arguments, **options)
-        part = parts.setdefault(label(*arguments), Part())
-        running.append(plain.__name__)
+        name = label(*arguments)
+        running.append(name)
         started = time.perf_counter()
         try:
-            return plain(*arguments, **options)
+            result = plain(*arguments, **options)
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.synchronize()
+            return result
         finally:
-            part.seconds += time.perf_counter() - started
-            part.calls += 1
+            calls.setdefault(name, []).append(time.perf_counter() - started)
             running.pop()
 
     return timed
+
+
+def forwards_of(decoder: SpeculativeDecoder) -> list[Watched]:
+    """The forwards of a decoder's models, by model and number of tokens read: ``"draft 1: 1"``."""
+
+    def watched(model: LanguageModel, name: str) -> Watched:
+        return model, "forward", lambda cache, reads: f"{name}: {tokens_of(reads)}"
+
+    return [watched(model, name) for model, name in _names(decoder)]
+
+
+def tokens_of(reads: Sequence[Read]) -> int:
+    return sum(len(read.tokens) for read in reads)
+
+
+def timed_decoding(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], settings: dict[str, Any]) -> float:
+    """Wall seconds of decoding the prompts one after the other; ``settings`` are keywords of ``generate``."""
+    started = time.perf_counter()
+    for index, prompt in enumerate(prompts):
+        decoder.generate(prompt, seed=index, **settings)
+    return time.perf_counter() - started
+
+
+def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], settings: dict[str, Any]) -> dict[str, Any]:
+    """Share of the wall time, calls and microseconds a call of each part; ``rest_share`` is the loop around them.
+
+    Reading the clock twice a call is part of the figures, a fraction of a microsecond.
+    """
+    names = {id(model): name for model, name in _names(decoder)}
+
+    def forward(model: LanguageModel, cache: RaggedKVCache, reads: Sequence[Read]) -> str:
+        prompts = all(cache.length(read.text) == 0 for read in reads)
+        return f"{names[id(model)]}: {'prompts' if prompts else f'forwards of {tokens_of(reads)}'}"
+
+    timed_decoding(decoder, prompts, settings)  # warm-up
+    with watching(
+        (CausalLM, "forward", forward),
+        (RaggedKVCache, "keep", lambda *_: "caches rolled back"),
+        (RaggedKVCache, "add", lambda *_: "caches begun"),
+        (TokenDistribution, "from_logits", lambda *_: "logits to distributions (top-k, softmax)"),
+        (TokenDistribution, "sample", lambda *_: "drawing tokens"),
+        (Request, "append", lambda *_: "trace and counters"),
+        (VERIFIERS, decoder.config.rule, lambda *_: "verification"),
+    ) as calls:
+        wall = timed_decoding(decoder, prompts, settings)
+    parts = {
+        label: {"share": sum(seconds) / wall, "calls": len(seconds), "microseconds": sum(seconds) / len(seconds) * 1e6}
+        for label, seconds in sorted(calls.items(), key=lambda part: -sum(part[1]))
+    }
+    return {"parts": parts, "rest_share": 1 - sum(part["share"] for part in parts.values()), "seconds": wall}
+
+
+def _names(decoder: SpeculativeDecoder) -> list[tuple[LanguageModel, str]]:
+    return [(decoder.target, "target"), *((model, f"draft {i + 1}") for i, model in enumerate(decoder.drafts))]
+
+
+def show_profile(result: dict[str, Any], console: Console) -> None:
+    """The parts, one a line."""
+    for label, part in result["parts"].items():
+        console.print(f"{part['share']:6.1%} {part['calls']:7d} × {part['microseconds']:7.1f} µs  {label}")
+    console.print(f"{result['rest_share']:6.1%}                       the loop around them")

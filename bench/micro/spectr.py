@@ -6,14 +6,16 @@ rules. K = 1 is plain speculative decoding. Tokens per target forward do not dep
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.generation import Stats
-from ..interval import interval
+from ..interval import interval, show
+from ..runner import decode_all
 
 LENGTHS = (4, 8)
 DRAFTS = (1, 2, 4, 8)
@@ -23,26 +25,32 @@ RULES = ("k-seq", "spec-infer", "mcss")
 def efficiency(runs: list[Stats]) -> dict[str, float]:
     """Tokens per target forward over all runs, and its 95 % interval over resampled prompts."""
     tokens, forwards = (np.array([getattr(run, name) for run in runs]) for name in ("n_generated", "n_target_forwards"))
-    value, low, high = interval(np.divide, tokens, forwards)
-    return {"value": value, "low": low, "high": high}
+    return interval(np.divide, tokens, forwards).as_dict()
 
 
 def bench_spectr(
-    decoder: SpeculativeDecoder,
-    prompts: list[list[int]],
-    sampling: dict[str, Any],
-    on_progress: Callable[[], None] = lambda: None,
+    decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dict[str, Any], console: Console
 ) -> dict[str, Any]:
     """``block_efficiency[rule][L][K]`` for the pair of ``decoder``; ``sampling`` are keywords of its ``generate``."""
     pair = decoder.target, decoder.drafts[0], decoder.tokenizer
+    trees = {
+        f"{rule} {length} {drafts}": SpeculativeDecoder(*pair, verifier=rule, tree=(drafts, *[1] * (length - 1)))
+        for rule in RULES
+        for length in LENGTHS
+        for drafts in DRAFTS
+    }
+    runs = decode_all({name: tree.generate for name, tree in trees.items()}, prompts, sampling, console)
     result: dict[str, dict[str, dict[str, Any]]] = {}
-    for rule in RULES:
-        for length in LENGTHS:
-            for drafts in DRAFTS:
-                tree = SpeculativeDecoder(*pair, verifier=rule, tree=(drafts, *[1] * (length - 1)))
-                runs = []
-                for index, prompt in enumerate(prompts):
-                    runs.append(tree.generate(prompt, seed=index, **sampling).stats)
-                    on_progress()
-                result.setdefault(rule, {}).setdefault(str(length), {})[str(drafts)] = efficiency(runs)
+    for name, of_name in runs.items():
+        rule, length, drafts = name.split()
+        result.setdefault(rule, {}).setdefault(length, {})[drafts] = efficiency(of_name)
     return {"block_efficiency": result}
+
+
+def as_table(result: dict[str, Any]) -> Table:
+    """A row for each rule and draft length."""
+    table = Table("rule", "L", *(f"K = {drafts}" for drafts in DRAFTS), title="tokens per target forward")
+    for rule, by_length in result["block_efficiency"].items():
+        for length, by_drafts in by_length.items():
+            table.add_row(rule, length, *(show(found) for found in by_drafts.values()))
+    return table

@@ -1,4 +1,4 @@
-"""``specpilot bench papers``: the papers' tables from one pair, with Markdown, JSON and a picture a paper."""
+"""``specpilot bench papers``: the papers' tables from one pair, with Markdown, JSON and a picture for each paper."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...controllers.errors import InputError
 from ...data_gen.dataset import replacing
-from ...data_gen.lock import locked
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.machine import machine, versions
 from ..energy import NOT_AVAILABLE, Meter, counters
 from ..load import load
 from ..scoring.rouge import rouge_l
+from ..store import Store
 from ..workload import PapersOptions, WorkloadOptions
 from . import PAPERS
 from .report import Report
-from .runner import Runner, Scorer, Studies
 from .selection import SELECTION
+from .specs import Runner, Scorer
 
 
 def chosen(paper: str, work: PapersOptions) -> list[str]:
@@ -41,8 +40,8 @@ def chosen(paper: str, work: PapersOptions) -> list[str]:
     return [name for name in PAPERS if name != SELECTION.name or not foreign] if paper == "all" else [paper]
 
 
-def bench_papers(paper: str, work: PapersOptions, output: Path, studies: Studies, console: Console) -> dict[str, Any]:
-    """Reproduce ``paper`` (or all) into ``output``; what is there of other papers stays.
+def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console) -> dict[str, Any]:
+    """Reproduce ``paper`` (or all) into ``output``; results of other papers there are kept.
 
     Returns:
         The content of ``papers.json``.
@@ -50,26 +49,18 @@ def bench_papers(paper: str, work: PapersOptions, output: Path, studies: Studies
     names = chosen(paper, work)
     if paper == "all" and SELECTION.name not in names:
         console.print(f"{SELECTION.name}: left out: it chooses between drafts; name some of {work.target!r} as drafts")
+    rouge_l("", "")  # refuses now, not in the end, where rouge-score is missing
     pair, prompts = load(work)
     _, validation = load(work.validation(), pair)
-    columns = (TextColumn("generations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    meter = Meter(counters(pair.target.device.type))
-    idle = meter.idle_watts()
-    with locked(output, "is measuring there"), Progress(*columns, console=console, transient=True) as progress:
+    with Store(output) as store:
+        meter = Meter(counters(pair.target.device.type))
+        idle = meter.idle_watts()
         result = _read(output / "papers.json")
-        task = progress.add_task("", total=0)
-
-        def expect(count: int) -> None:
-            progress.update(task, total=(progress.tasks[0].total or 0) + count)
-
-        lab = Runner(
-            pair, prompts, validation, work.sampling, output / "records", studies,
-            meter=meter, expect=expect, advance=lambda: progress.advance(task),
-        )  # fmt: skip
-        lab.score = agreement(pair, lab.greedy_texts())
+        runner = Runner(pair, prompts, validation, work, store, console, meter)
+        runner.score = agreement(pair, runner.greedy_outputs())
         for name in names:
             console.print(f"{name}: {PAPERS[name].title}")
-            report = PAPERS[name].run(lab)
+            report = PAPERS[name].run(runner)
             result |= report.figures
             result.setdefault("made_by", {})[name] = {
                 "command": f"specpilot bench papers {name}",
@@ -85,7 +76,7 @@ def bench_papers(paper: str, work: PapersOptions, output: Path, studies: Studies
 
 
 def agreement(pair: SpeculativeDecoder, greedy: list[list[int]]) -> Scorer:
-    """ROUGE-L with the target's greedy text: the score of prompts that come without an answer."""
+    """ROUGE-L with the target's greedy output: the score of prompts that come without an answer."""
     assert pair.tokenizer is not None
     decode = pair.tokenizer.decode
     references = [str(decode(tokens, skip_special_tokens=True)) for tokens in greedy]
@@ -97,15 +88,14 @@ def _write(output: Path, name: str, report: Report, work: WorkloadOptions) -> No
     about = (
         f"`specpilot bench papers {name}`: {work.target} + {work.draft}, {work.limit} prompts of {work.prompts}, up to "
         f"{work.max_new_tokens} tokens at temperature {work.temperature:g}, top-k {work.top_k}, top-p {work.top_p:g}, "
-        "unless a table says otherwise. In brackets 95 % intervals over resampled prompts. Perplexity is the unwarped "
-        "target's; the score is ROUGE-L with the target's greedy text."
+        "unless a table says otherwise. In brackets 95 % intervals over resampled prompts. Perplexity is the target's "
+        "at temperature 1; the score is ROUGE-L with the target's greedy output."
     )
     parts = [f"## {PAPERS[name].title}", "", about, "", *(table.markdown() for table in report.tables)]
     parts += [f"![{name}]({picture})", ""]
     with replacing(output / f"papers-{name}.md") as file:
         file.write_text("\n".join(parts), encoding="utf-8")
-    with replacing(output / picture) as file:
-        report.draw(file)
+    report.draw(output / picture)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..energy import NOT_AVAILABLE
-from ..plots import canvases
-from .decoder_spec import AUTOREGRESSIVE, DecoderSpec
-from .report import QUALITY, Paper, Report, Row, Table, number, percent
-from .runner import Runner, Runs
+from ..interval import show
+from ..plots import canvases, label, save
+from .report import QUALITY, Paper, Report, Row, Table, percent
 from .search import BILD_GRID, MTAD_GRID, TYPICAL_GRID, choose
+from .specs import AUTOREGRESSIVE, DecoderSpec, Runner, Runs
 
 STEPS = (1, 2, 3, 4, 5)  # K of MTJD
 STEP_BEAMS = 8  # of fewer, a step of four or five tokens finds little more than one of three
@@ -29,57 +29,79 @@ PAPER_CHANGE, PAPER_SPEED = -0.21, 1.42  # perplexity against single-token sampl
 DIFFERS = "models (the paper: Llama-3 8B and 1B, or Llama-2 13B and 68M, on an L40), prompts, length of the outputs"
 
 
-def run(lab: Runner) -> Report:
-    chosen, grid = choose(lab, MTAD_GRID)
-    typical, typical_grid = choose(lab, TYPICAL_GRID)
-    bild, bild_grid = choose(lab, BILD_GRID)
-    length = chosen.length or ""
-    nodes = "x".join(["4", *["1"] * (int(length) - 1)])  # four drafts
-    rules = {
-        "SpD": DecoderSpec(length=length),
-        "SpecTr": DecoderSpec("k-seq", tree=nodes),
-        "SpecInfer": DecoderSpec("spec-infer", tree=nodes),
-        "MCSS": DecoderSpec("mcss", tree=nodes),
-        "BiLD": bild,
-        "typical": typical,
-        "MTAD": chosen,
-    }
-    taus = {tau: replace(chosen, verifier=f"mtad:{tau}") for tau in TAUS}
-    widths = {width: replace(chosen, beams=width) for width in WIDTHS}
-    joint = {k: DecoderSpec("mtjd", str(k), beams=STEP_BEAMS, argmax=True, drafts=False) for k in STEPS}
-    everything = [AUTOREGRESSIVE, *rules.values(), *taus.values(), *widths.values(), *joint.values()]
-    runs = lab.measure(everything)
+@dataclass(frozen=True)
+class Specs:
+    """The configurations of the tables, by what varies in each."""
 
-    baseline = runs[rules["SpD"]]
-    figures = {
-        "mtjd": {
-            "perplexity": {str(k): runs[c].perplexity for k, c in joint.items()},
-            "change": {str(k): runs[joint[k]].perplexity_change(runs[joint[k - 1]]) for k in STEPS[1:]},
-            "score": {str(k): runs[c].score for k, c in joint.items()},
-            "beams": STEP_BEAMS,
-        },
-        "mtad": {
-            "chosen": chosen.as_dict(),
-            **{
-                name: found["value"]
-                for name, found in _against(runs[chosen], baseline).items()
-            },
-            "intervals": _against(runs[chosen], baseline),
-            "against_autoregressive": runs[chosen].perplexity_change(runs[AUTOREGRESSIVE]),
-            "tau": {str(tau): _summary(runs[c]) for tau, c in taus.items()},
-            "beams": {str(width): _summary(runs[c]) for width, c in widths.items()},
-            "rules": {name: c.as_dict() | _summary(runs[c]) for name, c in rules.items()},
-            "search": {"mtad": grid, "typical": typical_grid, "bild": bild_grid},
-        },
-    }  # fmt: skip
+    rules: dict[str, DecoderSpec]
+    taus: dict[float, DecoderSpec]
+    widths: dict[int, DecoderSpec]
+    joint: dict[int, DecoderSpec]  # by K, tokens a step
+
+    @classmethod
+    def around(cls, mtad: DecoderSpec, typical: DecoderSpec, bild: DecoderSpec) -> Specs:
+        """All of them, given the chosen settings of the lossy rules."""
+        length = mtad.length or ""
+        nodes = "x".join(["4", *["1"] * (int(length) - 1)])  # four drafts
+        rules = {
+            "SpD": DecoderSpec(length=length),
+            "SpecTr": DecoderSpec("k-seq", tree=nodes),
+            "SpecInfer": DecoderSpec("spec-infer", tree=nodes),
+            "MCSS": DecoderSpec("mcss", tree=nodes),
+            "BiLD": bild,
+            "typical": typical,
+            "MTAD": mtad,
+        }
+        return cls(
+            rules,
+            {tau: replace(mtad, verifier=f"mtad:{tau}") for tau in TAUS},
+            {width: replace(mtad, beams=width) for width in WIDTHS},
+            {k: DecoderSpec("mtjd", str(k), beams=STEP_BEAMS, argmax=True, drafts=False) for k in STEPS},
+        )
+
+
+def run(runner: Runner) -> Report:
+    chosen, grid = choose(runner, MTAD_GRID)
+    typical, typical_grid = choose(runner, TYPICAL_GRID)
+    bild, bild_grid = choose(runner, BILD_GRID)
+    specs = Specs.around(chosen, typical, bild)
+    families = (specs.rules, specs.taus, specs.widths, specs.joint)
+    runs = runner.measure([AUTOREGRESSIVE, *(spec for family in families for spec in family.values())])
+    search = {"mtad": grid, "typical": typical_grid, "bild": bild_grid}
+    baseline, plain = runs[specs.rules["SpD"]], runs[AUTOREGRESSIVE]
     tables = [
-        _joint_table(runs, joint),
-        _headline(runs[chosen], baseline, runs[AUTOREGRESSIVE]),
-        _rules_table(runs, rules),
-        _tau_table(runs, taus, baseline),
-        _beams_table(runs, widths),
+        _joint_table(runs, specs.joint),
+        _headline(runs[chosen], baseline, plain),
+        _rules_table(runs, specs.rules),
+        _tau_table(runs, specs.taus, baseline),
+        _beams_table(runs, specs.widths),
     ]
-    return Report(figures, tables, lambda path: _draw(runs, joint, taus, widths, rules, path))
+    figures = {"mtjd": _joint_figures(runs, specs.joint), "mtad": _figures(runs, specs, search)}
+    return Report(figures, tables, lambda path: _draw(runs, specs, path))
+
+
+def _joint_figures(runs: Mapping[DecoderSpec, Runs], joint: dict[int, DecoderSpec]) -> dict[str, Any]:
+    return {
+        "perplexity": {str(k): runs[spec].perplexity for k, spec in joint.items()},
+        "change": {str(k): runs[joint[k]].perplexity_change(runs[joint[k - 1]]) for k in STEPS[1:]},
+        "score": {str(k): runs[spec].score for k, spec in joint.items()},
+        "beams": STEP_BEAMS,
+    }
+
+
+def _figures(runs: Mapping[DecoderSpec, Runs], specs: Specs, search: Mapping[str, Any]) -> dict[str, Any]:
+    chosen = specs.rules["MTAD"]
+    against = _against(runs[chosen], runs[specs.rules["SpD"]])
+    return {
+        "chosen": chosen.as_dict(),
+        **{name: found["value"] for name, found in against.items()},
+        "intervals": against,
+        "against_autoregressive": runs[chosen].perplexity_change(runs[AUTOREGRESSIVE]),
+        "tau": {str(tau): _summary(runs[spec]) for tau, spec in specs.taus.items()},
+        "beams": {str(width): _summary(runs[spec]) for width, spec in specs.widths.items()},
+        "rules": {name: spec.as_dict() | _summary(runs[spec]) for name, spec in specs.rules.items()},
+        "search": search,
+    }
 
 
 def _against(found: Runs, baseline: Runs) -> dict[str, dict[str, float]]:
@@ -102,17 +124,17 @@ def _summary(runs: Runs) -> dict[str, Any]:
 
 
 def _score(runs: Runs) -> str:
-    return "" if runs.score is None else number(runs.score)
+    return "" if runs.score is None else show(runs.score)
 
 
-def _row(label: dict[str, str], runs: Runs, paper: Mapping[str, str] | None = None) -> Row:
-    """What every table says of a configuration: its speed and its quality together."""
+def _row(first: dict[str, str], runs: Runs, paper: Mapping[str, str] | None = None) -> Row:
+    """A configuration's speed and quality, after the ``first`` cells and before those of the paper."""
     energy = runs.joules_per_token
     cells = {
-        **label,
+        **first,
         "tokens/s": f"{runs.tokens_per_second['value']:.0f}",
-        "tokens per target forward": number(runs.tokens_per_forward),
-        QUALITY: number(runs.perplexity),
+        "tokens per target forward": show(runs.tokens_per_forward),
+        QUALITY: show(runs.perplexity),
         "score": _score(runs),
         "J/token": NOT_AVAILABLE if energy is None else f"{energy:.3f}",
         **(paper or {}),
@@ -125,7 +147,7 @@ def _joint_table(runs: Mapping[DecoderSpec, Runs], joint: dict[int, DecoderSpec]
         Row(
             {
                 "K": str(k),
-                QUALITY: number(runs[c].perplexity),
+                QUALITY: show(runs[c].perplexity),
                 "against K - 1": "" if k == 1 else percent(runs[c].perplexity_change(runs[joint[k - 1]])),
                 "score": _score(runs[c]),
                 "the paper's": "highest" if k == 1 else "falls",
@@ -134,7 +156,7 @@ def _joint_table(runs: Mapping[DecoderSpec, Runs], joint: dict[int, DecoderSpec]
         )
         for k, c in joint.items()
     ]
-    note = f"{DIFFERS}. K = 1 is multinomial sampling; from K = 2 on the best of {STEP_BEAMS} beams, the heaviest kept."
+    note = f"{DIFFERS}. K = 1 is multinomial sampling; from K = 2 on the most probable of {STEP_BEAMS} beams."
     return Table("MTAD, Figure 1: MTJD's perplexity by tokens a step", rows, note)
 
 
@@ -143,15 +165,15 @@ def _headline(found: Runs, baseline: Runs, plain: Runs) -> Table:
     cells = {
         "perplexity against token-wise": (percent(against["perplexity_change"]), f"{PAPER_CHANGE:+.0%}"),
         "perplexity against autoregressive": (percent(found.perplexity_change(plain)), ""),
-        "tokens per target forward against token-wise": (number(against["tokens_per_target_forward_ratio"]), ""),
-        "tokens/s against token-wise": (number(against["speed_ratio"]), f"{PAPER_SPEED}"),
+        "tokens per target forward against token-wise": (show(against["tokens_per_target_forward_ratio"]), ""),
+        "tokens/s against token-wise": (show(against["speed_ratio"]), f"{PAPER_SPEED}"),
     }
     rows = [Row({"MTAD": name, "here": here, "the paper's": paper}) for name, (here, paper) in cells.items()]
     return Table(f"MTAD against token-wise verification ({_named(found.spec)})", rows, f"{DIFFERS}.")
 
 
 def _named(spec: DecoderSpec) -> str:
-    how = "the heaviest kept" if spec.argmax else "drawn"
+    how = "the most probable kept" if spec.argmax else "drawn"
     tau = spec.verifier.partition(":")[2]
     return f"W = {spec.beams}, {how}; γ = {spec.length}, τ = {tau}"
 
@@ -185,34 +207,25 @@ def _beams_table(runs: Mapping[DecoderSpec, Runs], widths: dict[int, DecoderSpec
     return Table("MTAD, Table 11: the number of beams", rows, f"{DIFFERS}. The paper's: Llama-2, ChatGPT-Prompts.")
 
 
-def _draw(
-    runs: Mapping[DecoderSpec, Runs],
-    joint: dict[int, DecoderSpec],
-    taus: dict[float, DecoderSpec],
-    widths: dict[int, DecoderSpec],
-    rules: dict[str, DecoderSpec],
-    path: Path,
-) -> None:
+def _draw(runs: Mapping[DecoderSpec, Runs], specs: Specs, path: Path) -> None:
     figure, (one, two, three, four) = canvases(11, 8, 2, 2)
-    for axes, by, label in ((one, joint, "K, tokens a step (MTJD)"), (two, taus, "τ"), (three, widths, "beams W")):
-        found = [runs[c].perplexity for c in by.values()]
+    panels = ((one, specs.joint, "K, tokens a step (MTJD)"), (two, specs.taus, "τ"), (three, specs.widths, "beams W"))
+    for axes, family, name in panels:
+        found = [runs[spec].perplexity for spec in family.values()]
         errors = [[x["value"] - x["low"] for x in found], [x["high"] - x["value"] for x in found]]
-        axes.errorbar(list(by), [x["value"] for x in found], yerr=errors, fmt="o-", capsize=3, label="perplexity")
-        axes.set_xlabel(label)
-        axes.set_ylabel("perplexity, 95 % interval")
-        axes.grid(alpha=0.3)
-    for axes, by in ((two, taus), (three, widths)):
-        other = axes.twinx()
-        other.plot(list(by), [runs[c].tokens_per_forward["value"] for c in by.values()], "s--", color="tab:orange")
-        other.set_ylabel("tokens per target forward", color="tab:orange")
-    for name, c in rules.items():
-        x, y = runs[c].tokens_per_forward["value"], runs[c].perplexity["value"]
-        four.plot(x, y, "^" if c.lossy else "o", color="tab:red" if c.lossy else "tab:blue")
+        axes.errorbar(list(family), [x["value"] for x in found], yerr=errors, fmt="o-", capsize=3)
+        label(axes, name, "perplexity, 95 % interval", legend=None)
+        if family is not specs.joint:
+            other = axes.twinx()
+            efficiency = [runs[spec].tokens_per_forward["value"] for spec in family.values()]
+            other.plot(list(family), efficiency, "s--", color="tab:orange")
+            other.set_ylabel("tokens per target forward", color="tab:orange")
+    for name, spec in specs.rules.items():
+        x, y = runs[spec].tokens_per_forward["value"], runs[spec].perplexity["value"]
+        four.plot(x, y, "^" if spec.lossy else "o", color="tab:red" if spec.lossy else "tab:blue")
         four.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
-    four.set_xlabel("tokens per target forward (triangles: lossy)")
-    four.set_ylabel("perplexity")
-    four.grid(alpha=0.3)
-    figure.savefig(path, dpi=120, format="png")
+    label(four, "tokens per target forward (triangles: lossy)", "perplexity", legend=None)
+    save(figure, path)
 
 
 MTAD = Paper("mtad", "Optimized Multi-Token Joint Decoding with Auxiliary Model (Qin et al. 2025)", run)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .runner import Runner
+from .specs import Runner
 
 QUALITY = "perplexity"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: cells by column; ``lossy`` where the text has another law than the target's."""
+    """One row: cells by column; ``lossy`` where the output has another distribution than the target's."""
 
     cells: dict[str, str]
     lossy: bool = False
@@ -22,10 +22,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a report. Every lossy row must say what its text is worth.
+    """A table of a report. Every lossy row gives its perplexity.
 
     Attributes:
-        differs: what is other than in the paper: models, hardware, prompts.
+        differs: what differs from the paper: models, hardware, prompts.
     """
 
     title: str
@@ -45,17 +45,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What a paper's reproduction gives.
+    """The reproduction of one paper.
 
     Attributes:
-        figures: numbers, by the names they have in ``papers.json``.
+        figures: numbers, by their names in ``papers.json``.
         draw: writes the picture.
     """
 
     figures: dict[str, Any]
     tables: list[Table]
     draw: Callable[[Path], None]
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,6 @@ class Paper:
     name: str
     title: str
     run: Callable[[Runner], Report]
-
-
-def number(found: dict[str, float], digits: int = 2) -> str:
-    """A value and its 95 % interval."""
-    return f"{found['value']:.{digits}f} ({found['low']:.{digits}f}–{found['high']:.{digits}f})"
 
 
 def percent(found: dict[str, float]) -> str:

@@ -1,7 +1,7 @@
 """Settings of the lossy rules, chosen on validation prompts as the paper does (Qin et al. 2025, Appendix F).
 
-The paper takes the lowest perplexity. Perplexities of two dozen outputs differ by chance, so here it is, among the
-settings that the prompts cannot tell from the lowest (95 % interval of the change), the one with the most tokens per
+The paper takes the lowest perplexity. Perplexities of two dozen outputs are noisy, so here it is, among the settings
+whose perplexity is not significantly above the lowest (95 % interval of the change), the one with the most tokens per
 target forward.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .decoder_spec import DecoderSpec
-from .runner import Runner, Runs
+from .specs import DecoderSpec, Runner, Runs
 
 MTAD_GRID = [
     DecoderSpec(f"mtad:{tau}", str(length), beams=width, argmax=argmax)
@@ -23,9 +22,9 @@ TYPICAL_GRID = [DecoderSpec(f"typical:{epsilon}", "4") for epsilon in (0.05, 0.0
 BILD_GRID = [DecoderSpec(f"bild:{nats}", "fallback:0.6") for nats in (2, 3, 4, 5)]
 
 
-def choose(lab: Runner, grid: list[DecoderSpec]) -> tuple[DecoderSpec, list[dict[str, Any]]]:
+def choose(runner: Runner, grid: list[DecoderSpec]) -> tuple[DecoderSpec, list[dict[str, Any]]]:
     """The chosen setting, and what each of them reached on the validation prompts."""
-    runs = lab.measure(grid, validation=True)
+    runs = runner.measure(grid, validation=True)
     chosen = best(runs)
     return chosen, [
         spec.as_dict()
@@ -39,7 +38,7 @@ def choose(lab: Runner, grid: list[DecoderSpec]) -> tuple[DecoderSpec, list[dict
 
 
 def best(runs: dict[DecoderSpec, Runs]) -> DecoderSpec:
-    """See above."""
+    """The most tokens per target forward among settings whose perplexity is not significantly above the lowest."""
     lowest = min(runs.values(), key=lambda found: found.perplexity["value"])
     near = [spec for spec, found in runs.items() if found.perplexity_change(lowest)["low"] <= 0]
     return max(near, key=lambda spec: runs[spec].tokens_per_forward["value"])

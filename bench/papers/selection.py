@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..plots import canvases
+from ...infer.machine import machine, versions
+from ..interval import show
+from ..plots import canvases, label, save
+from ..router_work import RouterBenchOptions
+from ..workload import PapersOptions
+from ..workloads.router.benchmark import bench_router, datasets
 from .report import Paper, Report, Row, Table
-from .runner import Runner
+from .specs import Runner
 
 POLICY = "policy, greedy"
 DIFFERS = (
     "models and hardware (the paper: Flan-T5-XXL, Vicuna-33B or Llama-2-13B with drafts of 60M to 220M), "
     "prompts (built-in here)"
 )
-# What the paper's tables say, in brief, by the names of ours.
+# The paper's tables in brief, by the names of ours.
 PAPER = {
     "table_1": ("Table 1: two drafts of two domains", "single drafts 1.04×, 1.01×; greedy policy 1.13×, dynamic 1.11×"),
     "table_3_4": (
@@ -31,8 +37,38 @@ SETS = "three drafts of 1.60×, 1.40×, 1.41×; policies over two of them 1.59×
 LENGTHS, WARMTH = "the policy follows the better draft at every length", "and at every temperature"
 
 
-def run(lab: Runner) -> Report:
-    return report(lab.studies.router())
+def run(runner: Runner) -> Report:
+    return report(router_result(runner))
+
+
+def router_result(runner: Runner) -> dict[str, Any]:
+    """The result of the router's benchmark. Measured in one piece: only a finished one is stored."""
+    options = router_options(runner.work, runner.folder / "router")
+    data = [dataset.manifest["dataset_fingerprint"] for dataset in datasets(options, runner.console)]
+    identity = {"work": asdict(options), "data": data, "machine": machine(), "versions": versions()}
+    found: dict[str, Any] = runner.store.compute(
+        identity, lambda: bench_router(options, runner.console) | {"settings": asdict(options)}
+    )
+    return found
+
+
+def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
+    """The router's benchmark on the drafts of ``bench papers``, its datasets in ``folder``."""
+    return RouterBenchOptions(
+        target=work.target,
+        drafts=(*work.drafts[2:], *work.drafts[:2]),
+        pair=work.drafts[:2],
+        pair_domains=work.pair_domains,
+        limit=work.limit,
+        train_limit=work.train_limit,
+        repeats=1,
+        work=str(folder),
+        max_new_tokens=work.max_new_tokens,
+        temperature=work.temperature,
+        top_k=work.top_k,
+        dtype=work.dtype,
+        device=work.device,
+    )
 
 
 def report(result: Mapping[str, Any]) -> Report:
@@ -55,9 +91,9 @@ def _headline(result: Mapping[str, Any]) -> Table:
         for name, here in (
             ("selection accuracy where domains differ", _share(result["selection_accuracy"])),
             ("throughput against the best draft of each domain", f"{result['throughput_vs_best_arm']:.3f}"),
-            ("best single draft on the mixture, × autoregressive", _ratio(mixture["best_single"])),
-            ("router, × autoregressive", _ratio(mixture["router"])),
-            ("router and learned length, × autoregressive", _ratio(mixture["router_and_length"])),
+            ("best single draft on the mixture, × autoregressive", show(mixture["best_single"], "ratio", 3)),
+            ("router, × autoregressive", show(mixture["router"], "ratio", 3)),
+            ("router and learned length, × autoregressive", show(mixture["router_and_length"], "ratio", 3)),
             ("loss where no draft helps", _share(result["autoregressive_loss"])),
             ("router's share of the time", f"{result['overhead_share']:.2%}"),
         )
@@ -67,10 +103,6 @@ def _headline(result: Mapping[str, Any]) -> Table:
 
 def _share(value: float | None) -> str:
     return "none such" if value is None else f"{value:.1%}"
-
-
-def _ratio(row: Mapping[str, float]) -> str:
-    return f"{row['ratio']:.3f} ({row['low']:.3f}–{row['high']:.3f})"
 
 
 def _arms(table: Mapping[str, Any], title: str, paper: str) -> Table:
@@ -96,7 +128,7 @@ def _alphas(points: list[dict[str, Any]]) -> Table:
         Row(
             {
                 "α": f"{point['alpha']:g}",
-                "× autoregressive": _speed(point),
+                "× autoregressive": show(point, "speedup"),
                 **{name: f"{share:.0%}" for name, share in point["shares"].items()},
             }
         )
@@ -124,15 +156,11 @@ def _examples(points: list[dict[str, Any]]) -> Table:
 def _temperatures(by: Mapping[str, Mapping[str, Any]]) -> Table:
     names = dict.fromkeys(name for table in by.values() for name in table)
     rows = [
-        Row({"chooses": name, **{f"T = {t}": _speed(table[name]) for t, table in by.items() if name in table}})
+        Row({"chooses": name, **{f"T = {t}": show(table[name], "speedup") for t, table in by.items() if name in table}})
         for name in names
     ]
     note = f"{DIFFERS}. × autoregressive. The paper: {LENGTHS.partition(' at ')[0]} {WARMTH.removeprefix('and ')}."
     return Table("Assistant selection, Tables 13 and 14: temperatures", rows, note)
-
-
-def _speed(row: Mapping[str, float]) -> str:
-    return f"{row['speedup']:.2f} ({row['low']:.2f}–{row['high']:.2f})"
 
 
 def _draw(given: Mapping[str, Any], path: Path) -> None:
@@ -140,21 +168,15 @@ def _draw(given: Mapping[str, Any], path: Path) -> None:
     alphas = [point["alpha"] for point in given["figure_2"]]
     for name in given["figure_2"][0]["shares"]:
         left.plot(alphas, [point["shares"][name] for point in given["figure_2"]], "o-", label=name)
-    left.set_xlabel("α, weight of alignment")
-    left.set_ylabel("share of the dynamic policy's choices")
-    left.legend(fontsize=8)
+    label(left, "α, weight of alignment", "share of the dynamic policy's choices", legend=8)
     counts = [point["examples"] for point in given["figure_3"]]
     right.semilogx(counts, [point["speedup"] for point in given["figure_3"]], "o-", label="policy, mean over seeds")
     singles = given["table_5"]["with autoregressive"]["rows"]
     for place, (name, cells) in enumerate(singles.items()):
         if name not in (POLICY, "policy, dynamic", "autoregressive"):
             right.axhline(cells["average"], linestyle=":", color=f"C{place + 1}", label=name)
-    right.set_xlabel("training prompts")
-    right.set_ylabel("speed-up over autoregressive")
-    right.legend(fontsize=8)
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120, format="png")
+    label(right, "training prompts", "speed-up over autoregressive", legend=8)
+    save(figure, path)
 
 
 SELECTION = Paper("selection", "Context-Aware Assistant Selection (Huang et al. 2024)", run)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..plots import canvas
-from .decoder_spec import AUTOREGRESSIVE, DecoderSpec
-from .report import Paper, Report, Row, Table, number
-from .runner import Runner, Runs
+from ..interval import show
+from ..plots import canvas, label, save
+from .report import Paper, Report, Row, Table
+from .specs import AUTOREGRESSIVE, DecoderSpec, Runner, Runs
 
 # L → K → tokens per serial call (Table 2, LM1B, PALM-2 Gecko and Bison)
 PAPER = {4: {1: 2.2, 2: 2.4, 4: 2.7, 8: 3.0}, 8: {1: 2.3, 2: 2.6, 4: 3.0, 8: 3.3}}
 SAMPLING: dict[str, Any] = {"top_k": 50, "top_p": 1.0}
 
 
-def run(lab: Runner) -> Report:
+def run(runner: Runner) -> Report:
     grid = {
         (length, drafts): DecoderSpec("k-seq", tree="x".join(map(str, (drafts, *[1] * (length - 1)))))
         for length, row in PAPER.items()
         for drafts in row
     }
-    runs = lab.measure([AUTOREGRESSIVE, *grid.values()], **SAMPLING)
+    runs = runner.measure([AUTOREGRESSIVE, *grid.values()], **SAMPLING)
     found = {key: runs[spec].tokens_per_forward for key, spec in grid.items()}
     rows = [Row(_cells("autoregressive", "", "", runs[AUTOREGRESSIVE], "1.0"))]
     rows += [
@@ -41,11 +41,8 @@ def run(lab: Runner) -> Report:
             ]
             line = axes.errorbar(list(row), middle, yerr=errors, fmt="o-", capsize=3, label=f"here, L = {length}")
             axes.plot(list(row), list(row.values()), "x--", color=line[0].get_color(), label=f"paper, L = {length}")
-        axes.set_xlabel("drafts K")
-        axes.set_ylabel("tokens per target forward")
-        axes.grid(alpha=0.3)
-        axes.legend()
-        figure.savefig(path, dpi=120, format="png")
+        label(axes, "drafts K", "tokens per target forward")
+        save(figure, path)
 
     differs = "models (the paper: PALM-2 Gecko and Bison), prompts (LM1B), here temperature 1 and top-k 50."
     return Report({"spectr": {"block_efficiency": efficiency}}, [Table("SpecTr, Table 2", rows, differs)], draw)
@@ -56,9 +53,9 @@ def _cells(name: str, drafts: str, length: str, runs: Runs, paper: str) -> dict[
         "algorithm": name,
         "K": drafts,
         "L": length,
-        "tokens per target forward": number(runs.tokens_per_forward),
+        "tokens per target forward": show(runs.tokens_per_forward),
         "the paper's": paper,
-        "perplexity": number(runs.perplexity),
+        "perplexity": show(runs.perplexity),
     }
 
 

@@ -1,8 +1,7 @@
-"""``specpilot bench mixing``: heads trained at several shares of target tokens, on datasets that agree more or less.
+"""``specpilot bench mixing``: heads trained at several shares of target tokens, on datasets of different agreement.
 
-A head is judged where it serves, on tokens drafted after the target's own text (binary KL with the loss weight undone,
-AUROC), and by what it is worth: throughput by eq. 2.3 of SpecDec++ (Huang et al. 2024) at its best threshold, replayed
-on held-out prompts. Imported by its command only.
+A head is evaluated where it serves, on tokens drafted after the target's own output (binary KL with the loss weight
+undone, AUROC), and by throughput (eq. 2.3 of SpecDec++, Huang et al. 2024) at its best threshold on held-out prompts.
 """
 
 from __future__ import annotations
@@ -15,67 +14,80 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ...controllers.sampling import SamplingParams
+from ...controllers.length.cost_model import CostModel
 from ...infer.decoder import SpeculativeDecoder
 from ...train.acceptance import checked_manifest
 from ...train.acceptance_data import is_validation
 from ...train.metrics import auroc, binary_kl, undo_weights
 from ...train.positions import Positions, load_rows, read_positions
 from ..mixing_settings import MixingOptions
-from ..throughput import Cost
-from .held_out import Texts, held_out
-from .sweep import replayed, train_heads, training_data
-from .sweep_tables import PAPER_RATIO, Head, summarise
+from ..store import Store
+from .heads import Head, train_heads, training_data
+from .held_out import held_out
+from .replay import replay_all
+from .sweep import rules, tracer_of
+from .sweep_tables import PAPER_RATIO, summarise
 
-COSTS = {str(PAPER_RATIO): Cost(PAPER_RATIO, 1.0, 1.0)}  # in units of a target forward
+COSTS = {str(PAPER_RATIO): CostModel(PAPER_RATIO, 1.0, 0.0)}  # in units of a target forward
 
 
 def run_mixing(study: MixingOptions, folder: Path, console: Console) -> dict[str, Any]:
     """``rows``, one for each dataset and share; whatever is in ``folder`` already is taken from there."""
-    chunks = held_out(study.prompts, study.per_domain)
-    domains = tuple(sorted({chunk.domain for chunk in chunks}))
-    rows: list[dict[str, Any]] = []
-    for draft in study.drafts:
-        decoder = SpeculativeDecoder.from_pretrained(study.target, draft, device=study.device)
-        for temperature in study.temperatures:
-            console.rule(f"{draft}, temperature {temperature:g}", align="left")
-            first = study.sweep(draft, temperature, study.mixings[0], domains)
-            data = training_data(first, folder, console)
-            manifest = checked_manifest(data)
-            sampling = SamplingParams(first.temperature, first.top_k, first.top_p)
-            judged_on = [row for row in load_rows(data) if is_validation(row.prompt_id, study.validation_fraction)]
-            positions = read_positions(decoder.drafts[0], judged_on, sampling, manifest.get("vocab_size"))
-            texts = Texts(decoder, sampling, study.max_new_tokens, study.seed)
-            for mixing in study.mixings:
-                settings = replace(first, mixing=mixing)
-                heads = train_heads(settings, data, manifest, folder, console)
-                counted = replayed(settings, texts, chunks, heads, folder)
-                table = summarise(counted, heads, domains, COSTS)["table_1"][str(PAPER_RATIO)]["in_domain"]
-                rows.append(
-                    {
-                        "draft": draft,
-                        "temperature": temperature,
-                        "mean_acceptance": manifest["mean_acceptance"],
-                        "mixing": mixing,
-                        **judge(heads[0], positions),
-                        "threshold": table["best_head"]["parameter"],
-                        "over_autoregressive": table["best_head"]["over_autoregressive"],
-                        "best_fixed": table["best_fixed"]["over_autoregressive"],
-                        "best_confidence": table["best_confidence"]["over_autoregressive"],
-                    }
-                )
+    with Store(folder) as store:
+        rows = [
+            row
+            for draft in study.drafts
+            for temperature in study.temperatures
+            for row in _dataset_rows(study, draft, temperature, store, console)
+        ]
     return {"rows": rows, "best": best(rows), "ratio": PAPER_RATIO}
 
 
-def judge(head: Head, positions: Positions) -> dict[str, float]:
-    """How well a head judges tokens drafted after the target's own text."""
+def _dataset_rows(
+    study: MixingOptions, draft: str, temperature: float, store: Store, console: Console
+) -> list[dict[str, Any]]:
+    """A row for each share, on the dataset of one draft and temperature."""
+    console.rule(f"{draft}, temperature {temperature:g}", align="left")
+    batches = held_out(study.prompts, study.per_domain)
+    domains = tuple(sorted({batch.domain for batch in batches}))
+    first = study.sweep(draft, temperature, study.mixings[0], domains)
+    decoder = SpeculativeDecoder.from_pretrained(study.target, draft, device=study.device)
+    tracer = tracer_of(first, decoder)
+    data = training_data(first, store.folder, console)
+    manifest = checked_manifest(data)
+    validation = [row for row in load_rows(data) if is_validation(row.prompt_id, study.validation_fraction)]
+    positions = read_positions(decoder.drafts[0], validation, tracer.sampling, manifest.get("vocab_size"))
+    rows = []
+    for mixing in study.mixings:
+        settings = replace(first, mixing=mixing)
+        heads = train_heads(settings, data, manifest, store.folder, console)
+        counted = replay_all(tracer, batches, rules(settings, heads), store, console)
+        table = summarise(counted, heads, domains, COSTS)["table_1"][str(PAPER_RATIO)]["in_domain"]
+        rows.append(
+            {
+                "draft": draft,
+                "temperature": temperature,
+                "mean_acceptance": manifest["mean_acceptance"],
+                "mixing": mixing,
+                **evaluate(heads[0], positions),
+                "threshold": table["best_head"]["parameter"],
+                "over_autoregressive": table["best_head"]["over_autoregressive"],
+                "best_fixed": table["best_fixed"]["over_autoregressive"],
+                "best_confidence": table["best_confidence"]["over_autoregressive"],
+            }
+        )
+    return rows
+
+
+def evaluate(head: Head, positions: Positions) -> dict[str, float]:
+    """Binary KL and AUROC of a head on tokens drafted after the target's own output."""
     p = torch.from_numpy(positions.p)
     logits = undo_weights(head.head(positions.hidden).detach(), 1.0, head.w_rej)
     return {"kl": binary_kl(logits, p), "auroc": auroc(logits, p)}
 
 
 def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By dataset, in order of agreement, the share that is best by each measure."""
+    """For each dataset, in order of mean acceptance, the share that is best by each measure."""
     found = []
     for key in sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows}):
         some = [row for row in rows if (row["mean_acceptance"], row["draft"], row["temperature"]) == key]
@@ -93,6 +105,7 @@ def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def as_table(result: dict[str, Any]) -> Table:
+    """A row for each dataset and share."""
     table = Table("draft", "T", "mean acceptance", "r", "KL", "AUROC", "× autoregressive (h)", "confidence", "fixed")
     for row in result["rows"]:
         table.add_row(

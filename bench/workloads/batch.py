@@ -1,4 +1,4 @@
-"""``specpilot bench batch``: tokens per second of many requests, by how they are put together.
+"""``specpilot bench batch``: tokens per second of many requests, by how they are batched.
 
 Two measurements. *Sizes*: the same prompts in batches of 1 to 16, with and without drafts. *Continuous batching*:
 requests of very different budgets, of which a fixed number runs at any time. It is compared with fixed batches of that
@@ -8,13 +8,13 @@ padded batch; and rows leave when they are done, but their places stay empty. On
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from statistics import median
 from typing import Any
 
 import torch
+from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ...controllers.errors import InputError
@@ -23,6 +23,7 @@ from ...controllers.sampling import SamplingParams
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.random_source import RandomSource
 from ...infer.request import Request
+from ..runner import Run, interleave
 
 SIZES = (1, 2, 4, 8, 16)
 LENGTHS = (0, 2, 4)  # tokens a draft; 0 is autoregressive
@@ -31,49 +32,53 @@ HEAD_SIZE, VOCAB_SIZE, PROMPT_TOKENS = 64, 49_152, 32  # of the model with rando
 
 
 def bench_batch(
-    decoder: SpeculativeDecoder,
-    prompts: list[list[int]],
-    sampling: dict[str, Any],
-    repeats: int,
-    on_progress: Callable[[], None] = lambda: None,
+    decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dict[str, Any], repeats: int, console: Console
 ) -> dict[str, Any]:
     """``tokens_per_second[draft length][batch size]``: medians over ``repeats`` passes, all settings in turn.
 
-    Every pass decodes all prompts, in batches of the size in question, the last perhaps a smaller one.
+    Every pass decodes all prompts, in batches of the given size; the last may be smaller.
     """
-    rates: dict[tuple[int, int], list[float]] = {(length, size): [] for length in LENGTHS for size in SIZES}
-    for repeat in range(repeats + 1):  # the first is warm-up
-        for (length, size), passes in rates.items():
+
+    def decode(length: int, size: int) -> Run[int]:
+        def run(item: int, repeat: int) -> int:
             tokens = 0
-            started = time.perf_counter()
             for start in range(0, len(prompts), size):
-                rows = decoder.generate(
-                    prompts[start : start + size], seed=start, length=_fixed(decoder, length), **sampling
-                )
+                batch = prompts[start : start + size]
+                rows = decoder.generate(batch, seed=start, length=_fixed(decoder, length), **sampling)
                 tokens += sum(len(row.tokens) for row in rows)
-            if repeat > 0:
-                passes.append(tokens / (time.perf_counter() - started))
-            on_progress()
+            return tokens
+
+        return run
+
+    runs = {f"{length} {size}": decode(length, size) for length in LENGTHS for size in SIZES}
+    rates = passes_per_second(runs, repeats, console)
     return {
         "tokens_per_second": {
-            f"fixed-{length}": {str(size): median(rates[length, size]) for size in SIZES} for length in LENGTHS
+            f"fixed-{length}": {str(size): median(rates[f"{length} {size}"]) for size in SIZES} for length in LENGTHS
         }
     }
 
 
+def passes_per_second(runs: dict[str, Run[int]], repeats: int, console: Console) -> dict[str, list[float]]:
+    """Tokens per second of every pass; ``runs`` decode everything and return the number of tokens."""
+    found = interleave(runs, 1, console, repeats=repeats, label="passes")
+    return {name: [timed.value / timed.seconds for timed in of_name[0]] for name, of_name in found.items()}
+
+
 CONTINUOUS, LEAVING, FIXED = "continuous", "fixed_batches_leaving", "fixed_batches"
+KINDS = (CONTINUOUS, LEAVING, FIXED)
 
 
 def bench_continuous(
     decoder: SpeculativeDecoder,
     prompts: list[list[int]],
     sampling: SamplingParams,
+    console: Console,
     *,
     requests: int,
     running: int,
     lengths: Sequence[int],
     repeats: int,
-    on_progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Continuous batching against fixed batches, in turn: medians of tokens per second, and of their ratios.
 
@@ -84,45 +89,53 @@ def bench_continuous(
     """
     random = Random(0)
     budgets = [random.randint(*BUDGETS) for _ in range(requests)]
-    scheduler = decoder.scheduler
-    scheduler.max_running = running
+    decoder.scheduler.max_running = running
 
     def request(length: int, index: int, budget: int) -> Request:
         config = decoder.configured(length=_fixed(decoder, length))
         prompt, rng = prompts[index % len(prompts)], RandomSource(index)
         return decoder.new_request(prompt, sampling, budget, rng, stop_tokens=frozenset(), config=config)
 
-    def rate(length: int, kind: str) -> float:
-        started = time.perf_counter()
-        size = requests if kind == CONTINUOUS else running
-        for first in range(0, requests, size):
-            batch = range(first, min(first + size, requests))
-            longest = max(budgets[i] for i in batch)  # where nobody leaves, all go on so long
-            scheduler.run([request(length, i, longest if kind == FIXED else budgets[i]) for i in batch])
-        return sum(budgets) / (time.perf_counter() - started)
+    def decode(length: int, kind: str) -> Run[int]:
+        def run(item: int, repeat: int) -> int:
+            size = requests if kind == CONTINUOUS else running
+            for first in range(0, requests, size):
+                batch = range(first, min(first + size, requests))
+                longest = max(budgets[i] for i in batch)  # of padded rows
+                decoder.scheduler.run([request(length, i, longest if kind == FIXED else budgets[i]) for i in batch])
+            return sum(budgets)
 
-    kinds = (CONTINUOUS, LEAVING, FIXED)
-    measured: dict[int, list[dict[str, float]]] = {length: [] for length in lengths}
-    for repeat in range(repeats + 1):  # the first is warm-up
-        for length, passes in measured.items():
-            turn = repeat % len(kinds)
-            rates = {kind: rate(length, kind) for kind in kinds[turn:] + kinds[:turn]}
-            if repeat > 0:
-                passes.append(rates)
-            on_progress()
-    found = {
-        "autoregressive" if length == 0 else f"fixed-{length}": {
-            **{kind: median(rates[kind] for rates in passes) for kind in kinds},
-            "ratio": median(rates[CONTINUOUS] / rates[FIXED] for rates in passes),
-            "ratio_leaving": median(rates[CONTINUOUS] / rates[LEAVING] for rates in passes),
+        return run
+
+    runs = {f"{length} {kind}": decode(length, kind) for length in lengths for kind in KINDS}
+    rates = passes_per_second(runs, repeats, console)
+
+    def row(length: int) -> dict[str, float]:
+        continuous, leaving, fixed = (rates[f"{length} {kind}"] for kind in KINDS)
+        return {
+            CONTINUOUS: median(continuous),
+            LEAVING: median(leaving),
+            FIXED: median(fixed),
+            "ratio": median(a / b for a, b in zip(continuous, fixed, strict=True)),
+            "ratio_leaving": median(a / b for a, b in zip(continuous, leaving, strict=True)),
         }
-        for length, passes in measured.items()
-    }
+
+    found = {"autoregressive" if length == 0 else f"fixed-{length}": row(length) for length in lengths}
     return {"requests": requests, "running": running, "budgets": list(BUDGETS), "tokens_per_second": found}
 
 
+def show_continuous(result: dict[str, Any], console: Console) -> None:
+    """A line for each draft length."""
+    for name, rates in result["tokens_per_second"].items():
+        console.print(
+            f"{name}: {rates[CONTINUOUS]:.0f} tokens/s by continuous batching, {rates[FIXED]:.0f} in fixed batches of "
+            f"{result['running']} (ratio {rates['ratio']:.2f}), {rates[LEAVING]:.0f} where finished rows leave them "
+            f"(ratio {rates['ratio_leaving']:.2f})"
+        )
+
+
 def _fixed(decoder: SpeculativeDecoder, length: int) -> Fixed | None:
-    """The length to decode with; without a draft there is none to give."""
+    """The length controller; None without a draft."""
     return Fixed(length) if decoder.drafts else None
 
 

@@ -1,7 +1,6 @@
 """``specpilot bench questions``: a workload's questions answered by a configuration and by autoregressive decoding.
 
-Both leave a file of answers in the format of Spec-Bench (Xia et al. 2024), whose report scripts can read it; ``report``
-is what those scripts compute.
+Both leave a file of answers in the format of Spec-Bench (Xia et al. 2024), which its report scripts read.
 """
 
 from __future__ import annotations
@@ -9,26 +8,32 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from rich.console import Console
 
+from ...controllers.checkpoints.content import length_digest
+from ...controllers.checkpoints.fingerprint import PairFingerprint
 from ...data_gen.dataset import replacing
-from ...data_gen.tasks import Question
+from ...data_gen.tasks import Question, load_questions
 from ...infer.decoder import SpeculativeDecoder
-from ..energy import NOT_AVAILABLE, Meter, Reading
+from ...infer.drafters import Beams
+from ...infer.machine import machine
+from ..energy import NOT_AVAILABLE, Meter, counters
+from ..runner import Run, clocked, interleave_stored
 from ..scoring.answer import answer_score
 from ..scoring.code import code_score
-from ..scoring.perplexity import Likelihood, likelihood, perplexity
+from ..scoring.perplexity import Likelihood, likelihood
 from ..scoring.rouge import rouge_l
 from ..scoring.sql import sql_score
 from ..store import Store
+from ..workload import QuestionsOptions
+from .questions_report import spec_bench_report, summary
 
-MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+AUTOREGRESSIVE = "autoregressive"
 
 
 @dataclass(frozen=True)
@@ -36,91 +41,148 @@ class Answer:
     """One question answered.
 
     Attributes:
-        line: in Spec-Bench's form.
-        likelihoods: what the unwarped target thinks of each turn.
+        line: in Spec-Bench's format.
+        likelihoods: of each turn under the target, at temperature 1 and without truncation.
         forwards: of the target.
         joules: of all devices; None where there is no counter.
-        score: of the last turn, judged anew in every run; None where it is not judged.
     """
 
     line: dict[str, Any]
     likelihoods: list[Likelihood]
     forwards: int
     joules: float | None
-    score: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The last turn's."""
+        return str(self.line["choices"][0]["turns"][-1])
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Answer:
         return cls(**(data | {"likelihoods": [Likelihood(**one) for one in data["likelihoods"]]}))
 
 
-def answer(
-    decoders: dict[str, SpeculativeDecoder],
-    questions: Sequence[Question],
-    sampling: dict[str, Any],
+def bench_questions(
+    work: QuestionsOptions,
+    output: Path,
+    console: Console,
     *,
-    chat: bool,
-    run_code: bool,
+    length: int | str | None,
+    verifier: str,
+    tree: str | None,
+    beams: int | None,
+) -> dict[str, Any]:
+    """Answer the questions with and without drafts, and write the two files of answers into ``output``.
+
+    Args:
+        length, verifier, tree, beams: of the decoder with drafts, as in ``specpilot generate``.
+
+    Raises:
+        InputError: a question, a model or a rule does not fit, or another process writes to ``output``.
+    """
+    with Store(output) as store:
+        questions = load_questions(
+            work.task, work.prompts, column=work.column, split=work.split, limit=work.skip + work.limit,
+            databases=work.databases,
+        )[work.skip :]  # fmt: skip
+        if any(question.kind == "rouge" for question in questions):
+            rouge_l("", "")  # refuses now, not in the end, where rouge-score is missing
+        drafting = SpeculativeDecoder.from_pretrained(
+            work.target, work.draft, length=length, verifier=verifier, tree=tree,
+            beams=None if beams is None else Beams(beams), compile=work.compile, dtype=work.dtype, device=work.device,
+        )  # fmt: skip
+        tokenizer = drafting.tokenizer
+        assert tokenizer is not None, "loaded by name"
+        meter = Meter(counters(drafting.target.device.type))
+        idle = meter.idle_watts()
+        rule = {
+            "length": str(length), "content": length_digest(length), "verifier": verifier, "tree": tree, "beams": beams,
+        }  # fmt: skip
+        answers = answer_all(
+            {AUTOREGRESSIVE: SpeculativeDecoder(drafting.target, None, tokenizer), verifier: drafting},
+            questions, work, meter=meter, store=store, console=console,
+            identities={AUTOREGRESSIVE: identity_of(work, drafting), verifier: identity_of(work, drafting) | rule},
+        )  # fmt: skip
+        lines = {name: [answer.line for answer in of_name] for name, of_name in answers.items()}
+        files = {name: output / f"{name.replace(':', '-')}.jsonl" for name in lines}
+        for name, file in files.items():
+            write_answers(lines[name], file)
+    console.print(f"{' and '.join(map(str, files.values()))}: the answers, as Spec-Bench's scripts read them")
+    scores = {
+        name: [score(q, one.text, run_code=work.run_code) for q, one in zip(questions, of_name, strict=True)]
+        for name, of_name in answers.items()
+    }
+    return {
+        "speed": spec_bench_report(lines[verifier], lines[AUTOREGRESSIVE], tokenizer),
+        "quality": {name: summary(of_name, scores[name]) for name, of_name in answers.items()},
+        "idle_watts": NOT_AVAILABLE if idle is None else idle,
+    }
+
+
+def identity_of(work: QuestionsOptions, decoder: SpeculativeDecoder) -> dict[str, Any]:
+    """Everything that answers depend on, the question and the rule of decoding aside."""
+    (draft,) = decoder.drafts
+    assert decoder.tokenizer is not None
+    return {
+        "sampling": work.sampling,
+        "chat": work.chat,
+        "dtype": work.dtype,
+        "compile": work.compile,
+        "device": str(decoder.target.device),
+        "machine": machine(),
+        "pair": PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer).as_dict(),
+    }
+
+
+def answer_all(
+    decoders: Mapping[str, SpeculativeDecoder],
+    questions: Sequence[Question],
+    work: QuestionsOptions,
+    *,
     meter: Meter,
     store: Store,
     identities: Mapping[str, Mapping[str, Any]],
-    on_progress: Callable[[], None] = lambda: None,
+    console: Console,
 ) -> dict[str, list[Answer]]:
-    """Every question by every one of ``decoders``, in turn; a later turn sees the configuration's own answers.
+    """Every question by every decoder, in turn; answers that are in ``store`` are taken from there.
 
     Args:
-        store: where answers are kept; those that are there already are not given again.
-        identities: by decoder, all that its answers depend on but the question and its place.
+        identities: by decoder, everything that its answers depend on but the question and its index.
     """
-    names = list(decoders)
-    for decoder in decoders.values():  # warm-up, not counted
-        decoder.generate(questions[0].turns[0], chat=chat, **(sampling | {"max_new_tokens": 8}))
-    found: dict[str, list[Answer]] = {name: [] for name in names}
-    for index, question in enumerate(questions):
-        turn = index % len(names)
-        for name in names[turn:] + names[:turn]:
-            identity = {**identities[name], "question": asdict(question), "seed": index}
-            known = store.get(identity)
-            if known is None:
-                given = _answer(name, decoders[name], question, index, sampling, chat, meter)
-                store.put(identity, asdict(given))
-            else:
-                given = Answer.from_dict(known)
-            score = judge(question, given.line["choices"][0]["turns"][-1], run_code=run_code)
-            found[name].append(replace(given, score=score))
-            on_progress()
-    return found
+
+    def run(name: str, decoder: SpeculativeDecoder) -> Run[Answer]:
+        return lambda index, repeat: answer_question(name, decoder, questions[index], index, work, meter)
+
+    found = interleave_stored(
+        {name: run(name, decoder) for name, decoder in decoders.items()}, len(questions), console,
+        store=store, label="answers",
+        identity=lambda name, index: {**identities[name], "question": asdict(questions[index]), "seed": index},
+        record=lambda name, index, timed: asdict(timed.value),
+    )  # fmt: skip
+    return {name: [Answer.from_dict(record) for record in records] for name, records in found.items()}
 
 
-def _answer(
-    name: str,
-    decoder: SpeculativeDecoder,
-    question: Question,
-    seed: int,
-    sampling: dict[str, Any],
-    chat: bool,
-    meter: Meter,
+def answer_question(
+    name: str, decoder: SpeculativeDecoder, question: Question, seed: int, work: QuestionsOptions, meter: Meter
 ) -> Answer:
+    """All turns of a question; a later turn follows the decoder's own answers."""
     messages: list[dict[str, str]] = []
     choice: dict[str, Any] = {
         "index": 0, "turns": [], "decoding_steps": [], "new_tokens": [], "wall_time": [], "accept_lengths": [],
     }  # fmt: skip
-    likelihoods, forwards, energy = [], 0, Reading({}, 0.0)
+    likelihoods, joules = [], []
     for text in question.turns:
         messages.append({"role": "user", "content": text})
-        prompt = list(messages) if chat else "\n\n".join(message["content"] for message in messages)
-        with meter.interval() as reading:
-            started = time.perf_counter()
-            generation = decoder.generate(prompt, seed=seed, **sampling)
-            seconds = time.perf_counter() - started
-        energy.add(reading)
+        prompt = list(messages) if work.chat else "\n\n".join(message["content"] for message in messages)
+        timed = clocked(lambda prompt=prompt: decoder.generate(prompt, seed=seed, **work.sampling), meter)  # type: ignore[misc]
+        generation = timed.value
+        joules.append(timed.joules)
         likelihoods.append(likelihood(decoder.target, generation.prompt_tokens, generation.tokens))
         messages.append({"role": "assistant", "content": generation.text})
-        forwards += generation.stats.n_target_forwards
         choice["turns"].append(generation.text)
         choice["decoding_steps"].append(generation.stats.n_target_forwards)
         choice["new_tokens"].append(len(generation.tokens))
-        choice["wall_time"].append(seconds)
+        choice["wall_time"].append(timed.seconds)
         choice["accept_lengths"] += [len(r.emitted) for r in generation.rounds]
     line = {
         "question_id": question.id,
@@ -130,70 +192,26 @@ def _answer(
         "choices": [choice],
         "tstamp": time.time(),
     }
-    return Answer(line, likelihoods, forwards, energy.total)
+    measured = [value for value in joules if value is not None]
+    total = sum(measured) if len(measured) == len(joules) else None
+    return Answer(line, likelihoods, sum(choice["decoding_steps"]), total)
 
 
-def judge(question: Question, text: str, *, run_code: bool) -> float | None:
-    """The score of ``text`` as the answer; None where there is nothing to judge it by, or code is not to be run."""
-    by = question.reference
+def score(question: Question, text: str, *, run_code: bool) -> float | None:
+    """The score of ``text`` as the answer, in [0, 1]; None without a reference, or where code is not to be run."""
+    reference = question.reference
     if question.kind == "rouge":
-        return rouge_l(text, by["text"])
+        return rouge_l(text, reference["text"])
     if question.kind == "answer":
-        return answer_score(text, by["text"])
+        return answer_score(text, reference["text"])
     if question.kind == "sql":
-        return sql_score(text, by["query"], Path(by["database"]))
+        return sql_score(text, reference["query"], Path(reference["database"]))
     if question.kind == "code" and run_code:
-        return code_score(text, by["prompt"], by["tests"], by["entry_point"])
+        return code_score(text, reference["prompt"], reference["tests"], reference["entry_point"])
     return None
 
 
 def write_answers(lines: list[dict[str, Any]], path: Path) -> None:
     """One object a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-
-
-def report(
-    lines: list[dict[str, Any]], baseline: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase
-) -> dict[str, dict[str, float]]:
-    """Spec-Bench's own report, by category and ``overall``: each a mean over questions of tokens per second.
-
-    Its script counts the baseline's tokens by encoding the answers' text again, less one a turn for the token that
-    Llama's tokenizer begins with; ``spec_bench`` does so too, ``speedup`` counts what was generated on both sides.
-    """
-    categories = list(dict.fromkeys(line["category"] for line in lines))
-    groups = {category: [category] for category in categories}
-    if any(category in MT_BENCH for category in categories):
-        groups["mt_bench"] = list(MT_BENCH)
-    groups["overall"] = categories
-    found = {}
-    for name, members in groups.items():
-        ours = [line["choices"][0] for line in lines if line["category"] in members]
-        theirs = [line["choices"][0] for line in baseline if line["category"] in members]
-        again = [sum(len(tokenizer(text)["input_ids"]) - 1 for text in one["turns"]) for one in theirs]
-        speed, plain = (fmean(sum(c["new_tokens"]) / sum(c["wall_time"]) for c in part) for part in (ours, theirs))
-        counted = fmean(n / sum(c["wall_time"]) for n, c in zip(again, theirs, strict=True))
-        found[name] = {
-            "questions": len(ours),
-            "tokens_per_second": speed,
-            "speedup": speed / plain,
-            "spec_bench": speed / counted if counted > 0 else float("nan"),
-            "mean_accepted_tokens": fmean(length for c in ours for length in c["accept_lengths"]),
-        }
-    return found
-
-
-def summary(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Quality and cost of a configuration over all questions."""
-    scores = [one.score for one in answers if one.score is not None]
-    joules = [one.joules for one in answers if one.joules is not None]
-    likelihoods = [turn for one in answers for turn in one.likelihoods]
-    tokens = sum(turn.tokens for turn in likelihoods)
-    return {
-        "perplexity": perplexity(likelihoods),
-        "score": fmean(scores) if scores else None,
-        "scored": len(scores),
-        "tokens_per_target_forward": tokens / sum(one.forwards for one in answers),
-        "joules_per_token": sum(joules) / tokens if len(joules) == len(answers) else NOT_AVAILABLE,
-    }

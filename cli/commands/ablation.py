@@ -19,15 +19,14 @@ def ablation(settings: AblationOptions, *, folder: Path = Path("runs/ablation"),
 
     from rich.console import Console
 
-    from ..bench.studies.ablation import as_tables, run_ablation
-    from ..data_gen.lock import locked
+    from ..bench.studies.ablation import run_ablation
+    from ..bench.studies.ablation_tables import as_tables
     from ..infer.machine import machine, versions
     from ..infer.quiet import quiet
 
     quiet()
     console = Console(stderr=True)
-    with locked(folder, "is measuring there"):
-        result = run_ablation(settings, folder, console)
+    result = run_ablation(settings, folder, console)
     for table in as_tables(result):
         console.print(table)
     line = json.dumps(result | {"settings": asdict(settings), "machine": machine(), "versions": versions()})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +11,6 @@ from ..data_gen.settings import AcceptanceDataOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    Advance = Callable[[], None]
 
 
 def rollouts(settings: AcceptanceDataOptions, *, repeats: int = 3) -> None:
@@ -50,6 +46,8 @@ def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 5
     """
     import json
 
+    from rich.console import Console
+
     from ..bench.micro.forward import bench_forward
     from ..controllers.errors import InputError
     from ..infer.machine import machine, versions
@@ -58,7 +56,7 @@ def forward(*, target: str = "tiny", draft: str = "tiny-draft", repeats: int = 5
     if repeats < 1:
         raise InputError(f"repeats={repeats}: must be at least 1")
     quiet()
-    result = bench_forward(target, draft, repeats, compile=compile)
+    result = bench_forward(target, draft, repeats, Console(stderr=True), compile=compile)
     print(json.dumps(result | {"machine": machine(), "versions": versions()}))
 
 
@@ -81,12 +79,12 @@ def cost(
         output: File that gets the same JSON; `specpilot generate --cost` reads it.
     """
     from ..bench.load import load
-    from ..bench.micro.cost import CHECK_COST, bench_cost, total_generations
+    from ..bench.micro.cost import CHECK_COST, bench_cost
     from ..controllers.errors import InputError
     from ..controllers.length import AcceptancePredictor, RateOptimal, parse_rule
     from ..infer.lengths import load_length
 
-    console, progress = _begin(settings, repeats=repeats)
+    console = _begin(repeats=repeats)
     decoder, prompts = load(settings)
     (draft,), tokenizer = decoder.drafts, decoder.tokenizer
     assert tokenizer is not None, "loaded by name"
@@ -94,27 +92,21 @@ def cost(
     controllers = {
         name: parse_rule(name) or load_length(name, *pair, cost=CHECK_COST) for name in dict.fromkeys(check or [])
     }
-    judging: AcceptancePredictor | None = None
+    predictor: AcceptancePredictor | None = None
     if judge is not None:
         if parse_rule(judge) is not None:
             raise InputError(f"judge={judge!r}: a rule judges nothing; name a trained controller")
         controller = load_length(judge, *pair, cost=CHECK_COST)
         assert isinstance(controller, RateOptimal), "given costs, it goes by them"
-        judging = controller.source
-    with progress("generations", total_generations(len(prompts), repeats, len(controllers))) as advance:
-        result = bench_cost(
-            decoder,
-            prompts,
-            repeats=repeats,
-            sampling=settings.sampling,
-            judge=judging,
-            check=controllers,
-            on_progress=advance,
-        )
+        predictor = controller.source
+    result = bench_cost(
+        decoder, prompts, console, repeats=repeats, sampling=settings.sampling, predictor=predictor, check=controllers
+    )
+    for warning in result["warnings"]:
+        console.print(f"warning: {warning}")
     for name in controllers:
-        console.print(
-            f"{name}: {result['loop']['measured_over_fitted'][name]:.3f} of the time that the model foretells"
-        )
+        ratio = result["loop"]["measured_over_fitted"][name]
+        console.print(f"{name}: {'nothing was decoded' if ratio is None else f'{ratio:.3f} of the predicted time'}")
     _end(result, settings, output, repeats=repeats, judge=judge)
 
 
@@ -133,7 +125,7 @@ def decode(
     from ..bench.workloads.decode import as_table, bench_decode
     from ..controllers.sampling import SamplingParams
 
-    console, _ = _begin(settings, repeats=repeats)
+    console = _begin(repeats=repeats)
     decoder, prompts = load(settings)
     if controller is None and (settings.target, settings.draft) == ("tiny", "tiny-draft"):
         controller = "tiny-head"
@@ -141,17 +133,16 @@ def decode(
         decoder,
         prompts,
         SamplingParams(settings.temperature, settings.top_k, settings.top_p),
+        console,
         max_new_tokens=settings.max_new_tokens,
         repeats=repeats,
         controller=controller,
-        console=console,
     )
     console.print(as_table(result))
     console.print(
         f"{result['overhead_at']}: {result['overhead_share']:.1%} of the wall time is outside model forwards; the cost "
         f"model's bound, forwards at their median time, is {result['bound_share']:.1%} of it"
     )
-    plot.parent.mkdir(parents=True, exist_ok=True)
     plot_rates(result, plot)
     console.print(f"{plot}: the picture")
     _end(result, settings, repeats=repeats)
@@ -177,31 +168,30 @@ def batch(
         output: File that gets the same JSON.
     """
     from ..bench.load import load
-    from ..bench.workloads.batch import LENGTHS, SIZES, bench_batch, bench_continuous, random_llama, random_prompts
+    from ..bench.workloads.batch import (
+        LENGTHS,
+        bench_batch,
+        bench_continuous,
+        random_llama,
+        random_prompts,
+        show_continuous,
+    )
     from ..controllers.sampling import SamplingParams
     from ..infer.decoder import SpeculativeDecoder
 
-    console, progress = _begin(settings, repeats=repeats, requests=requests, running=running)
+    console = _begin(repeats=repeats, requests=requests, running=running)
     result: dict[str, Any] = {}
     if shape is not None:
         decoder, prompts = SpeculativeDecoder(random_llama(shape), None), random_prompts(requests)
     else:
         decoder, prompts = load(settings)
-        with progress("passes", (repeats + 1) * len(LENGTHS) * len(SIZES)) as advance:
-            result = bench_batch(decoder, prompts, settings.sampling, repeats, advance)
+        result = bench_batch(decoder, prompts, settings.sampling, repeats, console)
     lengths = (0,) if shape is not None else LENGTHS
     sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
-    with progress("passes", (repeats + 1) * len(lengths)) as advance:
-        result["continuous"] = bench_continuous(
-            decoder, prompts, sampling,
-            requests=requests, running=running, lengths=lengths, repeats=repeats, on_progress=advance,
-        )  # fmt: skip
-    for name, rates in result["continuous"]["tokens_per_second"].items():
-        console.print(
-            f"{name}: {rates['continuous']:.0f} tokens/s by continuous batching, {rates['fixed_batches']:.0f} in fixed "
-            f"batches of {running} (ratio {rates['ratio']:.2f}), {rates['fixed_batches_leaving']:.0f} where finished "
-            f"rows leave them (ratio {rates['ratio_leaving']:.2f})"
-        )
+    result["continuous"] = bench_continuous(
+        decoder, prompts, sampling, console, requests=requests, running=running, lengths=lengths, repeats=repeats
+    )
+    show_continuous(result["continuous"], console)
     _end(result, settings, output, repeats=repeats, shape=shape)
 
 
@@ -214,10 +204,9 @@ def memory(settings: WorkloadOptions, *, requests: int = 1000) -> None:
     from ..bench.load import load
     from ..bench.micro.memory import bench_memory
 
-    _, progress = _begin(settings, requests=requests)
+    console = _begin(requests=requests)
     decoder, prompts = load(settings)
-    with progress("requests", requests) as advance:
-        result = bench_memory(decoder, prompts, settings.sampling, requests, advance)
+    result = bench_memory(decoder, prompts, settings.sampling, requests, console)
     _end(result, settings, requests=requests)
 
 
@@ -228,15 +217,14 @@ def profile(settings: WorkloadOptions, *, length: int = 5) -> None:
         length: Tokens a draft; 0 is autoregressive.
     """
     from ..bench.load import load
-    from ..bench.micro.profile import profile as measure
+    from ..bench.micro.profile import profile as profile_decoder
+    from ..bench.micro.profile import show_profile
     from ..controllers.length import Fixed
 
-    console, _ = _begin(settings)
+    console = _begin()
     decoder, prompts = load(settings)
-    result = measure(decoder, prompts, settings.sampling | {"length": Fixed(length)})
-    for label, part in result["parts"].items():
-        console.print(f"{part['share']:6.1%} {part['calls']:7d} × {part['microseconds']:7.1f} µs  {label}")
-    console.print(f"{result['rest_share']:6.1%}                       the loop around them")
+    result = profile_decoder(decoder, prompts, settings.sampling | {"length": Fixed(length)})
+    show_profile(result, console)
     _end(result, settings, length=length)
 
 
@@ -278,49 +266,26 @@ def otm(
     """
     import json
 
-    import torch
-
-    from ..bench.micro.otm import coins, models, plot_otm, uniforms
+    from ..bench.micro.otm import bench_otm, plot_otm
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.machine import versions
-    from ..infer.models import TextReader
-    from ..infer.prompting import encode_prompt
     from ..infer.quiet import quiet
 
     quiet()
-    decoder = SpeculativeDecoder.from_pretrained(target, draft)
-    ids = encode_prompt(decoder.tokenizer, prompt)
-    size = min(decoder.target.vocab_size, decoder.drafts[0].vocab_size)
-    laws = []
-    for model in (decoder.target, *decoder.drafts):
-        reader, text = TextReader.begin(model, ids)
-        with torch.inference_mode():
-            logits, _ = reader.read(text, keep=1)
-        laws.append(logits[-1, :size].cpu().double().softmax(-1))
-    p, q = laws
-    result = {"uniforms": uniforms(), "coins": coins(), "models": models(p, q), "pair": f"{target} + {draft}"}
-    output.parent.mkdir(parents=True, exist_ok=True)
+    result = bench_otm(SpeculativeDecoder.from_pretrained(target, draft), prompt) | {"pair": f"{target} + {draft}"}
     plot_otm(result, output)
     print(json.dumps(result | {"prompt": prompt, "picture": str(output), "versions": versions()}))
 
 
 def spectr(settings: WorkloadOptions) -> None:
     """Tokens per target forward by number and length of drafts (SpecTr, Table 2)."""
-    from rich.table import Table
-
     from ..bench.load import load
-    from ..bench.micro.spectr import DRAFTS, LENGTHS, RULES, bench_spectr
+    from ..bench.micro.spectr import as_table, bench_spectr
 
-    console, progress = _begin(settings)
+    console = _begin()
     decoder, prompts = load(settings)
-    with progress("generations", len(prompts) * len(RULES) * len(LENGTHS) * len(DRAFTS)) as advance:
-        result = bench_spectr(decoder, prompts, settings.sampling, advance)
-    table = Table("rule", "L", *(f"K = {drafts}" for drafts in DRAFTS), title="tokens per target forward")
-    for rule, by_length in result["block_efficiency"].items():
-        for length, by_drafts in by_length.items():
-            cells = [f"{x['value']:.2f} ({x['low']:.2f}-{x['high']:.2f})" for x in by_drafts.values()]
-            table.add_row(rule, length, *cells)
-    console.print(table)
+    result = bench_spectr(decoder, prompts, settings.sampling, console)
+    console.print(as_table(result))
     _end(result, settings)
 
 
@@ -330,14 +295,12 @@ def router(settings: RouterBenchOptions, *, output: Path | None = None) -> None:
     Args:
         output: File that gets the same JSON.
     """
+    from ..bench.workloads.router.benchmark import bench_router
+    from ..bench.workloads.router.report import as_tables
 
-    from ..bench.papers.studies import policy_fit
-    from ..bench.workloads.router import bench_router
-    from ..bench.workloads.router_report import tables
-
-    console, progress = _begin(settings)
-    result = bench_router(settings, policy_fit(settings), console, progress)
-    for table in tables(result):
+    console = _begin()
+    result = bench_router(settings, console)
+    for table in as_tables(result):
         console.print(table)
     _end(result, settings, output)
 
@@ -362,107 +325,13 @@ def questions(
         beams: Sequences that mtad searches among.
         output: Folder of the two files of answers, and of what was measured for them, in `records`.
     """
-    from ..data_gen.lock import locked
+    from ..bench.workloads.questions import bench_questions
+    from ..bench.workloads.questions_report import as_tables
 
-    with locked(output, "is answering questions there"):
-        _questions(settings, length, verifier, tree, beams, output)
-
-
-def _questions(
-    settings: QuestionsOptions, length: int | str | None, verifier: str, tree: str | None, beams: int | None,
-    output: Path,
-) -> None:  # fmt: skip
-    from rich.table import Table
-
-    from ..bench.energy import Meter, counters
-    from ..bench.store import Store
-    from ..bench.workloads.questions import answer, report, summary, write_answers
-    from ..controllers.checkpoints.content import length_digest
-    from ..controllers.checkpoints.fingerprint import PairFingerprint
-    from ..data_gen.tasks import load_questions
-    from ..infer.decoder import SpeculativeDecoder
-    from ..infer.drafters import Beams
-    from ..infer.machine import machine
-
-    console, progress = _begin(settings)
-    asked = load_questions(
-        settings.task,
-        settings.prompts,
-        column=settings.column,
-        split=settings.split,
-        limit=settings.skip + settings.limit,
-        databases=settings.databases,
-    )[settings.skip :]
-    drafting = SpeculativeDecoder.from_pretrained(
-        settings.target,
-        settings.draft,
-        length=length,
-        verifier=verifier,
-        tree=tree,
-        beams=None if beams is None else Beams(beams),
-        compile=settings.compile,
-        dtype=settings.dtype,
-        device=settings.device,
-    )
-    tokenizer = drafting.tokenizer
-    assert tokenizer is not None
-    plain = SpeculativeDecoder(drafting.target, None, tokenizer)
-    meter = Meter(counters(drafting.target.device.type))
-    idle = meter.idle_watts()
-    common = {
-        "sampling": settings.sampling,
-        "chat": settings.chat,
-        "dtype": settings.dtype,
-        "compile": settings.compile,
-        "device": str(drafting.target.device),
-        "machine": machine(),
-    }
-    (draft,) = drafting.drafts
-    models = {"pair": PairFingerprint.of(drafting.target.model, draft.model, tokenizer).as_dict()}
-    rules = {
-        "length": str(length),
-        "content": length_digest(length),
-        "verifier": verifier,
-        "tree": tree,
-        "beams": beams,
-    }
-    identities = {"autoregressive": common | models, verifier: common | models | rules}
-    with progress("answers", 2 * len(asked)) as advance:
-        found = answer(
-            {"autoregressive": plain, verifier: drafting},
-            asked,
-            settings.sampling,
-            chat=settings.chat,
-            run_code=settings.run_code,
-            meter=meter,
-            store=Store(output / "records"),
-            identities=identities,
-            on_progress=advance,
-        )
-    lines = {name: [one.line for one in given] for name, given in found.items()}
-    speeds = report(lines[verifier], lines["autoregressive"], tokenizer)
-    table = Table("category", "questions", "tokens/s", "speed-up", "by Spec-Bench's count", "tokens a round")
-    for category, row in speeds.items():
-        cells = (f"{row[name]:.2f}" for name in ("speedup", "spec_bench", "mean_accepted_tokens"))
-        table.add_row(category, str(row["questions"]), f"{row['tokens_per_second']:.0f}", *cells)
-    console.print(table)
-    quality = Table("configuration", "perplexity", "score", "tokens per target forward", "J/token")
-    summaries = {name: summary(one) for name, one in found.items()}
-    for name, judged in summaries.items():
-        ppl, energy = judged["perplexity"], judged["joules_per_token"]
-        quality.add_row(
-            name,
-            f"{ppl['value']:.2f} ({ppl['low']:.2f}–{ppl['high']:.2f})",
-            "not scored" if judged["score"] is None else f"{judged['score']:.3f}",
-            f"{judged['tokens_per_target_forward']:.2f}",
-            energy if isinstance(energy, str) else f"{energy:.3f}",
-        )
-    console.print(quality)
-    files = {name: output / f"{name.replace(':', '-')}.jsonl" for name in found}
-    for name, file in files.items():
-        write_answers(lines[name], file)
-    console.print(f"{' and '.join(map(str, files.values()))}: the answers, as Spec-Bench's scripts read them")
-    result = {"speed": speeds, "quality": summaries, "idle_watts": "not available" if idle is None else idle}
+    console = _begin()
+    result = bench_questions(settings, output, console, length=length, verifier=verifier, tree=tree, beams=beams)
+    for table in as_tables(result):
+        console.print(table)
     _end(result | {"length": str(length), "verifier": verifier, "tree": tree}, settings)
 
 
@@ -480,21 +349,15 @@ def papers(settings: PapersOptions, paper: str = "all", *, output: Path = Path("
     from ..bench.papers.command import bench_papers, chosen
 
     chosen(paper, settings)  # before anything is loaded
-    from ..bench.papers.studies import papers_studies
-
-    console, progress = _begin(settings)
-    studies = papers_studies(settings, output, console, progress)
-    result = bench_papers(paper, settings, output, studies, console)
+    console = _begin()
+    result = bench_papers(paper, settings, output, console)
     console.print(f"{output}: papers.json, papers-*.md, papers-*.png")
     print(json.dumps(result))
 
 
-def _begin(
-    settings: WorkloadOptions | RouterBenchOptions, **counts: int
-) -> tuple[Console, Callable[[str, int], AbstractContextManager[Advance]]]:
-    """A console for what is not the result, and a progress bar on it; ``counts`` must be positive."""
+def _begin(**counts: int) -> Console:
+    """A console for what is not the result; ``counts`` must be positive."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from ..controllers.errors import InputError
     from ..infer.quiet import quiet
@@ -503,16 +366,7 @@ def _begin(
         if value < 1:
             raise InputError(f"{name}={value}: must be at least 1")
     quiet()
-    console = Console(stderr=True)
-
-    @contextmanager
-    def progress(what: str, total: int) -> Iterator[Advance]:
-        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("", total=total)
-            yield lambda: bar.advance(task)
-
-    return console, progress
+    return Console(stderr=True)
 
 
 def _end(

@@ -61,13 +61,11 @@ def mixing(
 
     from ..bench.plots import plot_mixing
     from ..bench.studies.mixing import as_table, run_mixing
-    from ..data_gen.lock import locked
     from ..infer.quiet import quiet
 
     quiet()
     console = Console(stderr=True)
-    with locked(folder, "is measuring there"):
-        result = run_mixing(settings, folder, console)
+    result = run_mixing(settings, folder, console)
     console.print(as_table(result))
     picture = plot or folder / "mixing.png"
     plot_mixing(result["rows"], picture)

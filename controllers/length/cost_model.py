@@ -1,7 +1,7 @@
 """What drafting and verifying cost in seconds: all that a length controller needs to know of a machine.
 
-SpecDec++ (Huang et al. 2024, eq. 2.1) with a price on every token that the target reads: verifying n tokens in one
-forward takes t_v(n) = t_verify + t_verify_token·n. Measured by ``specpilot bench cost``; nothing here looks at a clock.
+The cost model of SpecDec++ (Huang et al. 2024, eq. 2.1) with a cost for every token that the target reads: verifying n
+tokens in one forward takes t_v(n) = t_verify + t_verify_token·n. ``specpilot bench cost`` measures it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 
@@ -39,7 +40,7 @@ class CostModel:
 
     @property
     def per_token(self) -> float:
-        """What a draft costs more for being one token longer: a draft step, and a token more to verify."""
+        """What one more drafted token costs: a draft step, and one more token to verify."""
         return self.t_draft + self.t_verify_token
 
     def verification(self, tokens: int) -> float:
@@ -49,6 +50,21 @@ class CostModel:
     def round(self, drafted: int) -> float:
         """A round that drafts so many tokens: the target reads them and the token before them."""
         return drafted * self.t_draft + self.verification(drafted + 1)
+
+    def seconds(self, drafted: Any, target_forwards: Any) -> Any:
+        """Decoding with so many drafted tokens and target forwards (eq. 2.1); numbers, or arrays of them.
+
+        It takes the sums ``per_token`` and ``verification(1)`` only: a chain of n drafted tokens makes n + 1 verified.
+        """
+        return self.per_token * drafted + self.verification(1) * target_forwards
+
+    def throughput(self, generated: Any, drafted: Any, target_forwards: Any) -> Any:
+        """Tokens per second from counters, numbers or arrays of them.
+
+        Eq. 2.3 gives the same number from rates: where no output is trimmed, drafted tokens are
+        generated + discarded - target forwards.
+        """
+        return generated / self.seconds(drafted, target_forwards)
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)

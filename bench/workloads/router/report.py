@@ -1,4 +1,4 @@
-"""What ``specpilot bench router`` shows on the terminal."""
+"""The tables that ``specpilot bench router`` prints."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from typing import Any
 
 from rich.table import Table
 
+from ...interval import show
 
-def tables(result: dict[str, Any]) -> list[Table]:
+
+def as_tables(result: dict[str, Any]) -> list[Table]:
     """The mixture, the domains, and what chooses how well."""
     mixture = Table("mixture", "tokens/s", "× autoregressive (95 %)")
     for name, row in result["mixture"].items():
         title = f"{name.replace('_', ' ')}{' (' + row['arm'] + ')' if 'arm' in row else ''}"
-        mixture.add_row(title, f"{row['tokens_per_second']:.0f}", _ratio(row))
+        mixture.add_row(title, f"{row['tokens_per_second']:.0f}", show(row, "ratio", 3))
     for name, row in result["both_against"].items():
-        mixture.add_row(f"router and length over {name.replace('_', ' ')}", "", _ratio(row))
+        mixture.add_row(f"router and length over {name.replace('_', ' ')}", "", show(row, "ratio", 3))
     domains = Table("domain", "best draft", "prompts", "router / best draft (95 %)", "by the cost model")
     for domain, row in result["by_domain"].items():
         domains.add_row(
-            domain, row["best_draft"], str(row["prompts"]), _ratio(row["router"]), f"{row['cost_model']:.3f}"
+            domain, row["best_draft"], str(row["prompts"]), show(row["router"], "ratio", 3), f"{row['cost_model']:.3f}"
         )
     selection = Table("chooser", "accuracy", "where domains differ", "regret", "× autoregressive (95 %)")
     for name, row in result["selection"].items():
@@ -28,7 +30,7 @@ def tables(result: dict[str, Any]) -> list[Table]:
             f"{row['accuracy']:.1%}",
             "" if differ is None else f"{differ:.1%}",
             f"{row['regret']:.4f}",
-            _ratio(row | {"ratio": row["speedup"]}),
+            show(row, "speedup", 3),
         )
     rest = Table("figure", "value")
     loss = result["autoregressive_loss"]
@@ -40,10 +42,6 @@ def tables(result: dict[str, Any]) -> list[Table]:
     ):
         rest.add_row(name, value)
     return [mixture, domains, selection, rest]
-
-
-def _ratio(row: dict[str, float]) -> str:
-    return f"{row['ratio']:.3f} ({row['low']:.3f}-{row['high']:.3f})"
 
 
 def _percent(value: float | None) -> str:

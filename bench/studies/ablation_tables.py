@@ -1,0 +1,121 @@
+"""The tables of ``specpilot bench ablation``: speed-ups over autoregressive decoding by eq. 2.3, at several costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rich.table import Table
+
+from ...controllers.length.cost_model import CostModel
+from ..interval import interval, show
+from .replay import DomainCounts, Setting, columns, groups_of, rates_of
+
+THRESHOLD, RATE_OPTIMAL = ", best threshold", ", rate-optimal"
+INFORMED = "informed bound"
+CONFIDENCES = ("confidence", "cumulative confidence")
+MEASURED = ("best_fixed", "best_confidence")  # what ours is compared with
+
+Counted = Mapping[Setting, DomainCounts]
+
+
+def speedup(generated: Any, drafted: Any, forwards: Any, *, cost: CostModel) -> Any:
+    """Throughput by eq. 2.3 relative to autoregressive decoding."""
+    return cost.throughput(generated, drafted, forwards) * cost.round(0)
+
+
+def counters(counts: DomainCounts, domains: Sequence[str]) -> tuple[Any, Any, Any]:
+    """(prompts,) each: generated, drafted and target forwards, without the token of the prefill."""
+    generated, drafted, _, forwards = columns(counts, domains)
+    return generated - 1, drafted, forwards - 1
+
+
+@dataclass(frozen=True)
+class View:
+    """The counters of all settings on some domains, at one cost model.
+
+    Attributes:
+        which: index of the cost model: the parameter of rate-optimal stopping.
+    """
+
+    counted: Counted
+    domains: Sequence[str]
+    cost: CostModel
+    which: int
+
+    def value(self, setting: Setting) -> float:
+        """Speed-up of a setting."""
+        return float(speedup(*(x.sum() for x in counters(self.counted[setting], self.domains)), cost=self.cost))
+
+    def best(self, *rules: str) -> Setting:
+        """The best setting of the rules; of rate-optimal stopping, the one that goes by these costs."""
+        settings = [s for s in self.counted if s[0] in rules and (not _optimal(s[0]) or s[1] == self.which)]
+        return max(settings, key=self.value)
+
+    def row(self, rule: str) -> dict[str, Any]:
+        """A rule's speed-up with its interval, its rates, and its best parameter."""
+        setting = self.best(rule)
+        generated, drafted, accepted, forwards = columns(self.counted[setting], self.domains)
+        values = counters(self.counted[setting], self.domains)
+        row = interval(partial(speedup, cost=self.cost), *values).as_dict("speedup")
+        row |= rates_of(generated - 1, drafted, accepted, forwards - 1)
+        return row if _optimal(rule) else row | {"parameter": setting[1]}
+
+    def compare(self, setting: Setting, baseline: Setting) -> dict[str, float]:
+        """Ratio of two settings' throughputs with its interval."""
+
+        def ratio(*sums: Any) -> Any:
+            return speedup(*sums[:3], cost=self.cost) / speedup(*sums[3:], cost=self.cost)
+
+        pair = (counters(self.counted[one], self.domains) for one in (setting, baseline))
+        return interval(ratio, *(x for values in pair for x in values)).as_dict("ratio")
+
+
+def _optimal(rule: str) -> bool:
+    return rule.endswith(RATE_OPTIMAL)
+
+
+def summarise(counted: Counted, costs: Mapping[str, CostModel], in_domain: Sequence[str], ours: str) -> dict[str, Any]:
+    """The tables: ``ratios`` with the main figures, ``table`` with every rule and its interval."""
+    groups = groups_of(list(next(iter(counted.values()))), in_domain)
+    names = list(dict.fromkeys(name for name, _ in counted))
+    result: dict[str, Any] = {"groups": groups, "ours": ours + RATE_OPTIMAL, "ratios": {}, "table": {}}
+    for which, (label, cost) in enumerate(costs.items()):
+        views = {group: View(counted, domains, cost, which) for group, domains in groups.items()}
+        result["table"][label] = {group: {name: view.row(name) for name in names} for group, view in views.items()}
+        result["ratios"][label] = {group: _main(view, views["in_domain"], ours) for group, view in views.items()}
+    return result
+
+
+def _main(view: View, in_domain: View, ours: str) -> dict[str, Any]:
+    settings = {
+        "best_fixed": view.best("fixed"),
+        "best_confidence": view.best(*CONFIDENCES),
+        "informed_bound": view.best(INFORMED),
+        "ours": view.best(ours + RATE_OPTIMAL),
+        # As it can be had in practice: its threshold tuned where there is data, on the domains of training.
+        "confidence_tuned_in_domain": in_domain.best(*CONFIDENCES),
+    }
+    found: dict[str, Any] = {name: view.value(setting) for name, setting in settings.items()}
+    gap = found["informed_bound"] - found["best_fixed"]
+    found["share_of_the_way"] = (found["ours"] - found["best_fixed"]) / gap if gap > 0 else 0.0
+    for against in MEASURED:
+        found[f"ours_over_{against}"] = view.compare(settings["ours"], settings[against])
+    found["ours_over_its_best_threshold"] = found["ours"] / view.value(view.best(ours + THRESHOLD))
+    return found
+
+
+def as_tables(result: Mapping[str, Any]) -> list[Table]:
+    """One table for each cost; the domains one by one are in the JSON."""
+    tables = []
+    for label, rows in result["table"].items():
+        groups = [group for group in ("in_domain", "left_out") if group in rows]
+        table = Table("rule", *groups, title=f"speed-up over autoregressive by eq. 2.3, t_draft / t_verify: {label}")
+        for name in rows[groups[0]]:
+            table.add_row(name, *(show(rows[group][name], "speedup", 3) for group in groups))
+        shares = [result["ratios"][label][group]["share_of_the_way"] for group in groups]
+        table.add_row("share of the gap between fixed and informed", *(f"{share:.0%}" for share in shares))
+        tables.append(table)
+    return tables

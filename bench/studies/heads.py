@@ -1,0 +1,146 @@
+"""Acceptance heads trained for a study: their data, their grid of depths and loss weights, and their rules."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ...controllers.acceptance.acceptance_head import AcceptanceHead
+from ...controllers.errors import InputError
+from ...controllers.length import AcceptanceLength, HeadPredictor, Prediction
+from ...data_gen.acceptance import make_acceptance_data
+from ...data_gen.dataset import replacing
+from ...data_gen.prompts import PromptRow, load_prompts
+from ...data_gen.settings import AcceptanceDataOptions
+from ...simulate.replay import PrecomputedPredictor
+from ...simulate.trace import Trace
+from ...train.acceptance import train_acceptance
+from ...train.export import best_head
+from ...train.run_folder import read_run
+from ...train.settings import AcceptanceTrainingOptions
+from ..store import content_key
+from ..sweep_settings import SweepOptions
+from .replay import MakeController, Rule
+
+
+@dataclass(frozen=True)
+class Head:
+    """A trained head of the grid.
+
+    Attributes:
+        digest: SHA-256 of its weights.
+        metrics: of validation.
+    """
+
+    depth: int
+    w_rej: float
+    head: AcceptanceHead
+    digest: str
+    metrics: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        return f"head D={self.depth} w={self.w_rej:g}"
+
+    def rule(self, thresholds: Sequence[float]) -> Rule:
+        """Stopping by its rejection probability at each of ``thresholds``."""
+
+        def make(traces: Sequence[Trace]) -> MakeController:
+            predictors = precompute(self.head, traces)
+            return lambda index, threshold: AcceptanceLength(predictors[index], threshold)
+
+        return Rule(self.name, tuple(thresholds), {"rule": "head", "weights": self.digest}, make)
+
+
+def precompute(head: AcceptanceHead, traces: Sequence[Trace]) -> list[PrecomputedPredictor]:
+    """For each trace a predictor whose predictions, ``head``'s own probabilities, are computed at once."""
+    predictor = HeadPredictor(head)
+    return [
+        PrecomputedPredictor(predictor, [Prediction(a) for a in head.probability(t.states).tolist()]) for t in traces
+    ]
+
+
+def training_prompts(settings: SweepOptions) -> list[PromptRow]:
+    """The training split's first prompts of the in-domain domains.
+
+    Raises:
+        InputError: a domain has none.
+    """
+    rows = [row for row in load_prompts(settings.prompts, split="train") if row.domain in settings.in_domain]
+    missing = set(settings.in_domain) - {row.domain for row in rows}
+    if missing:
+        raise InputError(f"in_domain: {sorted(missing)[0]!r} is no domain of {settings.prompts}'s training split")
+    return rows[: settings.train_prompts]
+
+
+def training_data(settings: SweepOptions, folder: Path, console: Console) -> str:
+    """A dataset of :func:`training_prompts`, made or completed."""
+    text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in training_prompts(settings))
+    source = folder / f"prompts-{hashlib.sha256(text.encode()).hexdigest()[:20]}.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not source.exists():
+        with replacing(source) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    asked = AcceptanceDataOptions(
+        target=settings.target,
+        draft=settings.draft,
+        prompts=str(source),
+        max_new_tokens=settings.max_new_tokens,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        seed=settings.seed,
+        device=settings.device,
+    )
+    key = content_key({"version": version("specpilot"), **vars(asked)})
+    return str(make_acceptance_data(asked, folder / f"data-{key}", console))
+
+
+def train_heads(
+    settings: SweepOptions, data: str, manifest: dict[str, Any], folder: Path, console: Console
+) -> list[Head]:
+    """A head for each depth and weight, trained or taken from the folder; all read the same hidden states."""
+    base = AcceptanceTrainingOptions(
+        data=data,
+        draft=settings.draft,
+        mixing=settings.mixing,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        lr=settings.lr,
+        validation_fraction=settings.validation_fraction,
+        seed=settings.seed,
+        cache_features=True,
+        device=settings.device,
+    )
+    common = {
+        "version": version("specpilot"), "data": manifest["dataset_fingerprint"],
+        **{name: value for name, value in vars(base).items() if name not in ("data", "depth", "w_rej")},
+    }  # fmt: skip
+    (folder / "heads").mkdir(parents=True, exist_ok=True)
+    features = folder / "heads" / f"features-{content_key(common)}.npy"
+    heads = []
+    for w_rej in settings.weights:
+        for depth in settings.depths:
+            config = replace(base, depth=depth, w_rej=w_rej)
+            output = folder / "heads" / content_key({**common, "depth": depth, "w_rej": w_rej})
+            console.print(f"head D={depth} w_rej={w_rej:g}")
+            train_acceptance(config, output=output, resume=True, features=features)
+            head, metrics = best_head(read_run(output, AcceptanceTrainingOptions))
+            heads.append(Head(depth, w_rej, head, weights_digest(head), metrics))
+    features.unlink(missing_ok=True)  # large, and quickly made again
+    return heads
+
+
+def weights_digest(head: AcceptanceHead) -> str:
+    """SHA-256 of a head's weights."""
+    digest = hashlib.sha256()
+    for name, tensor in head.state_dict().items():
+        digest.update(f"{name} {list(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,83 @@
+"""What ``specpilot bench questions`` reports: Spec-Bench's own speed-ups (Xia et al. 2024), quality and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from transformers import PreTrainedTokenizerBase
+
+from ..energy import NOT_AVAILABLE
+from ..interval import show
+from ..scoring.perplexity import perplexity
+
+if TYPE_CHECKING:
+    from .questions import Answer
+
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+
+
+def spec_bench_report(
+    lines: list[dict[str, Any]], baseline: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase
+) -> dict[str, dict[str, float]]:
+    """Spec-Bench's own report, by category and ``overall``: each a mean over questions of tokens per second.
+
+    Its script counts the baseline's tokens by encoding the answers' text again, less one a turn for the token that
+    Llama's tokenizer begins with; ``spec_bench`` does so too, ``speedup`` counts what was generated on both sides.
+    """
+    categories = list(dict.fromkeys(line["category"] for line in lines))
+    groups = {category: [category] for category in categories}
+    if any(category in MT_BENCH for category in categories):
+        groups["mt_bench"] = list(MT_BENCH)
+    groups["overall"] = categories
+    found = {}
+    for name, members in groups.items():
+        ours = [line["choices"][0] for line in lines if line["category"] in members]
+        theirs = [line["choices"][0] for line in baseline if line["category"] in members]
+        again = [sum(len(tokenizer(text)["input_ids"]) - 1 for text in one["turns"]) for one in theirs]
+        speed, plain = (fmean(sum(c["new_tokens"]) / sum(c["wall_time"]) for c in part) for part in (ours, theirs))
+        counted = fmean(n / sum(c["wall_time"]) for n, c in zip(again, theirs, strict=True))
+        found[name] = {
+            "questions": len(ours),
+            "tokens_per_second": speed,
+            "speedup": speed / plain,
+            "spec_bench": speed / counted if counted > 0 else float("nan"),
+            "mean_accepted_tokens": fmean(length for c in ours for length in c["accept_lengths"]),
+        }
+    return found
+
+
+def summary(answers: Sequence[Answer], scores: Sequence[float | None]) -> dict[str, Any]:
+    """Quality and cost of a configuration over all questions."""
+    scored = [score for score in scores if score is not None]
+    joules = [answer.joules for answer in answers if answer.joules is not None]
+    likelihoods = [turn for answer in answers for turn in answer.likelihoods]
+    tokens = sum(turn.tokens for turn in likelihoods)
+    return {
+        "perplexity": perplexity(likelihoods),
+        "score": fmean(scored) if scored else None,
+        "scored": len(scored),
+        "tokens_per_target_forward": tokens / sum(answer.forwards for answer in answers),
+        "joules_per_token": sum(joules) / tokens if len(joules) == len(answers) else NOT_AVAILABLE,
+    }
+
+
+def as_tables(result: dict[str, Any]) -> list[Table]:
+    """Speed by category, and quality by configuration."""
+    speed = Table("category", "questions", "tokens/s", "speed-up", "by Spec-Bench's count", "tokens a round")
+    for category, row in result["speed"].items():
+        cells = (f"{row[name]:.2f}" for name in ("speedup", "spec_bench", "mean_accepted_tokens"))
+        speed.add_row(category, str(row["questions"]), f"{row['tokens_per_second']:.0f}", *cells)
+    quality = Table("configuration", "perplexity", "score", "tokens per target forward", "J/token")
+    for name, row in result["quality"].items():
+        energy = row["joules_per_token"]
+        quality.add_row(
+            name,
+            show(row["perplexity"]),
+            "not scored" if row["score"] is None else f"{row['score']:.3f}",
+            f"{row['tokens_per_target_forward']:.2f}",
+            energy if isinstance(energy, str) else f"{energy:.3f}",
+        )
+    return [speed, quality]

@@ -1,0 +1,182 @@
+"""What the router's tables are made of: datasets of rewards, timed generations of every arm, policies trained on them.
+
+An arm generates the same for a prompt whoever chose it. So each arm decodes each prompt once, all arms in turn, and the
+figures of a policy are those of the generations it would have chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ....controllers.errors import InputError
+from ....controllers.router import RouterPolicy
+from ....data_gen.rewards import rewards
+from ....data_gen.router_dataset import RouterDataset, Times
+from ....infer.generation import Stats
+from ....train.router import fit_policy
+from ....train.router_data import table_of
+from ....train.settings import RouterTrainingOptions
+from ...interval import ratio_interval
+
+Choices = NDArray[np.int64]  # (N,) an arm for each prompt
+AUTOREGRESSIVE, LEARNED = "autoregressive", "learned"
+EPOCHS = 10
+PAPER: dict[str, Any] = {"reward": "rouge", "alpha": 0.5, "cost": "time"}
+LEAD = 0.02  # domains differ where the best arm's mean throughput is this share above the second's
+
+
+def train_policy(data: RouterDataset, **settings: Any) -> RouterPolicy:
+    """A policy trained on all arms of ``data``; ``settings`` are fields of :class:`RouterTrainingOptions`."""
+    training = RouterTrainingOptions(data="", device="cpu", **settings)
+    return fit_policy(table_of(data, training), training)
+
+
+def serving(length: str) -> dict[str, Any]:
+    """Our settings of training, to serve with drafts of this length; if it is not fixed, by each prompt's best."""
+    fixed = int(length) if length.isdigit() else None
+    return {"reward": "throughput", "length": fixed, "baseline": "query", "standardize": True, "epochs": EPOCHS}
+
+
+def expected_throughput(data: RouterDataset, length: str) -> NDArray[np.float64]:
+    """(N, A) throughput that the cost model expects with drafts of this length, relative to the target alone."""
+    return rewards(data, "throughput", length=int(length) if length.isdigit() else None)
+
+
+def subset(data: RouterDataset, arms: Sequence[str]) -> RouterDataset:
+    """The same prompts with these arms only, in this order."""
+    by_name = {arm.name: index for index, arm in enumerate(data.arms)}
+    where = [by_name[name] for name in arms]
+
+    def take(values: list[Any]) -> list[Any]:
+        return [values[i] for i in where]
+
+    rows = [
+        replace(row, outputs=take(row.outputs), rouge=take(row.rouge), overlap=take(row.overlap)) for row in data.rows
+    ]
+    times = Times(take(data.times.arms), data.times.verify)
+    return RouterDataset(data.manifest, tuple(data.arms[i] for i in where), rows, times)
+
+
+def within(data: RouterDataset, domains: Sequence[str]) -> RouterDataset:
+    """The prompts of these domains.
+
+    Raises:
+        InputError: there are none.
+    """
+    rows = [row for row in data.rows if row.domain in domains]
+    if not rows:
+        raise InputError(f"domains: {', '.join(domains)}: no prompt is of these; take more prompts or others")
+    return replace(data, rows=rows)
+
+
+def embeddings(data: RouterDataset) -> NDArray[np.float32]:
+    """(N, d)"""
+    return np.array([row.embedding for row in data.rows], dtype=np.float32)
+
+
+def domains_of(data: RouterDataset) -> NDArray[np.str_]:
+    """(N,)"""
+    return np.array([row.domain for row in data.rows])
+
+
+def accuracy(choices: Choices, expected: NDArray[np.float64], domains: NDArray[np.str_]) -> dict[str, Any]:
+    """Share of prompts for which the arm is the one of highest mean ``expected`` throughput (N, A) in their domain.
+
+    ``where_domains_differ`` counts only domains whose best arm leads the second by ``LEAD``: between equally good arms
+    there is nothing to select.
+    """
+    right = np.zeros(len(choices), dtype=bool)
+    differ = np.zeros(len(choices), dtype=bool)
+    best = {}
+    for domain in dict.fromkeys(domains.tolist()):
+        here = domains == domain
+        mean = expected[here].mean(0)
+        second, first = np.sort(mean)[-2:]
+        right[here] = choices[here] == mean.argmax()
+        differ[here] = first >= second * (1 + LEAD)
+        best[domain] = {"arm": int(mean.argmax()), "lead": float(first / second - 1)}
+    return {
+        "all_domains": float(right.mean()),
+        "where_domains_differ": float(right[differ].mean()) if differ.any() else None,
+        "prompts_there": int(differ.sum()),
+        "best_by_domain": best,
+    }
+
+
+def sampled(policy: NDArray[np.float64], seed: int = 0) -> Choices:
+    """An arm drawn from each row of (N, A)."""
+    points = np.random.default_rng(seed).random((len(policy), 1))
+    return np.asarray((policy.cumsum(1) < points).sum(1).clip(max=policy.shape[1] - 1), dtype=np.int64)
+
+
+def greedy(policy: NDArray[np.float64]) -> Choices:
+    return np.asarray(policy.argmax(1), dtype=np.int64)
+
+
+def rate_row(
+    runs: Sequence[Stats], baseline: Sequence[Stats], where: Any = slice(None), name: str = "ratio"
+) -> dict[str, float]:
+    """Tokens per second, prefill included, and under ``name`` the ratio to ``baseline`` with its 95 % interval."""
+    tokens, seconds, *others = (x[where] for part in (runs, baseline) for x in _totals(part))
+    rate = float(tokens.sum() / seconds.sum())
+    return {"tokens_per_second": rate, **ratio_interval(tokens, seconds, *others).as_dict(name)}
+
+
+def _totals(runs: Sequence[Stats]) -> tuple[Any, Any]:
+    """Tokens and seconds (N,)."""
+    tokens = np.array([run.n_generated for run in runs], dtype=float)
+    return tokens, np.array([run.seconds + run.prefill_seconds for run in runs])
+
+
+@dataclass(frozen=True)
+class ArmTimings:
+    """Timed generations, (N,) each: ``runs[arm, length]``, whose length is a label ("4", "learned")."""
+
+    runs: Mapping[tuple[str, str], Sequence[Stats]]
+
+    def of(self, arm: str, length: str) -> Sequence[Stats]:
+        return self.runs[arm, "" if arm == AUTOREGRESSIVE else length]
+
+    def row(self, arms: Sequence[str], choices: Choices, length: str, where: Any = slice(None)) -> dict[str, float]:
+        """The chosen arms' tokens per second, ms a token, and speed-up over autoregressive decoding."""
+        chosen = [self.of(arms[arm], length)[i] for i, arm in enumerate(choices.tolist())]
+        alone = self.of(AUTOREGRESSIVE, "")[: len(choices)]
+        row = rate_row(chosen, alone, where, "speedup")
+        return row | {"ms_per_token": 1e3 / row["tokens_per_second"]}
+
+
+@dataclass(frozen=True)
+class Study:
+    """Training and held-out prompts with every arm's rewards, and the timings of the held-out ones."""
+
+    train: RouterDataset
+    test: RouterDataset
+    timings: ArmTimings
+
+    def policy(self, arms: Sequence[str], domains: Sequence[str] | None = None, **settings: Any) -> NDArray[np.float64]:
+        """π(·|x) (N, A) on the held-out prompts, of a policy trained on these arms and domains."""
+        data = subset(self.train, arms)
+        return probabilities(train_policy(data if domains is None else within(data, domains), **settings), self.test)
+
+    @property
+    def domains(self) -> NDArray[np.str_]:
+        """(N,) of the held-out prompts."""
+        return domains_of(self.test)
+
+    def expected(self, arms: Sequence[str], length: str) -> NDArray[np.float64]:
+        """:func:`expected_throughput` of the held-out prompts."""
+        return expected_throughput(subset(self.test, arms), length)
+
+
+def probabilities(policy: RouterPolicy, data: RouterDataset) -> NDArray[np.float64]:
+    """π(·|x) (N, A) of a dataset's prompts."""
+    with torch.inference_mode():
+        logits = policy(torch.from_numpy(embeddings(data)))
+        found: NDArray[np.float64] = logits.double().softmax(-1).numpy()
+    return found
