@@ -30,9 +30,9 @@ check: $(READY)
 	@$(PIP) --no-deps --no-index --no-build-isolation --target build/check .
 	@MYPYPATH=build/check $(VENV)/bin/mypy -p specpilot
 
-# The documentation, in build/site: open build/site/index.html, or `mkdocs serve` for the search.
+# The documentation, in build/site; `mkdocs serve` has its search as well. With --quiet, --strict would miss warnings.
 docs: $(READY)
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 	@echo build/site/index.html
 
 # torch goes first and alone, so that the build it comes in is the one of the constraints. The marker is written last and

@@ -1,4 +1,4 @@
-"""Decode one prompt with every way to end a draft, and look at what each costs. Run: python examples/decode.py"""
+"""Decode one prompt with several rules for the length of a draft and print their counters: python examples/decode.py"""
 
 from specpilot import SpeculativeDecoder
 
@@ -10,5 +10,5 @@ for length in ("none", "4", "cumulative-confidence:0.3", "tiny-head"):
     stats = output.stats
     print(
         f"{length:28} {stats.n_target_forwards:3} target forwards, {stats.n_draft_forwards:3} draft forwards, "
-        f"{stats.block_efficiency:.2f} tokens a target forward: {output.text!r}"
+        f"{stats.block_efficiency:.2f} tokens per target forward: {output.text!r}"
     )

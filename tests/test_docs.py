@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -119,6 +120,12 @@ def test_code(page: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -
             assert capsys.readouterr().out.strip() or "--output" in words, words
 
 
+@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.py")), ids=of_page)
+def test_examples(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(file), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
 @pytest.mark.parametrize("page", PAGES[:2], ids=of_page)
 def test_links(page: Path) -> None:
     """Of the pages outside the site; those of the site are checked when it is built."""
@@ -165,7 +172,7 @@ def test_errors_have_a_place(hooks: ModuleType) -> None:
 
 def test_site(tmp_path: Path, hooks: ModuleType) -> None:
     """It builds without a warning, loads nothing from elsewhere, and has every command."""
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     result = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
