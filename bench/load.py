@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ..controllers.errors import InputError
 from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.prompting import encode_prompt
-from .workload import WorkloadOptions
+from ..options import WorkloadOptions
 
 
 def load(
@@ -15,12 +14,13 @@ def load(
     """The pair in a decoder, this one if it is loaded already, and the prompts' token ids.
 
     Raises:
-        InputError: the prompts end before any is left.
+        InputError: a model is missing or does not fit, or no prompts are left.
     """
-    decoder = decoder or SpeculativeDecoder.from_pretrained(
-        work.target, work.draft, dtype=work.dtype, compile=work.compile, device=work.device
+    rows = load_prompts(
+        work.prompts, column=work.column, split=work.split, limit=work.limit, skip=work.skip, domains=work.domains
     )
-    rows = load_prompts(work.prompts, column=work.column, split=work.split, limit=work.skip + work.limit)
-    if len(rows) <= work.skip:
-        raise InputError(f"{work.prompts}: {len(rows)} prompts, but the first {work.skip} are left out; give more")
-    return decoder, [encode_prompt(decoder.tokenizer, row.prompt, chat=work.chat) for row in rows[work.skip :]]
+    decoder = decoder or SpeculativeDecoder.from_pretrained(
+        work.target, work.draft, dtype=work.dtype, compile=work.compile, device=work.device,
+        trust_remote_code=work.trust_remote_code,
+    )  # fmt: skip
+    return decoder, [encode_prompt(decoder.tokenizer, row.prompt, chat=work.chat, system=work.system) for row in rows]

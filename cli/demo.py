@@ -30,15 +30,14 @@ from .controllers.errors import InputError
 from .controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, HeadPredictor, LengthController
 from .data_gen.acceptance import make_acceptance_data
 from .data_gen.prompts import PromptRow, load_prompts
-from .data_gen.settings import AcceptanceDataOptions
 from .infer.decoder import SpeculativeDecoder
 from .infer.generation import Generation, Stats
 from .infer.machine import machine, versions
 from .infer.prompting import Prompt, encode_prompt
+from .options import AcceptanceDataOptions, AcceptanceTrainingOptions
 from .trace_view import legend, render
 from .train.acceptance import train_acceptance
 from .train.export import export
-from .train.settings import AcceptanceTrainingOptions
 
 TARGET, DRAFT = "tiny", "tiny-draft"
 FIXED = (1, 2, 3, 4, 6, 8)
@@ -71,7 +70,9 @@ def run_demo(
         console.print(f"[dim]{name}: {seconds[name]:.0f} s")
 
     with stage("data", f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} guesses along"):
-        settings = AcceptanceDataOptions(TARGET, DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed)
+        settings = AcceptanceDataOptions(
+            target=TARGET, draft=DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed
+        )
         make_acceptance_data(settings, output / "data", console)
     with stage("training", "2  Training: which drafted tokens will the target accept?"):
         defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))

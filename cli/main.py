@@ -1,8 +1,8 @@
 """The command line: `specpilot <verb> …`.
 
-A command is a plain function in `commands/`: its signature and docstring are its flags, its YAML keys and its --help.
-To add one, enter it in `COMMANDS`. Only the chosen command gets a parser, and commands import what is heavy in their
-bodies: that keeps --help under a second.
+A command is a function in `commands/` whose parameters are dataclasses of `options.py`: their fields are its flags, its
+YAML keys and its --help. To add one, enter it in `COMMANDS`. Only the chosen command gets a parser, and commands import
+what is heavy in their bodies: that keeps --help under a second.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, Union
 
-from .commands import ablation, bench, calibrate, data, demo, env, export, generate, sweep, train
+from .commands import bench_micro, bench_studies, bench_workloads, calibrate, data, demo, env, export, generate, train
 from .controllers.errors import InputError
-from .parser import CommandParser, one_line
+from .parser import CommandParser
 
 Command: TypeAlias = Callable[..., None]
 Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
@@ -33,22 +32,22 @@ COMMANDS: Commands = {
     "calibrate": calibrate.calibrate,
     "generate": generate.generate,
     "bench": {
-        "decode": bench.decode,
-        "batch": bench.batch,
-        "profile": bench.profile,
-        "memory": bench.memory,
-        "rollouts": bench.rollouts,
-        "forward": bench.forward,
-        "cost": bench.cost,
-        "stopping": bench.stopping,
-        "ablation": ablation.ablation,
-        "router": bench.router,
-        "sweep": sweep.sweep,
-        "mixing": sweep.mixing,
-        "otm": bench.otm,
-        "spectr": bench.spectr,
-        "papers": bench.papers,
-        "questions": bench.questions,
+        "decode": bench_workloads.decode,
+        "batch": bench_workloads.batch,
+        "questions": bench_workloads.questions,
+        "router": bench_workloads.router,
+        "papers": bench_workloads.papers,
+        "cost": bench_micro.cost,
+        "forward": bench_micro.forward,
+        "profile": bench_micro.profile,
+        "memory": bench_micro.memory,
+        "rollouts": bench_micro.rollouts,
+        "spectr": bench_micro.spectr,
+        "otm": bench_micro.otm,
+        "stopping": bench_studies.stopping,
+        "ablation": bench_studies.ablation,
+        "sweep": bench_studies.sweep,
+        "mixing": bench_studies.mixing,
     },
     "demo": demo.demo,
     "env": env.env,
@@ -97,12 +96,7 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
         path.append(word)
         here = here[word]
 
-    parser = CommandParser(here, prog=" ".join(path))
-    try:
-        arguments = parser.read(words)
-    except ArgumentError as error:
-        raise InputError(f"{one_line(str(error))} (see {' '.join(path)} --help)") from None
-    here(**arguments)
+    here(**CommandParser(here, prog=" ".join(path)).read(words))
 
 
 def overview(path: list[str], commands: Commands) -> str:

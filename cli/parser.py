@@ -1,7 +1,7 @@
-"""From a function's signature to its arguments: jsonargparse, with the habits of other command lines.
+"""From options to a command line: the fields of dataclasses as flags and configuration keys, by jsonargparse.
 
 `--max-new-tokens` beside the YAML key `max_new_tokens`; `--chat/--no-chat` for a bool; a flag wins over `--config`
-wherever the two stand; the parameters before the `*` of a signature may be given as bare words.
+wherever the two stand; fields that are not keyword-only may be given as bare words.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+from argparse import ArgumentError
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from typing import Any, get_type_hints
 
-from jsonargparse import ArgumentParser, Namespace
+from docstring_parser import parse as parse_docstring
+from jsonargparse import ArgumentParser
 
 from .controllers.errors import InputError
 
@@ -31,7 +33,7 @@ class _Bool:
 
 
 class Switch(argparse.Action):
-    """`--name` and `--no-name` for a bool parameter."""
+    """`--name` and `--no-name` for a bool."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
         names = [*option_strings, *("--no-" + name.removeprefix("--") for name in option_strings)]
@@ -43,63 +45,72 @@ class Switch(argparse.Action):
         namespace[self.dest] = option_string in self.option_strings[: len(self.option_strings) // 2]
 
 
-class CommandParser(ArgumentParser):
-    """The parser of one command."""
+class CommandParser:
+    """The parser of one command: a function whose parameters are dataclasses.
+
+    Every field of theirs is an option. Its description stands in the docstring of the class that introduces it, under
+    "Attributes"; the first line of that docstring is the title of its group in --help.
+    """
 
     def __init__(self, command: Callable[..., None], prog: str) -> None:
-        summary = inspect.cleandoc(command.__doc__ or "").partition("\nArgs:")[0].strip()
-        super().__init__(
-            prog=prog, description=summary, exit_on_error=False, allow_abbrev=False, print_config="--print-config"
-        )
-        self.add_argument(
+        self.kinds: dict[str, type] = {name: kind for name, kind in get_type_hints(command).items() if name != "return"}
+        self.parser = ArgumentParser(
+            prog=prog, description=inspect.getdoc(command), exit_on_error=False, allow_abbrev=False,
+            print_config="--print-config",
+        )  # fmt: skip
+        self.parser.add_argument(
             "--config", action="config", help="YAML file with any of the options below; flags win over it."
         )
-        # Resolves postponed annotations: jsonargparse would run the module's `if TYPE_CHECKING:` imports for that.
-        command.__annotations__.update(get_type_hints(command, include_extras=True))
-        parameters = inspect.signature(command).parameters
-        # A parameter named `settings` is a dataclass whose fields are the command's own flags and keys.
-        self.settings: type | None = None
-        skip: set[str | int] = {name for name in parameters if name == "settings"}
-        if skip:
-            self.settings = command.__annotations__["settings"]
-            self.add_class_arguments(self.settings, as_group=False)
-        self.add_function_arguments(command, as_group=False, sub_configs=True, skip=skip)
-        self.bare = [
-            p.name
-            for p in parameters.values()
-            if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and p.name not in skip
-        ]
+        self.with_value = {"--config"}
+        self.bare: list[str] = []
+        groups: dict[str, Any] = {}
+        for kind in self.kinds.values():
+            hints = get_type_hints(kind)  # without the limits of values, which the class itself checks
+            documented = [(*described(kind, entry.name), entry) for entry in fields(kind)]
+            for _, title, text, entry in sorted(documented, key=lambda one: one[0]):  # a command's own options first
+                if title not in groups:
+                    groups[title] = self.parser.add_argument_group(title)
+                self._add(groups[title], entry, hints[entry.name], text)
 
-    # jsonargparse compiles a copy of this method's source into its argument groups: it may use `super()` and this
-    # module's names, but no other method of this class.
-    def add_argument(self, *names: str, **settings: Any) -> Any:
-        if settings.get("type") is bool:
-            del settings["type"]
-            settings["action"] = Switch
-        return super().add_argument(*(n.replace("_", "-") if n.startswith("-") else n for n in names), **settings)
+    def _add(self, group: Any, entry: Field[Any], hint: Any, text: str) -> None:
+        flag = f"--{entry.name.replace('_', '-')}"
+        settings: dict[str, Any] = {"help": text.replace("%", "%%")}
+        if entry.default is not MISSING:
+            settings["default"] = entry.default
+        elif entry.default_factory is not MISSING:
+            settings["default"] = entry.default_factory()
+        else:
+            settings["required"] = True
+        if hint is bool:
+            group.add_argument(flag, action=Switch, **settings)
+        else:
+            group.add_argument(flag, type=hint, **settings)
+            self.with_value.add(flag)
+        if not entry.kw_only:
+            self.bare.append(flag)
 
     def read(self, words: list[str]) -> dict[str, Any]:
-        """The command's keyword arguments as given by `words`.
+        """The command's arguments as given by `words`: an object for each of its parameters.
 
         Raises:
-            argparse.ArgumentError: a flag, key or value that the signature has no place for.
+            InputError: a flag, key or value that the options have no place for.
         """
-        values = self.parse_args(self.arrange(words))
-        for group in self.groups or ():
-            if not isinstance(values.get(group), Namespace):
-                raise InputError(f"{group}: expected a mapping of keys, got {values.get(group)!r}")
-        arguments: dict[str, Any] = vars(self.instantiate(values))
-        del arguments["config"]
-        if self.settings is not None:
-            arguments["settings"] = self.settings(**{f.name: arguments.pop(f.name) for f in fields(self.settings)})
-        return arguments
+        try:
+            values = self.parser.parse_args(self.arrange(words))
+            del values["config"]
+            self.parser.validate(values, skip_unset=False)  # null, where a key cannot be null
+        except (ArgumentError, TypeError) as error:
+            raise InputError(f"{one_line(str(error))} (see {self.parser.prog} --help)") from None
+        found = vars(self.parser.instantiate(values))
+        return {
+            name: kind(**{entry.name: found[entry.name] for entry in fields(kind)}) for name, kind in self.kinds.items()
+        }
 
     def arrange(self, words: list[str]) -> list[str]:
         """`words` with the configuration files first, where every flag overrides them, and bare words as flags."""
         configs: list[str] = []
         rest: list[str] = []
-        bare = [f"--{name.replace('_', '-')}" for name in self.bare]
-        waiting = list(words)
+        bare, waiting = list(self.bare), list(words)
         while waiting:
             word = waiting.pop(0)
             if word == "--":
@@ -108,12 +119,21 @@ class CommandParser(ArgumentParser):
             if word == "-" or not word.startswith("-"):
                 rest.append(f"{bare.pop(0)}={word}" if bare else word)
                 continue
-            option = self._option_string_actions.get(word)
-            takes_value = option is not None and option.nargs != 0 and word != "--print-config"
-            if takes_value and waiting and not waiting[0].startswith("--"):
+            if word in self.with_value and waiting and not waiting[0].startswith("--"):
                 word = f"{word}={waiting.pop(0)}"  # in one piece, so that a value may start with a dash
             (configs if word.startswith("--config=") else rest).append(word)
         return configs + rest
+
+
+def described(kind: type, name: str) -> tuple[int, str, str]:
+    """Where in ``kind``'s order of classes the first that documents a field is, its title, and the field's text."""
+    for place, one in enumerate(kind.__mro__):
+        document = parse_docstring(inspect.cleandoc(one.__doc__ or ""))
+        for entry in document.params:
+            if entry.arg_name == name:
+                title = (document.short_description or one.__name__).partition(". ")[0].rstrip(".")
+                return place, title, " ".join((entry.description or "").split())
+    raise LookupError(f"{kind.__name__}.{name}: no description")
 
 
 def one_line(message: str) -> str:
@@ -130,12 +150,11 @@ def one_line(message: str) -> str:
 def _expectation(found: re.Match[str]) -> str:
     types = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", found[1]).replace("NoneType", "null")
     types = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"\1", types)
-    return f"expected {types.replace(', ', ' or ')}, got {found[2]!r}"
+    return f"expected {types.replace(', ', ' or ')}, got {'null' if found[2] == 'None' else repr(found[2])}"
 
 
 _REWORDED = [
     (r"^Option '(.*)' is not accepted$", r"unknown key '\1' in the configuration"),
-    (r"^Group '(.*)' does not accept option '(.*)'$", r"unknown key '\1.\2' in the configuration"),
     (r"^Unexpected config: ?(.*)$", r"config: expected a mapping of keys to values, got '\1'"),
     (r"^unrecognized arguments: ", "unknown option or extra word: "),
     (r"^argument (\S+): ignored explicit argument (.*)$", r"\1: takes no value, got \2"),

@@ -16,11 +16,11 @@ from ..controllers.sampling import SamplingParams
 from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import check_same_tokenizer, load_causal_lm, load_tokenizer
 from ..infer.models import CausalLM
+from ..options import AcceptanceDataOptions
 from .builder import DatasetBuilder, Item, write_shards
 from .dataset import SCHEMA_VERSION, DatasetWriter, Row
 from .labels import label
 from .rollout import roll_out
-from .settings import AcceptanceDataOptions
 
 
 class AcceptanceDatasetBuilder(DatasetBuilder[Row]):

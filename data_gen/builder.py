@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from ..controllers.errors import InputError
 from ..infer.models import CausalLM
 from ..infer.prompting import encode_prompt
+from ..options import AcceptanceDataOptions, RouterDataOptions
 from .dataset import ShardWriter
 from .prompts import fingerprint, load_prompts
-from .settings import AcceptanceDataOptions, RouterDataOptions
 
 R = TypeVar("R")
 
@@ -69,13 +69,14 @@ class DatasetBuilder(ABC, Generic[R]):
             column=settings.column,
             split=settings.split,
             limit=settings.limit,
+            skip=settings.skip,
             domains=settings.domains,
         )
         self.prompts_fingerprint = fingerprint(prompts)
         context = min((m.context for m in models if m.context is not None), default=None)
         self.items, self.left_out = [], 0
         for prompt in prompts:
-            ids = encode_prompt(tokenizer, prompt.prompt, chat=settings.chat)
+            ids = encode_prompt(tokenizer, prompt.prompt, chat=settings.chat, system=settings.system)
             if settings.max_prompt_tokens is not None and len(ids) > settings.max_prompt_tokens:
                 self.left_out += 1
                 continue
@@ -102,6 +103,7 @@ class DatasetBuilder(ABC, Generic[R]):
             },
             "settings": {
                 "chat": s.chat,
+                **({} if s.system is None else {"system": s.system}),
                 "max_prompt_tokens": s.max_prompt_tokens,
                 "max_new_tokens": s.max_new_tokens,
                 "batch_size": s.batch_size,

@@ -23,9 +23,9 @@ from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation
 from ..infer.random_source import sample_seed
+from ..options import OnPolicyDataOptions
 from .builder import DatasetBuilder, Item, write_shards
 from .dataset import SCHEMA_VERSION, ShardWriter, read_shards
-from .settings import OnPolicyDataOptions
 
 
 @dataclass(frozen=True)

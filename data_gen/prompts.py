@@ -28,6 +28,7 @@ def load_prompts(
     column: str = "prompt",
     split: str = "train",
     limit: int | None = None,
+    skip: int = 0,
     domains: Sequence[str] | None = None,
 ) -> list[PromptRow]:
     """Prompts of ``source``, in its order, repeated prompts once.
@@ -38,6 +39,7 @@ def load_prompts(
         column: the column that holds the prompt. Columns ``id`` and ``domain`` are used where there are any.
         split: of the built-in prompts (train, validation, test) or of a hub dataset; local files have none.
         limit: take the first so many.
+        skip: leave out so many before them.
         domains: take only the prompts of these.
 
     Raises:
@@ -69,7 +71,11 @@ def load_prompts(
             if domain not in known:
                 raise InputError(f"domains: no prompt of {domain!r} in {source}; it has {', '.join(sorted(known))}")
         unique = [p for p in unique if p.domain in domains]
-    return unique[:limit]
+    if skip >= len(unique):
+        raise InputError(
+            f"skip={skip}: {source} has {len(unique)} prompts, so none is left; skip fewer, or give more prompts"
+        )
+    return unique[skip:][:limit]
 
 
 def fingerprint(prompts: list[PromptRow]) -> str:

@@ -22,12 +22,12 @@ from ..infer.machine import machine
 from ..infer.models import LanguageModel, language_model
 from ..infer.prefill import read_prompts
 from ..infer.step_times import step_times
+from ..options import RouterDataOptions
 from .builder import DatasetBuilder, Item, write_shards
 from .dataset import SCHEMA_VERSION
 from .overlap import overlap
 from .rollout import Rollout, roll_out
 from .router_dataset import TIMES, RouterRow, RouterWriter, Times
-from .settings import RouterDataOptions
 from .vocabulary import can_read
 
 GREEDY = SamplingParams(0.0, None)

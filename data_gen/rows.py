@@ -74,7 +74,15 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterable[dict[str, Any]]:
 def _read_hub(source: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
+    from ..infer.loading import hub_problem
+
     name, _, config = source.partition(":")
+    problem = hub_problem(name, dataset=True)
+    cached = Path(datasets.config.HF_DATASETS_CACHE) / name.replace("/", "___")
+    if problem is not None and not cached.is_dir():
+        raise InputError(
+            f"{source}: no such file or folder, and no dataset on the hub ({problem}); give one of these, or 'builtin'"
+        )
     try:
         dataset = datasets.load_dataset(name, config or None, split=split)
     except (OSError, ValueError, RuntimeError) as error:  # not found, no network, wrong config or split

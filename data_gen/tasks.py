@@ -6,7 +6,7 @@ file, a folder or the hub.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,12 +110,16 @@ def load_questions(
     column: str = "prompt",
     split: str = "test",
     limit: int | None = None,
+    skip: int = 0,
+    domains: Sequence[str] | None = None,
     databases: Path | None = None,
 ) -> list[Question]:
     """The first ``limit`` questions of ``task``, or of any prompts (task ``prompts``).
 
     Args:
         task: a name in ``TASKS``, or ``prompts``: rows with a ``column``, and a ``response`` where there is one.
+        skip: leave out so many before them.
+        domains: of the task ``prompts``: take only those of these.
         source: as for prompts; ``builtin`` is the task's home on the hub.
         databases: Spider's folder ``database``.
 
@@ -123,7 +127,7 @@ def load_questions(
         InputError: no such task, or a row that is none of its.
     """
     if task == "prompts":
-        rows = load_prompts(source, column=column, split=split, limit=limit)
+        rows = load_prompts(source, column=column, split=split, limit=limit, skip=skip, domains=domains)
         given = (
             {}
             if source == "builtin"
@@ -136,8 +140,11 @@ def load_questions(
     if source == "builtin" and not kind.hub:
         raise InputError(f"prompts: the task {task!r} is a file of questions; name it")
     place, split = (kind.hub, kind.split) if source == "builtin" else (source, split)
+    found = read_rows(place, split=split)
+    if skip >= len(found):
+        raise InputError(f"skip={skip}: {place} has {len(found)} questions, so none is left; skip fewer")
     questions = []
-    for number, row in enumerate(read_rows(place, split=split)[:limit], 1):
+    for number, row in enumerate(found[skip:][:limit], skip + 1):
         try:
             question = kind.question(row, databases)
         except KeyError as error:

@@ -102,7 +102,7 @@ def parse_help(text: str) -> tuple[str, list[tuple[str, str, str, str]]]:
     for line in options.splitlines():
         if found := re.match(r"  (-\S.*?)(?:  +(\S.*))?$", line):
             entries.append([found[1], found[2] or ""])
-        elif entries and line.strip():
+        elif entries and line.startswith("   "):  # of the option above; titles of groups stand at the margin
             entries[-1][1] += " " + line.strip()
     rows = []
     for names, said in entries:

@@ -243,26 +243,31 @@ def _source(name: str | Path, revision: str | None) -> _Source:
 
 
 def _hub_source(name: str, revision: str | None) -> _Source:
-    """An id on the hub, which is asked once; if it cannot answer, the local cache must have the model.
-
-    transformers' own requests are repeated for 20 seconds and more, once for each file.
-    """
-    try:
-        HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
+    """An id on the hub; if the hub cannot answer, the local cache must have the model."""
+    problem = hub_problem(name, revision=revision)
+    if problem is None:
         return _Source(name)
-    except HFValidationError:
-        raise InputError(f"{name}: no such folder, and no valid hub id; {_names()}") from None
-    except RepositoryNotFoundError as error:
-        problem: Exception = error
-    except HfHubHTTPError:  # it exists but may not be read, or not at this revision: transformers' error tells which
-        return _Source(name)
-    except Exception as error:  # no connection: an error of the HTTP library, which differs between hub versions
-        problem = error
     if any(_cached(name, file, revision) for file in ("config.json", "tokenizer_config.json")):
         return _Source(name, local_files_only=True)
-    raise InputError(
-        f"{name}: no such folder, and not found on the hub ({_one_line(problem)}); {_names()}"
-    ) from problem
+    raise InputError(f"{name}: no such folder, and not found on the hub ({problem}); {_names()}")
+
+
+def hub_problem(name: str, *, dataset: bool = False, revision: str | None = None) -> str | None:
+    """Why the hub does not have a model or dataset of this name, in one line; None if it has.
+
+    One request, which may take ``HUB_SECONDS``: the libraries' own are repeated for 20 seconds and more, for each file.
+    """
+    try:
+        HfApi().repo_info(name, repo_type="dataset" if dataset else "model", revision=revision, timeout=HUB_SECONDS)
+    except HFValidationError:
+        return "no valid id"
+    except RepositoryNotFoundError as error:
+        return _one_line(error)
+    except HfHubHTTPError:  # it is there, but may not be read, or not at this revision: loading it says which
+        return None
+    except Exception as error:  # no connection: an error of the HTTP library, which differs between hub versions
+        return _one_line(error)
+    return None
 
 
 def _cached(name: str, file: str, revision: str | None) -> bool:

@@ -51,6 +51,8 @@ def load_pair(
     """
     if length is not None and not isinstance(length, str | Path | int | LengthController):
         raise InputError("length: several are for the arms of a router; give one, or name a router")
+    if threshold is not None and (length is None or isinstance(length, LengthController)):
+        raise InputError(f"threshold={threshold}: belongs to a trained controller; name one as length")
     if cost is not None and (draft is None or length is None or isinstance(length, LengthController)):
         raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
     if adapt and cost is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from specpilot.main import main
@@ -11,44 +12,43 @@ from .tiny.settings import TinyModelsOptions
 from .tiny_t5.settings import TinyT5Options
 
 
-def tiny(settings: TinyModelsOptions, *, output: Path) -> None:
-    """Train the tiny models that ship with specpilot: a target, its drafts and their tokenizer.
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions:
+    """Output.
 
-    Args:
-        output: Folder the models are written to; an interrupted run is continued there.
+    Attributes:
+        output: Folder that is written to; an interrupted run is continued there.
     """
+
+    output: Path
+
+
+def tiny(settings: TinyModelsOptions, folder: FolderOptions) -> None:
+    """Train the tiny models that ship with specpilot: a target, its drafts and their tokenizer."""
     from specpilot.infer.quiet import quiet
 
     from .tiny.recipe import train_tiny
 
     quiet()
-    train_tiny(settings, output)
+    train_tiny(settings, folder.output)
 
 
-def tiny_t5(settings: TinyT5Options, *, output: Path) -> None:
-    """Train the encoder-decoders that ship with specpilot: a T5 of two tasks, and a draft for each of them.
-
-    Args:
-        output: Folder the models and results.json are written to; an interrupted run is continued there.
-    """
+def tiny_t5(settings: TinyT5Options, folder: FolderOptions) -> None:
+    """Train the encoder-decoders that ship with specpilot: a T5 of two tasks, and a draft for each of them."""
     from specpilot.infer.quiet import quiet
 
     from .tiny_t5.recipe import train_tiny_t5
 
     quiet()
-    train_tiny_t5(settings, output)
+    train_tiny_t5(settings, folder.output)
 
 
-def prompts(*, output: Path) -> None:
-    """Write the built-in prompts, as data_gen/builtin holds them.
-
-    Args:
-        output: Folder the two files are written to.
-    """
+def prompts(folder: FolderOptions) -> None:
+    """Write the built-in prompts, as data_gen/builtin holds them."""
     from .prompts.write import write
 
-    output.mkdir(parents=True, exist_ok=True)
-    for line in write(output):
+    folder.output.mkdir(parents=True, exist_ok=True)
+    for line in write(folder.output):
         print(line)
 
 

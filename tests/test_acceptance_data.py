@@ -22,9 +22,9 @@ from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_accepta
 from specpilot.data_gen.dataset import DatasetWriter, Row, read_dataset, read_manifest
 from specpilot.data_gen.labels import label
 from specpilot.data_gen.rollout import WIDEST, Rollout, roll_out
-from specpilot.data_gen.settings import AcceptanceDataOptions
 from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw
+from specpilot.options import AcceptanceDataOptions
 
 from .tiny import ARCHITECTURES, make, save_pair
 
@@ -36,8 +36,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceDataOptions:
     prompts = folder / "prompts.txt"
     prompts.write_text("".join(f"prompt {i} {'word ' * (i % 5)}\n" for i in range(24)), encoding="utf-8")
     return AcceptanceDataOptions(
-        target, draft, str(prompts), chat=False, max_new_tokens=12, batch_size=5, shard_size=4, top_k=20, seed=3
-    )
+        target=target, draft=draft, prompts=str(prompts), chat=False, max_new_tokens=12, batch_size=5, shard_size=4,
+        top_k=20, seed=3,
+    )  # fmt: skip
 
 
 def files(folder: Path) -> dict[str, bytes]:

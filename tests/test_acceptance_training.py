@@ -27,6 +27,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import DatasetWriter, Row
 from specpilot.data_gen.lock import locked
 from specpilot.infer.models.hidden import forward_with_hidden
+from specpilot.options import AcceptanceTrainingOptions
 from specpilot.train import acceptance_module
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_data import (
@@ -42,7 +43,6 @@ from specpilot.train.callbacks import RunCheckpoints
 from specpilot.train.export import export
 from specpilot.train.features import FeatureCache
 from specpilot.train.run_folder import Run, read_run
-from specpilot.train.settings import AcceptanceTrainingOptions
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCABULARY, HIDDEN = 64, 32
@@ -177,7 +177,7 @@ def test_shipped_configs_name_every_setting(name: str) -> None:
     from importlib.resources import files
 
     values = yaml.safe_load(files("specpilot.train.configs").joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
-    assert list(values) == [field.name for field in fields(AcceptanceTrainingOptions)]
+    assert set(values) == {field.name for field in fields(AcceptanceTrainingOptions)}
     config = AcceptanceTrainingOptions(**values)
     if name == "acceptance":
         assert config == AcceptanceTrainingOptions(data=values["data"], mixing=0.15)
@@ -213,7 +213,7 @@ def test_bad_settings_are_named(wrong: dict[str, Any]) -> None:
 
 
 def test_settings_do_not_import_torch() -> None:
-    code = "import sys, specpilot.train.settings; sys.exit('torch' in sys.modules)"
+    code = "import sys, specpilot.options; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -454,7 +454,7 @@ def test_resume_after_kill_is_exact(settings: AcceptanceTrainingOptions, tmp_pat
     script = (
         "import sys, json, pathlib\n"
         "from specpilot.train.acceptance import train_acceptance\n"
-        "from specpilot.train.settings import AcceptanceTrainingOptions\n"
+        "from specpilot.options import AcceptanceTrainingOptions\n"
         "settings = AcceptanceTrainingOptions(**json.loads(sys.argv[1]))\n"
         "train_acceptance(settings, output=pathlib.Path(sys.argv[2]), resume=True)\n"
     )

@@ -64,7 +64,7 @@ GENERATE = [
     ("hello --target {}/target --draft {}/draft --length tiny-head", "another target and draft and tokenizer is given"),
     ("hello --length {}/tampered", "model.safetensors"),
     ("hello --length cumulative-confidence:7", "the threshold must be in [0, 1]"),
-    ("hello --temperature -1", "temperature=-1.0: must be a finite number ≥ 0"),
+    ("hello --temperature -1", "temperature=-1.0: must be at least 0"),
     ("hello --top-k 0", "top_k=0: must be at least 1"),
     ("hello --device cuda:9", "device='cuda:9': not available on this machine"),
     ("--prompt= --target {}/target", "prompt: it is empty"),
@@ -132,7 +132,7 @@ def test_no_space_left(
     ("words", "message"),
     [
         ("train acceptance --data {}/nothing --output {}/run", "it is no dataset"),
-        ("train acceptance --data {}/nothing --output {}/run --lr 0", "lr=0.0: must be a positive number"),
+        ("train acceptance --data {}/nothing --output {}/run --lr 0", "lr=0.0: must be above 0"),
         ("export {}/nothing {}/controller", "nothing"),
         ("bench rollouts --repeats 0", "repeats=0: must be at least 1"),
         ("demo --held-out 0", "held_out=0: must be at least 2"),

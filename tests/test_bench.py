@@ -17,9 +17,9 @@ from specpilot.bench.runner import decode_all, interleave, interleave_stored, ra
 from specpilot.bench.store import Store
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.data_gen.settings import AcceptanceDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation, Stats
+from specpilot.options import AcceptanceDataOptions, ForwardBenchOptions
 
 from .tiny import make, save_pair
 
@@ -65,7 +65,7 @@ def test_rollouts_are_timed_both_ways(tmp_path: Path) -> None:
     target, draft = save_pair(tmp_path)
     prompts = tmp_path / "p.txt"
     prompts.write_text("".join(f"prompt {i}\n" for i in range(14)))
-    settings = AcceptanceDataOptions(target, draft, str(prompts), chat=False, max_new_tokens=6)
+    settings = AcceptanceDataOptions(target=target, draft=draft, prompts=str(prompts), chat=False, max_new_tokens=6)
     result = bench_rollouts(settings, 2, QUIET)
     by_kind = result["tokens_per_second"]
     assert set(by_kind) == {"specpilot-data", "transformers-generate-batch-1"}
@@ -81,7 +81,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 
 def test_forwards_are_timed_on_both_paths(tmp_path: Path) -> None:
     target, draft = save_pair(tmp_path)
-    result = bench_forward(target, draft, 2, QUIET)
+    result = bench_forward(ForwardBenchOptions(target=target, draft=draft, repeats=2), QUIET)
     for paths in result["milliseconds"].values():
         assert set(paths) == {"transformers", "lean"}
         assert all(value > 0 for by_n in paths.values() for value in by_n.values())

@@ -12,13 +12,12 @@ import pytest
 from rich.console import Console
 from specpilot.bench.papers import selection
 from specpilot.bench.papers.selection import router_result
-from specpilot.bench.router_work import RouterBenchOptions
 from specpilot.bench.store import Store
-from specpilot.bench.workload import PapersOptions
 from specpilot.bench.workloads.router.study import ArmTimings, accuracy, rate_row, sampled, subset, within
 from specpilot.controllers.errors import InputError
 from specpilot.infer.generation import Stats
 from specpilot.main import main
+from specpilot.options import PapersOptions, RouterBenchOptions
 
 from .test_router_training import dataset, make_rows
 from .tiny import byte_tokenizer, make
@@ -74,7 +73,7 @@ def test_subsets_keep_order_and_prices() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"limit": 0}, "limit=0"), ({"drafts": ("tiny",)}, "two or more"), ({"pair": ("tiny-draft", "x")}, "pair="),
+        ({"limit": 0}, "limit=0"), ({"drafts": ("tiny",)}, "at least 2"), ({"pair": ("tiny-draft", "x")}, "pair="),
         ({"pair_domains": ("sql",)}, "pair_domains"),
     ],
 )  # fmt: skip

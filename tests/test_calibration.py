@@ -240,8 +240,12 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     other = replace(old.fingerprint, draft="0" * 64)
     stranger = save_controller(tmp_path / "stranger", head, replace(old, fingerprint=other))
     for controller, options, words in (
-        ("tiny-head", ["--method", "magic"], "method='magic': choose one of weights, temperature, platt, isotonic"),
-        ("tiny-head", ["--validation-fraction", "1.5"], r"validation_fraction=1.5: must be between 0 and 1"),
+        (
+            "tiny-head",
+            ["--method", "magic"],
+            "method: expected 'weights' or 'temperature' or 'platt' or 'isotonic', got 'magic'",
+        ),
+        ("tiny-head", ["--validation-fraction", "1.5"], r"validation_fraction=1.5: must be below 1"),
         ("tiny-head", ["--draft", "tiny-draft-math"], "draft='tiny-draft-math': is not the one the data was made with"),
         (str(hot), [], "the head trained under"),
         (str(stranger), [], "another draft is given"),

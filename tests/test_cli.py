@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -130,16 +130,25 @@ def test_bad_yaml(capsys: pytest.CaptureFixture[str], tmp_path: Path, yaml: str,
     assert named in in_process(capsys, "generate", "--config", str(config), "hello")
 
 
-def recorder(seen: list[tuple[str, int, bool]]) -> Callable[..., None]:
-    def record(name: str = "-", *, size_of_it: int = 1, loud: bool = True) -> None:
-        """Record.
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """Record.
 
-        Args:
-            name: A name.
-            size_of_it: A size.
-            loud: A switch.
-        """
-        seen.append((name, size_of_it, loud))
+    Attributes:
+        name: A name.
+        size_of_it: A size.
+        loud: A switch.
+    """
+
+    name: str = field(default="-", kw_only=False)
+    size_of_it: int = 1
+    loud: bool = True
+
+
+def recorder(seen: list[tuple[str, int, bool]]) -> Callable[..., None]:
+    def record(options: Recorded) -> None:
+        """Record."""
+        seen.append((options.name, options.size_of_it, options.loud))
 
     return record
 
@@ -172,39 +181,6 @@ def test_words(words: list[str], expected: tuple[str, int, bool]) -> None:
     seen: list[tuple[str, int, bool]] = []
     cli.run(["a", *words], {"a": recorder(seen)})
     assert seen == [expected]
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A nested part of a configuration.
-
-    Attributes:
-        pos_weight: A weight.
-        use_it: A switch.
-    """
-
-    pos_weight: float = 6.0
-    use_it: bool = True
-
-
-def test_nested_configuration(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    seen: list[Loss] = []
-
-    def record(*, loss: Loss = Loss()) -> None:
-        """Record.
-
-        Args:
-            loss: The loss.
-        """
-        seen.append(loss)
-
-    monkeypatch.setattr(cli, "COMMANDS", {"fit": record})
-    cli.main(["fit", "--config", "{loss: {pos_weight: 2}}", "--no-loss.use-it"])
-    cli.main(["fit", "--loss.pos-weight", "3"])
-    assert seen == [Loss(2.0, False), Loss(3.0, True)]
-    assert "unknown key 'loss.weight'" in in_process(capsys, "fit", "--config", "{loss: {weight: 2}}")
-    assert "loss: expected a mapping of keys, got 4" in in_process(capsys, "fit", "--config", "{loss: 4}")
-    assert "loss.pos_weight: expected float, got 'x'" in in_process(capsys, "fit", "--loss.pos-weight=x")
 
 
 @pytest.mark.parametrize(

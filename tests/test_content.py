@@ -25,9 +25,9 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.lock import lock_folder, locked
 from specpilot.data_gen.on_policy import make_on_policy_data
-from specpilot.data_gen.settings import OnPolicyDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.options import OnPolicyDataOptions
 
 from .tiny import save_pair
 
@@ -92,8 +92,8 @@ def test_on_policy_data_of_another_controller_is_other_data(
     (tmp_path / "p.txt").write_text("one\ntwo\n")
     (tmp_path / "cost.json").write_text(json.dumps({"cost": CostModel(0.1, 1.0, 0.0).as_dict()}))
     settings = OnPolicyDataOptions(
-        *pair, str(tmp_path / "p.txt"), chat=False, max_new_tokens=6, length=train(0), cost=str(tmp_path / "cost.json"),
-        device="cpu",
+        target=pair[0], draft=pair[1], prompts=str(tmp_path / "p.txt"), chat=False, max_new_tokens=6,
+        length=train(0), cost=str(tmp_path / "cost.json"), device="cpu",
     )  # fmt: skip
     folder = make_on_policy_data(settings, tmp_path / "rounds")
     assert make_on_policy_data(settings, folder) == folder  # complete, and left as it is

@@ -194,7 +194,7 @@ def test_a_rule_judges_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
     target, draft = save_pair(tmp_path)
     words = ["bench", "cost", "--target", target, "--draft", draft, "--judge", "confidence:0.5"]
     assert cli.main(words) == 2
-    assert "judge='confidence:0.5': a rule judges nothing" in capsys.readouterr().err
+    assert "judge='confidence:0.5': a rule predicts nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,11 @@ from specpilot.controllers.length import LagFreePredictor, LengthController, Pre
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
-from specpilot.data_gen.settings import OnPolicyDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import sample_seed
+from specpilot.options import LagFreeTrainingOptions, OnPolicyDataOptions
 from specpilot.train.lag_free import train_lag_free
 from specpilot.train.lag_free_data import read_examples, read_texts
-from specpilot.train.settings import LagFreeTrainingOptions
 
 from .tiny import save_pair
 
@@ -37,8 +36,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, OnPolicyDataOp
     target, draft = save_pair(folder)
     (folder / "p.txt").write_text(PROMPTS)
     settings = OnPolicyDataOptions(
-        target, draft, str(folder / "p.txt"), chat=False, max_new_tokens=24, batch_size=3, shard_size=3, length="5"
-    )
+        target=target, draft=draft, prompts=str(folder / "p.txt"), chat=False, max_new_tokens=24, batch_size=3,
+        shard_size=3, length="5",
+    )  # fmt: skip
     return folder, settings, make_on_policy_data(settings, folder / "rounds")
 
 
@@ -159,7 +159,7 @@ def test_train_load_and_decode(
         cli.main([*words, "--prompts", settings.prompts, "--max-new-tokens", "24", "--output", str(folder / "a")]) == 0
     )
     training = LagFreeTrainingOptions(
-        [str(folder / "a"), str(rounds)], epochs=3, batch_size=32, width=8, validation_fraction=0.4
+        data=[str(folder / "a"), str(rounds)], epochs=3, batch_size=32, width=8, validation_fraction=0.4
     )
     metrics = train_lag_free(training, folder / "head")
     _, config = load_lag_free(folder / "head")
@@ -186,7 +186,7 @@ def test_train_load_and_decode(
 def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     folder, _, _ = data
     train_lag_free(
-        LagFreeTrainingOptions([str(folder / "a")], epochs=1, width=8, validation_fraction=0.4), folder / "head-a"
+        LagFreeTrainingOptions(data=[str(folder / "a")], epochs=1, width=8, validation_fraction=0.4), folder / "head-a"
     )
     _, config = load_lag_free(folder / "head-a")
     assert not config.predicts_next

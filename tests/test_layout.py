@@ -1,6 +1,6 @@
 """The layout of the package, checked on its source: which part imports which, how, and what is never imported.
 
-controllers ← infer ← data_gen ← simulate ← train ← bench          cli → all, lazily; checkpoints ← all
+controllers ← infer ← data_gen ← simulate ← train ← bench          cli → all, lazily; checkpoints, options ← all
 """
 
 import ast
@@ -29,7 +29,8 @@ MAY_IMPORT = {
 }
 OPTIONAL = {"wandb", "ray", "zeus", "fastapi", "uvicorn"}
 UNSAFE = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-LIGHT = {"jsonargparse"}  # all that `import specpilot` and --help may import from outside
+OPTIONS = "specpilot.options"  # of the command line, and yet every part may import it
+LIGHT = {"jsonargparse", "docstring_parser"}  # all that `import specpilot` and --help may import from outside
 
 
 class Source(NamedTuple):
@@ -107,9 +108,19 @@ def test_who_imports_whom() -> None:
         f"{place(source, found.line)}: {source.part} must not import {found.target}"
         for source in SOURCES
         for found in imports_of(source)
-        if found.relative and part_of(found.target) not in MAY_IMPORT[source.part] | {source.part}
+        if found.relative
+        and part_of(found.target) not in MAY_IMPORT[source.part] | {source.part}
+        and found.target != OPTIONS
     ]
     assert wrong == []
+
+
+def test_options_import_nothing_but_input_error() -> None:
+    (options,) = [source for source in SOURCES if source.module == OPTIONS]
+    assert {found.target for found in imports_of(options) if found.relative} == {"specpilot.controllers.errors"}
+    assert {found.target.partition(".")[0] for found in imports_of(options) if not found.relative} <= (
+        sys.stdlib_module_names
+    )
 
 
 def test_imports_inside_the_package_are_relative_and_exist() -> None:

@@ -85,7 +85,10 @@ def test_a_path_is_a_folder_and_no_name() -> None:
     ("name", "message"),
     [
         ("", r"name='': empty; give a folder, a hub id, or a shipped model: tiny, tiny-draft, "),
-        ("no name", r"no name: no such folder, and no valid hub id; give .* shipped model: tiny, .*tiny-t5"),
+        (
+            "no name",
+            r"no name: no such folder, and not found on the hub \(no valid id\); give .* model: tiny, .*tiny-t5",
+        ),
         ("./nothing", r"\./nothing: no such model folder"),
         (__file__, r"test_loading\.py: a file; give the folder of a model"),
         ("tiny-head", r"tiny-head: cannot be loaded as a language model \(Unrecognized model"),

@@ -16,8 +16,8 @@ from specpilot.bench.papers.report import Row, Table
 from specpilot.bench.papers.search import best
 from specpilot.bench.papers.specs import AUTOREGRESSIVE, DecoderSpec, Record, Runner, Runs
 from specpilot.bench.store import Store
-from specpilot.bench.workload import PapersOptions
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.options import PapersOptions
 
 from .tiny import byte_tokenizer, make, save_pair
 
@@ -145,5 +145,5 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts = tmp_path / "p.txt"
     prompts.write_text("one\ntwo\n")
     assert cli.main(["bench", "papers", "spectr", "--prompts", str(prompts), "--output", str(tmp_path / "o")]) == 2
-    assert "2 prompts, but the first 60 are left out" in capsys.readouterr().err
+    assert "skip=60: " + str(prompts) + " has 2 prompts, so none is left" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()

@@ -24,10 +24,10 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
+from specpilot.options import AcceptanceTrainingOptions
 from specpilot.train.acceptance_data import AcceptanceDataModule, draft_features
 from specpilot.train.calibration import apply, logistic_chances
 from specpilot.train.positions import read_positions
-from specpilot.train.settings import AcceptanceTrainingOptions
 
 from .test_rate_optimal import PROVENANCE
 
@@ -105,7 +105,9 @@ def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batch
     source = head_predictor(CONTROLLER, torch.device("cpu"), undone=True)
     served = serve(decoder, source, batched)
     (draft,) = decoder.drafts
-    data = AcceptanceDataModule(as_rows(served), AcceptanceTrainingOptions("", mixing=0.0, validation_fraction=0.5))
+    data = AcceptanceDataModule(
+        as_rows(served), AcceptanceTrainingOptions(data="", mixing=0.0, validation_fraction=0.5)
+    )
     head: AcceptanceHead = CONTROLLER.head
     for start in range(0, len(served), 16):
         some = range(start, min(start + 16, len(served)))

@@ -37,6 +37,7 @@ def test_columns_ids_and_domains(tmp_path: Path) -> None:
 def test_a_hub_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub's own loading code over a local folder that stands for a dataset repository."""
     (tmp_path / "repo").mkdir()
+    (tmp_path / "cache" / "repo").mkdir(parents=True)  # as if it had been loaded before
     (tmp_path / "repo" / "train.jsonl").write_text('{"prompt": "from afar"}\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")

@@ -18,8 +18,8 @@ from specpilot.data_gen.overlap import overlap
 from specpilot.data_gen.rollout import roll_out
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, router_manifest
-from specpilot.data_gen.settings import RouterDataOptions
 from specpilot.infer.models import CausalLM
+from specpilot.options import RouterDataOptions
 
 from .tiny import byte_tokenizer, make, save_pair
 
@@ -32,8 +32,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> RouterDataOptions:
     lines = [{"prompt": f"prompt {i} {'word ' * (i % 5)}", "domain": "ab"[i % 2]} for i in range(12)]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return RouterDataOptions(
-        target, (draft, "exit:1", "autoregressive"), str(prompts), chat=False, max_new_tokens=8, batch_size=5,
-        shard_size=4, top_k=20, seed=3,
+        target=target, arms=(draft, "exit:1", "autoregressive"), prompts=str(prompts), chat=False, max_new_tokens=8,
+        batch_size=5, shard_size=4, top_k=20, seed=3,
     )  # fmt: skip
 
 
@@ -107,8 +107,9 @@ def test_encoder_decoders(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("first words\nsecond\n")
     names = [str(tmp_path / name) for name in ("target", "one", "two")]
     settings = RouterDataOptions(
-        names[0], (names[1], names[2], "autoregressive"), str(tmp_path / "prompts.txt"), chat=False, max_new_tokens=6
-    )
+        target=names[0], arms=(names[1], names[2], "autoregressive"), prompts=str(tmp_path / "prompts.txt"), chat=False,
+        max_new_tokens=6,
+    )  # fmt: skip
     data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
     model = make("t5", seed=0, vocab=257)
     for row in data.rows:
@@ -154,7 +155,7 @@ def test_killed_is_the_same_in_the_end(base: RouterDataOptions, tmp_path: Path) 
 
 def test_what_cannot_be_made_or_read(base: RouterDataOptions, tmp_path: Path) -> None:
     draft = base.arms[0]
-    with pytest.raises(InputError, match="a router chooses between two or more"):
+    with pytest.raises(InputError, match="give at least 2 values"):
         replace(base, arms=(draft,))
     with pytest.raises(InputError, match=r"^arm 'exit:9': the target has 2 layers"):
         make_router_data(replace(base, arms=(draft, "exit:9")), tmp_path / "data")

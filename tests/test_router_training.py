@@ -20,12 +20,12 @@ from specpilot.controllers.router import load_router
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.rewards import parameter_costs, rewards, round_tokens, time_costs
 from specpilot.data_gen.router_dataset import RouterDataset, RouterRow, RouterWriter, Times
+from specpilot.options import RouterTrainingOptions
 from specpilot.train.export import export
 from specpilot.train.router import fit_policy, train_router
 from specpilot.train.router_data import Batch, RouterDataModule, Table, table_of
 from specpilot.train.router_metrics import choice_table, router_metrics
 from specpilot.train.router_module import RouterModule, new_policy, policy_loss
-from specpilot.train.settings import RouterTrainingOptions
 
 ARMS = (
     Arm("draft", "one", "a" * 64, parameters=700_000),
@@ -71,7 +71,7 @@ def dataset(rows: list[RouterRow]) -> RouterDataset:
 def settings(tmp_path_factory: pytest.TempPathFactory) -> RouterTrainingOptions:
     data = write(tmp_path_factory.mktemp("router") / "data", make_rows(200))
     return RouterTrainingOptions(
-        str(data), width=32, epochs=4, batch_size=16, checkpoint_every=2, log_every=1, threads=1, device="cpu"
+        data=str(data), width=32, epochs=4, batch_size=16, checkpoint_every=2, log_every=1, threads=1, device="cpu"
     )
 
 
@@ -79,7 +79,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> RouterTrainingOptions:
 
 
 def test_defaults_are_the_papers() -> None:
-    d = RouterTrainingOptions("d")
+    d = RouterTrainingOptions(data="d")
     assert (d.lr, d.weight_decay, d.batch_size, d.epochs, d.width) == (1e-3, 1e-2, 64, 3, 512)
     assert (d.reward, d.gradient, d.baseline, d.entropy, d.cost) == ("rouge", "sampled", "none", 0.0, "parameters")
     module = RouterModule(new_policy(6, 3, 8, 0), d, RouterDataModule(table_of(dataset(make_rows(40)), d), d), [])
@@ -90,10 +90,10 @@ def test_defaults_are_the_papers() -> None:
 @pytest.mark.parametrize("name", ["router", "router-tiny"])
 def test_shipped_configs_name_every_setting(name: str) -> None:
     values = yaml.safe_load(files("specpilot.train.configs").joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
-    assert list(values) == [field.name for field in fields(RouterTrainingOptions)]
+    assert set(values) == {field.name for field in fields(RouterTrainingOptions)}
     config = RouterTrainingOptions(**values)
     if name == "router":
-        assert config == RouterTrainingOptions(values["data"], device="cpu")
+        assert config == RouterTrainingOptions(data=values["data"], device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_shipped_configs_name_every_setting(name: str) -> None:
 )  # fmt: skip
 def test_bad_settings_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"^{next(iter(wrong))}=.*: \w[^\n]*$"):
-        RouterTrainingOptions("d", **wrong)
+        RouterTrainingOptions(data="d", **wrong)
 
 
 def test_costs_by_hand() -> None:
@@ -152,13 +152,13 @@ def test_a_reward_that_is_no_number_is_named() -> None:
     rows = make_rows(40)
     rows[7] = replace(rows[7], rouge=[0.5, math.nan, 0.5])
     with pytest.raises(InputError, match=r"^prompt 'p7', arm 'two': the reward is nan"):
-        table_of(dataset(rows), RouterTrainingOptions("d"))
+        table_of(dataset(rows), RouterTrainingOptions(data="d"))
     rows[7] = replace(rows[7], rouge=[0.5, 0.5, 0.5], overlap=[[0.5], [], []])
     with pytest.raises(InputError, match=r"^prompt 'p7', arm 'two': the reward is nan"):
-        table_of(dataset(rows), RouterTrainingOptions("d", reward="throughput"))
+        table_of(dataset(rows), RouterTrainingOptions(data="d", reward="throughput"))
     table = Table(torch.ones(3, 2), torch.tensor([[1.0, 0.0], [math.inf, 0], [0, 0]]), "aaa", ["x", "y", "z"])
     with pytest.raises(InputError, match=r"^prompt 'y', arm '0': the reward is inf"):
-        RouterDataModule(table, RouterTrainingOptions("d"))
+        RouterDataModule(table, RouterTrainingOptions(data="d"))
 
 
 # Gradients

@@ -28,6 +28,7 @@ from specpilot.controllers.length import AcceptanceLength, Fixed, HeadPredictor
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.options import SweepOptions
 
 METRICS = {"kl": 0.4, "kl_undone": 0.3, "auroc": 0.7, "brier_undone": 0.1}
 COSTS = {"loop": {"t_draft": 1.0, "t_target": 5.0, "r_squared": 0.99}}
@@ -108,17 +109,17 @@ def tracer() -> Tracer:
 
 
 def test_a_batch_is_of_one_domain() -> None:
-    batches = held_out("builtin-large", BATCH + 3)
+    batches = held_out(SweepOptions(per_domain=BATCH + 3))
     assert [len(batch.prompts) for batch in batches] == [BATCH, 3] * 6
     assert all({row.domain for row in batch.prompts} == {batch.domain} for batch in batches)
-    with pytest.raises(InputError, match=r"per_domain=5000: \w+ has \d+ prompts in the test split"):
-        held_out("builtin-large", 5000)
+    with pytest.raises(InputError, match=r"per_domain=5000: builtin-large has \d+ prompts of '\w+'"):
+        held_out(SweepOptions(per_domain=5000))
 
 
 def test_precomputed_predictions_are_those_of_serving(tracer: Tracer) -> None:
     torch.manual_seed(0)
     head = AcceptanceHead(128, 2)
-    (batch, *_) = held_out("builtin", 3)
+    (batch, *_) = held_out(SweepOptions(prompts="builtin", per_domain=3))
     traces = tracer.traces(batch)
     predictors = precompute(head, traces)
     for threshold in (0.2, 0.6):
@@ -179,7 +180,7 @@ def test_a_killed_sweep_goes_on(tracer: Tracer, cost: Path, tmp_path: Path, caps
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
     short = replace(tracer, max_new_tokens=8)
-    batches = held_out("builtin", 1)
+    batches = held_out(SweepOptions(prompts="builtin", per_domain=1))
     counts = [c for batch in batches for c in replay_counts(short, short.traces(batch), lambda i: Fixed(2))]
     total = sum(c.drafted - c.accepted for c in counts) / sum(c.generated for c in counts)
     found = {(point["rule"], point["parameter"]): point for group in result["figure_4"].values() for point in group[:1]}
@@ -193,7 +194,7 @@ def test_a_killed_sweep_goes_on(tracer: Tracer, cost: Path, tmp_path: Path, caps
     [
         (["--depths", "[1,1]"], r"depths=\[1, 1\]: give at least one value, and none twice"),
         (["--per-domain", "0"], "per_domain=0: must be at least 1"),
-        (["--in-domain", "[poetry]"], "'poetry' is no domain of builtin's training split"),
+        (["--in-domain", "[poetry]"], "in_domain: no prompts of 'poetry' in builtin"),
         (["--cost", "nowhere.json"], "cost='nowhere.json': cannot be read"),
     ],
 )

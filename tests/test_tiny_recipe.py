@@ -42,9 +42,9 @@ def text(tmp_path: Path) -> Path:
 
 def test_recipe_end_to_end(text: Path, tmp_path: Path) -> None:
     settings = TinyModelsOptions(
-        str(text), ["sums", "tales"], {"tiny-draft-math": ["math"]}, vocab_size=300, context=64, target_tokens=1200,
-        draft_tokens=900, specialist_tokens=600, rollouts=8, rollout_tokens=12, distil_tokens=600,
-        specialist_distil_tokens=300, distil_text=3000,
+        data=str(text), sources=["sums", "tales"], specialists={"tiny-draft-math": ["math"]}, vocab_size=300,
+        context=64, target_tokens=1200, draft_tokens=900, specialist_tokens=600, rollouts=8,
+        rollout_tokens=12, distil_tokens=600, specialist_distil_tokens=300, distil_text=3000,
         builtin_prompts=6, builtin_answers=1, builtin_tokens=300, specialist_builtin_tokens=300,
         held_out_prompts=2, batch_size=4,
         easy=["prose"], hard_tokens=300,
@@ -91,7 +91,7 @@ def test_what_distillation_minimises(overlap: bool) -> None:
 
 def test_missing_sources_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"absent\.jsonl: no such file"):
-        train_tiny(TinyModelsOptions(str(tmp_path), ["absent"]), tmp_path / "models")
+        train_tiny(TinyModelsOptions(data=str(tmp_path), sources=["absent"]), tmp_path / "models")
 
 
 DRAFTS = ["tiny-draft", "tiny-draft-math", "tiny-draft-sql-shell", "tiny-draft-code-prose"]

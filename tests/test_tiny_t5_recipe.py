@@ -50,7 +50,8 @@ def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.Monke
     some = [prompt for task in ("shell", "sql") for prompt in [p for p in builtin() if p.domain == task][:80]]
     monkeypatch.setattr(recipe, "builtin", lambda: some)
     settings = TinyT5Options(
-        str(text), {"shell": ["listing"], "sql": ["asking"]}, prompt_tokens=80, output_tokens=20, batch_tokens=1024,
+        data=str(text), sources={"shell": ["listing"], "sql": ["asking"]}, prompt_tokens=80, output_tokens=20,
+        batch_tokens=1024,
         target_epochs=1, rollouts=20, builtin_answers=1, draft_epochs=1, overlap_epochs=1, held_out_prompts=3,
     )  # fmt: skip
     output = train_tiny_t5(settings, tmp_path / "models")

@@ -23,14 +23,20 @@ from specpilot.data_gen.prompts import PromptRow
 from specpilot.data_gen.rollout import Rollout
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset
-from specpilot.data_gen.settings import AcceptanceDataOptions, OnPolicyDataOptions, RouterDataOptions
 from specpilot.data_gen.vocabulary import can_read, readable, traceable
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
+from specpilot.options import (
+    AcceptanceDataOptions,
+    AcceptanceTrainingOptions,
+    FeatureTrainingOptions,
+    LagFreeTrainingOptions,
+    OnPolicyDataOptions,
+    RouterDataOptions,
+)
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.calibrate import train_features
 from specpilot.train.lag_free import train_lag_free
-from specpilot.train.settings import AcceptanceTrainingOptions, LagFreeTrainingOptions
 
 from .tiny import make, save_pair
 
@@ -58,8 +64,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def data(pair: Pair) -> tuple[AcceptanceDataOptions, Path]:
     settings = AcceptanceDataOptions(
-        pair.target, pair.draft, pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5, shard_size=8,
-        top_k=None, device="cpu",
+        target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5,
+        shard_size=8, top_k=None, device="cpu",
     )  # fmt: skip
     return settings, make_acceptance_data(settings, pair.folder / "acceptance")
 
@@ -80,8 +86,8 @@ def test_traceable() -> None:
 @pytest.mark.parametrize("top_k", [20, None])
 def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None, tmp_path: Path) -> None:
     settings = AcceptanceDataOptions(
-        pair.target, pair.draft, pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5, shard_size=8,
-        top_k=top_k, device="cpu",
+        target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5,
+        shard_size=8, top_k=top_k, device="cpu",
     )  # fmt: skip
     generator = AcceptanceDatasetBuilder(settings)
     folder = make_acceptance_data(settings, tmp_path / "data")
@@ -130,19 +136,23 @@ def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, 
     _, acceptance = data
     for mixing in (0.3, 1.0):
         training = AcceptanceTrainingOptions(
-            str(acceptance), mixing=mixing, cache_features=mixing == 1, epochs=1, validation_fraction=0.4, device="cpu"
-        )
+            data=str(acceptance), mixing=mixing, cache_features=mixing == 1, epochs=1, validation_fraction=0.4,
+            device="cpu",
+        )  # fmt: skip
         train_acceptance(training, output=tmp_path / f"run-{mixing}")
-    train_features(str(acceptance), tmp_path / "features.json", draft=None, validation_fraction=0.4, device="cpu")
+    features = FeatureTrainingOptions(
+        data=str(acceptance), output=tmp_path / "features.json", validation_fraction=0.4, device="cpu"
+    )
+    train_features(features)
     settings = OnPolicyDataOptions(
-        pair.target, pair.draft, pair.prompts, chat=False, max_new_tokens=TOKENS + 4, shard_size=8, length="3",
-        top_k=None, device="cpu",
+        target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS + 4,
+        shard_size=8, length="3", top_k=None, device="cpu",
     )  # fmt: skip
     rounds = make_on_policy_data(settings, tmp_path / "rounds")
     rows = read_rounds(rounds)
     assert (max(max(row.x) for row in rows) >= pair.sizes[1]) == (pair.sizes[0] > pair.sizes[1])
     lag_free = LagFreeTrainingOptions(
-        [str(acceptance), str(rounds)], epochs=1, width=8, validation_fraction=0.4, device="cpu"
+        data=[str(acceptance), str(rounds)], epochs=1, width=8, validation_fraction=0.4, device="cpu"
     )
     assert train_lag_free(lag_free, tmp_path / "lag-free")["simulated_speedup"] > 0
 
@@ -171,8 +181,8 @@ def test_bench_decode_says_that_transformers_cannot(pair: Pair, capsys: pytest.C
 
 def test_router_data(pair: Pair, tmp_path: Path) -> None:
     settings = RouterDataOptions(
-        pair.target, (pair.draft, "exit:1", "autoregressive"), pair.prompts, chat=False, max_new_tokens=TOKENS,
-        batch_size=5, shard_size=8, top_k=None, device="cpu",
+        target=pair.target, arms=(pair.draft, "exit:1", "autoregressive"), prompts=pair.prompts, chat=False,
+        max_new_tokens=TOKENS, batch_size=5, shard_size=8, top_k=None, device="cpu",
     )  # fmt: skip
     data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
     assert len(data.rows) == 16
@@ -197,8 +207,9 @@ def test_an_arm_has_nothing_to_say_after_a_prompt_it_cannot_read(tmp_path: Path)
     target, draft = save_pair(folder, vocab=257, draft_vocab=130)
     (folder / "p.txt").write_text("abc\na b\nxyz\n")  # a space is beyond the draft's tokens
     settings = RouterDataOptions(
-        target, (draft, "autoregressive"), str(folder / "p.txt"), chat=False, max_new_tokens=4, top_k=None, device="cpu"
-    )
+        target=target, arms=(draft, "autoregressive"), prompts=str(folder / "p.txt"), chat=False, max_new_tokens=4,
+        top_k=None, device="cpu",
+    )  # fmt: skip
     one = replace(settings, limit=1)
     rows = read_router_dataset(make_router_data(settings, tmp_path / "data")).rows
     unread = [row for row in rows if not can_read(row.prompt_ids, 130)]
@@ -209,8 +220,9 @@ def test_an_arm_has_nothing_to_say_after_a_prompt_it_cannot_read(tmp_path: Path)
     alone = read_router_dataset(make_router_data(one, tmp_path / "one")).rows
     assert alone[0].outputs == rows[0].outputs
     acceptance = AcceptanceDataOptions(
-        target, draft, str(folder / "p.txt"), chat=False, max_new_tokens=4, top_k=None, device="cpu"
-    )
+        target=target, draft=draft, prompts=str(folder / "p.txt"), chat=False, max_new_tokens=4, top_k=None,
+        device="cpu",
+    )  # fmt: skip
     assert [bool(row.x) for row in read_dataset(make_acceptance_data(acceptance, tmp_path / "a"))][1] is False
 
 

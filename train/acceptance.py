@@ -11,15 +11,15 @@ from transformers import PreTrainedModel
 
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
-from ..data_gen.dataset import read_dataset, read_manifest
 from ..data_gen.lock import locked
 from ..infer.loading import load_causal_lm
+from ..options import AcceptanceTrainingOptions
 from .acceptance_data import AcceptanceDataModule, mixing_for
 from .acceptance_module import AcceptanceModule, new_head
+from .datasets import acceptance_manifest, acceptance_rows
 from .features import FeatureCache
 from .fitting import fit, threads, writable
 from .run_folder import FEATURES, Run, begin_run, find_run
-from .settings import AcceptanceTrainingOptions
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def train_acceptance(
         InputError: the data is incomplete, malformed or of another draft; ``output`` holds a run of other settings, or
             an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
-    manifest = checked_manifest(config.data)
+    manifest = acceptance_manifest(config.folders)
     mixing = mixing_for(manifest["mean_acceptance"]) if config.mixing is None else config.mixing
     settings = replace(config, draft=config.draft or manifest["draft"], mixing=mixing)
     output = Path(output)
@@ -63,16 +63,6 @@ def train_acceptance(
     return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
 
 
-def checked_manifest(data: str) -> dict[str, Any]:
-    """The manifest of a complete acceptance dataset; raises InputError for anything else."""
-    manifest = read_manifest(data)
-    if manifest["kind"] != "acceptance":
-        raise InputError(f"{data}: a dataset of kind {manifest['kind']!r}; make one with 'specpilot data acceptance'")
-    if not manifest["complete"]:
-        raise InputError(f"{data}: the dataset is incomplete; run 'specpilot data acceptance' again to finish it")
-    return manifest
-
-
 def _train(
     run: Run[AcceptanceTrainingOptions] | None,
     output: Path,
@@ -82,7 +72,7 @@ def _train(
 ) -> dict[str, Any]:
     """Load everything, and only if all is well begin a run; returns the result."""
     assert settings.draft is not None
-    data = AcceptanceDataModule(read_dataset(settings.data), settings)
+    data = AcceptanceDataModule(acceptance_rows(settings.folders), settings)
     if data.left_out:
         print(f"{data.left_out} rollouts are left out: no response, or a prompt of max_length tokens or more")
     draft = load_causal_lm(settings.draft, dtype=settings.dtype, device=settings.device)

@@ -28,9 +28,9 @@ from ..controllers.errors import InputError
 from ..data_gen.dataset import Row
 from ..infer.models import CausalLM
 from ..infer.models.hidden import forward_with_hidden
+from ..options import AcceptanceTrainingOptions
 from .features import FeatureCache
 from .loader import ResumableLoader
-from .settings import AcceptanceTrainingOptions
 from .target_context import read_target_context
 
 VALIDATION = 0  # the mixing's stream: validation is fixed, epoch e of training has stream e + 1

@@ -11,10 +11,10 @@ from torch.nn.functional import logsigmoid
 from transformers import PreTrainedModel
 
 from ..controllers.acceptance.acceptance_head import AcceptanceHead
+from ..options import AcceptanceTrainingOptions
 from .acceptance_data import Batch, draft_features
 from .controller_module import ControllerModule
 from .metrics import Bin, acceptance_metrics, reliability
-from .settings import AcceptanceTrainingOptions
 
 
 def weighted_bce(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> Tensor:

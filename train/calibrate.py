@@ -15,8 +15,9 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import Provenance
 from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
-from .acceptance import checked_manifest
+from ..options import FeatureTrainingOptions
 from .calibration import METHODS, apply, fit_all, judge, logistic, logistic_chances, plot_reliability
+from .datasets import acceptance_manifest
 from .positions import load_draft, load_rows, read_positions, split
 
 FEATURES = "draft probabilities alone"
@@ -52,7 +53,7 @@ def calibrate(
     local = shipped(controller)
     trained = load_controller(controller if local is None else local)
     config = trained.config
-    manifest = checked_manifest(data)
+    manifest = acceptance_manifest([data])
     trained.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
     if SamplingParams(**manifest["sampling"]) != config.sampling:
         raise InputError(
@@ -86,10 +87,8 @@ def calibrate(
     return {"method": method, "fitted": len(fitted.p), "judged": len(tested.p), "metrics": judged}
 
 
-def train_features(
-    data: str, output: Path, *, draft: str | None, validation_fraction: float, device: str
-) -> dict[str, Any]:
-    """Fit a logistic model of draft probabilities to all but the held-out prompts of ``data`` and write it to a file.
+def train_features(options: FeatureTrainingOptions) -> dict[str, Any]:
+    """Fit a logistic model of draft probabilities to all but the held-out prompts of the data and write it to a file.
 
     Returns:
         how well it judges the held-out prompts.
@@ -97,13 +96,12 @@ def train_features(
     Raises:
         InputError: the data is incomplete or too small, or the draft is another.
     """
-    _check_fraction(validation_fraction)
-    manifest = checked_manifest(data)
+    manifest = acceptance_manifest(options.folders)
     sampling = SamplingParams(**manifest["sampling"])
-    reader = load_draft(draft, manifest, device=device)
+    reader = load_draft(options.draft, manifest, device=options.device)
     fitted, tested = (
         read_positions(reader, rows, sampling, manifest.get("vocab_size"))
-        for rows in split(load_rows(data), validation_fraction)
+        for rows in split(load_rows(*options.folders), options.validation_fraction)
     )
     coefficients, bias = logistic(fitted.features, fitted.p)
     metrics = judge(logistic_chances(tested.features, coefficients, bias), tested.p, tested.place)
@@ -119,8 +117,8 @@ def train_features(
         dataset_fingerprint=manifest["dataset_fingerprint"],
         metrics=_numbers(metrics),
     )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    model.save(output)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    model.save(options.output)
     return {"fitted": len(fitted.p), "judged": len(tested.p), "metrics": metrics}
 
 

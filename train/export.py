@@ -16,8 +16,8 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.errors import InputError
 from ..controllers.router import RouterConfig, RouterPolicy, save_router
 from ..controllers.sampling import SamplingParams
+from ..options import AcceptanceTrainingOptions, RouterTrainingOptions
 from .run_folder import Run, S, read_run, run_kind
-from .settings import AcceptanceTrainingOptions, RouterTrainingOptions
 
 PAPER_THRESHOLD = 0.7
 

@@ -32,13 +32,14 @@ from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import load_causal_lm, load_tokenizer
 from ..infer.models import CausalLM
 from ..infer.random_source import RandomSource
+from ..options import LagFreeTrainingOptions
 from ..simulate.replay import PrecomputedPredictor, replay
 from ..simulate.trace import Trace, trace
 from .acceptance_data import is_validation
+from .datasets import check_same
 from .fitting import quiet_lightning
 from .lag_free_data import Examples, Text, read_examples, read_texts
 from .metrics import auroc, brier
-from .settings import LagFreeTrainingOptions
 
 PAPER_COST = CostModel(0.21, 1.0, 0.0)  # SpecDec++'s pair: t_draft / t_verify
 
@@ -150,16 +151,14 @@ def train_lag_free(settings: LagFreeTrainingOptions, output: Path, *, overwrite:
         InputError: the datasets are incomplete, too small, or not of one pair and sampling; the draft is another;
             or ``output`` is taken.
     """
-    manifests = [read_manifest(folder) for folder in settings.data]
+    manifests = [read_manifest(folder) for folder in settings.folders]
+    check_same(settings.folders, manifests, ("fingerprint", "sampling"))
     first = manifests[0]
-    for folder, manifest in zip(settings.data, manifests, strict=True):
-        if (manifest["fingerprint"], manifest["sampling"]) != (first["fingerprint"], first["sampling"]):
-            raise InputError(f"{folder}: of another pair or sampling than {settings.data[0]}; train on data of one")
     if output.exists() and not overwrite:
         raise InputError(f"{output}: exists; choose another folder or pass --overwrite")
     training: list[Text] = []
     held_out: list[Text] = []
-    for folder in settings.data:
+    for folder in settings.folders:
         texts = read_texts(folder)
         fraction = settings.validation_fraction
         training += [text for text in texts if not is_validation(text.prompt_id, fraction)][: settings.texts]

@@ -22,11 +22,12 @@ from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
 from ..controllers.length import Step
 from ..controllers.sampling import SamplingParams
-from ..data_gen.dataset import Row, read_dataset
+from ..data_gen.dataset import Row
 from ..infer.distribution import TokenDistribution
 from ..infer.loading import load_causal_lm
 from ..infer.models import CausalLM
 from .acceptance_data import check_rows, is_validation
+from .datasets import acceptance_rows
 from .target_context import read_target_context
 
 
@@ -66,9 +67,9 @@ def split(rows: Sequence[Row], test: float, total: float = 1.0) -> tuple[list[Ro
     return fitted, tested
 
 
-def load_rows(folder: str) -> list[Row]:
-    """The rollouts of a dataset that hold at least one token, checked."""
-    rows = read_dataset(folder)
+def load_rows(*folders: str) -> list[Row]:
+    """The rollouts of datasets that hold at least one token, checked."""
+    rows = acceptance_rows(folders)
     check_rows(rows)
     return [row for row in rows if row.x]
 

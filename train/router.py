@@ -11,15 +11,15 @@ import torch
 from ..controllers.router import RouterPolicy
 from ..data_gen.dataset import replacing
 from ..data_gen.lock import locked
-from ..data_gen.router_dataset import read_router_dataset, router_manifest
 from ..infer.loading import pick_device
+from ..options import RouterTrainingOptions
 from .acceptance import TrainingResult
+from .datasets import joint_router_manifest, router_rows
 from .fitting import fit, quiet_lightning, threads, writable
 from .router_data import RouterDataModule, Table, table_of
 from .router_module import RouterModule, new_policy
 from .router_plot import plot_choices
 from .run_folder import Run, begin_run, find_run
-from .settings import RouterTrainingOptions
 
 PICTURE = "choices.png"
 
@@ -36,7 +36,7 @@ def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = 
         InputError: the data is incomplete or malformed, a reward is not finite; ``output`` holds a run of other
             settings, or an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
-    manifest = router_manifest(config.data)
+    manifest = joint_router_manifest(config.folders)
     output = Path(output)
     with writable(output), locked(output, "is training in it"), threads(config.threads):
         run = find_run(output, config, manifest, resume=resume)
@@ -52,7 +52,7 @@ def _train(
     run: Run[RouterTrainingOptions] | None, output: Path, settings: RouterTrainingOptions, manifest: dict[str, Any]
 ) -> dict[str, Any]:
     """Load everything, and only if all is well begin a run; returns the result."""
-    dataset = read_router_dataset(settings.data)
+    dataset = router_rows(settings.folders)
     data = RouterDataModule(table_of(dataset, settings), settings)
     run = run or begin_run(output, settings, manifest)
     run.log_command()

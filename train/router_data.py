@@ -14,9 +14,9 @@ from torch import Tensor
 from ..controllers.errors import InputError
 from ..data_gen.rewards import check_finite, rewards
 from ..data_gen.router_dataset import RouterDataset
+from ..options import RouterTrainingOptions
 from .acceptance_data import is_validation
 from .loader import ResumableLoader
-from .settings import RouterTrainingOptions
 
 
 class Batch(NamedTuple):

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..controllers.router import RouterPolicy
 from ..infer.random_source import draw
+from ..options import RouterTrainingOptions
 from .controller_module import ControllerModule
 from .router_data import Batch, RouterDataModule
 from .router_metrics import choice_table, router_metrics
-from .settings import RouterTrainingOptions
 
 
 def policy_loss(logits: Tensor, batch: Batch, gradient: str, baseline: str, entropy: float) -> Tensor:

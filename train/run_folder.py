@@ -23,7 +23,7 @@ import yaml
 from ..controllers.errors import InputError
 from ..data_gen.dataset import replacing
 from ..data_gen.lock import LOCK
-from .settings import AcceptanceTrainingOptions, RouterTrainingOptions
+from ..options import AcceptanceTrainingOptions, RouterTrainingOptions
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "command.txt", "env.json", "result.json"
 METRICS, CHECKPOINTS, FEATURES = "metrics.csv", "checkpoints", "features.npy"

@@ -11,20 +11,25 @@ from rich.console import Console
 
 from ...infer.loading import load_causal_lm
 from ...infer.models import CausalLM, LanguageModel, TextReader
+from ...options import ForwardBenchOptions
 from ..runner import Run, interleave
 
 READ = (1, 2, 3, 4, 5, 7, 9, 13)
 CONTEXT = 128  # tokens in the cache before
 
 
-def bench_forward(target: str, draft: str, repeats: int, console: Console, *, compile: bool = False) -> dict[str, Any]:
-    """Medians over ``repeats`` forwards, all paths in turn, and t_draft / t_target(1).
+def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, Any]:
+    """Medians over the repeated forwards, all paths in turn, and t_draft / t_target(1).
 
     The paths are transformers' own forward, the lean one where there is one, and transformers' own compiled if asked.
     """
     result: dict[str, Any] = {}
-    for name, source in (("target", target), ("draft", draft)):
-        paths = _paths(CausalLM(load_causal_lm(source)), compile)
+    repeats = options.repeats
+    for name, source in (("target", options.target), ("draft", options.draft)):
+        model = load_causal_lm(
+            source, dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code
+        )
+        paths = _paths(CausalLM(model), options.compile)
         found = interleave(paths, 1, console, repeats=repeats, warm_up=2, label=f"{name}: passes")
         result[name] = {
             path: {str(n): round(median(timed.value[n] for timed in of_path[0]) * 1e3, 4) for n in READ}

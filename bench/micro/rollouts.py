@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from ...data_gen.acceptance import AcceptanceDatasetBuilder
-from ...data_gen.settings import AcceptanceDataOptions
+from ...options import AcceptanceDataOptions
 from ..runner import interleave
 from ..workloads.assisted import generate, sampling_options
 

@@ -13,11 +13,11 @@ from ...controllers.errors import InputError
 from ...data_gen.dataset import replacing
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.machine import machine, versions
+from ...options import PapersOptions, WorkloadOptions
 from ..energy import NOT_AVAILABLE, Meter, counters
 from ..load import load
 from ..scoring.rouge import rouge_l
 from ..store import Store
-from ..workload import PapersOptions, WorkloadOptions
 from . import PAPERS
 from .report import Report
 from .selection import SELECTION

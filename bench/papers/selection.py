@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ...infer.machine import machine, versions
+from ...options import PapersOptions, RouterBenchOptions
 from ..interval import show
 from ..plots import canvases, label, save
-from ..router_work import RouterBenchOptions
-from ..workload import PapersOptions
 from ..workloads.router.benchmark import bench_router, datasets
 from .report import Paper, Report, Row, Table
 from .specs import Runner
@@ -59,6 +58,7 @@ def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
         drafts=(*work.drafts[2:], *work.drafts[:2]),
         pair=work.drafts[:2],
         pair_domains=work.pair_domains,
+        **work.source,
         limit=work.limit,
         train_limit=work.train_limit,
         repeats=1,
@@ -66,6 +66,7 @@ def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
         max_new_tokens=work.max_new_tokens,
         temperature=work.temperature,
         top_k=work.top_k,
+        top_p=work.top_p,
         dtype=work.dtype,
         device=work.device,
     )

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ...options import SweepOptions
 from ..interval import show
 from ..plots import plot_sweep
 from ..studies.sweep import run_sweep
 from ..studies.sweep_tables import best_cell
-from ..sweep_settings import SweepOptions
 from .report import Paper, Report, Row, Table
 from .specs import Runner
 
@@ -40,7 +40,7 @@ def run(runner: Runner) -> Report:
     sweep = SweepOptions(
         target=work.target,
         draft=work.draft,
-        prompts="builtin-large",  # domains to leave out must be known
+        **work.source | ({"prompts": "builtin-large"} if work.prompts == "builtin" else {}),
         train_prompts=work.train_limit,
         per_domain=-(-2 * work.limit // DOMAINS),
         max_new_tokens=work.max_new_tokens,

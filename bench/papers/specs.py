@@ -17,12 +17,12 @@ from ...infer.drafters import Beams, parse_expansions
 from ...infer.generation import Generation
 from ...infer.machine import processor, versions
 from ...infer.verify import LOSSY
+from ...options import PapersOptions
 from ..energy import Meter
 from ..interval import interval, ratio_interval
 from ..runner import Run, Timed, interleave_stored
 from ..scoring.perplexity import Likelihood, likelihood, perplexity, perplexity_change
 from ..store import Store
-from ..workload import PapersOptions
 
 Scorer = Callable[[int, list[int]], float]  # (prompt's index, generated tokens) → score
 

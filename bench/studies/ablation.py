@@ -21,7 +21,6 @@ from ...controllers.checkpoints.acceptance_head import load_controller, read_con
 from ...controllers.checkpoints.content import controller_digest
 from ...controllers.checkpoints.fingerprint import PairFingerprint
 from ...controllers.checkpoints.lag_free_head import is_lag_free
-from ...controllers.errors import InputError
 from ...controllers.length import (
     AcceptanceLength,
     AcceptancePredictor,
@@ -38,12 +37,12 @@ from ...controllers.length.cost_model import CostModel
 from ...controllers.length.trained import head_predictor, lag_free_predictor
 from ...controllers.sampling import SamplingParams
 from ...infer.decoder import SpeculativeDecoder
+from ...options import AblationOptions
 from ...simulate.replay import PrecomputedPredictor
 from ...simulate.trace import Trace
-from ..ablation_settings import AblationOptions
 from ..store import Store
 from .ablation_tables import INFORMED, RATE_OPTIMAL, THRESHOLD, summarise
-from .held_out import Tracer, held_out
+from .held_out import Tracer, held_out, in_domain
 from .replay import MakeController, Rule, replay_all
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
@@ -90,13 +89,14 @@ def run_ablation(settings: AblationOptions, folder: Path, console: Console) -> d
         for controller in settings.controllers:
             name, _, path = controller.partition("=")
             rules += learned(name, path, decoder, costs)
-        batches = held_out(settings.prompts, settings.per_domain)
-        if missing := set(settings.in_domain) - {batch.domain for batch in batches}:
-            raise InputError(f"in_domain: no prompts of {sorted(missing)[0]!r} in {settings.prompts}")
-        tracer = Tracer(decoder, sampling, settings.max_new_tokens, settings.seed)
+        batches = held_out(settings)
+        domains = in_domain(settings, batches)
+        tracer = Tracer(
+            decoder, sampling, settings.max_new_tokens, settings.seed, chat=settings.chat, system=settings.system
+        )
         counted = replay_all(tracer, batches, rules, store, console)
     assert settings.ours is not None, "the settings put the last one there"
-    return summarise(counted, costs, settings.in_domain, settings.ours)
+    return summarise(counted, costs, domains, settings.ours)
 
 
 def _label(cost: str) -> str:

@@ -18,15 +18,14 @@ from ...controllers.length import AcceptanceLength, HeadPredictor, Prediction
 from ...data_gen.acceptance import make_acceptance_data
 from ...data_gen.dataset import replacing
 from ...data_gen.prompts import PromptRow, load_prompts
-from ...data_gen.settings import AcceptanceDataOptions
+from ...options import AcceptanceDataOptions, AcceptanceTrainingOptions, SweepOptions
 from ...simulate.replay import PrecomputedPredictor
 from ...simulate.trace import Trace
 from ...train.acceptance import train_acceptance
 from ...train.export import best_head
 from ...train.run_folder import read_run
-from ...train.settings import AcceptanceTrainingOptions
 from ..store import content_key
-from ..sweep_settings import SweepOptions
+from .held_out import PromptBatch, in_domain
 from .replay import MakeController, Rule
 
 
@@ -67,22 +66,30 @@ def precompute(head: AcceptanceHead, traces: Sequence[Trace]) -> list[Precompute
     ]
 
 
-def training_prompts(settings: SweepOptions) -> list[PromptRow]:
-    """The training split's first prompts of the in-domain domains.
+def training_prompts(settings: SweepOptions, batches: Sequence[PromptBatch]) -> list[PromptRow]:
+    """The training split's first prompts of the in-domain domains that are not held out in ``batches``.
 
     Raises:
         InputError: a domain has none.
     """
-    rows = [row for row in load_prompts(settings.prompts, split="train") if row.domain in settings.in_domain]
-    missing = set(settings.in_domain) - {row.domain for row in rows}
+    domains, tested = in_domain(settings, batches), {row.prompt for batch in batches for row in batch.prompts}
+    rows = [
+        row
+        for row in load_prompts(settings.prompts, column=settings.column, split=settings.train_split)
+        if row.domain in domains and row.prompt not in tested
+    ]
+    missing = set(domains) - {row.domain for row in rows}
     if missing:
-        raise InputError(f"in_domain: {sorted(missing)[0]!r} is no domain of {settings.prompts}'s training split")
+        raise InputError(
+            f"in_domain: of {sorted(missing)[0]!r} no prompt of {settings.prompts} is left to train on beside those "
+            "held out; give more prompts, or a smaller per_domain"
+        )
     return rows[: settings.train_prompts]
 
 
-def training_data(settings: SweepOptions, folder: Path, console: Console) -> str:
+def training_data(settings: SweepOptions, batches: Sequence[PromptBatch], folder: Path, console: Console) -> str:
     """A dataset of :func:`training_prompts`, made or completed."""
-    text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in training_prompts(settings))
+    text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in training_prompts(settings, batches))
     source = folder / f"prompts-{hashlib.sha256(text.encode()).hexdigest()[:20]}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     if not source.exists():
@@ -92,6 +99,8 @@ def training_data(settings: SweepOptions, folder: Path, console: Console) -> str
         target=settings.target,
         draft=settings.draft,
         prompts=str(source),
+        chat=settings.chat,
+        system=settings.system,
         max_new_tokens=settings.max_new_tokens,
         temperature=settings.temperature,
         top_k=settings.top_k,

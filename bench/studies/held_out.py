@@ -7,6 +7,7 @@ over it with the same random draws, and their counters are those that the decode
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -22,6 +23,7 @@ from ...data_gen.vocabulary import can_read, traceable
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.prompting import encode_prompt
 from ...infer.random_source import RandomSource
+from ...options import HeldOutOptions
 from ...simulate.trace import Trace, trace
 
 BATCH = 20  # prompts that are rolled out and stored together
@@ -41,23 +43,40 @@ class PromptBatch:
         return {"prompts": [row.id for row in self.prompts], "texts": digest}
 
 
-def held_out(source: str, per_domain: int) -> list[PromptBatch]:
-    """The first ``per_domain`` prompts of each domain in the test split of ``source``, in batches.
+def held_out(options: HeldOutOptions) -> list[PromptBatch]:
+    """The first ``per_domain`` prompts of each domain, in batches.
 
     Raises:
         InputError: a domain has fewer.
     """
+    most = options.per_domain
     by_domain: dict[str, list[PromptRow]] = {}
-    for row in load_prompts(source, split="test"):
+    for row in load_prompts(options.prompts, column=options.column, split=options.split, domains=options.domains):
         by_domain.setdefault(row.domain, []).append(row)
     for domain, rows in by_domain.items():
-        if len(rows) < per_domain:
-            raise InputError(f"per_domain={per_domain}: {domain} has {len(rows)} prompts in the test split of {source}")
+        if len(rows) < most:
+            raise InputError(
+                f"per_domain={most}: {options.prompts} has {len(rows)} prompts of {domain!r}; take fewer of each domain"
+            )
     return [
-        PromptBatch(domain, tuple(rows[start : min(start + BATCH, per_domain)]))
+        PromptBatch(domain, tuple(rows[start : min(start + BATCH, most)]))
         for domain, rows in sorted(by_domain.items())
-        for start in range(0, per_domain, BATCH)
+        for start in range(0, most, BATCH)
     ]
+
+
+def in_domain(options: HeldOutOptions, batches: Sequence[PromptBatch]) -> tuple[str, ...]:
+    """The domains that controllers are trained on: those asked for, or all.
+
+    Raises:
+        InputError: no prompt is of one of them.
+    """
+    known = {batch.domain for batch in batches}
+    if missing := set(options.in_domain) - known:
+        raise InputError(
+            f"in_domain: no prompts of {sorted(missing)[0]!r} in {options.prompts}; it has {', '.join(sorted(known))}"
+        )
+    return options.in_domain or tuple(sorted(known))
 
 
 @dataclass(frozen=True)
@@ -67,12 +86,15 @@ class Tracer:
     Attributes:
         decoder: the pair.
         seed: decides every random draw, together with a prompt's id.
+        chat, system: how prompts are encoded, as by :func:`.encode_prompt`.
     """
 
     decoder: SpeculativeDecoder
     sampling: SamplingParams
     max_new_tokens: int
     seed: int
+    chat: bool = True
+    system: str | None = None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -85,6 +107,8 @@ class Tracer:
             "sampling": self.sampling.as_dict(),
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
+            "chat": self.chat,
+            "system": self.system,
             "device": self.decoder.target.device.type,
         }
 
@@ -96,7 +120,9 @@ class Tracer:
         """
         decoder, budget = self.decoder, self.max_new_tokens
         (draft,) = decoder.drafts
-        prompts = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in batch.prompts]
+        prompts = [
+            encode_prompt(decoder.tokenizer, row.prompt, chat=self.chat, system=self.system) for row in batch.prompts
+        ]
         for row, prompt in zip(batch.prompts, prompts, strict=True):
             if not can_read(prompt, draft.vocab_size):
                 raise InputError(

@@ -16,14 +16,14 @@ from rich.table import Table
 
 from ...controllers.length.cost_model import CostModel
 from ...infer.decoder import SpeculativeDecoder
-from ...train.acceptance import checked_manifest
+from ...options import MixingOptions
 from ...train.acceptance_data import is_validation
+from ...train.datasets import acceptance_manifest
 from ...train.metrics import auroc, binary_kl, undo_weights
 from ...train.positions import Positions, load_rows, read_positions
-from ..mixing_settings import MixingOptions
 from ..store import Store
 from .heads import Head, train_heads, training_data
-from .held_out import held_out
+from .held_out import held_out, in_domain
 from .replay import replay_all
 from .sweep import rules, tracer_of
 from .sweep_tables import PAPER_RATIO, summarise
@@ -48,13 +48,13 @@ def _dataset_rows(
 ) -> list[dict[str, Any]]:
     """A row for each share, on the dataset of one draft and temperature."""
     console.rule(f"{draft}, temperature {temperature:g}", align="left")
-    batches = held_out(study.prompts, study.per_domain)
-    domains = tuple(sorted({batch.domain for batch in batches}))
+    batches = held_out(study)
+    domains = in_domain(study, batches)
     first = study.sweep(draft, temperature, study.mixings[0], domains)
     decoder = SpeculativeDecoder.from_pretrained(study.target, draft, device=study.device)
     tracer = tracer_of(first, decoder)
-    data = training_data(first, store.folder, console)
-    manifest = checked_manifest(data)
+    data = training_data(first, batches, store.folder, console)
+    manifest = acceptance_manifest([data])
     validation = [row for row in load_rows(data) if is_validation(row.prompt_id, study.validation_fraction)]
     positions = read_positions(decoder.drafts[0], validation, tracer.sampling, manifest.get("vocab_size"))
     rows = []

@@ -20,14 +20,13 @@ from ...controllers.sampling import SamplingParams
 from ...data_gen.dataset import read_dataset
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.machine import machine
-from ...train.acceptance import checked_manifest
+from ...options import CostBenchOptions, SweepOptions
+from ...train.datasets import acceptance_manifest
 from ..load import load
 from ..micro.cost import bench_cost
 from ..store import Store
-from ..sweep_settings import SweepOptions
-from ..workload import CostOptions
 from .heads import Head, train_heads, training_data, training_prompts
-from .held_out import PromptBatch, Tracer, held_out
+from .held_out import PromptBatch, Tracer, held_out, in_domain
 from .replay import Rule, replay_all
 from .sweep_tables import costs_of, summarise, table_2
 
@@ -44,21 +43,21 @@ def run_sweep(settings: SweepOptions, folder: Path, cost: Path | None, console: 
         InputError: a setting makes no sense, prompts are both trained on and held out, or another process writes to
             the folder.
     """
-    batches = held_out(settings.prompts, settings.per_domain)
+    batches = held_out(settings)
     if cost is not None:
         _read_costs(cost)  # refused now rather than in the end
     if settings.data is None:
-        training_prompts(settings)
+        training_prompts(settings, batches)
     with Store(folder) as store:
         decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, device=settings.device)
-        data = training_data(settings, folder, console) if settings.data is None else settings.data
-        manifest = checked_manifest(data)
+        data = training_data(settings, batches, folder, console) if settings.data is None else settings.data
+        manifest = acceptance_manifest([data])
         _check_apart(data, batches)
         heads = train_heads(settings, data, manifest, folder, console)
         counted = replay_all(tracer_of(settings, decoder), batches, rules(settings, heads), store, console)
         document = _read_costs(cost) if cost is not None else _measured_costs(settings, store, console)
     return {
-        **summarise(counted, heads, settings.in_domain, costs_of(document)),
+        **summarise(counted, heads, in_domain(settings, batches), costs_of(document)),
         **table_2(document),
         "training": {name: manifest[name] for name in ("prompts", "mean_acceptance", "dataset_fingerprint")},
         "judged_prompts": sum(len(batch.prompts) for batch in batches),
@@ -67,7 +66,7 @@ def run_sweep(settings: SweepOptions, folder: Path, cost: Path | None, console: 
 
 def tracer_of(settings: SweepOptions, decoder: SpeculativeDecoder) -> Tracer:
     sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
-    return Tracer(decoder, sampling, settings.max_new_tokens, settings.seed)
+    return Tracer(decoder, sampling, settings.max_new_tokens, settings.seed, chat=settings.chat, system=settings.system)
 
 
 def rules(settings: SweepOptions, heads: Sequence[Head]) -> list[Rule]:
@@ -81,9 +80,10 @@ def rules(settings: SweepOptions, heads: Sequence[Head]) -> list[Rule]:
 
 def _measured_costs(settings: SweepOptions, store: Store, console: Console) -> dict[str, Any]:
     """The document of ``bench cost`` for the pair, measured once."""
-    work = CostOptions(
+    work = CostBenchOptions(
         target=settings.target, draft=settings.draft, device=settings.device, temperature=settings.temperature,
-        top_k=settings.top_k, top_p=settings.top_p,
+        top_k=settings.top_k, top_p=settings.top_p, prompts=settings.prompts, column=settings.column,
+        split=settings.train_split, chat=settings.chat, system=settings.system,
     )  # fmt: skip
 
     def measure() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ...data_gen.tasks import Question, load_questions
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.drafters import Beams
 from ...infer.machine import machine
+from ...options import QuestionsOptions
 from ..energy import NOT_AVAILABLE, Meter, counters
 from ..runner import Run, clocked, interleave_stored
 from ..scoring.answer import answer_score
@@ -30,7 +31,6 @@ from ..scoring.perplexity import Likelihood, likelihood
 from ..scoring.rouge import rouge_l
 from ..scoring.sql import sql_score
 from ..store import Store
-from ..workload import QuestionsOptions
 from .questions_report import spec_bench_report, summary
 
 AUTOREGRESSIVE = "autoregressive"
@@ -62,41 +62,32 @@ class Answer:
         return cls(**(data | {"likelihoods": [Likelihood(**one) for one in data["likelihoods"]]}))
 
 
-def bench_questions(
-    work: QuestionsOptions,
-    output: Path,
-    console: Console,
-    *,
-    length: int | str | None,
-    verifier: str,
-    tree: str | None,
-    beams: int | None,
-) -> dict[str, Any]:
-    """Answer the questions with and without drafts, and write the two files of answers into ``output``.
-
-    Args:
-        length, verifier, tree, beams: of the decoder with drafts, as in ``specpilot generate``.
+def bench_questions(work: QuestionsOptions, console: Console) -> dict[str, Any]:
+    """Answer the questions with and without drafts, and write the two files of answers into ``work.output``.
 
     Raises:
-        InputError: a question, a model or a rule does not fit, or another process writes to ``output``.
+        InputError: a question, a model or a rule does not fit, or another process writes to the folder.
     """
-    with Store(output) as store:
+    verifier = work.verifier
+    with Store(work.output) as store:
         questions = load_questions(
-            work.task, work.prompts, column=work.column, split=work.split, limit=work.skip + work.limit,
-            databases=work.databases,
-        )[work.skip :]  # fmt: skip
+            work.task, work.prompts, column=work.column, split=work.split, limit=work.limit, skip=work.skip,
+            domains=work.domains, databases=work.databases,
+        )  # fmt: skip
         if any(question.kind == "rouge" for question in questions):
             rouge_l("", "")  # refuses now, not in the end, where rouge-score is missing
         drafting = SpeculativeDecoder.from_pretrained(
-            work.target, work.draft, length=length, verifier=verifier, tree=tree,
-            beams=None if beams is None else Beams(beams), compile=work.compile, dtype=work.dtype, device=work.device,
+            work.target, work.draft, length=work.length, verifier=verifier, tree=work.tree,
+            beams=None if work.beams is None else Beams(work.beams), compile=work.compile, dtype=work.dtype,
+            device=work.device, trust_remote_code=work.trust_remote_code,
         )  # fmt: skip
         tokenizer = drafting.tokenizer
         assert tokenizer is not None, "loaded by name"
         meter = Meter(counters(drafting.target.device.type))
         idle = meter.idle_watts()
         rule = {
-            "length": str(length), "content": length_digest(length), "verifier": verifier, "tree": tree, "beams": beams,
+            "length": str(work.length), "content": length_digest(work.length), "verifier": verifier,
+            "tree": work.tree, "beams": work.beams,
         }  # fmt: skip
         answers = answer_all(
             {AUTOREGRESSIVE: SpeculativeDecoder(drafting.target, None, tokenizer), verifier: drafting},
@@ -104,7 +95,7 @@ def bench_questions(
             identities={AUTOREGRESSIVE: identity_of(work, drafting), verifier: identity_of(work, drafting) | rule},
         )  # fmt: skip
         lines = {name: [answer.line for answer in of_name] for name, of_name in answers.items()}
-        files = {name: output / f"{name.replace(':', '-')}.jsonl" for name in lines}
+        files = {name: work.output / f"{name.replace(':', '-')}.jsonl" for name in lines}
         for name, file in files.items():
             write_answers(lines[name], file)
     console.print(f"{' and '.join(map(str, files.values()))}: the answers, as Spec-Bench's scripts read them")
@@ -126,6 +117,7 @@ def identity_of(work: QuestionsOptions, decoder: SpeculativeDecoder) -> dict[str
     return {
         "sampling": work.sampling,
         "chat": work.chat,
+        "system": work.system,
         "dtype": work.dtype,
         "compile": work.compile,
         "device": str(decoder.target.device),
@@ -174,7 +166,8 @@ def answer_question(
     for text in question.turns:
         messages.append({"role": "user", "content": text})
         prompt = list(messages) if work.chat else "\n\n".join(message["content"] for message in messages)
-        timed = clocked(lambda prompt=prompt: decoder.generate(prompt, seed=seed, **work.sampling), meter)  # type: ignore[misc]
+        given = {"prompt": prompt, "seed": seed, "system": work.system, **work.sampling}
+        timed = clocked(lambda given=given: decoder.generate(**given), meter)  # type: ignore[misc]
         generation = timed.value
         joules.append(timed.joules)
         likelihoods.append(likelihood(decoder.target, generation.prompt_tokens, generation.tokens))

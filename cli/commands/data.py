@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from ..options import (
+    AcceptanceDataOptions,
+    DatasetFolderOptions,
+    OnPolicyDataOptions,
+    PlannedDatasetOptions,
+    RouterDataOptions,
+)
 
-from ..data_gen.settings import AcceptanceDataOptions, OnPolicyDataOptions, RouterDataOptions
 
-
-def acceptance(settings: AcceptanceDataOptions, *, output: Path, plan: bool = False) -> None:
-    """Roll out the target over prompts and label what the draft would have proposed (SpecDec++ §3.3).
-
-    Args:
-        output: Folder of the dataset: Parquet shards and a manifest. An unfinished one is gone on with.
-        plan: Print what would be done, its size on disk and the time it would take; write nothing.
-    """
+def acceptance(options: AcceptanceDataOptions, dataset: PlannedDatasetOptions) -> None:
+    """Roll out the target over prompts and label what the draft would have proposed (SpecDec++ §3.3)."""
     from ..data_gen.acceptance import make_acceptance_data, plan_acceptance_data
     from ..infer.quiet import quiet
 
     quiet()
-    if plan:
-        print(plan_acceptance_data(settings))
+    if dataset.plan:
+        print(plan_acceptance_data(options))
         return
-    make_acceptance_data(settings, output)
+    make_acceptance_data(options, dataset.output)
 
 
-def on_policy(settings: OnPolicyDataOptions, *, output: Path) -> None:
-    """Log the decoder's own rounds: what a controller drafted, and how far the target would keep it.
-
-    Args:
-        output: Folder of the dataset: Parquet shards and a manifest. An unfinished one is gone on with.
-    """
+def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> None:
+    """Log the decoder's own rounds: what a controller drafted, and how much of it the target would accept."""
     from ..data_gen.on_policy import make_on_policy_data
     from ..infer.quiet import quiet
 
     quiet()
-    make_on_policy_data(settings, output)
+    make_on_policy_data(options, dataset.output)
 
 
-def router(settings: RouterDataOptions, *, output: Path) -> None:
-    """Let the target and every arm answer prompts, and score how alike they are (assistant selection, §2.3).
-
-    Args:
-        output: Folder of the dataset: Parquet shards, a manifest and measured times. An unfinished one is gone on with.
-    """
+def router(options: RouterDataOptions, dataset: DatasetFolderOptions) -> None:
+    """Let the target and every arm answer prompts, and score how alike they are (assistant selection, §2.3)."""
     from ..data_gen.router import make_router_data
     from ..infer.quiet import quiet
 
     quiet()
-    make_router_data(settings, output)
+    make_router_data(options, dataset.output)

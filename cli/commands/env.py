@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from ..options import EnvOptions
 
-def env(*, json: bool = False) -> None:
-    """Print versions, machine, devices and threads.
 
-    Args:
-        json: Print one JSON object instead of a table.
-    """
+def env(options: EnvOptions) -> None:
+    """Print versions, machine, devices and threads."""
     from ..infer.machine import machine, versions
 
     report = {"versions": versions(), "machine": machine()}
-    if json:
+    if options.json:
         from json import dumps
 
         print(dumps(report, indent=2))

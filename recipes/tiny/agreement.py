@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_dataset
-from specpilot.data_gen.settings import AcceptanceDataOptions
+from specpilot.options import AcceptanceDataOptions
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ def measure_agreement(
     target: Path, draft: Path, held_out: Path, domains: dict[str, str], folder: Path, seed: int
 ) -> list[Agreement]:
     """Roll the target out on the prompts of the JSON Lines file ``held_out``; ``domains`` maps their ids to domains."""
-    settings = AcceptanceDataOptions(str(target), str(draft), str(held_out), max_new_tokens=96, seed=seed)
+    settings = AcceptanceDataOptions(
+        target=str(target), draft=str(draft), prompts=str(held_out), max_new_tokens=96, seed=seed
+    )
     make_acceptance_data(settings, folder)
     by_domain: dict[str, list[list[float]]] = {}
     for row in read_dataset(folder):

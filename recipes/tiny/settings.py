@@ -18,7 +18,7 @@ SPECIALISTS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TinyModelsOptions:
     """Settings of the tiny models: one target, one general draft, three specialised drafts, one tokenizer.
 

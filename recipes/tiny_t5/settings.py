@@ -15,7 +15,7 @@ def draft_name(task: str) -> str:
     return f"{TARGET}-draft-{task}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TinyT5Options:
     """Settings of the tiny encoder-decoders: a target of two tasks and a draft for each of them.
 

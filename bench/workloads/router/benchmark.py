@@ -14,7 +14,6 @@ from ....controllers.length import Fixed, LengthController
 from ....controllers.router import PolicyRouter, Router, SingleArm
 from ....data_gen.router import make_router_data
 from ....data_gen.router_dataset import RouterDataset, read_router_dataset
-from ....data_gen.settings import RouterDataOptions
 from ....infer.arms import LoadedArm, load_arms
 from ....infer.decoder import SpeculativeDecoder
 from ....infer.generation import Stats
@@ -22,7 +21,7 @@ from ....infer.lengths import load_length
 from ....infer.loading import load_model, load_tokenizer
 from ....infer.models import language_model
 from ....infer.routing import ArmRuntime, Routing
-from ...router_work import RouterBenchOptions
+from ....options import RouterBenchOptions, RouterDataOptions
 from ...runner import decode_all
 from .headline import headline, no_help_loss, overhead
 from .study import (
@@ -47,12 +46,15 @@ class ArmDecoders:
 
     def __init__(self, work: RouterBenchOptions) -> None:
         self.work = work
-        self.tokenizer = load_tokenizer(work.target)
-        self.target = language_model(load_model(work.target, dtype=work.dtype, device=work.device))
-        self.loaded: dict[str, LoadedArm] = {
-            arm.arm.name: arm
-            for arm in load_arms(work.arms, self.target, self.tokenizer, dtype=work.dtype, device=work.device)
-        }
+        trust = work.trust_remote_code
+        self.tokenizer = load_tokenizer(work.target, trust_remote_code=trust)
+        self.target = language_model(
+            load_model(work.target, dtype=work.dtype, device=work.device, trust_remote_code=trust)
+        )
+        loaded = load_arms(
+            work.arms, self.target, self.tokenizer, dtype=work.dtype, device=work.device, trust_remote_code=trust
+        )
+        self.loaded: dict[str, LoadedArm] = {arm.arm.name: arm for arm in loaded}
         learned = work.learned if isinstance(work.learned, tuple) else (work.learned,) * len(work.drafts)
         self.learned = dict(zip(work.drafts, learned, strict=True))
 
@@ -137,15 +139,20 @@ def bench_router(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
 
 def datasets(work: RouterBenchOptions, console: Console) -> tuple[RouterDataset, RouterDataset]:
     """Training and held-out prompts with every arm's rewards, made or completed."""
-    found = []
-    for split, limit in (("train", work.train_limit), ("test", work.limit)):
-        settings = RouterDataOptions(
-            target=work.target, arms=work.arms, split=split, limit=limit,
-            domains=None if work.domains is None else list(work.domains), max_new_tokens=min(64, work.max_new_tokens),
-            temperature=work.temperature, top_k=work.top_k, dtype=work.dtype, device=work.device,
-        )  # fmt: skip
-        found.append(read_router_dataset(make_router_data(settings, Path(work.work) / split, console)))
-    train, test = found
+    shared = RouterDataOptions(
+        target=work.target, arms=work.arms, prompts=work.prompts, column=work.column, domains=work.domains,
+        chat=work.chat, system=work.system, max_new_tokens=min(64, work.max_new_tokens), temperature=work.temperature,
+        top_k=work.top_k, top_p=work.top_p, dtype=work.dtype, device=work.device,
+        trust_remote_code=work.trust_remote_code,
+    )  # fmt: skip
+    if work.local or work.split == work.train_split:
+        training, testing = replace(shared, skip=work.limit), shared
+    else:
+        training, testing = replace(shared, split=work.train_split), replace(shared, split=work.split)
+    train, test = (
+        read_router_dataset(make_router_data(replace(options, limit=limit), Path(work.work) / name, console))
+        for name, options, limit in (("train", training, work.train_limit), ("test", testing, work.limit))
+    )
     return train, replace(test, times=train.times)  # both by the same measured costs
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from ....controllers.router import RouterPolicy
 from ....infer.decoder import SpeculativeDecoder
 from ....infer.generation import Stats
+from ....options import RouterBenchOptions
 from ...micro.profile import timed_decoding, watching
-from ...router_work import RouterBenchOptions
 from .study import (
     AUTOREGRESSIVE,
     LEARNED,

@@ -19,9 +19,9 @@ from ....controllers.router import RouterPolicy
 from ....data_gen.rewards import rewards
 from ....data_gen.router_dataset import RouterDataset, Times
 from ....infer.generation import Stats
+from ....options import RouterTrainingOptions
 from ....train.router import fit_policy
 from ....train.router_data import table_of
-from ....train.settings import RouterTrainingOptions
 from ...interval import ratio_interval
 
 Choices = NDArray[np.int64]  # (N,) an arm for each prompt

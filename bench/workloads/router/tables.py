@@ -10,7 +10,7 @@ import torch
 
 from ....controllers.router import OnlineRouter, PolicyRouter, RouterPolicy
 from ....controllers.router.baselines import baseline_choices
-from ...router_work import RouterBenchOptions
+from ....options import RouterBenchOptions
 from .study import (
     AUTOREGRESSIVE,
     EPOCHS,
@@ -37,8 +37,8 @@ def paper_tables(work: RouterBenchOptions, study: Study) -> dict[str, Any]:
     exits = [f"exit:{layer}" for layer in work.exits]
     sets = {"all drafts": list(work.drafts), "specialists": list(work.drafts[1:]), "with autoregressive": main}
     tables = {
-        "table_1": arm_set_table(study, work.pair, fixed, work.pair_domains),
-        "table_1_paper_settings": arm_set_table(study, work.pair, fixed, work.pair_domains, **PAPER),
+        "table_1": arm_set_table(study, work.pair, fixed, work.pair_domains or everywhere),
+        "table_1_paper_settings": arm_set_table(study, work.pair, fixed, work.pair_domains or everywhere, **PAPER),
         "figure_2": alpha_sweep(study, [work.drafts[0], *exits] if exits else work.drafts, fixed, work.alphas),
         "figure_3": example_curve(study, main, fixed, work.examples, work.seeds),
         "table_3_4": arm_set_table(study, no_help, fixed, everywhere),

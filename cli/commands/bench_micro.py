@@ -1,0 +1,112 @@
+"""`specpilot bench` of parts: forwards, costs, memory, data generation, verification rules."""
+
+from __future__ import annotations
+
+from ..options import (
+    CostBenchOptions,
+    ForwardBenchOptions,
+    MemoryBenchOptions,
+    OtmBenchOptions,
+    ProfileBenchOptions,
+    RolloutsBenchOptions,
+    WorkloadOptions,
+)
+from .measuring import begin, finish
+
+
+def rollouts(options: RolloutsBenchOptions) -> None:
+    """Time batched data generation against a batch-1 loop of transformers' generate."""
+    from ..bench.micro.rollouts import bench_rollouts
+
+    finish(bench_rollouts(options, options.repeats, begin()), options)
+
+
+def forward(options: ForwardBenchOptions) -> None:
+    """Time one forward of target and draft by how many tokens it reads, on both paths."""
+    from ..bench.micro.forward import bench_forward
+
+    finish(bench_forward(options, begin()), options)
+
+
+def cost(options: CostBenchOptions) -> None:
+    """Measure what drafting and verifying a token cost on this machine, for controllers that decide by it."""
+    from ..bench.load import load
+    from ..bench.micro.cost import CHECK_COST, bench_cost
+    from ..controllers.errors import InputError
+    from ..controllers.length import AcceptancePredictor, RateOptimal, parse_rule
+    from ..infer.lengths import load_length
+
+    console = begin()
+    decoder, prompts = load(options)
+    (draft,), tokenizer = decoder.drafts, decoder.tokenizer
+    assert tokenizer is not None, "loaded by name"
+    pair = decoder.target.model, draft.model, tokenizer
+    controllers = {name: parse_rule(name) or load_length(name, *pair, cost=CHECK_COST) for name in options.check or ()}
+    predictor: AcceptancePredictor | None = None
+    if options.judge is not None:
+        if parse_rule(options.judge) is not None:
+            raise InputError(f"judge={options.judge!r}: a rule predicts nothing; name a trained controller")
+        controller = load_length(options.judge, *pair, cost=CHECK_COST)
+        assert isinstance(controller, RateOptimal), "given costs, it goes by them"
+        predictor = controller.source
+    result = bench_cost(
+        decoder, prompts, console,
+        repeats=options.repeats, sampling=options.sampling, predictor=predictor, check=controllers,
+    )  # fmt: skip
+    for warning in result["warnings"]:
+        console.print(f"warning: {warning}")
+    for name in controllers:
+        ratio = result["loop"]["measured_over_fitted"][name]
+        console.print(f"{name}: {'nothing was decoded' if ratio is None else f'{ratio:.3f} of the predicted time'}")
+    finish(result, options, options.output)
+
+
+def memory(options: MemoryBenchOptions) -> None:
+    """Watch the process's memory over many requests of mixed kinds and random lengths."""
+    from ..bench.load import load
+    from ..bench.micro.memory import bench_memory
+
+    console = begin()
+    decoder, prompts = load(options)
+    finish(bench_memory(decoder, prompts, options.sampling, options.requests, console), options)
+
+
+def profile(options: ProfileBenchOptions) -> None:
+    """Break the decoder's wall time down into its parts."""
+    from ..bench.load import load
+    from ..bench.micro.profile import profile as profile_decoder
+    from ..bench.micro.profile import show_profile
+    from ..controllers.length import Fixed
+
+    console = begin()
+    decoder, prompts = load(options)
+    result = profile_decoder(decoder, prompts, options.sampling | {"length": Fixed(options.length)})
+    show_profile(result, console)
+    finish(result, options)
+
+
+def otm(options: OtmBenchOptions) -> None:
+    """Acceptance of one of k proposals: optimal transport, K-SEQ, closed forms (SpecTr, Figures 1, 2, 3 and 5)."""
+    from ..bench.micro.otm import bench_otm, plot_otm
+    from ..infer.decoder import SpeculativeDecoder
+
+    begin()
+    decoder = SpeculativeDecoder.from_pretrained(
+        options.target, options.draft,
+        dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code,
+    )  # fmt: skip
+    result = bench_otm(decoder, options.prompt) | {"pair": f"{options.target} + {options.draft}"}
+    plot_otm(result, options.output)
+    finish(result | {"prompt": options.prompt, "picture": str(options.output)}, options)
+
+
+def spectr(options: WorkloadOptions) -> None:
+    """Tokens per target forward by number and length of drafts (SpecTr, Table 2)."""
+    from ..bench.load import load
+    from ..bench.micro.spectr import as_table, bench_spectr
+
+    console = begin()
+    decoder, prompts = load(options)
+    result = bench_spectr(decoder, prompts, options.sampling, console)
+    console.print(as_table(result))
+    finish(result, options)

@@ -1,0 +1,124 @@
+"""`specpilot bench` of whole workloads: decoding, batches, routers, questions, the papers' tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..options import (
+    BatchBenchOptions,
+    DecodeBenchOptions,
+    PapersOptions,
+    PapersOutputOptions,
+    QuestionsOptions,
+    RouterBenchOptions,
+)
+from .measuring import begin, finish
+
+
+def decode(options: DecodeBenchOptions) -> None:
+    """Time the decoder against transformers' generate and assisted generation: same prompts, same pair, one process."""
+    from ..bench.load import load
+    from ..bench.plots import plot_rates
+    from ..bench.workloads.decode import as_table, bench_decode
+    from ..controllers.sampling import SamplingParams
+
+    console = begin()
+    decoder, prompts = load(options)
+    controller = options.controller
+    if controller is None and (options.target, options.draft) == ("tiny", "tiny-draft"):
+        controller = "tiny-head"
+    result = bench_decode(
+        decoder,
+        prompts,
+        SamplingParams(options.temperature, options.top_k, options.top_p),
+        console,
+        max_new_tokens=options.max_new_tokens,
+        repeats=options.repeats,
+        controller=controller,
+    )
+    console.print(as_table(result))
+    console.print(
+        f"{result['overhead_at']}: {result['overhead_share']:.1%} of the wall time is outside model forwards; the cost "
+        f"model's bound, forwards at their median time, is {result['bound_share']:.1%} of it"
+    )
+    plot_rates(result, options.plot)
+    console.print(f"{options.plot}: the picture")
+    finish(result, options)
+
+
+def batch(options: BatchBenchOptions) -> None:
+    """Time batches of 1 to 16 prompts, and continuous batching against fixed batches."""
+    from ..bench.load import load
+    from ..bench.workloads.batch import (
+        LENGTHS,
+        bench_batch,
+        bench_continuous,
+        random_llama,
+        random_prompts,
+        show_continuous,
+    )
+    from ..controllers.sampling import SamplingParams
+    from ..infer.decoder import SpeculativeDecoder
+
+    console = begin()
+    result: dict[str, Any] = {}
+    if options.shape is not None:
+        decoder, prompts = SpeculativeDecoder(random_llama(options.shape), None), random_prompts(options.requests)
+    else:
+        decoder, prompts = load(options)
+        result = bench_batch(decoder, prompts, options.sampling, options.repeats, console)
+    result["continuous"] = bench_continuous(
+        decoder,
+        prompts,
+        SamplingParams(options.temperature, options.top_k, options.top_p),
+        console,
+        requests=options.requests,
+        running=options.running,
+        lengths=(0,) if options.shape is not None else LENGTHS,
+        repeats=options.repeats,
+    )
+    show_continuous(result["continuous"], console)
+    finish(result, options, options.output)
+
+
+def router(options: RouterBenchOptions) -> None:
+    """Routers against single drafts, and the tables of assistant selection on held-out prompts."""
+    from ..bench.workloads.router.benchmark import bench_router
+    from ..bench.workloads.router.report import as_tables
+
+    console = begin()
+    result = bench_router(options, console)
+    for table in as_tables(result):
+        console.print(table)
+    finish(result, options, options.output)
+
+
+def questions(options: QuestionsOptions) -> None:
+    """Answer a workload's questions with and without drafts; speed, perplexity and scores, and Spec-Bench's files.
+
+    A run that was cut short is continued.
+    """
+    from ..bench.workloads.questions import bench_questions
+    from ..bench.workloads.questions_report import as_tables
+
+    console = begin()
+    result = bench_questions(options, console)
+    for table in as_tables(result):
+        console.print(table)
+    finish(result, options)
+
+
+def papers(options: PapersOptions, output: PapersOutputOptions) -> None:
+    """Make the papers' tables, with their figures beside ours: Markdown, JSON and a picture a paper.
+
+    A run that was cut short is continued.
+    """
+    import json
+
+    from ..bench.papers.command import bench_papers, chosen
+
+    chosen(output.paper, options)  # before anything is loaded
+    console = begin()
+    result = bench_papers(output.paper, options, output.output, console)
+    console.print(f"{output.output}: papers.json, papers-*.md, papers-*.png")
+    print(json.dumps(result))

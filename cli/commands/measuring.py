@@ -1,0 +1,39 @@
+"""What commands that measure share: where progress goes, and how a result is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..options import Options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WRITTEN = ("output", "report", "plot")  # files and folders, on which no result depends
+
+
+def begin() -> Console:
+    """A console on standard error, for everything but the result."""
+    from rich.console import Console
+
+    from ..infer.quiet import quiet
+
+    quiet()
+    return Console(stderr=True)
+
+
+def finish(result: dict[str, Any], options: Options, output: Path | None = None) -> None:
+    """Print the result as one line of JSON, with options, machine and versions; also into the file ``output``."""
+    import json
+    from dataclasses import asdict
+
+    from ..infer.machine import machine, versions
+
+    settings = {name: value for name, value in asdict(options).items() if name not in WRITTEN}
+    made = {"settings": settings, "machine": machine(), "versions": versions()}
+    line = json.dumps(result | made, default=str)  # paths
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(line + "\n", encoding="utf-8")
+    print(line)

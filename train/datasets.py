@@ -1,0 +1,78 @@
+"""Training data from one dataset folder, or from several of the same models and sampling parameters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..controllers.errors import InputError
+from ..data_gen.dataset import Row, read_dataset, read_manifest
+from ..data_gen.router_dataset import RouterDataset, read_router_dataset, router_manifest
+
+SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # of all datasets that are trained on together
+
+
+def acceptance_manifest(folders: Sequence[str]) -> dict[str, Any]:
+    """The manifest of complete acceptance datasets.
+
+    Raises:
+        InputError: one is something else, or of other models or sampling parameters.
+    """
+    return _joint(folders, _acceptance_manifest)
+
+
+def acceptance_rows(folders: Sequence[str]) -> list[Row]:
+    """The rows of acceptance datasets, one after the other."""
+    return [row for folder in folders for row in read_dataset(folder)]
+
+
+def joint_router_manifest(folders: Sequence[str]) -> dict[str, Any]:
+    """The manifest of complete router datasets.
+
+    Raises:
+        InputError: one is something else, or of other models, arms or sampling parameters.
+    """
+    return _joint(folders, router_manifest)
+
+
+def router_rows(folders: Sequence[str]) -> RouterDataset:
+    """Router datasets as one, with the times that were measured for the first."""
+    parts = [read_router_dataset(folder) for folder in folders]
+    return replace(parts[0], manifest=joint_router_manifest(folders), rows=[row for part in parts for row in part.rows])
+
+
+def check_same(folders: Sequence[str], manifests: Sequence[dict[str, Any]], names: Sequence[str] = SAME) -> None:
+    """Raises InputError for a manifest that differs from the first in one of ``names``."""
+    for folder, manifest in zip(folders, manifests, strict=True):
+        for name in names:
+            if manifest.get(name) != manifests[0].get(name):
+                raise InputError(f"{folder}: its {name} is not that of {folders[0]}; train on data alike")
+
+
+def _acceptance_manifest(folder: str) -> dict[str, Any]:
+    manifest = read_manifest(folder)
+    if manifest["kind"] != "acceptance":
+        raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; make one with 'specpilot data acceptance'")
+    if not manifest["complete"]:
+        raise InputError(f"{folder}: the dataset is incomplete; run 'specpilot data acceptance' again to finish it")
+    return manifest
+
+
+def _joint(folders: Sequence[str], read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """One manifest for all: the first's, with a mean acceptance and a fingerprint of all of them."""
+    manifests = [read(folder) for folder in folders]
+    check_same(folders, manifests)
+    first = manifests[0]
+    if len(manifests) == 1:
+        return first
+    shards = [shard for manifest in manifests for shard in manifest["shards"]]
+    digest = hashlib.sha256("\0".join(manifest["dataset_fingerprint"] for manifest in manifests).encode())
+    tokens, accepted = (sum(shard.get(name, 0) for shard in shards) for name in ("tokens", "acceptance_sum"))
+    return first | {
+        "shards": shards,
+        "prompts": [manifest["prompts"] for manifest in manifests],
+        "mean_acceptance": None if first["mean_acceptance"] is None else accepted / max(1, tokens),
+        "dataset_fingerprint": digest.hexdigest(),
+    }
