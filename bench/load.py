@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ..controllers.errors import InputError
 from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
+from ..infer.drafters import split_ngram
 from ..infer.prompting import encode_prompt
 from ..options import WorkloadOptions
 
@@ -19,6 +21,8 @@ def load(
     rows = load_prompts(
         work.prompts, column=work.column, split=work.split, limit=work.limit, skip=work.skip, domains=work.domains
     )
+    if decoder is None and split_ngram(work.draft)[1] is not None:
+        raise InputError(f"draft={work.draft!r}: name a draft model alone; 'specpilot bench ngram' times n-gram drafts")
     decoder = decoder or SpeculativeDecoder.from_pretrained(
         work.target, work.draft, dtype=work.dtype, compile=work.compile, device=work.device,
         trust_remote_code=work.trust_remote_code,

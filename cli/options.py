@@ -684,7 +684,9 @@ class GenerateOptions(TargetOptions, LoadingOptions, SeedOptions):
     Attributes:
         prompt: The prompt, as a bare word or by flag; "-" reads it from standard input.
         draft: The model that proposes tokens; it shares the target's tokenizer. Several, as "[a,b]", feed one tree, or
-            are the arms of a router. "auto" is tiny-draft, or the router's own arms; null decodes without.
+            are the arms of a router. "auto" is tiny-draft, or the router's own arms; null decodes without. "ngram"
+            copies from the text what followed its last tokens, up to four ("ngram:6": six), where they stood before;
+            "tiny-draft+ngram" chooses between the model, a copy and both for each round.
         length: What ends a draft: a number of tokens (4 if not given), a controller checkpoint (folder or hub id), a
             rule such as "cumulative-confidence:0.4", or "none" for plain autoregressive decoding.
         router: Trained router (folder or hub id): it chooses between several drafts, "[a,b,exit:2,autoregressive]", by

@@ -1,4 +1,4 @@
-"""The arms of the bandit: draft models, early exits of the target, and no draft at all (Huang et al. 2024, §2.2, §3.2).
+"""The arms of the bandit: draft models, early exits, n-grams and no draft at all (Huang et al. 2024, §2.2, §3.2).
 
 A router's output i means its i-th arm, so arms are compared one by one and in order before a router is used.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import InputError
 
-DRAFT, EXIT, AUTOREGRESSIVE = "draft", "exit", "autoregressive"
+DRAFT, EXIT, NGRAM, AUTOREGRESSIVE = "draft", "exit", "ngram", "autoregressive"
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Arm:
     """One way to decode.
 
     Attributes:
-        kind: ``draft``, ``exit`` (the target's first layers draft) or ``autoregressive``.
-        name: what it is called: the draft's name, ``exit:2``, ``autoregressive``.
+        kind: ``draft``, ``exit`` (the target's first layers draft), ``ngram`` (copies) or ``autoregressive``.
+        name: what it is called: the draft's name, ``exit:2``, ``ngram``, ``autoregressive``.
         fingerprint: of the draft model; empty for the others, which are the target's own.
         layer: how many of the target's layers an exit runs; 0 for the others.
-        parameters: of the model that drafts; of the whole target where none does.
+        parameters: of the model that drafts, 0 of n-grams; of the whole target where nothing drafts.
     """
 
     kind: str
@@ -42,13 +42,13 @@ class Arm:
 
 
 def parse_arm(spec: str) -> tuple[str, int]:
-    """Kind and layer of an arm as users write it: ``autoregressive``, ``exit:2``, or a draft model's name.
+    """Kind and layer of an arm as users write it: ``autoregressive``, ``ngram``, ``exit:2``, or a draft model's name.
 
     Raises:
         InputError: an exit without a layer.
     """
-    if spec == AUTOREGRESSIVE:
-        return AUTOREGRESSIVE, 0
+    if spec in (AUTOREGRESSIVE, NGRAM):
+        return spec, 0
     name, colon, layer = spec.partition(":")
     if name == EXIT and colon:
         if not layer.isdigit() or int(layer) < 1:
@@ -62,7 +62,7 @@ def check_enough(names: Sequence[str]) -> None:
     if len(names) < 2:
         raise InputError(
             f"arms: {', '.join(names) or 'none'}: a router chooses between two or more; add a draft model, "
-            "'exit:LAYER' or 'autoregressive'"
+            "'exit:LAYER', 'ngram' or 'autoregressive'"
         )
     for name in names:
         if names.count(name) > 1:

@@ -13,7 +13,9 @@ from rouge_score.rouge_scorer import RougeScorer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..controllers.arms import NGRAM
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
+from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
 from ..infer.arms import load_arms
 from ..infer.generation_defaults import stop_tokens_of
@@ -53,6 +55,8 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
             settings.arms, self.target, self.tokenizer,
             dtype=settings.dtype, device=settings.device, trust_remote_code=trust,
         )  # fmt: skip
+        if any(arm.arm.kind == NGRAM for arm in self.arms):
+            raise InputError("arm 'ngram': has no text of its own to reward; train the router without it")
         self.stop_tokens = stop_tokens_of(model, self.tokenizer)
         self.rouge = RougeScorer(["rougeL"])
         self.prepare(self.tokenizer, [self.target, *(arm.model for arm in self.arms if arm.model is not None)])

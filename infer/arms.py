@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from ..controllers.arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_enough, parse_arm
+from ..controllers.arms import AUTOREGRESSIVE, DRAFT, EXIT, NGRAM, Arm, check_enough, parse_arm
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
 from .loading import check_same_tokenizer, load_model, load_tokenizer
@@ -16,7 +16,7 @@ from .models import CausalLM, EarlyExit, language_model
 
 @dataclass(frozen=True)
 class LoadedArm:
-    """An arm and the model that drafts; None where nothing does."""
+    """An arm and the model that drafts; None where none does."""
 
     arm: Arm
     model: CausalLM | None
@@ -35,7 +35,7 @@ def load_arms(
     """Load the arms of a target.
 
     Args:
-        specs: draft models, ``exit:LAYER``, ``autoregressive``; in the router's order.
+        specs: draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``; in the router's order.
         tokenizer: the target's.
 
     Raises:
@@ -59,6 +59,8 @@ def load_arms(
         elif kind == EXIT:
             exit = EarlyExit(target, layer)
             loaded.append(LoadedArm(Arm(EXIT, spec, layer=layer, parameters=exit.parameters), exit))
+        elif kind == NGRAM:
+            loaded.append(LoadedArm(Arm(NGRAM, spec), None))
         else:
             parameters = sum(parameter.numel() for parameter in target.model.parameters())
             loaded.append(LoadedArm(Arm(AUTOREGRESSIVE, spec, parameters=parameters), None))

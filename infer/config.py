@@ -7,9 +7,9 @@ from functools import cached_property
 from math import prod
 
 from ..controllers.errors import InputError
-from ..controllers.length import Fixed, LengthController, Oracle
+from ..controllers.length import MAX_DRAFT, AcceptanceLength, Fixed, LengthController, Oracle, RateOptimal
 from ..controllers.sampling import SamplingParams
-from .drafters import Beams, parse_expansions
+from .drafters import Beams, Ngram, parse_expansions
 from .verify import SELECTIONS, Verifier, parse_verifier
 from .verify.otm import MOST, unknowns
 
@@ -23,11 +23,13 @@ class DecoderConfig:
 
     Attributes:
         drafts: how many draft models there are; 0 with a router, whose arms have their own.
-        length: when to stop drafting a chain; None: four tokens, or nothing without a draft.
+        length: when to stop drafting a chain; None: four tokens, as many as pay of an n-gram draft, or nothing without
+            a draft.
         verifier: the verification rule, with its threshold where it has one.
         beams: how MTAD's drafts and MTJD's steps are searched; None: four beams, drawn.
         tree: children at each level of a tree draft; None drafts chains.
         routed: a router chooses between arms for each prompt.
+        ngram: how n-grams of the text draft, before or instead of the draft model; None: they do not.
 
     Raises:
         InputError: two of them do not go together, or one is out of range.
@@ -39,6 +41,7 @@ class DecoderConfig:
     beams: Beams | None = None
     tree: tuple[int, ...] | None = None
     routed: bool = False
+    ngram: Ngram | None = None
 
     def __post_init__(self) -> None:
         if self.tree is not None:
@@ -58,7 +61,10 @@ class DecoderConfig:
                 "different distributions; give tree=… and verifier='spec-infer', or one draft"
             )
         self._check_joint()
-        nothing_to_stop = not (self.drafts or self.routed or self.rule == "mtjd" or self.length is None)
+        if self.ngram is not None:
+            self._check_ngram()
+        drafted = self.drafts or self.ngram is not None
+        nothing_to_stop = not (drafted or self.routed or self.rule == "mtjd" or self.length is None)
         if nothing_to_stop and not (isinstance(self.length, Fixed) and self.length.k == 0):
             raise InputError(
                 "length: without a draft model there is nothing to stop; name one, or leave the length out"
@@ -75,6 +81,21 @@ class DecoderConfig:
             raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")
         if self.length is not None:
             raise InputError("tree and length: a tree's shape is its length; give one of them")
+
+    def _check_ngram(self) -> None:
+        if self.routed:
+            raise InputError("ngram: a router's arms draft by themselves; name 'ngram' as one of the arms")
+        if self.tree is not None or self.drafts > 1:
+            raise InputError("ngram: n-gram drafts are chains, beside one draft model at most; leave the tree out")
+        if self.rule in JOINT:
+            raise InputError(f"ngram: verifier={self.rule!r} searches by beams; take another rule, or leave it out")
+        if isinstance(self.length, Oracle):
+            raise InputError("length='oracle': knows a draft model's tokens alone; leave the n-grams out")
+        if not self.drafts and isinstance(self.length, AcceptanceLength | RateOptimal):
+            raise InputError(
+                "length: a trained controller reads a draft model's distributions, and an n-gram draft has none; give "
+                "a rule or a number of tokens, or leave it out: as many tokens are copied as pay"
+            )
 
     def _check_joint(self) -> None:
         if self.rule not in JOINT:
@@ -110,6 +131,8 @@ class DecoderConfig:
         """``length``, or what it is by default."""
         if self.length is not None:
             return self.length
+        if self.ngram is not None and not self.drafts:
+            return Fixed(MAX_DRAFT)  # the drafter itself decides
         return Fixed(LENGTH if self.drafts or self.rule in JOINT else 0)
 
     @cached_property

@@ -22,7 +22,7 @@ from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
 from .arguments import check_boolean, check_count, seeds_of
 from .config import DecoderConfig
-from .drafters import Beams, parse_expansions
+from .drafters import Beams, Ngram, parse_expansions
 from .drafting import Drafting
 from .engine import Engine
 from .generation import Generation
@@ -55,6 +55,8 @@ class SpeculativeDecoder:
             ``specpilot.infer.verify``. ``"mtjd"`` is joint decoding by the target alone, ``length`` tokens a step.
         beams: how MTAD's drafts and MTJD's steps are searched (default: four beams, drawn).
         tree: draft a tree instead of a chain: children at each level, such as (3, 2, 1).
+        ngram: copy what followed the text's last tokens where they stood before, instead of a draft model's tokens, or
+            before them where both are given, in rounds in which that pays.
         compile: pass both models through ``torch.compile``: seconds to minutes at first, faster forwards after.
         max_running: requests decoded together at most; others wait their turn.
         generation_config: ``"follow"`` takes sampling settings that a call leaves open from the target's
@@ -74,6 +76,7 @@ class SpeculativeDecoder:
         verifier: str = "token-wise",
         beams: Beams | None = None,
         tree: Sequence[int] | None = None,
+        ngram: Ngram | None = None,
         compile: bool = False,
         routing: Routing | None = None,
         max_running: int = 64,
@@ -81,7 +84,7 @@ class SpeculativeDecoder:
     ) -> None:
         drafts = [] if draft is None else [draft] if isinstance(draft, Model) else list(draft)
         self.config = DecoderConfig(
-            len(drafts), length, verifier, beams, None if tree is None else tuple(tree), routing is not None
+            len(drafts), length, verifier, beams, None if tree is None else tuple(tree), routing is not None, ngram
         )
         check_count("max_running", max_running)
         if generation_config not in (FOLLOW, IGNORE):
@@ -128,6 +131,9 @@ class SpeculativeDecoder:
 
         Args:
             target, draft: model names; ``draft=None`` decodes autoregressively, several drafts feed one tree.
+                ``"ngram"`` copies from the text what followed its last tokens, up to four (``"ngram:6"``: six), where
+                they stood before; ``"NAME+ngram"`` chooses for each round between a copy, the model's draft, and a copy
+                with the model's draft after it.
             length: a number (fixed K; default 4), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path
                 or hub id of a trained controller, or a controller object.
             beams: how MTAD's drafts and MTJD's steps are searched.
@@ -135,12 +141,12 @@ class SpeculativeDecoder:
             threshold: stopping threshold h of a trained controller, instead of the one its checkpoint names.
             cost: what a token costs: the file of ``specpilot bench cost --output``, or a number, the verifications that
                 a draft step costs. A trained controller then stops where drafting on no longer pays, without a
-                threshold. ``"auto"`` measures it now, roughly, and adapts.
+                threshold. ``"auto"`` measures it now, roughly, and adapts. N-gram drafts go by it as well.
             adapt: keep correcting the cost by the wall times of the rounds. The same seed may then draft otherwise, and
                 give another text, drawn from the same distribution.
             router: folder or hub id of a trained router, or a router object: for each prompt it chooses one of the
-                arms in ``draft`` (draft models, ``exit:LAYER``, ``autoregressive``; by default those it was trained
-                for). ``length`` is then one for all, or a list with one for each arm.
+                arms in ``draft`` (draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``; by default those it was
+                trained for). ``length`` is then one for all, or a list with one for each arm.
             sample_arm: draw the arm from the trained router's policy instead of taking its most likely one.
             compile: pass both models through ``torch.compile``.
             dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``: each checkpoint's own.
@@ -172,6 +178,7 @@ class SpeculativeDecoder:
             length=length, threshold=threshold, cost=cost, adapt=adapt, loading=loading, placement=placement,
         )  # fmt: skip
         own |= {"beams": beams, "tree": parse_expansions(tree) if isinstance(tree, str) else tree, "compile": compile}
+        own["ngram"] = pair.ngram
         return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, verifier=verifier, **own)
 
     @property

@@ -22,6 +22,7 @@ class Draft:
         distributions: what each token was drawn from; without replacement, what its first sibling was drawn from.
         parents: the node above each, -1 for children of the root.
         n_forwards: forwards of the drafting model it took.
+        copied: how many of the first tokens were copied from the text without the length controller's leave.
         from_target: the target itself chose these tokens and has read them: there is nothing to verify.
     """
 
@@ -30,6 +31,7 @@ class Draft:
     parents: list[int]
     n_forwards: int
     from_target: bool = False
+    copied: int = 0
 
     @classmethod
     def chain(cls, tokens: list[int], distributions: list[TokenDistribution]) -> Draft:

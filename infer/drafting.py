@@ -13,6 +13,9 @@ from .drafters import (
     Drafter,
     EarlyExitDrafter,
     JointDrafter,
+    MixedDrafter,
+    Ngram,
+    NgramDrafter,
     OracleDrafter,
     SeveralDrafters,
     TreeDrafter,
@@ -38,18 +41,25 @@ class Drafting:
         """The ways to draft that requests under ``config`` choose between; one without a router."""
         if self.routing is None:
             return [Arm(self._drafter(config), config.stopping)]
-        return [Arm(self._of_model(runtime.model), runtime.length) for runtime in self.routing.runtimes]
+        return [
+            Arm(
+                self._of_model(arm.model) if arm.ngram is None else self._ngram(arm.ngram, planned=True), arm.length
+            )
+            for arm in self.routing.runtimes
+        ]  # fmt: skip
 
     def _drafter(self, config: DecoderConfig) -> Drafter:
-        size = self.engine.target.vocab_size
         if config.rule == "mtjd":
             engine, search, steps = self.engine, config.search, config.joint_length
             assert search is not None
             own: Callable[[], Drafter] = partial(JointDrafter, engine.target, engine.cache, search, steps)
             return self._once(("joint", search, steps), own)
-        if not self.drafts:
-            return self._of_model(None)
-        (first, *_) = self.drafts
+        if config.ngram is not None:
+            return self._ngram(config.ngram, planned=config.length is None)
+        return self._of_drafts(config) if self.drafts else self._of_model(None)
+
+    def _of_drafts(self, config: DecoderConfig) -> Drafter:
+        (first, *_), size = self.drafts, self.engine.target.vocab_size
         if config.search is not None:
             beams, length = config.search, config.joint_length
             return self._once(("beams", beams, length), lambda: BeamDrafter(first, size, beams, length))
@@ -67,6 +77,12 @@ class Drafting:
             return parts[0] if len(parts) == 1 else SeveralDrafters(parts)
 
         return self._once(("tree", tree, replacement), make)
+
+    def _ngram(self, ngram: Ngram, *, planned: bool) -> Drafter:
+        size, device = self.engine.target.vocab_size, self.engine.target.device
+        if self.drafts:
+            return self._once(("mixed", ngram), lambda: MixedDrafter(self.drafts[0], size, ngram))
+        return self._once(("ngram", ngram, planned), lambda: NgramDrafter(size, device, ngram, planned=planned))
 
     def _of_model(self, model: LanguageModel | None) -> Drafter:
         size = self.engine.target.vocab_size

@@ -135,8 +135,8 @@ class Engine:
             if request not in joining:
                 request.output.stats.seconds += seconds
                 controllers.setdefault(id(request.shared_length), request)
-        if joining:
-            return  # reading prompts is no part of what a round costs
+        if joining or any(draft.copied for draft in drafts.values()):
+            return  # neither reading prompts nor copies are part of what a draft model's round costs
         longest = max((len(draft.tokens) for draft in drafts.values()), default=0)
         for request in controllers.values():  # what requests learn of the machine they share
             request.length.timed(longest, seconds)

@@ -41,7 +41,7 @@ def load_length(
     if rule is not None:
         return rule
     if draft is None:
-        raise InputError(f"length={spec!r}: without a draft model there is nothing to stop; name one")
+        raise InputError(f"length={spec!r}: without a draft model there is nothing to judge; name one")
     if tokenizer is None:
         raise InputError(f"length={spec!r}: a trained controller is checked against the tokenizer; pass one")
     local = shipped(spec)
@@ -55,8 +55,8 @@ def load_length(
     )
 
 
-def quick_costs(target: PreTrainedModel, draft: PreTrainedModel) -> CostModel:
-    """Costs of a pair measured in a second or so: a beginning for a controller that adapts."""
-    models = language_model(target), language_model(draft)
+def quick_costs(target: PreTrainedModel, draft: PreTrainedModel | None) -> CostModel:
+    """Costs of a pair, or of a target alone, measured in a second or so: a beginning for a controller that adapts."""
+    drafts = [] if draft is None else [language_model(draft)]
     # The text does not matter, nor does what follows it; under a sampling that keeps few tokens, as is usual.
-    return step_times(models[0], [models[1]], [0] * 32, SamplingParams(1.0, 50), QUICK)[0]
+    return step_times(language_model(target), drafts, [0] * 32, SamplingParams(1.0, 50), QUICK)[0]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..controllers.errors import InputError
-from ..controllers.length import LengthController, RateOptimal
+from ..controllers.length import LengthController, RateOptimal, parse_rule
 from ..controllers.length.cost_model import CostModel
+from .drafters import Ngram, split_ngram
 from .lengths import AUTO, load_length, quick_costs
 from .loading import check_same_tokenizer, load_model, load_tokenizer
 from .models import CausalLM, EncoderDecoder, language_model
@@ -26,6 +28,7 @@ class Pair(NamedTuple):
     drafts: list[PreTrainedModel]
     tokenizer: PreTrainedTokenizerBase
     length: LengthController | None
+    ngram: Ngram | None
 
 
 def load_pair(
@@ -53,7 +56,8 @@ def load_pair(
         raise InputError("length: several are for the arms of a router; give one, or name a router")
     if threshold is not None and (length is None or isinstance(length, LengthController)):
         raise InputError(f"threshold={threshold}: belongs to a trained controller; name one as length")
-    if cost is not None and (draft is None or length is None or isinstance(length, LengthController)):
+    names, ngram = split_drafts(draft)
+    if cost is not None and ngram is None and (not names or length is None or isinstance(length, LengthController)):
         raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
     if adapt and cost is None:
         raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
@@ -61,19 +65,42 @@ def load_pair(
     tokenizer = load_tokenizer(target, revision=placement["revision"], **trust)
     model = load_model(target, **loading, **placement)
     drafts = []
-    for name in [] if draft is None else [draft] if isinstance(draft, Name) else draft:
+    for name in names:
         check_same_tokenizer(tokenizer, load_tokenizer(name, **trust))
         drafts.append(load_model(name, **loading))
-    if length is None or isinstance(length, LengthController):
-        return Pair(model, drafts, tokenizer, length)
     first = drafts[0] if drafts else None
-    if cost == AUTO and first is not None:
+    if cost == AUTO:
         cost, adapt = quick_costs(model, first), True
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
+    if ngram is not None and costs is not None:
+        ngram = replace(ngram, cost=costs)
+    if length is None or isinstance(length, LengthController):
+        return Pair(model, drafts, tokenizer, length, ngram)
+    if ngram is not None and parse_rule(str(length)) is not None:
+        costs = None  # for the n-grams alone
     controller = load_length(str(length), model, first, tokenizer, threshold, costs)
     if adapt and isinstance(controller, RateOptimal):
         controller = RateOptimal(controller.source, controller.cost, adapt=True)
-    return Pair(model, drafts, tokenizer, controller)
+    return Pair(model, drafts, tokenizer, controller, ngram)
+
+
+def split_drafts(draft: Name | Sequence[Name] | None) -> tuple[list[Name], Ngram | None]:
+    """The draft models' names, and how n-grams draft if they do.
+
+    Raises:
+        InputError: n-grams are one of several drafts.
+    """
+    if draft is None:
+        return [], None
+    if isinstance(draft, Name):
+        model, ngram = split_ngram(str(draft))
+        return ([draft] if ngram is None else [] if model is None else [model]), ngram
+    for name in draft:
+        if split_ngram(str(name))[1] is not None:
+            raise InputError(
+                f"draft: {str(name)!r} is one of several; n-grams join one model, as in 'tiny-draft+ngram'"
+            )
+    return [*draft], None
 
 
 def wrap_model(model: Model, compile: bool) -> CausalLM:

@@ -101,8 +101,9 @@ class Request:
 
     def append(self, draft: Draft, verdict: Verdict) -> None:
         """What a round kept of its draft, and the token after it."""
-        if draft.tokens and not draft.from_target:
-            self.length.end_round(len(draft.tokens), verdict.accepted)
+        steered = len(draft.tokens) - draft.copied
+        if steered and verdict.accepted >= draft.copied and not draft.from_target:
+            self.length.end_round(steered, verdict.accepted - draft.copied)
         self.text += self.output.record_verdict(draft, verdict, self.stop_tokens)
         if self.stopped:
             self.output.finish_reason = "eos"

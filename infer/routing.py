@@ -9,14 +9,15 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..controllers.arms import Arm
+from ..controllers.arms import NGRAM, Arm
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.errors import InputError
-from ..controllers.length import Fixed, LengthController, Oracle
+from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle
 from ..controllers.length.cost_model import CostModel
 from ..controllers.router import PolicyRouter, Router, load_router
 from .arms import LoadedArm, load_arms
 from .config import LENGTH
+from .drafters import Ngram
 from .lengths import load_length
 from .loading import load_model, load_tokenizer
 from .models import CausalLM, language_model
@@ -24,10 +25,17 @@ from .models import CausalLM, language_model
 
 @dataclass(frozen=True)
 class ArmRuntime:
-    """An arm ready to draft: its model, None for autoregressive, and when it stops."""
+    """An arm ready to draft.
+
+    Attributes:
+        model: that drafts; None where none does.
+        length: when it stops.
+        ngram: how n-grams draft, in the arm ``ngram``.
+    """
 
     model: CausalLM | None
     length: LengthController
+    ngram: Ngram | None = None
 
 
 @dataclass
@@ -68,7 +76,7 @@ def load_routing(
     Args:
         router: a trained one by name, or a router object.
         arms: names, in the router's order; None: those that the trained router names.
-        length: one for all arms, or one for each; ``autoregressive`` takes none.
+        length: one for all arms, or one for each; ``autoregressive`` and ``ngram`` take none.
         sample: draw the arm from a trained policy.
         loading: dtype, device, trust_remote_code and compile.
         spread: of the target alone: device_map, offload_folder and revision.
@@ -96,12 +104,14 @@ def load_routing(
     assert isinstance(router, Router)
     lengths = _lengths(length, loaded)
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
-    runtimes = [
-        ArmRuntime(None, Fixed(0)) if arm.model is None else ArmRuntime(
-            arm.model, _length(wanted, arm, reader, tokenizer, threshold, costs)
-        )
-        for arm, wanted in zip(loaded, lengths, strict=True)
-    ]  # fmt: skip
+    runtimes = []
+    for arm, wanted in zip(loaded, lengths, strict=True):
+        if arm.model is not None:
+            runtimes.append(ArmRuntime(arm.model, _length(wanted, arm, reader, tokenizer, threshold, costs)))
+        elif arm.arm.kind == NGRAM:
+            runtimes.append(ArmRuntime(None, Fixed(MAX_DRAFT), Ngram() if costs is None else Ngram(cost=costs)))
+        else:
+            runtimes.append(ArmRuntime(None, Fixed(0)))
     return Routing(reader, router, [arm.arm for arm in loaded], runtimes), tokenizer
 
 

@@ -83,13 +83,13 @@ class ModelDrafter(Drafter):
         if readable:
             read_prompts(self.model, self.cache, {request: request.prompt for request in readable}, self.room)
 
-    def unread(self, request: Request) -> list[int]:
-        """What the model reads next: the text's last tokens; empty where it has no embedding for one of them.
+    def unread(self, request: Request, copied: Sequence[int] = ()) -> list[int]:
+        """What the model reads next, the text's last tokens and ``copied`` ones; empty without an embedding for all.
 
         Vocabularies of one tokenizer may be padded differently. A token beyond the draft's is no text of the
         tokenizer's; should the target emit one all the same, the request goes on without drafts.
         """
-        tokens = request.text[self.cache.length(request) :]
+        tokens = [*request.text[self.cache.length(request) :], *copied]
         return tokens if max(tokens) < self.model.vocab_size else []
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:

@@ -24,14 +24,15 @@ class Chain:
 
     Args:
         unread: what the draft model reads next; empty if it cannot.
+        before: tokens of the round's draft that another source has drafted before the chain.
 
     Attributes:
         drafting: whether another token is wanted.
     """
 
-    def __init__(self, request: Request, unread: list[int]) -> None:
+    def __init__(self, request: Request, unread: list[int], before: int = 0) -> None:
         self.request, self.unread = request, unread
-        self.longest = min(MAX_DRAFT, request.max_draft)
+        self.longest = min(MAX_DRAFT, request.max_draft) - before
         self.tokens: list[int] = []
         self.distributions: list[TokenDistribution] = []
         self.drafting = bool(unread) and self.longest > 0 and request.length.start_round()
@@ -63,6 +64,11 @@ class ChainDrafter(ModelDrafter):
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         chains = [Chain(request, self.unread(request)) for request in requests]
+        self.extend(chains)
+        return [chain.draft() for chain in chains]
+
+    def extend(self, chains: Sequence[Chain]) -> None:
+        """Draft ``chains`` to their ends, one forward for the next tokens of all."""
         while drafting := [chain for chain in chains if chain.drafting]:
             logits, hidden = self.model.forward(self.cache, [Read(chain.request, chain.unread) for chain in drafting])
             sampling = [chain.request.sampling for chain in drafting]
@@ -72,4 +78,3 @@ class ChainDrafter(ModelDrafter):
                     chain.add(q[row], logits[row : row + 1], hidden[row : row + 1])
                 except InputError as error:  # this request's alone
                     chain.request.error, chain.drafting = error, False
-        return [chain.draft() for chain in chains]

@@ -1,0 +1,39 @@
+"""How often a text goes on as an earlier occurrence of its last tokens did: by the length of the match, and so far.
+
+Every token of the text tells it, drafted or not: token x_t has the distribution p, so a copy y is x_t with probability
+p(y), which is the acceptance probability of the draft y.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from .rate import RunningRatio
+
+MAX_RUN = 16  # tokens of a match that are counted at most
+RUNS = (1, 2, 3, 4, 6, 9, MAX_RUN)  # the shortest match of each group
+PRIOR = (0.15, 0.3, 0.45, 0.55, 0.65, 0.75, 0.85)  # acceptance of a copy after such a match, before anything is seen
+WEIGHT = 4.0  # matches that the prior counts for
+MEMORY = 64.0  # matches
+
+
+class CopyRates:
+    """Acceptance rates of one text's copies."""
+
+    def __init__(self) -> None:
+        self.groups = [RunningRatio(prior, WEIGHT, MEMORY) for prior in PRIOR]
+
+    def add(self, run: int, kept: bool) -> None:
+        """After a match of ``run`` tokens the text went on with the copy, or not."""
+        self.groups[_group(run)].add(kept, 1.0)
+
+    def survivals(self, run: int, copies: int) -> list[float]:
+        """(copies + 1,) probability that the first 0, 1, … tokens copied after a match of ``run`` are all accepted."""
+        found = [1.0]
+        for length in range(run, run + copies):
+            found.append(found[-1] * self.groups[_group(length)].value)
+        return found
+
+
+def _group(run: int) -> int:
+    return bisect_right(RUNS, run) - 1

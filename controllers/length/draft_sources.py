@@ -1,0 +1,78 @@
+"""Which source drafts a round: the text's own n-grams, a draft model, or a copy first and the model after it.
+
+A round that copies i tokens and lets the model draft after them yields, in expectation, 1 + Σ_{j≤i} s_j + s_i·A tokens,
+where s_j is the probability that j copies are accepted and A what the model's drafts yield. The best plan is the one of
+the largest E[tokens] - λ·seconds, λ the rate of tokens per second (:mod:`.rate`). It is chosen before anything of the
+round is drawn, by the text so far alone, so the distribution of the output does not depend on it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .base import MAX_DRAFT
+from .copy_rates import CopyRates
+from .cost_model import CostModel
+from .rate import RunningRatio, steady_rate
+
+ACCEPTANCE = 0.6  # of each of a draft model's tokens, before anything is known
+DRAFTS = 4.0  # drafts of the model that this counts for
+ROUNDS = 64.0  # memory of the rate and of the model's drafts
+PRIOR = 8.0  # rounds that the first rate counts for
+PROBE = 16  # rounds without the model after which it drafts all the same, to see whether it pays again
+
+
+class Plan(NamedTuple):
+    """A round's sources.
+
+    Attributes:
+        copies: how many tokens are copied.
+        model: whether the draft model goes on after them.
+    """
+
+    copies: int
+    model: bool
+
+
+class DraftSources:
+    """The choice for one text, which learns from it.
+
+    Args:
+        cost: what drafting and verifying cost.
+        model: there is a draft model.
+    """
+
+    def __init__(self, cost: CostModel, *, model: bool) -> None:
+        self.cost, self.model = cost, model
+        self.rates = CopyRates()
+        rate = steady_rate(ACCEPTANCE, cost)
+        self.rate = RunningRatio(rate, PRIOR * cost.round(0), ROUNDS)  # tokens per second
+        gains = [ACCEPTANCE**k for k in range(1, MAX_DRAFT + 1)]
+        worth = [gain for gain in gains if gain >= rate * cost.per_token] or gains[:1]
+        self.drafted = RunningRatio(len(worth), DRAFTS, ROUNDS)  # tokens per draft of the model
+        self.accepted = RunningRatio(sum(worth), DRAFTS, ROUNDS)  # of these, tokens kept
+        self.idle = 0  # rounds since the model drafted
+
+    def plan(self, run: int, copies: int, room: int = MAX_DRAFT) -> Plan:
+        """The sources of a round that can copy up to ``copies`` tokens after a match of ``run``, and draft ``room``."""
+        rate, cost = self.rate.value, self.cost
+        price = rate * cost.per_token * self.drafted.value
+        probe = self.idle >= PROBE and self.drafted.value > price  # it would pay if all were kept
+        best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
+        for count, survival in enumerate(self.rates.survivals(run, copies)):
+            copied += survival if count else 0.0
+            gain = copied - rate * cost.t_verify_token * count
+            if gain > most and not probe:
+                best, most = Plan(count, False), gain
+            if self.model and count < room and gain + survival * self.accepted.value - price > most:
+                best, most = Plan(count, True), gain + survival * self.accepted.value - price
+        return best
+
+    def end_round(self, copies: int, drafted: int, accepted: int) -> None:
+        """The target kept the first ``accepted`` of ``copies`` copied and then ``drafted`` tokens of the model."""
+        self.rate.add(accepted + 1.0, self.cost.round(drafted) + self.cost.t_verify_token * copies)
+        self.idle = 0 if drafted else self.idle + 1
+        if drafted:
+            self.drafted.add(drafted, 1.0)
+        if drafted and accepted >= copies:
+            self.accepted.add(accepted - copies, 1.0)

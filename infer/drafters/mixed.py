@@ -1,0 +1,78 @@
+"""N-gram drafts and a draft model's: for each round a copy, the model's chain, or a copy and the chain after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...controllers.acceptance.ngram_index import NgramMatch
+from ...controllers.length import MAX_DRAFT
+from ..draft import Draft
+from ..models import LanguageModel
+from .chain import Chain, ChainDrafter
+from .ngram import Ngram, TextCopies, point_masses
+
+if TYPE_CHECKING:
+    from ..request import Request
+
+
+class ContinuedChain(Chain):
+    """The model's chain after ``copied`` tokens; the length controller sees the model's tokens alone."""
+
+    def __init__(self, request: Request, unread: list[int], copied: list[int]) -> None:
+        self.copied = copied
+        super().__init__(request, unread, len(copied))
+
+    def _match(self) -> NgramMatch:
+        return self.request.ngrams.match([*self.copied, *self.tokens])
+
+
+class MixedDrafter(ChainDrafter):
+    """Chooses the sources of every request's round (:mod:`~specpilot.controllers.length.draft_sources`)."""
+
+    def __init__(self, model: LanguageModel, vocab_size: int, options: Ngram) -> None:
+        super().__init__(model, vocab_size)
+        self.options = options
+        self.texts: dict[Request, TextCopies] = {}
+
+    def start(self, requests: Sequence[Request]) -> None:
+        super().start(requests)
+        for request in requests:
+            self.texts[request] = TextCopies(request, self.options, model=True)
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        chains = [self._chain(request) for request in requests]
+        self.extend(chains)
+        return [self._joined(chain) for chain in chains]
+
+    def _chain(self, request: Request) -> ContinuedChain:
+        text = self.texts[request]
+        run, tokens = text.available(request)
+        plan = text.sources.plan(run, len(tokens), min(MAX_DRAFT, request.max_draft))
+        copied = tokens[: plan.copies]
+        ended = bool(copied) and copied[-1] in request.stop_tokens
+        unread = self.unread(request, copied) if plan.model and not ended else []
+        return ContinuedChain(request, unread, copied)
+
+    def _joined(self, chain: ContinuedChain) -> Draft:
+        own, copied = chain.draft(), chain.copied
+        if not copied:
+            return own
+        tokens = [*copied, *own.tokens]
+        q = [*point_masses(copied, self.vocab_size, self.model.device), *own.distributions]
+        return Draft(tokens, q, list(range(-1, len(tokens) - 1)), own.n_forwards, copied=len(copied))
+
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+        if request not in self.texts:  # the round in which it joins
+            return
+        if self.cache.length(request) > len(request.text):
+            super().commit(request, draft, path)
+        self.texts[request].sources.end_round(draft.copied, len(draft.tokens) - draft.copied, len(path))
+
+    def release(self, request: Request) -> None:
+        super().release(request)
+        self.texts.pop(request, None)
+
+    def clear(self) -> None:
+        super().clear()
+        self.texts.clear()

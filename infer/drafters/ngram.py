@@ -1,0 +1,162 @@
+"""N-gram drafts: tokens copied from the text, at no forward of any model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...controllers.acceptance.draft_signals import DraftSignals
+from ...controllers.errors import InputError
+from ...controllers.length import MAX_DRAFT, Step
+from ...controllers.length.cost_model import CostModel
+from ...controllers.length.draft_sources import DraftSources
+from ..distribution import TokenDistribution
+from ..draft import NO_DRAFT, Draft
+from .base import Drafter
+from .prompt_lookup import PromptLookup
+
+if TYPE_CHECKING:
+    from ..request import Request
+
+NGRAM = "ngram"
+MAX_LONGEST = 16
+UNMEASURED = CostModel(0.2, 0.95, 0.05)  # in verifications; reading more tokens at once costs little
+NO_TENSOR = torch.empty(1, 0)
+POINT_MASS = torch.ones(1, 1)
+
+
+@dataclass(frozen=True)
+class Ngram:
+    """How n-gram drafts are made.
+
+    Attributes:
+        longest: the longest n-gram that is looked up in the text.
+        cost: what drafting and verifying cost, by which the number of copied tokens and the source are chosen.
+
+    Raises:
+        InputError: ``longest`` is out of range.
+    """
+
+    longest: int = 4
+    cost: CostModel = UNMEASURED
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.longest <= MAX_LONGEST:
+            raise InputError(f"{NGRAM}:{self.longest}: the longest n-gram must be from 1 to {MAX_LONGEST} tokens")
+
+
+def split_ngram(draft: str) -> tuple[str | None, Ngram | None]:
+    """The model and the n-grams of ``"ngram"``, ``"ngram:4"``, ``"MODEL+ngram"`` or ``"MODEL+ngram:4"``; else a model.
+
+    Raises:
+        InputError: the longest n-gram is no number, or out of range.
+    """
+    model, plus, last = draft.rpartition("+")
+    name, colon, longest = last.partition(":")
+    if name != NGRAM or (plus and not model):
+        return draft, None
+    if colon and not longest.isdigit():
+        raise InputError(f"draft={draft!r}: give the longest n-gram as a number, as in 'ngram:4'")
+    return model or None, Ngram(int(longest)) if colon else Ngram()
+
+
+@dataclass(frozen=True)
+class CopiedStep(Step):
+    """A copied token: q is a point mass, and no logits stand behind it."""
+
+    def confidence(self) -> float:
+        return 1.0
+
+    def top_probability(self) -> float:
+        return 1.0
+
+    def entropy(self) -> float:
+        return 0.0
+
+    def signals(self) -> DraftSignals:
+        return 1.0, 1.0, 0.0
+
+
+class TextCopies:
+    """One request's n-grams, and the sources of its rounds.
+
+    Args:
+        model: there is a draft model as well.
+    """
+
+    def __init__(self, request: Request, options: Ngram, *, model: bool) -> None:
+        joined = request.text[: len(request.prompt)] == request.prompt  # not where an encoder reads the prompt
+        self.lookup = PromptLookup([] if joined else request.prompt, request.text, options.longest)
+        self.sources = DraftSources(options.cost, model=model)
+
+    def available(self, request: Request) -> tuple[int, list[int]]:
+        """The length of the match, 0 without one, and all that can be copied now."""
+        for run, kept in self.lookup.extend(request.text):
+            self.sources.rates.add(run, kept)
+        match = self.lookup.match()
+        if match is None:
+            return 0, []
+        return match.run, self.lookup.copy(match, min(MAX_DRAFT, request.max_draft), request.stop_tokens)
+
+
+def point_masses(tokens: Sequence[int], size: int, device: torch.device) -> list[TokenDistribution]:
+    """One distribution for each of ``tokens``, over V = ``size`` tokens, that gives no other."""
+    probability = POINT_MASS.to(device)
+    return [TokenDistribution(probability, torch.tensor([[token]], device=device), size) for token in tokens]
+
+
+class NgramDrafter(Drafter):
+    """Copies what followed the text's last tokens where they stood before.
+
+    Args:
+        vocab_size: V of the target.
+        device: of the target.
+        planned: copy as many tokens as pay by their predicted acceptance; otherwise the length controller decides.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device, options: Ngram, *, planned: bool) -> None:
+        self.vocab_size, self.device, self.options, self.planned = vocab_size, device, options, planned
+        self.texts: dict[Request, TextCopies] = {}
+
+    def start(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self.texts[request] = TextCopies(request, self.options, model=False)
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        return [self._draft(request) for request in requests]
+
+    def _draft(self, request: Request) -> Draft:
+        text = self.texts[request]
+        run, tokens = text.available(request)
+        tokens = tokens[: text.sources.plan(run, len(tokens)).copies] if self.planned else steered(request, tokens)
+        if not tokens:
+            return NO_DRAFT
+        q = point_masses(tokens, self.vocab_size, self.device)
+        return Draft(tokens, q, list(range(-1, len(tokens) - 1)), 0)
+
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+        if request in self.texts:  # not in the round in which it joins
+            self.texts[request].sources.end_round(len(draft.tokens), 0, len(path))
+
+    def release(self, request: Request) -> None:
+        self.texts.pop(request, None)
+
+    def clear(self) -> None:
+        self.texts.clear()
+
+
+def steered(request: Request, tokens: list[int]) -> list[int]:
+    """As many of ``tokens`` as the length controller lets be drafted."""
+    if not tokens or not request.length.start_round():
+        return []
+    for index, token in enumerate(tokens, 1):
+        drafted = tokens[:index]
+        match = partial(request.ngrams.match, drafted)
+        step = CopiedStep(index, token, 1.0, POINT_MASS, NO_TENSOR, NO_TENSOR, match)
+        if index == len(tokens) or not request.length.observe(step):
+            return drafted
+    return tokens

@@ -1,0 +1,80 @@
+"""Prompt lookup (Saxena 2023): a text's last tokens have stood in it before, and what followed them there is a draft.
+
+Costs no forward. The copied tokens are a function of the text alone, so q is a point mass at each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ...controllers.length.copy_rates import MAX_RUN
+
+
+class Match(NamedTuple):
+    """An earlier occurrence of a text's last tokens.
+
+    Attributes:
+        position: the index of the token that followed it.
+        run: how many last tokens agree with those before ``position``, up to ``MAX_RUN``.
+    """
+
+    position: int
+    run: int
+
+
+class PromptLookup:
+    """An index of one text's n-grams, which grows with the text.
+
+    Args:
+        before: tokens that stand before the text and can be copied as well: an encoder's prompt.
+        text: the text so far.
+        longest: the longest n-gram that is looked up. Longer ones are tried first; of several occurrences the latest
+            counts.
+    """
+
+    def __init__(self, before: Sequence[int], text: Sequence[int], longest: int) -> None:
+        self.longest, self.offset = longest, len(before)
+        self.tokens: list[int] = []
+        self.followers: dict[tuple[int, ...], int] = {}  # n-gram → index of the token after its latest occurrence
+        for token in (*before, *text):
+            self._append(token)
+
+    def extend(self, text: Sequence[int]) -> Iterator[tuple[int, bool]]:
+        """Append the tokens by which ``text`` has grown.
+
+        Yields:
+            for each that a match foretold, rightly or not: the length of the match, and whether it did rightly.
+        """
+        for token in text[len(self.tokens) - self.offset :]:
+            match = self.match()
+            if match is not None:
+                yield match.run, self.tokens[match.position] == token
+            self._append(token)
+
+    def match(self) -> Match | None:
+        """Where the text's last tokens stood before; None where even the last one did not."""
+        for length in range(min(self.longest, len(self.tokens)), 0, -1):
+            position = self.followers.get(tuple(self.tokens[-length:]))
+            if position is not None:
+                run = length
+                while run < min(MAX_RUN, position) and self.tokens[position - 1 - run] == self.tokens[-1 - run]:
+                    run += 1
+                return Match(position, run)
+        return None
+
+    def copy(self, match: Match, length: int, stop_tokens: frozenset[int]) -> list[int]:
+        """The ``length`` tokens that followed ``match``, up to the first stop token.
+
+        Where the text ends, the copy goes on with itself: a text that repeats itself is drafted to repeat itself again.
+        """
+        copied: list[int] = []
+        while len(copied) < length and not (copied and copied[-1] in stop_tokens):
+            place = match.position + len(copied)
+            copied.append(self.tokens[place] if place < len(self.tokens) else copied[place - len(self.tokens)])
+        return copied
+
+    def _append(self, token: int) -> None:
+        for length in range(1, min(self.longest, len(self.tokens)) + 1):
+            self.followers[tuple(self.tokens[-length:])] = len(self.tokens)
+        self.tokens.append(token)

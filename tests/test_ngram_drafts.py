@@ -1,0 +1,439 @@
+"""N-gram drafts alone, before a draft model's, and as a router's arm: what is copied, exact laws, names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.arms import Arm
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import (
+    Confidence,
+    CumulativeConfidence,
+    Entropy,
+    Fallback,
+    Fixed,
+    HeadPredictor,
+    LengthController,
+    Oracle,
+    RateOptimal,
+    copy_rates,
+)
+from specpilot.controllers.length.copy_rates import MAX_RUN, CopyRates
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.draft_sources import DraftSources, Plan
+from specpilot.controllers.router import RandomRouter
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters import Beams, Ngram
+from specpilot.infer.drafters.prompt_lookup import Match, PromptLookup
+from specpilot.infer.models import CausalLM, EarlyExit, language_model
+from specpilot.infer.random_source import RandomSource
+from specpilot.infer.request import Request
+from specpilot.infer.routing import ArmRuntime, Routing
+from specpilot.main import main
+
+from . import test_lossless
+from .enumeration import law
+from .test_lossless import DEPTH, SAMPLINGS, assert_same, decoder_law, lengths, pair, target_law
+from .tiny import make
+
+FREE = CostModel(0.0, 1.0, 0.0)  # everything is drafted that can be
+CHEAP = CostModel(0.02, 1.0, 0.05)  # the model is asked after most copies
+DEAR = CostModel(5.0, 1.0, 0.1)  # the model hardly ever
+EVEN = CostModel(0.2, 1.0, 0.1)
+SHORT = (0.05, 0.9, 0.9, 0.9, 0.05, 0.05, 0.05)  # copies end after a few tokens, and the model goes on
+PROMPT = [1, 0, 2, 0, 1, 2, 1, 0, 2, 0]  # its last four tokens stood before
+
+
+@pytest.fixture(autouse=True)
+def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws of texts after a prompt that repeats itself."""
+    monkeypatch.setattr(test_lossless, "PROMPT", PROMPT)
+
+
+def defined(tokens: Sequence[int], longest: int) -> Match | None:
+    """The match by its definition, without an index."""
+    for length in range(min(longest, len(tokens) - 1), 0, -1):
+        starts = [i for i in range(len(tokens) - length) if tokens[i : i + length] == tokens[-length:]]
+        if starts:
+            position = starts[-1] + length
+            agree = (tokens[position - 1 - n] == tokens[-1 - n] for n in range(position))
+            return Match(position, min(MAX_RUN, next((n for n, same in enumerate(agree) if not same), position)))
+    return None
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    before=st.lists(st.integers(0, 2), max_size=12),
+    text=st.lists(st.integers(0, 2), min_size=1, max_size=30),
+    start=st.integers(0, 30),
+    longest=st.integers(1, 5),
+)
+def test_lookup_by_its_definition(before: list[int], text: list[int], start: int, longest: int) -> None:
+    lookup = PromptLookup(before, text[:start], longest)
+    foretold = list(lookup.extend(text))
+    tokens = [*before, *text]
+    expected = []
+    for place in range(len(before) + len(text[:start]), len(tokens)):
+        match = defined(tokens[:place], longest)
+        if match is not None:
+            expected.append((match.run, tokens[match.position] == tokens[place]))
+    assert foretold == expected
+    match = lookup.match()
+    assert match == defined(tokens, longest)
+    if match is not None:
+        copied = lookup.copy(match, 7, frozenset([2]))
+        whole = tokens[:]
+        for token in copied:
+            assert token == whole[match.position + len(whole) - len(tokens)]
+            whole.append(token)
+        assert copied.index(2) == len(copied) - 1 if 2 in copied else len(copied) == 7
+
+
+def test_rates_follow_the_text() -> None:
+    rates = CopyRates()
+    before = rates.survivals(3, 4)
+    assert before[0] == 1.0
+    assert all(later < earlier for earlier, later in pairwise(before))
+    for _ in range(50):
+        rates.add(3, True)
+        rates.add(5, False)
+    after = rates.survivals(3, 4)
+    assert after[1] > 0.9 > before[1]
+    assert after[3] / after[2] < 0.1  # the third copy follows a match of five
+    assert rates.survivals(40, 1)[1] == rates.survivals(MAX_RUN, 1)[1]
+
+
+def test_sources_by_what_pays() -> None:
+    def plan(cost: CostModel, run: int, copies: int, *, model: bool = True) -> Plan:
+        return DraftSources(cost, model=model).plan(run, copies)
+
+    assert plan(EVEN, 0, 0) == Plan(0, True)
+    assert plan(DEAR, 0, 0) == Plan(0, False)
+    assert plan(EVEN, 0, 0, model=False) == Plan(0, False)
+    assert plan(CostModel(0.05, 1.0, 0.0), 16, 2) == Plan(2, True)
+    assert DraftSources(CostModel(0.05, 1.0, 0.0), model=True).plan(16, 2, 2) != Plan(2, True)
+    assert plan(DEAR, 12, 6) == Plan(6, False)
+    assert plan(CostModel(0.1, 1.0, 0.5), 1, 6) == Plan(0, True)
+    assert 0 < plan(EVEN, 9, 20, model=False).copies < 20
+
+
+def test_sources_learn_what_the_model_yields() -> None:
+    sources = DraftSources(CostModel(0.2, 1.0, 0.05), model=True)
+    for _ in range(60):
+        sources.end_round(0, 4, 0)
+    assert sources.plan(0, 0) == Plan(0, False)
+    for _ in range(16):
+        sources.end_round(0, 0, 0)
+    assert sources.plan(0, 0) == Plan(0, True)  # a probe
+    for _ in range(60):
+        sources.end_round(0, 4, 4)
+    assert sources.plan(0, 0) == Plan(0, True)
+    dear = DraftSources(DEAR, model=True)
+    for _ in range(17):
+        dear.end_round(0, 0, 0)
+    assert dear.plan(0, 0) == Plan(0, False)  # it would not pay whatever it yields
+    known = sources.accepted.value
+    sources.end_round(3, 4, 2)  # the model's tokens were not looked at
+    assert sources.accepted.value == known
+    rate = sources.rate.value
+    sources.end_round(3, 4, 7)
+    assert sources.rate.value > rate
+
+
+def ngram_decoder(
+    seed: int, vocab: int, options: dict[str, Any], *, remember: bool = True, draft_vocab: int | None = None
+) -> SpeculativeDecoder:
+    """With ``model`` among the options a draft model drafts as well."""
+    models = pair(vocab, draft_vocab or vocab, seed, remember)
+    options = dict(options)
+    return SpeculativeDecoder(models.target, models.drafts if options.pop("model", False) else None, **options)
+
+
+NGRAMS: dict[str, dict[str, Any]] = {
+    "alone": {"ngram": Ngram(2, EVEN)},
+    "alone, free": {"ngram": Ngram(4, FREE)},
+    "alone, two tokens": {"ngram": Ngram(3), "length": Fixed(2)},
+    "mixed": {"ngram": Ngram(2, EVEN), "length": Fixed(2), "model": True},
+    "mixed, free": {"ngram": Ngram(3, FREE), "length": CumulativeConfidence(0.35), "model": True},
+    "mixed, cheap": {"ngram": Ngram(3, CHEAP), "length": Fixed(1), "model": True},
+    "mixed, dear": {"ngram": Ngram(3, DEAR), "model": True},
+}
+
+
+@pytest.mark.parametrize("options", NGRAMS.values(), ids=NGRAMS)
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 500), vocab=st.just(3), sampling=st.sampled_from(SAMPLINGS))
+def test_law(options: dict[str, Any], seed: int, vocab: int, sampling: SamplingParams) -> None:
+    decoder = ngram_decoder(seed, vocab, options)
+    assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+
+
+def test_every_source_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the outcomes that are enumerated below a text, and the distribution is the target's whatever was chosen."""
+    monkeypatch.setattr(copy_rates, "PRIOR", SHORT)
+    plans: set[tuple[bool, bool]] = set()
+    chosen = DraftSources.plan
+
+    def plan(self: DraftSources, run: int, copies: int, room: int) -> Plan:
+        found = chosen(self, run, copies, room)
+        plans.add((found.copies > 0, found.model))
+        return found
+
+    monkeypatch.setattr(DraftSources, "plan", plan)
+    for name in ("mixed", "mixed, cheap", "mixed, dear"):
+        decoder = ngram_decoder(3, 3, NGRAMS[name])
+        sampling = SamplingParams(1.0, None)
+        assert_same(decoder_law(decoder, sampling, budget=6), target_law(decoder.target, sampling))
+    assert plans == {(False, False), (False, True), (True, False), (True, True)}
+
+
+@pytest.mark.parametrize("verifier", ["block", "spec-infer", "mcss", "k-seq", "otm"])
+@pytest.mark.parametrize("name", ["alone, free", "mixed, cheap"])
+def test_law_under_other_rules(name: str, verifier: str) -> None:
+    decoder = ngram_decoder(3, 3, NGRAMS[name] | {"verifier": verifier})
+    sampling = SamplingParams(1.0, 2)
+    assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+
+
+@pytest.mark.parametrize("name", ["alone", "mixed", "mixed, cheap"])
+def test_law_through_the_real_kv_cache(name: str) -> None:
+    decoder = ngram_decoder(7, 3, NGRAMS[name], remember=False)
+    sampling = SamplingParams(1.0, 2)
+    assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+
+
+@pytest.mark.parametrize("draft_vocab", [2, 5])
+def test_law_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
+    """The draft model cannot go on after a copy of a token that it has no embedding for."""
+    decoder = ngram_decoder(5, 3, NGRAMS["mixed, cheap"], draft_vocab=draft_vocab)
+    sampling = SamplingParams(1.0, None)
+    assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+
+
+def test_law_with_learned_and_remembering_controllers() -> None:
+    for name in ("head", "rate-optimal"):
+        decoder = ngram_decoder(3, 3, {"ngram": Ngram(2, EVEN), "length": lengths(name, 3), "model": True})
+        sampling = SamplingParams(1.0, 2)
+        assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+
+
+@pytest.mark.parametrize("name", ["alone, free", "mixed, cheap"])
+@pytest.mark.parametrize("remember", [True, False], ids=["every prefix once", "real caches"])
+def test_the_law_of_a_request_in_the_middle_of_others(name: str, remember: bool) -> None:
+    """Others run when it joins, leave before it ends, and join after it."""
+    decoder = ngram_decoder(7, 3, NGRAMS[name], remember=remember)
+    sampling = SamplingParams(1.0, 2)
+    scheduler = decoder.scheduler
+
+    def play(rng: RandomSource) -> tuple[int, ...]:
+        def other(prompt: list[int], budget: int, seed: int) -> Request:
+            return decoder.new_request(prompt, sampling, budget, RandomSource(seed))
+
+        company = [other([2, 1, 2], 9, 0), other([0], 3, 1)]
+        scheduler.submit(company)
+        scheduler.step()
+        request = decoder.new_request(list(PROMPT), sampling, 5, rng)
+        company.append(other([1, 1, 1, 2, 0], 6, 2))
+        scheduler.submit([request, company[-1]])
+        while not request.finished:
+            scheduler.step()
+        scheduler.cancel(company)
+        return tuple(request.output.tokens[:DEPTH])
+
+    assert_same(law(play), target_law(decoder.target, sampling))
+    drafter = decoder.drafting.arms(decoder.config)[0].drafter
+    assert not drafter.texts  # type: ignore[attr-defined]
+
+
+def repetitive(n: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    piece = torch.randint(64, (n,), generator=generator).tolist()
+    return [*piece, *torch.randint(64, (3,), generator=generator).tolist(), *piece]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "t5"])
+@pytest.mark.parametrize("name", ["alone", "alone, free", "mixed", "mixed, cheap", "mixed, dear"])
+def test_greedy_lists_are_what_the_target_makes_alone(architecture: str, name: str) -> None:
+    """Rows of several lengths, and every source in one of them at least."""
+    options = {key: value for key, value in NGRAMS[name].items() if key != "model"}
+    target, draft = make(architecture, seed=0), make(architecture, seed=0, layers=1)
+    decoder = SpeculativeDecoder(target, draft if "model" in NGRAMS[name] else None, **options)
+    prompts = [repetitive(n, n) for n in (2, 9, 5)]
+    plain = SpeculativeDecoder(target, None)
+    expected = [plain.generate(prompt, max_new_tokens=40, temperature=0).tokens for prompt in prompts]
+    together = decoder.generate(prompts, max_new_tokens=40, temperature=0)
+    assert [output.tokens for output in together] == expected
+    assert sum(output.stats.n_accepted for output in together) > 0
+    forwards = sum(output.stats.n_draft_forwards for output in together)
+    assert (forwards > 0) == (name in ("mixed", "mixed, cheap"))
+    for prompt, tokens in zip(prompts, expected, strict=True):
+        assert decoder.generate(prompt, max_new_tokens=40, temperature=0).tokens == tokens
+
+
+def test_rows_and_seeds() -> None:
+    """A sampled row of a list is what it is alone, and its rounds as well: sources learn from their own text only."""
+    decoder = SpeculativeDecoder(make(), make(layers=1), ngram=Ngram(3, EVEN))
+    prompts = [repetitive(n, n) for n in (2, 9, 5, 4)]
+    together = decoder.generate(prompts, max_new_tokens=40, temperature=0.6, seed=3)
+    for prompt, output in zip(prompts, together, strict=True):
+        alone = decoder.generate(prompt, max_new_tokens=40, temperature=0.6, seed=output.seed)
+        assert (alone.tokens, alone.rounds) == (output.tokens, output.rounds)
+
+
+def test_an_encoders_prompt_is_copied_from() -> None:
+    """A decoder's text begins without its prompt, which stands before it in the index."""
+    target = make("t5", seed=0)
+    decoder = SpeculativeDecoder(target, None, ngram=Ngram(1, FREE))
+    written = decoder.generate([5, 6, 7], max_new_tokens=2, temperature=0).tokens
+    request = decoder.new_request([written[1], 9, 8, 9, 8, 9], SamplingParams(0.0), 12, RandomSource(0))
+    decoder.scheduler.submit([request])
+    decoder.scheduler.step()
+    drafter = decoder.drafting.arms(decoder.config)[0].drafter
+    lookup = drafter.texts[request].lookup  # type: ignore[attr-defined]
+    assert lookup.tokens == [written[1], 9, 8, 9, 8, 9, *request.text]
+    decoder.scheduler.cancel([request])
+
+
+@pytest.mark.parametrize("rule", [Confidence(0.9), CumulativeConfidence(0.9), Entropy(0.9), Fallback(0.9)])
+def test_rules_steer_copies_as_certain_tokens(rule: LengthController) -> None:
+    decoder = SpeculativeDecoder(make(), None, ngram=Ngram(), length=rule)
+    generation = decoder.generate(repetitive(20, 1), max_new_tokens=30, temperature=0)
+    longest = max(len(round.drafted) for round in generation.rounds)
+    assert longest == (10 if isinstance(rule, Fallback) else 20)
+
+
+class Watching(LengthController):
+    """Two tokens a draft; what it was told."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+        self.told: list[tuple[int, int]] = []
+
+    def start_round(self) -> bool:
+        return True
+
+    def observe(self, step: Any) -> bool:
+        self.seen.append((step.index, step.match().matches))
+        return step.index < 2
+
+    def end_round(self, drafted: int, accepted: int) -> None:
+        self.told.append((drafted, accepted))
+
+
+def test_the_length_controller_is_told_of_the_models_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of their n-gram matches after the copy before them; a draft that is the target is always right there."""
+    monkeypatch.setattr(copy_rates, "PRIOR", SHORT)
+    rule = Watching()
+    target = make(seed=0)
+    decoder = SpeculativeDecoder(target, make(seed=0), ngram=Ngram(4, CHEAP), length=rule)
+    generation = decoder.generate(repetitive(4, 1), max_new_tokens=100, temperature=0)
+    rounds = generation.rounds[1:]
+    assert any(len(round.drafted) > 2 for round in rounds)
+    assert {index for index, _ in rule.seen} == {1, 2}
+    assert max(matches for _, matches in rule.seen) == 4
+    assert rule.told
+    assert all(drafted == accepted <= 2 for drafted, accepted in rule.told)
+    assert len(rule.told) < len([round for round in rounds if round.drafted])
+
+
+def test_an_arm_of_a_router() -> None:
+    sizes = {"vocab": 3, "hidden": 8, "context": 32}
+    target = make(seed=3, layers=2, sharpness=6.0, **sizes).double()
+    reader = language_model(target)
+    draft = language_model(make(seed=1003, layers=1, sharpness=6.0, **sizes).double())
+    arms = [Arm("draft", "one", "a"), Arm("ngram", "ngram"), Arm("exit", "exit:1", layer=1)]
+    runtimes = [
+        ArmRuntime(draft, Fixed(2)),
+        ArmRuntime(None, Fixed(20), Ngram(2, EVEN)),
+        ArmRuntime(EarlyExit(reader, 1), Fixed(2)),
+    ]
+    decoder = SpeculativeDecoder(target, None, routing=Routing(reader, RandomRouter(3), arms, runtimes))
+    sampling = SamplingParams(1.0, 2)
+    assert_same(decoder_law(decoder, sampling, budget=4), target_law(CausalLM(target), sampling))
+
+
+def test_by_name() -> None:
+    router = RandomRouter(3)
+    arms = ["tiny-draft", "ngram", "autoregressive"]
+    decoder = SpeculativeDecoder.from_pretrained("tiny", arms, router=router, cost=0.2, length="tiny-lag-free")
+    assert decoder.routing is not None
+    assert [runtime.ngram for runtime in decoder.routing.runtimes] == [None, Ngram(cost=CostModel.load(0.2)), None]
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[int]:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", None)
+    return list(decoder.generate("def add(a, b):", max_new_tokens=24, temperature=0).tokens)
+
+
+@pytest.mark.parametrize(
+    ("options", "drafts", "ngram"),
+    [
+        ({"draft": "ngram"}, 0, Ngram()),
+        ({"draft": "ngram:7", "cost": 0.3}, 0, Ngram(7, CostModel.load(0.3))),
+        ({"draft": "ngram", "length": 5}, 0, Ngram()),
+        ({"draft": "tiny-draft+ngram", "length": "confidence:0.4", "cost": 0.1}, 1, Ngram(4, CostModel.load(0.1))),
+        ({"draft": "tiny-draft+ngram:2", "length": "tiny-lag-free", "cost": 0.2}, 1, Ngram(2, CostModel.load(0.2))),
+    ],
+)
+def test_drafts_by_name(options: dict[str, Any], drafts: int, ngram: Ngram, plain: list[int]) -> None:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", **options)
+    assert (len(decoder.drafts), decoder.config.ngram) == (drafts, ngram)
+    assert isinstance(decoder.length, RateOptimal) == (options.get("length") == "tiny-lag-free")
+    assert decoder.generate("def add(a, b):", max_new_tokens=24, temperature=0).tokens == plain
+    stream = "".join(decoder.stream("def add(a, b):", max_new_tokens=24, temperature=0))
+    assert decoder.tokenizer is not None
+    assert stream == decoder.tokenizer.decode(plain, skip_special_tokens=True)
+
+
+def test_costs_are_measured_for_a_target_alone() -> None:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "ngram", cost="auto")
+    assert decoder.config.ngram is not None
+    assert decoder.config.ngram.cost.t_verify > 0
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "one two three one two", "--draft", "ngram", "--temperature", "0", "--max-new-tokens", "8"]
+    assert main([*words, "--stats"]) == 0
+    assert " 0 draft and " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draft": "ngram:0"}, "ngram:0: the longest n-gram must be from 1 to 16 tokens"),
+        ({"draft": "ngram:x"}, "draft='ngram:x': give the longest n-gram as a number, as in 'ngram:4'"),
+        ({"draft": ["tiny-draft", "ngram"], "tree": "2x1"}, "draft: 'ngram' is one of several; n-grams join one model"),
+        ({"draft": "tiny-draft+ngram", "tree": "2x1", "verifier": "mcss"}, "ngram: n-gram drafts are chains"),
+        ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "without a draft model there is nothing to judge"),
+        ({"draft": "ngram", "length": "oracle"}, "length='oracle': knows a draft model's tokens alone"),
+        ({"draft": "tiny-draft+ngram", "verifier": "mtad"}, "ngram: verifier='mtad' searches by beams"),
+    ],
+)
+def test_refusals_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SpeculativeDecoder.from_pretrained("tiny", **options)
+
+
+def test_refusals() -> None:
+    with pytest.raises(InputError, match="ngram: n-gram drafts are chains, beside one draft model at most"):
+        SpeculativeDecoder(make(), [make(), make()], ngram=Ngram(), tree=(2,), verifier="spec-infer")
+    with pytest.raises(InputError, match="length: a trained controller reads a draft model's distributions"):
+        SpeculativeDecoder(make(), None, ngram=Ngram(), length=RateOptimal(HeadPredictor(head()), EVEN))
+    with pytest.raises(InputError, match="ngram: verifier='mtjd' searches by beams"):
+        SpeculativeDecoder(make(), None, ngram=Ngram(), verifier="mtjd", beams=Beams(2))
+    with pytest.raises(InputError, match="length='oracle'"):
+        SpeculativeDecoder(make(), make(), ngram=Ngram(), length=Oracle())
+
+
+def head() -> Any:
+    from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+
+    return AcceptanceHead(32, 1)
