@@ -15,6 +15,7 @@ from typing import Any, Self
 from filelock import FileLock
 
 from ..controllers.errors import InputError
+from ..controllers.json_file import read_object
 from ..data_gen.dataset import replacing
 from ..data_gen.lock import lock_folder
 
@@ -58,10 +59,11 @@ class Store:
         file = self._file(identity)
         if not file.exists():
             return None
-        try:
-            return json.loads(file.read_text(encoding="utf-8"))["result"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{file}: damaged; remove it, and it is computed again") from error
+        again = "remove it, and it is computed again"
+        found = read_object(file, again)
+        if "result" not in found:
+            raise InputError(f"{file}: damaged, it holds no result; {again}")
+        return found["result"]
 
     def put(self, identity: Mapping[str, Any], result: Any) -> None:
         """Store ``result``, a JSON value; the file holds ``identity`` too."""

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .controllers.checkpoints.acceptance_head import load_controller
+    from .controllers.checkpoints.checkpoint import load_controller
     from .controllers.errors import InputError
     from .controllers.sampling import SamplingParams
     from .infer.decoder import SpeculativeDecoder
@@ -19,7 +19,7 @@ _HOMES = {
     "SpeculativeDecoder": ".infer.decoder",
     "SamplingParams": ".controllers.sampling",
     "InputError": ".controllers.errors",
-    "load_controller": ".controllers.checkpoints.acceptance_head",
+    "load_controller": ".controllers.checkpoints.checkpoint",
 }
 
 

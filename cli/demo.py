@@ -25,7 +25,8 @@ from .bench.micro.cost import fit_loop
 from .bench.plots import plot_pareto
 from .bench.runner import decode_all, rates
 from .bench.workloads.assisted import generate
-from .controllers.checkpoints.acceptance_head import load_controller
+from .controllers.acceptance.acceptance_head import AcceptanceHead
+from .controllers.checkpoints.checkpoint import load_controller
 from .controllers.errors import InputError
 from .controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, HeadPredictor, LengthController
 from .data_gen.acceptance import make_acceptance_data
@@ -153,6 +154,7 @@ def _decode(
     console: Console,
 ) -> tuple[dict[str, list[Stats]], dict[int, Generation]]:
     head = load_controller(controller).head.to(decoder.target.device)
+    assert isinstance(head, AcceptanceHead), "the demo has exported one"
     lengths: dict[str, LengthController] = {f"fixed-{k}": Fixed(k) for k in FIXED}
     lengths |= {f"confidence-{threshold}": CumulativeConfidence(threshold) for threshold in CONFIDENCE}
     lengths |= {f"head-{h}": AcceptanceLength(HeadPredictor(head), h) for h in THRESHOLDS}

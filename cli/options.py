@@ -581,19 +581,6 @@ class RouterTrainingOptions(LoggedTrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureTrainingOptions(DataOptions, ValidationOptions, DeviceOptions):
-    """Feature controller.
-
-    Attributes:
-        draft: The draft model the data was made with, if it is elsewhere now.
-        output: JSON file to write; `specpilot generate --length FILE --cost FILE` takes it.
-    """
-
-    draft: str | None = None
-    output: Path
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunOptions(Options):
     """Output.
 
@@ -629,13 +616,24 @@ class CheckpointOptions(OverwriteOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FeatureTrainingOptions(DataOptions, ValidationOptions, DeviceOptions, CheckpointOptions):
+    """Feature controller.
+
+    Attributes:
+        draft: The draft model the data was made with, if it is elsewhere now.
+    """
+
+    draft: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExportOptions(OverwriteOptions):
     """Export.
 
     Attributes:
-        run: Run folder of `specpilot train acceptance` or `specpilot train router`.
+        run: Run folder of `specpilot train`; or a controller, which is written in today's format.
         output: Folder of the checkpoint: config.json, model.safetensors, README.md.
-        threshold: Stopping threshold h the checkpoint recommends; the paper's 0.7 by default.
+        threshold: Stopping threshold h that an acceptance head recommends; the paper's 0.7 by default.
         push_to: Hub repository (owner/name) to upload the checkpoint to.
         private: Make that repository private if it is new.
     """

@@ -21,7 +21,10 @@ import pyarrow.parquet as pq
 
 from ..controllers.checkpoints.old_keys import rename_old_keys
 from ..controllers.errors import InputError
+from ..controllers.json_file import blaming, build, read_object
+from ..controllers.sampling import SamplingParams
 from .lock import LOCK, lock_folder
+from .rows import read_parquet
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 2
@@ -195,26 +198,50 @@ class DatasetWriter(ShardWriter[Row]):
 
 
 OUTCOME = {"shards", "mean_acceptance", "complete", "dataset_fingerprint"}
+# What the manifest of every kind of dataset has.
+KEYS: dict[str, Any] = {
+    "kind": str,
+    "target": str,
+    "draft": str | None,
+    "fingerprint": dict[str, str],
+    "sampling": SamplingParams,
+    "shards": list[dict[str, Any]],
+    "mean_acceptance": float | None,
+    "complete": bool,
+    "dataset_fingerprint": str | None,
+}
+AGAIN = "remove the folder and generate the data again"
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest of a dataset folder.
 
     Raises:
-        InputError: there is none, or it was written by a newer version of the format.
+        InputError: there is none, it is damaged, or it was written by a newer version of the format.
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder}: no {MANIFEST} here, so it is no dataset; make one with 'specpilot data …'")
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: damaged ({error.msg}); remove the folder and generate the data again") from error
-    manifest = rename_old_keys(manifest)
-    if manifest.get("schema_version") not in (1, SCHEMA_VERSION):
-        raise InputError(
-            f"{path}: schema_version {manifest.get('schema_version')}, this version reads {SCHEMA_VERSION}"
-        )
+    return check_manifest(read_object(path, AGAIN), path)
+
+
+def check_manifest(data: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The manifest ``data``, read from ``path``, by the keys it has now.
+
+    Raises:
+        InputError: see :func:`read_manifest`.
+    """
+    manifest: dict[str, Any] = rename_old_keys(data)
+    with blaming(path, AGAIN):
+        if manifest.get("schema_version") not in (1, SCHEMA_VERSION):
+            raise InputError(
+                f"schema_version={manifest.get('schema_version')!r}: this version reads up to {SCHEMA_VERSION}"
+            )
+        for name, kind in KEYS.items():
+            build(kind, manifest.get(name), name)
+        for i, shard in enumerate(manifest["shards"]):
+            for name in ("file", "sha256"):
+                build(str, shard.get(name), f"shards[{i}].{name}")
     return manifest
 
 
@@ -238,8 +265,6 @@ def read_shards(folder: str | Path) -> list[dict[str, Any]]:
     for shard in read_manifest(folder)["shards"]:
         path = folder / shard["file"]
         if not path.is_file() or sha256(path) != shard["sha256"]:
-            raise InputError(
-                f"{path}: missing or changed since it was written; remove the folder and generate it again"
-            )
-        rows += pq.read_table(path).to_pylist()
+            raise InputError(f"{path}: missing or changed since it was written; {AGAIN}")
+        rows += read_parquet(path, AGAIN)
     return rows

@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from ..controllers.checkpoints.content import length_digest
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation
+from ..infer.lengths import length_digest
 from ..infer.random_source import sample_seed
 from ..options import OnPolicyDataOptions
 from .builder import DatasetBuilder, Item, write_shards

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ..controllers.arms import Arm
 from ..controllers.errors import InputError
+from ..controllers.json_file import blaming, build, read_object
 from ..controllers.length.cost_model import CostModel
 from .dataset import ShardWriter, read_manifest, read_shards, replacing
 
@@ -86,15 +87,11 @@ class Times:
     @classmethod
     def load(cls, folder: str | Path) -> Times:
         """Raises InputError if there are none or they are damaged."""
-        file = Path(folder) / TIMES
-        try:
-            document = json.loads(file.read_text(encoding="utf-8"))
-            arms = [float(seconds) for seconds in document["seconds_per_token"]]
-            return cls(arms, CostModel(**document["cost"]))
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{file}: missing or damaged; run 'specpilot data router' again, which measures anew"
-            ) from error
+        file, again = Path(folder) / TIMES, "run 'specpilot data router' again, which measures anew"
+        document = read_object(file, again)
+        with blaming(file, again):
+            arms = build(list[float], document.get("seconds_per_token"), "seconds_per_token")
+            return cls(arms, build(CostModel, document.get("cost"), "cost"))
 
 
 @dataclass(frozen=True)

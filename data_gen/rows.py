@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..controllers.errors import InputError
+from ..controllers.json_file import blaming, parse_object, read_text
 
 SUFFIXES = (".jsonl", ".json", ".parquet", ".txt")
+OTHERS = (".csv", ".tsv", ".xls", ".xlsx", ".arrow", ".feather", ".gz", ".bz2", ".xz", ".zst", ".zip", ".db", ".sqlite")
+REMEDY = "give a JSON Lines (.jsonl), Parquet (.parquet) or text (.txt) file"
 
 
 def read_rows(source: str, *, split: str = "train") -> list[dict[str, Any]]:
     """Read ``source`` into a list of dictionaries.
 
     ``source`` is a JSON Lines, Parquet or text file (a text file gives ``{"prompt": line}`` for each line that is not
-    blank), a folder of such files, or the id of a dataset on the Hugging Face hub (``name`` or ``name:config``).
-    A local path wins over a hub id of the same name.
+    blank), a folder of such files, or the id of a dataset on the Hugging Face hub (``name`` or ``name:config``). Text
+    is UTF-8, with or without a byte order mark. A local path wins over a hub id of the same name.
 
     Raises:
         InputError: the source does not exist, holds nothing, or a line of it cannot be parsed.
@@ -41,18 +43,12 @@ def read_rows(source: str, *, split: str = "train") -> list[dict[str, Any]]:
 
 def _read_file(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-            return rows
-        except pa.ArrowInvalid as error:
-            raise InputError(f"{path}: not a readable Parquet file ({error})") from error
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
+        return read_parquet(path, REMEDY)
+    if path.suffix.lower() in OTHERS:
+        raise InputError(f"{path}: {path.suffix} files are not read; {REMEDY}")
+    text = read_text(path, REMEDY)
+    if "\0" in text:
+        raise InputError(f"{path}: a binary file, no text; {REMEDY}")
     if path.suffix in (".jsonl", ".json"):
         return list(_json_lines(path, text.split("\n")))  # splitlines would also cut at U+2028, which JSON allows
     return [{"prompt": line} for line in text.split("\n") if line.strip()]
@@ -62,13 +58,21 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterable[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}:{number}: not JSON ({error.msg}); one object a line is expected") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{path}:{number}: a JSON object is expected, this is a {type(row).__name__}")
+        with blaming(f"{path}:{number}", "give one JSON object a line"):
+            row = parse_object(line)
         yield row
+
+
+def read_parquet(path: Path, remedy: str) -> list[dict[str, Any]]:
+    """The rows of a Parquet file; raises InputError if it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
+    except (pa.ArrowException, OSError) as error:  # OSError: a compressed page is damaged
+        raise InputError(f"{path}: not a readable Parquet file ({error}); {remedy}") from error
+    return rows
 
 
 def _read_hub(source: str, split: str) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints import shipped
+from ..controllers.checkpoints.content import controller_digest
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.errors import InputError
 from ..controllers.length import LengthController, load_trained, parse_rule
@@ -44,15 +44,21 @@ def load_length(
         raise InputError(f"length={spec!r}: without a draft model there is nothing to judge; name one")
     if tokenizer is None:
         raise InputError(f"length={spec!r}: a trained controller is checked against the tokenizer; pass one")
-    local = shipped(spec)
     return load_trained(
-        str(local) if local is not None else spec,
+        spec,
         PairFingerprint.of(target, draft, tokenizer),
         input_device(target),
         draft.get_output_embeddings().weight,
         threshold=threshold,
         cost=cost,
     )
+
+
+def length_digest(length: str | int | None) -> str | None:
+    """The digest of the trained controller that ``length`` names; None for a number, a rule and None."""
+    if length is None or parse_rule(str(length)) is not None:
+        return None
+    return controller_digest(str(length))
 
 
 def quick_costs(target: PreTrainedModel, draft: PreTrainedModel | None) -> CostModel:

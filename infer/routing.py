@@ -10,11 +10,13 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..controllers.arms import NGRAM, Arm
+from ..controllers.checkpoints.checkpoint import load_controller
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
+from ..controllers.checkpoints.router import RouterConfig
 from ..controllers.errors import InputError
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle
 from ..controllers.length.cost_model import CostModel
-from ..controllers.router import PolicyRouter, Router, load_router
+from ..controllers.router import PolicyRouter, Router, RouterPolicy
 from .arms import LoadedArm, load_arms
 from .config import LENGTH
 from .drafters import Ngram
@@ -84,11 +86,11 @@ def load_routing(
     Raises:
         InputError: something is missing, or the router was trained for another target or other arms; names it.
     """
-    trained = None if isinstance(router, Router) else load_router(router)
+    trained = None if isinstance(router, Router) else load_policy(router)
     if arms is None:
         if trained is None:
             raise InputError("draft: a router object names no arms; give them in its order")
-        arms = [arm.name for arm in trained.config.arms]
+        arms = [arm.name for arm in trained[1].arms]
     names = [str(arms)] if isinstance(arms, str | Path) else [str(name) for name in arms]
     trust = loading["trust_remote_code"]
     tokenizer = load_tokenizer(target, revision=spread["revision"], trust_remote_code=trust)
@@ -96,9 +98,9 @@ def load_routing(
     reader = language_model(model, compile=loading["compile"])
     loaded = load_arms(names, reader, tokenizer, **loading)
     if trained is not None:
-        found = [arm.arm for arm in loaded]
-        trained.config.check(model_fingerprint(model), tokenizer_fingerprint(tokenizer), found)
-        router = PolicyRouter(trained.policy.to(model.device), sample=sample, sampling=trained.config.sampling)
+        policy, config = trained
+        config.check(model_fingerprint(model), tokenizer_fingerprint(tokenizer), [arm.arm for arm in loaded])
+        router = PolicyRouter(policy.to(model.device), sample=sample, sampling=config.provenance.sampling)
     elif sample:
         raise InputError("sample_arm: a router object decides for itself whether it draws; leave it out")
     assert isinstance(router, Router)
@@ -113,6 +115,19 @@ def load_routing(
         else:
             runtimes.append(ArmRuntime(None, Fixed(0)))
     return Routing(reader, router, [arm.arm for arm in loaded], runtimes), tokenizer
+
+
+def load_policy(name: str | Path) -> tuple[RouterPolicy, RouterConfig]:
+    """The trained router ``name``.
+
+    Raises:
+        InputError: it cannot be loaded, or is a controller of another kind.
+    """
+    controller = load_controller(name)
+    policy, config = controller.head, controller.config
+    if not isinstance(policy, RouterPolicy) or not isinstance(config, RouterConfig):
+        raise InputError(f"router={str(name)!r}: is a {config.kind}, which chooses no arm; give it as length")
+    return policy, config
 
 
 def _lengths(

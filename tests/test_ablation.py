@@ -79,7 +79,7 @@ def test_it_runs_and_runs_again_from_disk(tmp_path: Path, capsys: pytest.Capture
     kept = next((tmp_path / "cache" / "records").glob("*.json"))
     kept.write_text("{")
     assert cli.main(words) == 2
-    assert "damaged" in capsys.readouterr().err
+    assert "not JSON" in capsys.readouterr().err
 
 
 def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from specpilot.controllers.checkpoints.acceptance_head import load_controller
+from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
@@ -647,9 +647,10 @@ def test_export_gives_the_best_head(
     config = controller.config
     assert (config.hidden_size, config.depth, config.w_acc, config.w_rej) == (HIDDEN, 1, 1, 6)
     assert (config.threshold, config.threshold_source) == (0.7, "paper default")
-    assert (config.target, config.draft) == ("some/target", str(work / "draft"))
-    assert config.sampling == SamplingParams(0.8, 20, 0.95)
-    assert config.fingerprint.draft == model_fingerprint(make_model(1))
+    provenance = config.provenance
+    assert (provenance.target, provenance.draft) == ("some/target", str(work / "draft"))
+    assert provenance.sampling == SamplingParams(0.8, 20, 0.95)
+    assert provenance.fingerprint.draft == model_fingerprint(make_model(1))
     assert config.metrics == pytest.approx(best["metrics"])
     assert "| kl_undone |" in (tmp_path / "controller" / "README.md").read_text(encoding="utf-8")
 

@@ -17,9 +17,9 @@ from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.acceptance.calibration import Isotonic, Sigmoid, parse_calibration, undo_weights
-from specpilot.controllers.acceptance.feature_model import FeatureModel, features
+from specpilot.controllers.acceptance.feature_model import features
 from specpilot.controllers.acceptance.ngram_index import nothing
-from specpilot.controllers.checkpoints.acceptance_head import load_controller, save_controller
+from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
     AcceptanceLength,
@@ -194,7 +194,7 @@ def test_the_shipped_head_is_calibrated(
     assert calibrated.config.calibration is not None
     assert calibrated.config.metrics["calibrated_ece"] == judged[method]["ece"]
     curve = parse_calibration(calibrated.config.calibration)
-    pair, hidden = old.config.fingerprint, torch.linspace(-2, 2, old.config.hidden_size)
+    pair, hidden = old.config.provenance.fingerprint, torch.linspace(-2, 2, old.config.hidden_size)
     logit = float(old.head(hidden))
     by_cost = load_trained(str(new), pair, torch.device("cpu"), torch.empty(0), cost=CostModel(0.1, 1.0, 0.0))
     by_threshold = load_trained(str(new), pair, torch.device("cpu"), torch.empty(0))
@@ -209,7 +209,7 @@ def test_a_head_is_judged_by_what_its_training_held_out(
 ) -> None:
     """On the data it was trained on, only the validation prompts are taken."""
     old = load_controller(FOLDER / "tiny-head")
-    same = replace(old.config, dataset_fingerprint=read_manifest(data)["dataset_fingerprint"])
+    same = replace(old.config, datasets=[read_manifest(data)["dataset_fingerprint"]])
     trained = save_controller(tmp_path / "trained", old.head, same)
     words = ["calibrate", str(trained), "--data", str(data), "--output", str(tmp_path / "new"), "--method", "weights"]
     assert cli.main([*words, "--validation-fraction", "0.4"]) == 0
@@ -219,13 +219,13 @@ def test_a_head_is_judged_by_what_its_training_held_out(
 
 
 def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, costs = tmp_path / "new" / "features.json", tmp_path / "cost.json"
+    file, costs = tmp_path / "new" / "features", tmp_path / "cost.json"
     assert (
         cli.main(["train", "features", "--data", str(data), "--output", str(file), "--validation-fraction", "0.3"]) == 0
     )
     metrics = last_line(capsys)["metrics"]
     assert metrics["auroc"] > 0.55
-    assert FeaturePredictor(FeatureModel.load(file)).model.doubt < 0  # the surer the draft, the likelier it is kept
+    assert FeaturePredictor(load_controller(file).head).doubt < 0  # the surer the draft, the likelier it is kept
     costs.write_text(json.dumps({"cost": CostModel(0.1, 1.0, 0.0).as_dict()}))
     words = ["generate", "hello", "--length", str(file), "--cost", str(costs), "--max-new-tokens", "24", "--json"]
     assert cli.main(words) == 0
@@ -236,9 +236,10 @@ def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pyt
 def test_refusals(data: Path, tmp_path: Path) -> None:
     head = AcceptanceHead(128, 3)
     old = load_controller(FOLDER / "tiny-head").config
-    hot = save_controller(tmp_path / "hot", head, replace(old, sampling=SamplingParams(2.0)))
-    other = replace(old.fingerprint, draft="0" * 64)
-    stranger = save_controller(tmp_path / "stranger", head, replace(old, fingerprint=other))
+    sampled = replace(old.provenance, sampling=SamplingParams(2.0))
+    hot = save_controller(tmp_path / "hot", head, replace(old, provenance=sampled))
+    other = replace(old.provenance, fingerprint=replace(old.provenance.fingerprint, draft="0" * 64))
+    stranger = save_controller(tmp_path / "stranger", head, replace(old, provenance=other))
     for controller, options, words in (
         (
             "tiny-head",

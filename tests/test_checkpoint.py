@@ -1,10 +1,9 @@
-"""Controller checkpoints: what is written, what is refused, and the way to the hub and back."""
+"""Controller checkpoints of every kind: what is written, what is refused, and the way to the hub and back."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,52 +15,74 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
-from specpilot.controllers.acceptance.feature_model import FeatureModel
-from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
-from specpilot.controllers.checkpoints import acceptance_head as checkpoint
-from specpilot.controllers.checkpoints.acceptance_head import (
-    Controller,
-    ControllerConfig,
-    load_controller,
-    push_controller,
-    read_config,
-    save_controller,
-)
+from specpilot.controllers.arms import Arm
+from specpilot.controllers.checkpoints import checkpoint
+from specpilot.controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
+from specpilot.controllers.checkpoints.checkpoint import KINDS, load_controller, push_controller, save_controller
+from specpilot.controllers.checkpoints.config import ControllerConfig
+from specpilot.controllers.checkpoints.feature_model import FeatureModelConfig
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
-from specpilot.controllers.checkpoints.lag_free_head import LagFreeConfig, load_lag_free, save_lag_free
+from specpilot.controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from specpilot.controllers.checkpoints.provenance import Provenance
+from specpilot.controllers.checkpoints.router import RouterConfig
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import RateOptimal, load_trained
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.routing import load_policy
+from torch import nn
 
 PAIR = PairFingerprint("1" * 64, "2" * 64, "3" * 64)
-CONFIG = ControllerConfig(
-    hidden_size=8,
-    depth=2,
-    target="org/target",
-    draft="org/draft",
-    fingerprint=PAIR,
-    sampling=SamplingParams(0.7, None, 0.9),
-    w_acc=1.0,
-    w_rej=6.0,
-    mixing=0.15,
-    threshold=0.7,
-    threshold_source="paper default",
-    dataset_fingerprint="4" * 64,
-    metrics={"kl": 0.25, "auroc": 0.75},
+PROVENANCE = Provenance("org/target", "org/draft", PAIR, SamplingParams(0.7, None, 0.9))
+ARMS = (
+    Arm("draft", "org/draft", "2" * 64, parameters=700),
+    Arm("exit", "exit:2", layer=2, parameters=900),
+    Arm("autoregressive", "autoregressive", parameters=12000),
 )
+CONFIG = AcceptanceHeadConfig(
+    provenance=PROVENANCE, datasets=["4" * 64], metrics={"kl": 0.25, "auroc": 0.75}, hidden_size=8, depth=2, w_acc=1.0,
+    w_rej=6.0, mixing=0.15, threshold=0.7, threshold_source="paper default",
+)  # fmt: skip
+CONFIGS: dict[str, ControllerConfig] = {
+    config.kind: config
+    for config in (
+        CONFIG,
+        LagFreeHeadConfig(
+            provenance=PROVENANCE, datasets=["4" * 64, "5" * 64], metrics={"auroc": 0.75}, hidden_size=8, width=4,
+            predicts_next=True, uses_ngrams=True, mean=0.5, tokens=10,
+        ),
+        FeatureModelConfig(provenance=PROVENANCE, datasets=["4" * 64], metrics={"auroc": 0.75}, mean=0.5),
+        RouterConfig(
+            provenance=replace(PROVENANCE, draft=None, fingerprint=replace(PAIR, draft=None)), datasets=["4" * 64],
+            metrics={"regret": 0.5}, hidden_size=8, width=16, arms=ARMS, reward="rouge", alpha=0.5, cost="parameters",
+        ),
+    )
+}  # fmt: skip
+
+
+def make(config: ControllerConfig) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = config.module()
+        for parameter in module.parameters():
+            nn.init.normal_(parameter)
+    return module
 
 
 def make_head(size: int = 8, depth: int = 2) -> AcceptanceHead:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return AcceptanceHead(size, depth)
+    head = make(replace(CONFIG, hidden_size=size, depth=depth))
+    assert isinstance(head, AcceptanceHead)
+    return head
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     return save_controller(tmp_path / "controller", make_head(), CONFIG)
+
+
+@pytest.fixture(params=CONFIGS)
+def any_kind(request: pytest.FixtureRequest) -> ControllerConfig:
+    return CONFIGS[request.param]
 
 
 def edit(folder: Path, **changes: Any) -> None:
@@ -73,7 +94,7 @@ def edit(folder: Path, **changes: Any) -> None:
 def write_weights(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     """Replace the weights by others, with the hash that belongs to them: a careful forger."""
     save_file(tensors, folder / "model.safetensors")
-    edit(folder, weights_sha256=checkpoint._sha256(folder / "model.safetensors"))
+    edit(folder, weights_sha256=checkpoint.sha256((folder / "model.safetensors").read_bytes()))
 
 
 def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
@@ -82,41 +103,59 @@ def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
     return text
 
 
-@pytest.mark.parametrize("depth", [0, 2])
-def test_save_and_load(tmp_path: Path, depth: int) -> None:
-    head, config = make_head(depth=depth), replace(CONFIG, depth=depth)
+def test_every_kind_is_tested() -> None:
+    assert set(CONFIGS) == set(KINDS)
+
+
+def test_save_and_load(tmp_path: Path, any_kind: ControllerConfig) -> None:
+    head = make(any_kind)
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    controller = load_controller(save_controller(tmp_path / "new" / "controller", head, config))
+    folder = save_controller(tmp_path / "new" / "controller", head, any_kind)
+    controller = load_controller(folder)
     assert torch.equal(torch.get_rng_state(), state)
-    assert controller.config == config
-    hidden = torch.randn(3, 8)
-    assert torch.equal(controller.head.probability(hidden), head.probability(hidden))
+    assert controller.config == any_kind == load_controller(str(folder)).config
+    assert controller.head.state_dict().keys() == head.state_dict().keys()
+    for name, value in controller.head.state_dict().items():
+        assert torch.equal(value, head.state_dict()[name])
     assert not controller.head.training
     assert not any(p.requires_grad for p in controller.head.parameters())
-    assert {path.name for path in (tmp_path / "new" / "controller").iterdir()} == {
-        *("config.json", "model.safetensors", "README.md")
-    }
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md"}
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["controller"]
+    again = save_controller(tmp_path / "again", controller.head, controller.config)
+    for file in folder.iterdir():
+        assert file.read_bytes() == (again / file.name).read_bytes()
 
 
-def test_controllers_of_every_kind_load_from_a_path(saved: Path, tmp_path: Path) -> None:
-    provenance = Provenance("t", "d", PAIR, SamplingParams())
-    lag_free = save_lag_free(
-        tmp_path / "l", LagFreeHead(8, 4), LagFreeConfig(8, 4, True, True, 0.5, 1, provenance, ["0"])
-    )
-    FeatureModel(0.0, 1.0, 1.0, 0.0, 0.5, provenance, "0", {}).save(tmp_path / "f.json")
-    cpu, embedding, cost = torch.device("cpu"), torch.zeros(4, 8), CostModel.load(0.2)
-    for path in (saved, lag_free, tmp_path / "f.json"):
-        kinds = [type(load_trained(name, PAIR, cpu, embedding, cost=cost)) for name in (path, str(path))]
-        assert kinds == [RateOptimal, RateOptimal]
-    for path in (lag_free, tmp_path / "f.json"):
-        with pytest.raises(InputError, match=rf"^length='{path}': has no threshold of its own"):
-            load_trained(path, PAIR, cpu, embedding)
-    with pytest.raises(InputError, match="no controller folder"):
-        load_trained(tmp_path / "nowhere", PAIR, cpu, embedding, cost=cost)
-    assert read_config(saved)[0] == read_config(str(saved))[0] == saved
-    assert load_lag_free(lag_free)[1] == load_lag_free(str(lag_free))[1]
+def test_a_linear_head(tmp_path: Path) -> None:
+    config = replace(CONFIG, depth=0)
+    head = load_controller(save_controller(tmp_path / "c", make(config), config)).head
+    assert isinstance(head, AcceptanceHead)
+    assert head.depth == 0
+
+
+def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: ControllerConfig) -> None:
+    folder = save_controller(tmp_path / "c", make(any_kind), any_kind)
+    pair, embedding = any_kind.provenance.fingerprint, torch.zeros(4, 8)
+    length = f"length='{folder}': "
+    if isinstance(any_kind, RouterConfig):
+        assert load_policy(folder)[1] == any_kind
+        with pytest.raises(InputError, match=f"^{length}is a router, which predicts no acceptance; give it as router"):
+            load_trained(folder, pair, torch.device("cpu"), embedding)
+        return
+    with pytest.raises(InputError, match=rf"^router='{folder}': is a {any_kind.kind}, which chooses no arm"):
+        load_policy(folder)
+    cost = CostModel.load(0.2)
+    for name in (folder, str(folder)):
+        assert isinstance(load_trained(name, pair, torch.device("cpu"), embedding, cost=cost), RateOptimal)
+    if not isinstance(any_kind, AcceptanceHeadConfig):
+        with pytest.raises(InputError, match=f"^{length}has no threshold of its own"):
+            load_trained(folder, pair, torch.device("cpu"), embedding)
+
+
+def test_shipped_controllers_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_controller("tiny-head").config.kind == "acceptance-head"
+    assert load_controller("tiny-lag-free").config.kind == "lag-free-head"
 
 
 def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) -> None:
@@ -126,10 +165,18 @@ def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) ->
     assert torch.equal(controller.head.out.weight, head.out.weight.float())
 
 
-def test_the_card_tells_what_it_is(saved: Path) -> None:
-    card = (saved / "README.md").read_text(encoding="utf-8")
-    for words in ("org/target", "org/draft", "0.7 (paper default)", "top-k off", "| kl | 0.25 |", "4" * 64):
+def test_the_card_tells_what_it_is(tmp_path: Path, any_kind: ControllerConfig) -> None:
+    folder = save_controller(tmp_path / "c", make(any_kind), any_kind)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    (metric, value), *_ = any_kind.metrics.items()
+    for words in ("org/target", f"- {any_kind.kind}\n", "top-k off", f"| {metric} | {value} |", *any_kind.datasets):
         assert words in card
+    special = {
+        "acceptance-head": "0.7 (paper default)",
+        "router": "`exit:2` (exit)",
+        "lag-free-head": "10 drafted tokens",
+    }
+    assert special.get(any_kind.kind, "mean acceptance") in card
     assert card.startswith("---\nlibrary_name: specpilot\n")
 
 
@@ -163,24 +210,28 @@ def test_whoever_may_read_the_folder_may_read_the_weights(saved: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(state: dict[str, torch.Tensor]) -> bytes:
+    def full(path: Path, content: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(InputError, match="No space left on device"):
         save_controller(saved, make_head(), replace(CONFIG, threshold=0.1), overwrite=True)
     assert load_controller(saved).config == CONFIG
     assert [path.name for path in saved.parent.iterdir()] == ["controller"]
 
 
-def test_only_a_head_of_the_configured_size_with_finite_weights_is_saved(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="16 wide and 2 deep"):
-        save_controller(tmp_path / "c", make_head(size=16), CONFIG)
-    head = make_head()
+def test_only_weights_of_the_configured_sizes_that_are_finite_are_saved(
+    tmp_path: Path, any_kind: ControllerConfig
+) -> None:
+    with pytest.raises(InputError, match="is missing or not expected"):
+        save_controller(tmp_path / "c", nn.ModuleDict({"a": nn.Linear(3, 2)}), any_kind)
+    head = make(any_kind)
     with torch.no_grad():
-        head.out.bias.fill_(float("nan"))
-    with pytest.raises(InputError, match=r"out\.bias holds NaN"):
-        save_controller(tmp_path / "c", head, CONFIG)
+        next(head.parameters()).view(-1)[0] = float("nan")
+    with pytest.raises(InputError, match="holds NaN"):
+        save_controller(tmp_path / "c", head, any_kind)
+    with pytest.raises(InputError, match=r"blocks\.0\.linear\.weight is of shape \[16, 16\]"):
+        save_controller(tmp_path / "c", make_head(size=16), CONFIG)
     assert not list(tmp_path.iterdir())
 
 
@@ -212,7 +263,7 @@ def test_changed_weights_are_refused(saved: Path, damage: Callable[[Path], None]
 
 def test_a_truncated_file_with_a_matching_hash_is_refused(saved: Path) -> None:
     truncate(saved / "model.safetensors")
-    edit(saved, weights_sha256=checkpoint._sha256(saved / "model.safetensors"))
+    edit(saved, weights_sha256=checkpoint.sha256((saved / "model.safetensors").read_bytes()))
     with pytest.raises(InputError, match="not a readable safetensors file") as error:
         load_controller(saved)
     one_line(error)
@@ -221,8 +272,8 @@ def test_a_truncated_file_with_a_matching_hash_is_refused(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"out.bias": torch.zeros(2)}, r"out\.bias is F32 \[2\], config\.json says F32 \[1\]"),
-        ({"out.bias": torch.zeros(1, dtype=torch.float64)}, r"out\.bias is F64 \[1\]"),
+        ({"out.bias": torch.zeros(2)}, r"out\.bias is of shape \[2\], config\.json says \[1\]"),
+        ({"out.bias": torch.zeros(1, dtype=torch.float64)}, r"out\.bias is F64, not F32"),
         ({"out.weight": torch.full((1, 8), torch.inf)}, r"out\.weight holds NaN or infinite"),
         ({"extra": torch.zeros(1)}, "'extra' is missing or not expected"),
         ({"out.weight": None}, r"'out\.weight' is missing"),
@@ -236,37 +287,62 @@ def test_weights_that_do_not_fit_the_config(saved: Path, change: dict[str, Any],
     one_line(error)
 
 
+NESTED = CONFIG.as_dict()["provenance"]
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("kind", "change", "words"),
     [
-        ({"type": "router"}, "type='router'"),
-        ({"schema_version": 3}, "schema_version=3.*upgrade"),
-        ({"schema_version": "1"}, "schema_version=1"),
-        ({"colour": "red"}, "unknown key 'colour'"),
-        ({"hidden_size": "8"}, "hidden_size='8'"),
-        ({"hidden_size": 10**9}, r"says F32 \["),
-        ({"hidden_size": True}, "hidden_size=True"),
-        ({"depth": 10**9}, "depth=1000000000"),
-        ({"depth": 3}, "missing or not expected"),
-        ({"threshold": 1.5}, r"threshold=1\.5"),
-        ({"w_rej": 0}, "w_rej=0"),
-        ({"mixing": 1.5}, r"mixing=1\.5"),
-        ({"fingerprint": {"target": "1"}}, "fingerprint: key 'draft' is missing"),
-        ({"sampling": {"temperature": -1, "top_k": None, "top_p": 1}}, "temperature=-1"),
-        ({"sampling": {"temperature": "hot", "top_k": None, "top_p": 1}}, "temperature='hot': must be a number"),
-        ({"sampling": [1]}, "sampling: a JSON object"),
-        ({"calibration": 3}, "calibration=3"),
-        ({"calibration": {"method": "platt", "scale": -1, "shift": 0}}, "scale=-1"),
+        ("acceptance-head", {"kind": "toaster"}, "kind='toaster': not a controller this version knows"),
+        ("acceptance-head", {"kind": None}, "kind=None: not a controller"),
+        ("acceptance-head", {"kind": ["router"]}, "kind="),
+        ("acceptance-head", {"kind": "router"}, "unknown key 'depth'"),
+        ("acceptance-head", {"schema_version": 5}, "schema_version=5.*upgrade"),
+        ("acceptance-head", {"schema_version": "1"}, "schema_version='1'"),
+        ("acceptance-head", {"schema_version": True}, "schema_version=True"),
+        ("acceptance-head", {"colour": "red"}, "unknown key 'colour'"),
+        ("acceptance-head", {"hidden_size": "8"}, "hidden_size='8': a whole number is expected"),
+        ("acceptance-head", {"hidden_size": 8.0}, r"hidden_size=8\.0: a whole number is expected"),
+        ("acceptance-head", {"hidden_size": 10**9}, "hidden_size=1000000000: must be between"),
+        ("acceptance-head", {"hidden_size": True}, "hidden_size=True"),
+        ("acceptance-head", {"depth": 10**9}, "depth=1000000000"),
+        ("acceptance-head", {"depth": 3}, "missing or not expected"),
+        ("acceptance-head", {"threshold": 1.5}, r"threshold=1\.5"),
+        ("acceptance-head", {"threshold": float("nan")}, "threshold=nan: a finite number is expected"),
+        ("acceptance-head", {"threshold": 10**400}, "threshold=10+.*: a finite number is expected"),
+        ("acceptance-head", {"w_rej": 0}, "w_rej=0"),
+        ("acceptance-head", {"mixing": 1.5}, r"mixing=1\.5"),
+        ("acceptance-head", {"metrics": {"kl": "x"}}, r"metrics\.kl='x'"),
+        ("acceptance-head", {"datasets": [1]}, r"datasets\[0\]=1: text is expected"),
+        ("acceptance-head", {"provenance": 3}, "provenance: an object of keys and values is expected, not a number"),
+        ("acceptance-head", {"provenance": NESTED | {"fingerprint": {"target": "1"}}}, "key 'draft' is missing"),
+        ("acceptance-head", {"provenance": NESTED | {"sampling": [1]}}, r"provenance\.sampling: an object"),
+        ("acceptance-head", {"provenance": NESTED | {"sampling": {"temperature": -1}}}, "temperature=-1"),
+        ("acceptance-head", {"provenance": NESTED | {"sampling": {"temperature": "hot"}}}, "temperature='hot'"),
+        ("acceptance-head", {"calibration": 3}, "calibration=3"),
+        ("acceptance-head", {"calibration": {"method": "platt", "scale": -1, "shift": 0}}, "scale=-1"),
+        ("lag-free-head", {"width": 10**9}, "width=1000000000"),
+        ("lag-free-head", {"width": "x"}, "width='x'"),
+        ("lag-free-head", {"mean": 2.0}, r"mean=2\.0"),
+        ("lag-free-head", {"uses_ngrams": 1}, "uses_ngrams=1: true or false is expected"),
+        ("acceptance-features", {"mean": -1}, "mean=-1"),
+        ("acceptance-features", {"metrics": []}, r"metrics=\[\]"),
+        ("router", {"alpha": 2}, "alpha=2"),
+        ("router", {"arms": []}, "none: a router chooses between two or more"),
+        ("router", {"arms": [{"kind": "draft"}]}, r"arms\[0\]: key 'name' is missing"),
+        ("router", {"arms": {"kind": "draft"}}, "arms=.*: a list is expected"),
+        ("router", {"width": 10**9}, "width=1000000000"),
     ],
 )
-def test_a_config_that_is_not_understood(saved: Path, change: dict[str, Any], words: str) -> None:
-    edit(saved, **change)
+def test_a_config_that_is_not_understood(tmp_path: Path, kind: str, change: dict[str, Any], words: str) -> None:
+    folder = save_controller(tmp_path / "c", make(CONFIGS[kind]), CONFIGS[kind])
+    edit(folder, **change)
     with pytest.raises(InputError, match=words) as error:
-        load_controller(saved)
-    one_line(error)
+        load_controller(folder)
+    assert one_line(error).startswith(str(folder))
 
 
-@pytest.mark.parametrize("name", ["threshold", "fingerprint", "calibration", "weights_sha256"])
+@pytest.mark.parametrize("name", ["threshold", "provenance", "kind", "schema_version", "weights_sha256"])
 def test_a_missing_key(saved: Path, name: str) -> None:
     file = saved / "config.json"
     values = json.loads(file.read_text(encoding="utf-8"))
@@ -276,31 +352,43 @@ def test_a_missing_key(saved: Path, name: str) -> None:
         load_controller(saved)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", ""])
-def test_a_config_that_is_no_json_object(saved: Path, text: str) -> None:
-    (saved / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"config\.json") as error:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "not JSON"),
+        (b"", "not JSON"),
+        (b"[]", "an object of keys and values is expected, not a list"),
+        (b"3", "not a number"),
+        (b'{"kind": "\xff"}', "not UTF-8 text"),
+        (b"[" * 100_000, "not JSON"),
+        (None, "is a folder"),
+    ],
+)
+def test_a_config_that_is_no_json_object(saved: Path, content: bytes | None, words: str) -> None:
+    file = saved / "config.json"
+    file.unlink()
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=rf"config\.json: .*{words}") as error:
         load_controller(saved)
     one_line(error)
 
 
+def test_a_byte_order_mark_is_no_harm(saved: Path) -> None:
+    file = saved / "config.json"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert load_controller(saved).config == CONFIG
+
+
 def test_check_pair_names_what_differs() -> None:
-    controller = Controller(CONFIG, make_head()).provenance
-    controller.check_pair(PAIR)
+    PROVENANCE.check_pair(PAIR)
     for part in ("target", "draft", "tokenizer"):
         with pytest.raises(InputError, match=f"another {part} is given"):
-            controller.check_pair(replace(PAIR, **{part: "0" * 64}))
+            PROVENANCE.check_pair(replace(PAIR, **{part: "0" * 64}))
     with pytest.raises(InputError, match="another target and tokenizer is given"):
-        controller.check_pair(replace(PAIR, target="0", tokenizer="0"))
-
-
-def test_check_warp_warns() -> None:
-    controller = Controller(CONFIG, make_head()).provenance
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        controller.check_sampling(SamplingParams(0.7, None, 0.9))
-    with pytest.warns(UserWarning, match="stays exact"):
-        controller.check_sampling(SamplingParams(1.0, None, 0.9))
+        PROVENANCE.check_pair(replace(PAIR, target="0", tokenizer="0"))
 
 
 class FakeHub:
@@ -339,7 +427,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     return fake
 
 
-def test_push_and_pull(hub: FakeHub, saved: Path) -> None:
+def test_push_and_pull(hub: FakeHub, tmp_path: Path, any_kind: ControllerConfig) -> None:
+    saved = save_controller(tmp_path / "c", make(any_kind), any_kind)
     (saved / "notes.txt").write_text("not for the hub")
     assert push_controller(saved, "me/head", private=True, token="hf_x") == "https://hub/me/head/commit/1"
     assert [call for call, _ in hub.calls] == ["HfApi", "create_repo", "upload_folder"]
@@ -347,7 +436,7 @@ def test_push_and_pull(hub: FakeHub, saved: Path) -> None:
     assert hub.calls[1][1] == {"repo_id": "me/head", "private": True, "exist_ok": True}
     assert not (hub.root / "me" / "head" / "notes.txt").exists()
     hub.calls.clear()
-    assert load_controller("me/head", revision="v1", token="hf_y").config == CONFIG
+    assert load_controller("me/head", revision="v1", token="hf_y").config == any_kind
     files = ["config.json", "model.safetensors", "README.md"]
     wanted = {"repo_id": "me/head", "revision": "v1", "token": "hf_y", "allow_patterns": files}
     assert hub.calls == [("snapshot_download", wanted)]
@@ -379,7 +468,7 @@ def test_a_damaged_controller_is_not_pushed(hub: FakeHub, saved: Path, tmp_path:
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "~/nowhere"])
 def test_a_path_that_is_no_folder_does_not_reach_for_the_hub(hub: FakeHub, name: str) -> None:
-    with pytest.raises(InputError, match="no controller folder"):
+    with pytest.raises(InputError, match="no such controller"):
         load_controller(name)
     assert not hub.calls
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from specpilot.controllers.checkpoints.acceptance_head import load_controller
+from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.errors import InputError
 from specpilot.demo import CONFIDENCE, FIXED, THRESHOLDS, run_demo
 
@@ -38,7 +38,7 @@ def test_demo(tmp_path: Path) -> None:
     assert (output / "pareto.png").read_bytes().startswith(b"\x89PNG")
     page = (output / "report.md").read_text()
     assert all(name in page for name in names)
-    assert load_controller(str(output / "controller")).config.target == "tiny"
+    assert load_controller(str(output / "controller")).config.provenance.target == "tiny"
     shown = console.export_text()
     assert "best acceptance head" in shown
     assert "rejected draft" in shown

@@ -14,8 +14,6 @@ import torch
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
 from specpilot.controllers.acceptance.ngram_index import NgramIndex
-from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
-from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.length import (
     AcceptanceLength,
     FeaturePredictor,
@@ -25,7 +23,6 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.sampling import SamplingParams
 from specpilot.train.fitting import lightning_device
 from torch.overrides import TorchFunctionMode
 
@@ -124,8 +121,7 @@ def test_signals_are_the_same_on_the_host_and_on_the_device(kind: str) -> None:
 
 
 def test_a_feature_controller_is_read_once_a_token() -> None:
-    provenance = Provenance("t", "d", PairFingerprint("a", "b", "c"), SamplingParams())
-    features = FeaturePredictor(FeatureModel(0.0, 1.0, 1.0, 0.1, 0.5, provenance, "0", {}))
+    features = FeaturePredictor(FeatureModel(0.0, 1.0, 1.0, 0.1))
     for kind in KINDS:
         with Reads() as reads:
             features.predict(steps("meta", kind=kind)[0])

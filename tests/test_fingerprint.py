@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot.checkpoints import FOLDER
-from specpilot.controllers.checkpoints.acceptance_head import load_controller
+from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import (
     PairFingerprint,
     config_fingerprint,
@@ -147,10 +146,11 @@ def test_an_offloaded_model_is_the_model(tmp_path: Path) -> None:
 
 
 def test_shipped_models_are_those_their_controllers_were_trained_for() -> None:
-    controller = load_controller(FOLDER / "tiny-head")
+    controllers = [load_controller(name) for name in ("tiny-head", "tiny-lag-free")]
     for dtype in PRECISIONS:
         pair = [load_model(name, dtype=dtype, device="cpu") for name in ("tiny", "tiny-draft")]
-        controller.provenance.check_pair(PairFingerprint.of(pair[0], pair[1], load_tokenizer("tiny")))
+        for controller in controllers:
+            controller.config.provenance.check_pair(PairFingerprint.of(pair[0], pair[1], load_tokenizer("tiny")))
 
 
 def test_how_a_model_is_run_does_not_matter() -> None:

@@ -14,9 +14,9 @@ import torch
 from specpilot.checkpoints import FOLDER
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.acceptance.feature_model import FeatureModel
-from specpilot.controllers.checkpoints.acceptance_head import load_controller
+from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import AcceptancePredictor, FeaturePredictor, LengthController, Step
-from specpilot.controllers.length.trained import head_predictor
+from specpilot.controllers.length.trained import acceptance_predictor
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import Row
 from specpilot.data_gen.prompts import load_prompts
@@ -28,8 +28,6 @@ from specpilot.options import AcceptanceTrainingOptions
 from specpilot.train.acceptance_data import AcceptanceDataModule, draft_features
 from specpilot.train.calibration import apply, logistic_chances
 from specpilot.train.positions import read_positions
-
-from .test_rate_optimal import PROVENANCE
 
 TOLERANCE = 1e-5
 MAX_TOKENS = 6
@@ -102,7 +100,7 @@ def decoder() -> SpeculativeDecoder:
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batched: bool) -> None:
-    source = head_predictor(CONTROLLER, torch.device("cpu"), undone=True)
+    source = acceptance_predictor(CONTROLLER, torch.device("cpu"), torch.empty(0), undone=True)
     served = serve(decoder, source, batched)
     (draft,) = decoder.drafts
     data = AcceptanceDataModule(
@@ -128,12 +126,11 @@ def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batch
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_feature_model_serves_what_it_was_fitted_to(decoder: SpeculativeDecoder, batched: bool) -> None:
-    model = FeatureModel(0.3, 0.7, -0.9, -0.4, 0.6, PROVENANCE, "0" * 64, {})
+    model = FeatureModel(0.3, 0.7, -0.9, -0.4)
     served = serve(decoder, FeaturePredictor(model), batched)
     (draft,) = decoder.drafts
     positions = read_positions(draft, as_rows(served), SAMPLING)
-    coefficients = np.array([model.confidence, model.doubt, model.entropy])
-    expected = iter(logistic_chances(positions.features, coefficients, model.bias).tolist())
+    expected = iter(logistic_chances(positions.features, np.array([0.7, -0.9, -0.4]), 0.3).tolist())
     for one in served:
         of_round = [next(expected) for _ in one.drafted]
         np.testing.assert_allclose(one.chances, of_round[: len(one.chances)], rtol=0, atol=TOLERANCE)

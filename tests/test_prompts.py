@@ -50,7 +50,7 @@ def test_a_hub_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ("content", "message"),
     [
         ('{"prompt": "a"}\n{"prompt": \n', "p.jsonl:2: not JSON"),
-        ("[1]\n", "p.jsonl:1: a JSON object is expected, this is a list"),
+        ("[1]\n", "p.jsonl:1: an object of keys and values is expected, not a list"),
         ('{"text": "a"}\n', "row 1 has no column 'prompt'; it has text"),
         ('{"prompt": " "}\n', "row 1 holds an empty prompt"),
         ('{"prompt": 5}\n', "row 1 holds an empty prompt or one that is no text: 5"),

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
+from specpilot.controllers.checkpoints.provenance import Provenance
+from specpilot.controllers.checkpoints.router import RouterConfig
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.router import (
     Arm,
     OnlineRouter,
     PolicyRouter,
     RandomRouter,
-    RouterConfig,
     RouterPolicy,
     SingleArm,
     check_arms,
-    load_router,
     parse_arm,
-    save_router,
 )
 from specpilot.controllers.router.baselines import baseline_choices
 from specpilot.controllers.sampling import SamplingParams
@@ -33,10 +31,16 @@ ARMS = (
     Arm("autoregressive", "autoregressive", parameters=12000),
 )
 CONFIG = RouterConfig(
-    hidden_size=8, width=16, arms=ARMS, target="big", target_fingerprint="t" * 64, tokenizer_fingerprint="k" * 64,
-    sampling=SamplingParams(0.8, 20, 0.95), reward="rouge", alpha=0.5, cost="parameters", dataset_fingerprint="d" * 64,
+    provenance=Provenance("big", None, PairFingerprint("t" * 64, None, "k" * 64), SamplingParams(0.8, 20, 0.95)),
+    datasets=["d" * 64],
     metrics={"expected_reward": 0.5},
-)  # fmt: skip
+    hidden_size=8,
+    width=16,
+    arms=ARMS,
+    reward="rouge",
+    alpha=0.5,
+    cost="parameters",
+)
 
 
 def make_policy(seed: int = 0, hidden_size: int = 8, arms: int = 4, width: int = 16) -> RouterPolicy:
@@ -119,48 +123,6 @@ def test_a_single_arm_is_no_choice() -> None:
         replace(CONFIG, arms=(ARMS[0], ARMS[0]))
     with pytest.raises(InputError, match="arms=1: must be at least 2"):
         RouterPolicy(8, 1)
-
-
-def test_a_router_comes_back_as_it_was(tmp_path: Path) -> None:
-    policy = make_policy()
-    loaded = load_router(save_router(tmp_path / "router", policy, CONFIG))
-    assert loaded.config == CONFIG
-    x = torch.randn(5, 8)
-    torch.testing.assert_close(loaded.policy(x), policy(x), rtol=0, atol=0)
-    card = (tmp_path / "router" / "README.md").read_text()
-    assert "`exit:2`" in card
-    assert "0.5·ROUGE-L" in card
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"type": "acceptance-head"}, "type='acceptance-head': no router"),
-        ({"schema_version": 3}, "upgrade"),
-        ({"colour": 1}, "unknown key 'colour'"),
-        ({"alpha": 2}, "alpha=2"),
-        ({"arms": []}, "none: a router chooses between two or more"),
-        ({"arms": [{"kind": "draft"}]}, r"arms\[0\]: key 'fingerprint' is missing"),
-        ({"width": 10**9}, "width=1000000000"),
-        ({"sampling": {"temperature": "hot", "top_k": 1, "top_p": 1}}, "temperature='hot': must be a number"),
-    ],
-)
-def test_a_damaged_config_is_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
-    file = save_router(tmp_path / "router", make_policy(), CONFIG) / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(InputError, match=words):
-        load_router(tmp_path / "router")
-
-
-def test_a_policy_of_other_sizes_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="its config says"):
-        save_router(tmp_path / "router", make_policy(arms=3), CONFIG)
-    policy = make_policy()
-    with torch.no_grad():
-        policy.out.bias[0] = float("nan")
-    with pytest.raises(InputError, match="NaN"):
-        save_router(tmp_path / "router", policy, CONFIG)
-    assert not (tmp_path / "router").exists()
 
 
 def test_the_online_router_begins_as_the_policy_and_moves_on() -> None:

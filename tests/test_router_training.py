@@ -14,9 +14,9 @@ import pytest
 import torch
 import yaml
 from specpilot.controllers.arms import Arm
+from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.router import load_router
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.rewards import parameter_costs, rewards, round_tokens, time_costs
 from specpilot.data_gen.router_dataset import RouterDataset, RouterRow, RouterWriter, Times
@@ -245,9 +245,9 @@ def test_run_resume_export(settings: RouterTrainingOptions, tmp_path: Path, monk
     with pytest.raises(InputError, match=r"alpha=0\.5, now it is 0\.1"):
         train_router(replace(settings, alpha=0.1), output=tmp_path / "whole")
 
-    loaded = load_router(export(tmp_path / "resumed", tmp_path / "router"))
+    loaded = load_controller(export(tmp_path / "resumed", tmp_path / "router"))
     assert loaded.config.arms == ARMS
-    assert loaded.config.sampling == SamplingParams(0.8, 20, 0.95)
+    assert loaded.config.provenance.sampling == SamplingParams(0.8, 20, 0.95)
     assert loaded.config.metrics["regret"] == whole.metrics["regret"]
     with pytest.raises(InputError, match="a router has none"):
         export(tmp_path / "whole", tmp_path / "other", threshold=0.5)
@@ -256,7 +256,7 @@ def test_run_resume_export(settings: RouterTrainingOptions, tmp_path: Path, monk
 def test_an_exported_router_takes_raw_embeddings(settings: RouterTrainingOptions, tmp_path: Path) -> None:
     config = replace(settings, standardize=True)
     train_router(config, output=tmp_path / "run")
-    policy = load_router(export(tmp_path / "run", tmp_path / "router")).policy
+    policy = load_controller(export(tmp_path / "run", tmp_path / "router")).head
     best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
     x = torch.randn(4, 6)
     policy_raw = policy(x)

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import torch
 from specpilot.controllers.arms import Arm
-from specpilot.controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
+from specpilot.controllers.checkpoints.checkpoint import save_controller
+from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
+from specpilot.controllers.checkpoints.provenance import Provenance
+from specpilot.controllers.checkpoints.router import RouterConfig
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
-from specpilot.controllers.router import RandomRouter, Router, RouterConfig, RouterPolicy, SingleArm, save_router
+from specpilot.controllers.router import RandomRouter, Router, RouterPolicy, SingleArm
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.arms import load_arms
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -170,17 +173,18 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
         [draft, "exit:1", "autoregressive"], CausalLM(model), tokenizer, dtype="float32",
         device="cpu",
     )  # fmt: skip
+    pair = PairFingerprint(model_fingerprint(model), None, tokenizer_fingerprint(tokenizer))
     config = RouterConfig(
-        32, 16, tuple(arm.arm for arm in loaded), target, model_fingerprint(model), tokenizer_fingerprint(tokenizer),
-        SamplingParams(), "rouge", 0.5, "parameters", "d" * 64,
+        provenance=Provenance(target, None, pair, SamplingParams()), datasets=["d" * 64], hidden_size=32, width=16,
+        arms=tuple(arm.arm for arm in loaded), reward="rouge", alpha=0.5, cost="parameters",
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
         policy = RouterPolicy(32, 3, 16)
-    save_router(folder / "router", policy, config)
+    save_controller(folder / "router", policy, config)
     with torch.no_grad():
         policy.out.bias[1] += 100  # always the exit
-    save_router(folder / "exits", policy, replace(config, metrics={}))
+    save_controller(folder / "exits", policy, replace(config, metrics={}))
     return target, draft, str(folder / "router")
 
 
@@ -231,7 +235,7 @@ def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], t
         ({"router": RandomRouter(3), "draft": arms, "sample_arm": True}, "sample_arm"),
         ({"router": None, "sample_arm": True}, "sample_arm"),
         ({"router": None, "length": [1, 2]}, "length: several"),
-        ({"router": str(tmp_path / "nothing")}, "no controller folder"),
+        ({"router": str(tmp_path / "nothing")}, "no such controller"),
     ):
         with pytest.raises(InputError, match=words):
             load(**options)

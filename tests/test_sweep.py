@@ -99,7 +99,7 @@ def test_a_store_keeps_what_is_put_there(tmp_path: Path) -> None:
         file = tmp_path / "new" / "records" / f"{content_key({'a': 1, 'b': [2]})}.json"
         for damaged in (b"{", b"[]", b"\xff", b"{}"):
             file.write_bytes(damaged)
-            with pytest.raises(InputError, match=f"{file}: damaged; remove it"):
+            with pytest.raises(InputError, match=f"{file}: .*; remove it"):
                 store.get({"a": 1, "b": [2]})
 
 
@@ -195,7 +195,7 @@ def test_a_killed_sweep_goes_on(tracer: Tracer, cost: Path, tmp_path: Path, caps
         (["--depths", "[1,1]"], r"depths=\[1, 1\]: give at least one value, and none twice"),
         (["--per-domain", "0"], "per_domain=0: must be at least 1"),
         (["--in-domain", "[poetry]"], "in_domain: no prompts of 'poetry' in builtin"),
-        (["--cost", "nowhere.json"], "cost='nowhere.json': cannot be read"),
+        (["--cost", "nowhere.json"], "nowhere.json: no such file"),
     ],
 )
 def test_refusals(words: list[str], message: str, tmp_path: Path) -> None:

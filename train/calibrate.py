@@ -7,17 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import shipped
+from ..controllers.acceptance.acceptance_head import AcceptanceHead
 from ..controllers.acceptance.calibration import Sigmoid
 from ..controllers.acceptance.feature_model import FeatureModel
-from ..controllers.checkpoints.acceptance_head import load_controller, save_controller
+from ..controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
+from ..controllers.checkpoints.checkpoint import check_free, load_controller, save_controller
+from ..controllers.checkpoints.feature_model import FeatureModelConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import Provenance
 from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
 from ..options import FeatureTrainingOptions
 from .calibration import METHODS, apply, fit_all, judge, logistic, logistic_chances, plot_reliability
-from .datasets import acceptance_manifest
+from .datasets import acceptance_manifest, fingerprints
 from .positions import load_draft, load_rows, read_positions, split
 
 FEATURES = "draft probabilities alone"
@@ -50,24 +52,25 @@ def calibrate(
     _check_fraction(validation_fraction)
     if method not in METHODS:
         raise InputError(f"method={method!r}: choose one of {', '.join(METHODS)}")
-    local = shipped(controller)
-    trained = load_controller(controller if local is None else local)
-    config = trained.config
+    trained = load_controller(controller)
+    config, head = trained.config, trained.head
+    if not isinstance(config, AcceptanceHeadConfig) or not isinstance(head, AcceptanceHead):
+        raise InputError(f"controller={controller!r}: is a {config.kind}; only acceptance heads are calibrated")
+    check_free(output, overwrite)
     manifest = acceptance_manifest([data])
-    trained.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
-    if SamplingParams(**manifest["sampling"]) != config.sampling:
+    config.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
+    sampling = config.provenance.sampling
+    if SamplingParams(**manifest["sampling"]) != sampling:
         raise InputError(
-            f"{data}: made under {SamplingParams(**manifest['sampling'])}, the head trained under {config.sampling}"
+            f"{data}: made under {SamplingParams(**manifest['sampling'])}, the head trained under {sampling}"
         )
-    same_data = manifest["dataset_fingerprint"] == config.dataset_fingerprint
+    same_data = manifest["dataset_fingerprint"] in config.datasets
     total = validation_fraction if same_data else 1.0
     reader = load_draft(draft, manifest, device=device)
     size = manifest.get("vocab_size")
-    fitted, tested = (
-        read_positions(reader, rows, config.sampling, size) for rows in split(load_rows(data), total / 2, total)
-    )
+    fitted, tested = (read_positions(reader, rows, sampling, size) for rows in split(load_rows(data), total / 2, total))
 
-    before, after = (trained.head(part.hidden).double().numpy() for part in (fitted, tested))  # logits (N,)
+    before, after = (head(part.hidden).double().numpy() for part in (fitted, tested))  # logits (N,)
     calibrations = fit_all(before, fitted.p, w_acc=config.w_acc, w_rej=config.w_rej)
     predicted = {"none": apply(Sigmoid(), after)}
     predicted |= {name: apply(calibration, after) for name, calibration in calibrations.items()}
@@ -80,7 +83,7 @@ def calibrate(
         calibration={**calibrations[method].as_dict(), "dataset_fingerprint": manifest["dataset_fingerprint"]},
         metrics={**config.metrics, **measured, "mean_acceptance": float(fitted.p.mean())},
     )
-    save_controller(output, trained.head, new, overwrite=overwrite)
+    save_controller(output, head, new, overwrite=overwrite)
     if plot is not None:
         shown = dict.fromkeys(("none", "weights", method, FEATURES))
         plot_reliability({name: (predicted[name], tested.p) for name in shown}, plot)
@@ -88,14 +91,15 @@ def calibrate(
 
 
 def train_features(options: FeatureTrainingOptions) -> dict[str, Any]:
-    """Fit a logistic model of draft probabilities to all but the held-out prompts of the data and write it to a file.
+    """Fit a logistic model of draft probabilities to all but the held-out prompts of the data and write its checkpoint.
 
     Returns:
         how well it judges the held-out prompts.
 
     Raises:
-        InputError: the data is incomplete or too small, or the draft is another.
+        InputError: the data is incomplete or too small, the draft is another, or ``output`` is taken.
     """
+    check_free(options.output, options.overwrite)
     manifest = acceptance_manifest(options.folders)
     sampling = SamplingParams(**manifest["sampling"])
     reader = load_draft(options.draft, manifest, device=options.device)
@@ -106,19 +110,13 @@ def train_features(options: FeatureTrainingOptions) -> dict[str, Any]:
     coefficients, bias = logistic(fitted.features, fitted.p)
     metrics = judge(logistic_chances(tested.features, coefficients, bias), tested.p, tested.place)
     provenance = Provenance(manifest["target"], manifest["draft"], PairFingerprint(**manifest["fingerprint"]), sampling)
-    confidence, doubt, entropy = map(float, coefficients)
-    model = FeatureModel(
-        bias=bias,
-        confidence=confidence,
-        doubt=doubt,
-        entropy=entropy,
-        mean=float(fitted.p.mean()),
+    config = FeatureModelConfig(
         provenance=provenance,
-        dataset_fingerprint=manifest["dataset_fingerprint"],
+        datasets=fingerprints(manifest),
         metrics=_numbers(metrics),
+        mean=float(fitted.p.mean()),
     )
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    model.save(options.output)
+    save_controller(options.output, FeatureModel(bias, *map(float, coefficients)), config, overwrite=options.overwrite)
     return {"fitted": len(fitted.p), "judged": len(tested.p), "metrics": metrics}
 
 

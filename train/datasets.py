@@ -43,6 +43,11 @@ def router_rows(folders: Sequence[str]) -> RouterDataset:
     return replace(parts[0], manifest=joint_router_manifest(folders), rows=[row for part in parts for row in part.rows])
 
 
+def fingerprints(manifest: dict[str, Any]) -> list[str]:
+    """SHA-256 of each dataset that a manifest, which may be a joint one, stands for."""
+    return list(manifest.get("datasets", [manifest["dataset_fingerprint"]]))
+
+
 def check_same(folders: Sequence[str], manifests: Sequence[dict[str, Any]], names: Sequence[str] = SAME) -> None:
     """Raises InputError for a manifest that differs from the first in one of ``names``."""
     for folder, manifest in zip(folders, manifests, strict=True):
@@ -75,4 +80,5 @@ def _joint(folders: Sequence[str], read: Callable[[str], dict[str, Any]]) -> dic
         "prompts": [manifest["prompts"] for manifest in manifests],
         "mean_acceptance": None if first["mean_acceptance"] is None else accepted / max(1, tokens),
         "dataset_fingerprint": digest.hexdigest(),
+        "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
     }

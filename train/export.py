@@ -11,78 +11,89 @@ import torch
 
 from ..controllers.acceptance.acceptance_head import AcceptanceHead
 from ..controllers.arms import Arm
-from ..controllers.checkpoints.acceptance_head import ControllerConfig, save_controller
+from ..controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
+from ..controllers.checkpoints.checkpoint import load_controller, save_controller
+from ..controllers.checkpoints.config import CONFIG
 from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.checkpoints.provenance import Provenance
+from ..controllers.checkpoints.router import RouterConfig
 from ..controllers.errors import InputError
-from ..controllers.router import RouterConfig, RouterPolicy, save_router
+from ..controllers.router import RouterPolicy
 from ..controllers.sampling import SamplingParams
 from ..options import AcceptanceTrainingOptions, RouterTrainingOptions
+from .datasets import fingerprints
 from .run_folder import Run, S, read_run, run_kind
 
 PAPER_THRESHOLD = 0.7
 
 
 def export(run: Path, output: Path, *, threshold: float | None = None, overwrite: bool = False) -> Path:
-    """Write the best head, or policy, of a training run as a controller checkpoint.
+    """Write the best weights of a training run as a controller checkpoint; returns its folder.
 
     Args:
-        run: folder that ``specpilot train`` wrote; an unfinished run gives its best epoch so far.
+        run: folder that ``specpilot train`` wrote; an unfinished run gives its best epoch so far. Or a controller,
+            which is written as it is, in today's format.
         output: checkpoint folder to make.
-        threshold: stop drafting when the chance of a rejection exceeds it; by default the paper's 0.7.
+        threshold: of an acceptance head: stop drafting when the probability of a rejection exceeds it; by default the
+            paper's 0.7.
         overwrite: replace a checkpoint that is there already.
 
     Raises:
         InputError: ``run`` is no run or has no finished epoch, ``output`` is taken, or the threshold is not in [0, 1].
     """
-    if run_kind(run) == "router":
-        return _export_router(run, output, threshold, overwrite)
+    is_controller = run.is_file() or (run / CONFIG).is_file()
+    is_router = run_kind(run) == "router"
+    if threshold is not None and (is_controller or is_router):
+        what = "a controller keeps its own" if is_controller else "a router has none"
+        raise InputError(f"threshold={threshold}: {what}; leave it out")
+    if is_controller:
+        controller = load_controller(run)
+        return save_controller(output, controller.head, controller.config, overwrite=overwrite)
+    if is_router:
+        return save_controller(output, *_router(read_run(run, RouterTrainingOptions)), overwrite=overwrite)
     opened = read_run(run, AcceptanceTrainingOptions)
     head, metrics = best_head(opened)
-    settings, dataset = opened.settings, opened.dataset
+    settings = opened.settings
     assert settings.mixing is not None, "a run's settings are complete"
-    config = ControllerConfig(
+    config = AcceptanceHeadConfig(
+        **_origin(opened, opened.dataset["draft"], metrics),
         hidden_size=head.hidden_size,
         depth=head.depth,
-        target=dataset["target"],
-        draft=dataset["draft"],
-        fingerprint=PairFingerprint(**dataset["fingerprint"]),
-        sampling=SamplingParams(**dataset["sampling"]),
         w_acc=settings.w_acc,
         w_rej=settings.w_rej,
         mixing=settings.mixing,
         threshold=PAPER_THRESHOLD if threshold is None else threshold,
         threshold_source="paper default" if threshold is None else "given at export",
-        dataset_fingerprint=dataset["dataset_fingerprint"],
-        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
     )
     return save_controller(output, head, config, overwrite=overwrite)
 
 
-def _export_router(run: Path, output: Path, threshold: float | None, overwrite: bool) -> Path:
-    if threshold is not None:
-        raise InputError(f"threshold={threshold}: a router has none; leave it out")
-    opened = read_run(run, RouterTrainingOptions)
-    best = _read_best(opened)
-    settings, dataset = opened.settings, opened.dataset
-    arms = tuple(Arm(**arm) for arm in dataset["arms"])
-    policy = RouterPolicy(dataset["hidden_size"], len(arms), settings.width)
-    policy.load_state_dict(best["head"])
-    policy.absorb(torch.tensor(best["scale"]))
+def _router(run: Run[RouterTrainingOptions]) -> tuple[RouterPolicy, RouterConfig]:
+    best, settings = _read_best(run), run.settings
     config = RouterConfig(
-        hidden_size=policy.hidden_size,
-        width=policy.width,
-        arms=arms,
-        target=dataset["target"],
-        target_fingerprint=dataset["fingerprint"]["target"],
-        tokenizer_fingerprint=dataset["fingerprint"]["tokenizer"],
-        sampling=SamplingParams(**dataset["sampling"]),
+        **_origin(run, None, best["metrics"]),
+        hidden_size=run.dataset["hidden_size"],
+        width=settings.width,
+        arms=tuple(Arm(**arm) for arm in run.dataset["arms"]),
         reward=settings.reward,
         alpha=settings.alpha,
         cost=settings.cost,
-        dataset_fingerprint=dataset["dataset_fingerprint"],
-        metrics={name: value for name, value in best["metrics"].items() if math.isfinite(value)},
     )
-    return save_router(output, policy, config, overwrite=overwrite)
+    policy = config.module()
+    policy.load_state_dict(best["head"])
+    policy.absorb(torch.tensor(best["scale"]))
+    return policy, config
+
+
+def _origin(run: Run[S], draft: str | None, metrics: dict[str, float]) -> dict[str, Any]:
+    """What every kind of configuration says of the data and the result."""
+    dataset = run.dataset
+    pair = PairFingerprint(**{"draft": None, **dataset["fingerprint"]})
+    return {
+        "provenance": Provenance(dataset["target"], draft, pair, SamplingParams(**dataset["sampling"])),
+        "datasets": fingerprints(dataset),
+        "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
+    }
 
 
 def best_head(run: Run[AcceptanceTrainingOptions]) -> tuple[AcceptanceHead, dict[str, float]]:
@@ -103,5 +114,5 @@ def _read_best(run: Run[S]) -> dict[str, Any]:
         raise InputError(f"{run.folder}: no epoch is finished yet; go on with 'specpilot train … --resume'")
     try:
         return torch.load(run.best, weights_only=True, map_location="cpu")  # type: ignore[no-any-return]
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
         raise InputError(f"{run.best}: truncated or damaged; train again") from error

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from ..controllers.acceptance.lag_free_head import LagFreeHead, copied_embeddings
+from ..controllers.checkpoints.checkpoint import check_free, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.checkpoints.lag_free_head import LagFreeConfig, save_lag_free
+from ..controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from ..controllers.checkpoints.provenance import Provenance
 from ..controllers.errors import InputError
 from ..controllers.length import LagFreePredictor, RateOptimal
@@ -154,8 +155,7 @@ def train_lag_free(settings: LagFreeTrainingOptions, output: Path, *, overwrite:
     manifests = [read_manifest(folder) for folder in settings.folders]
     check_same(settings.folders, manifests, ("fingerprint", "sampling"))
     first = manifests[0]
-    if output.exists() and not overwrite:
-        raise InputError(f"{output}: exists; choose another folder or pass --overwrite")
+    check_free(output, overwrite)
     training: list[Text] = []
     held_out: list[Text] = []
     for folder in settings.folders:
@@ -187,7 +187,7 @@ def train_lag_free(settings: LagFreeTrainingOptions, output: Path, *, overwrite:
     metrics, weights = module.best
     head = module.head
     head.load_state_dict(weights)
-    config = LagFreeConfig(
+    config = LagFreeHeadConfig(
         hidden_size=head.hidden_size,
         width=head.width,
         predicts_next=module.predicts_next,
@@ -198,7 +198,7 @@ def train_lag_free(settings: LagFreeTrainingOptions, output: Path, *, overwrite:
         datasets=[manifest["dataset_fingerprint"] for manifest in manifests],
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
     )
-    save_lag_free(output, head, config, overwrite=overwrite)
+    save_controller(output, head, config, overwrite=overwrite)
     return metrics
 
 

@@ -21,7 +21,8 @@ import torch
 import yaml
 
 from ..controllers.errors import InputError
-from ..data_gen.dataset import replacing
+from ..controllers.json_file import blaming, build, read_object
+from ..data_gen.dataset import check_manifest, replacing
 from ..data_gen.lock import LOCK
 from ..options import AcceptanceTrainingOptions, RouterTrainingOptions
 
@@ -29,6 +30,8 @@ SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "c
 METRICS, CHECKPOINTS, FEATURES = "metrics.csv", "checkpoints", "features.npy"
 PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", "scikit-learn", "torchmetrics")
 
+
+AGAIN = "train again, into another folder"
 
 S = TypeVar("S", AcceptanceTrainingOptions, RouterTrainingOptions)
 
@@ -53,7 +56,7 @@ class Run(Generic[S]):
     def result(self) -> dict[str, Any] | None:
         """What came out: epoch, step, metrics and reliability table; None while the run is not complete."""
         file = self.folder / RESULT
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        return read_object(file, AGAIN) if file.exists() else None
 
     def log_command(self) -> None:
         """Add the command line to ``command.txt``."""
@@ -66,12 +69,13 @@ class Run(Generic[S]):
 
 
 def run_kind(folder: str | Path) -> str:
-    """What the run in ``folder`` trains: the kind of its data; ``acceptance`` where there is no run to ask."""
+    """What the run in ``folder`` trains: the kind of its data; ``acceptance`` where there is no run to ask.
+
+    Raises:
+        InputError: its files are damaged.
+    """
     file = Path(folder) / DATASET
-    try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["kind"])
-    except (OSError, KeyError, TypeError, json.JSONDecodeError):
-        return "acceptance"
+    return str(read_object(file, AGAIN).get("kind")) if file.is_file() else "acceptance"
 
 
 def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
@@ -81,16 +85,22 @@ def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
         InputError: there is none, or its files are damaged.
     """
     folder = Path(folder)
+    for name in (SETTINGS, DATASET, ENVIRONMENT):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder}: no training run, it holds no {name}; give the folder training wrote")
+    dataset = check_manifest(read_object(folder / DATASET, AGAIN), folder / DATASET)
+    with blaming(folder / SETTINGS, AGAIN):
+        settings = build(kind, read_object(folder / SETTINGS, AGAIN, _parse_yaml))
+    with blaming(folder / ENVIRONMENT, AGAIN):
+        run_id = build(str, read_object(folder / ENVIRONMENT, AGAIN).get("run_id"), "run_id")
+    return Run(folder, settings, dataset, run_id)
+
+
+def _parse_yaml(text: str) -> Any:
     try:
-        settings = yaml.safe_load((folder / SETTINGS).read_text(encoding="utf-8"))
-        dataset = json.loads((folder / DATASET).read_text(encoding="utf-8"))
-        environment = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-        return Run(folder, kind(**settings), dataset, environment["run_id"])
-    except (FileNotFoundError, NotADirectoryError) as error:
-        name = Path(error.filename).name
-        raise InputError(f"{folder}: no training run, it holds no {name}; give the folder training wrote") from error
-    except (yaml.YAMLError, json.JSONDecodeError, TypeError, KeyError) as error:
-        raise InputError(f"{folder}: damaged or of another version of specpilot ({error}); train again") from error
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"not YAML ({' '.join(str(error).split())})") from None
 
 
 def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool) -> Run[S] | None:

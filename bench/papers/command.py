@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ...controllers.errors import InputError
+from ...controllers.json_file import read_object
 from ...data_gen.dataset import replacing
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.machine import machine, versions
@@ -99,12 +100,4 @@ def _write(output: Path, name: str, report: Report, work: WorkloadOptions) -> No
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}); move it away") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: not a JSON object; move it away")
-    return content
+    return read_object(path, "move it away") if path.is_file() else {}

@@ -15,12 +15,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from ...checkpoints import shipped
-from ...controllers.acceptance.feature_model import FeatureModel
-from ...controllers.checkpoints.acceptance_head import load_controller, read_config
+from ...controllers.checkpoints.checkpoint import load_controller
 from ...controllers.checkpoints.content import controller_digest
 from ...controllers.checkpoints.fingerprint import PairFingerprint
-from ...controllers.checkpoints.lag_free_head import is_lag_free
 from ...controllers.length import (
     AcceptanceLength,
     AcceptancePredictor,
@@ -28,13 +25,15 @@ from ...controllers.length import (
     CumulativeConfidence,
     FeaturePredictor,
     Fixed,
+    HeadPredictor,
+    LagFreePredictor,
     LengthController,
     Oracle,
     Prediction,
     RateOptimal,
 )
 from ...controllers.length.cost_model import CostModel
-from ...controllers.length.trained import head_predictor, lag_free_predictor
+from ...controllers.length.trained import acceptance_predictor
 from ...controllers.sampling import SamplingParams
 from ...infer.decoder import SpeculativeDecoder
 from ...options import AblationOptions
@@ -158,22 +157,17 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptancePredictor
     Raises:
         InputError: it cannot be loaded, or was trained for another pair.
     """
-    local = shipped(path)
-    file = Path(path).expanduser() if local is None else Path(local)
-    digest = controller_digest(path)
+    controller, digest = load_controller(path), controller_digest(path)
     (draft,) = decoder.drafts
     assert decoder.tokenizer is not None, "loaded by name"
-    pair = PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer)
-    if file.is_file():
-        model = FeatureModel.load(file)
-        model.provenance.check_pair(pair)
-        return FeaturePredictor(model), lambda t: [Prediction(model.probability(*s)) for s in t.said], digest
-    if is_lag_free(read_config(file)[1]):
-        lag_free = lag_free_predictor(str(file), pair, draft.model.get_output_embeddings().weight)
-        return lag_free, lambda t: lag_free.judge_all(t.said, t.ngram_matches, t.states, t.tokens), digest
-    controller = load_controller(file)
-    controller.provenance.check_pair(pair)
-    predictor = head_predictor(controller, torch.device("cpu"), undone=True)
+    controller.config.provenance.check_pair(PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer))
+    embedding = draft.model.get_output_embeddings().weight
+    predictor = acceptance_predictor(controller, torch.device("cpu"), embedding, undone=True)
+    if isinstance(predictor, FeaturePredictor):
+        return predictor, lambda t: [predictor.predict_signals(said) for said in t.said], digest
+    if isinstance(predictor, LagFreePredictor):
+        return predictor, lambda t: predictor.judge_all(t.said, t.ngram_matches, t.states, t.tokens), digest
+    assert isinstance(predictor, HeadPredictor)
 
     def predict_all(t: Trace) -> list[Prediction]:
         with torch.inference_mode():

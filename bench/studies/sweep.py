@@ -6,7 +6,6 @@ of every rule on every batch of prompts. An interrupted sweep continues there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from ...controllers.errors import InputError
+from ...controllers.json_file import read_object
 from ...controllers.length import CumulativeConfidence, Fixed
 from ...controllers.sampling import SamplingParams
 from ...data_gen.dataset import read_dataset
@@ -96,16 +96,13 @@ def _measured_costs(settings: SweepOptions, store: Store, console: Console) -> d
 
 
 def _read_costs(file: Path) -> dict[str, Any]:
+    again = "write it with 'specpilot bench cost --output FILE'"
+    document = read_object(file, again)
     try:
-        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         table_2(document)
         costs_of(document)
-    except OSError as error:
-        raise InputError(f"cost={str(file)!r}: cannot be read ({error.strerror})") from error
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"cost={str(file)!r}: holds no measured costs; write it with 'specpilot bench cost --output FILE'"
-        ) from error
+        raise InputError(f"cost={str(file)!r}: holds no measured costs; {again}") from error
     return document
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from rich.console import Console
 
-from ...controllers.checkpoints.content import length_digest
 from ...controllers.checkpoints.fingerprint import PairFingerprint
 from ...data_gen.dataset import replacing
 from ...data_gen.tasks import Question, load_questions
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.drafters import Beams
+from ...infer.lengths import length_digest
 from ...infer.machine import machine
 from ...options import QuestionsOptions
 from ..energy import NOT_AVAILABLE, Meter, counters

@@ -1,21 +1,39 @@
-"""Probabilities from the draft's own distribution, which judges the token in hand with no lag."""
+"""Probabilities from the draft's own distribution, which predict the current token with no lag."""
 
 from __future__ import annotations
 
-from ..length.base import Step
+from typing import TYPE_CHECKING
+
 from ..sampling import SamplingParams
-from .feature_model import FeatureModel
+from .calibration import sigmoid
+from .draft_signals import DraftSignals
+from .feature_model import FeatureModel, features
 from .predictor import AcceptancePredictor, Prediction
+
+if TYPE_CHECKING:
+    from ..length.base import Step
 
 
 class FeaturePredictor(AcceptancePredictor):
+    """A feature model at work.
+
+    Args:
+        model: its coefficients are taken as they are now.
+        mean: mean acceptance in the data.
+        sampling: sampling parameters of the data, if they are known.
+    """
+
     lag = 0
 
-    def __init__(self, model: FeatureModel) -> None:
-        self.model, self.mean = model, model.mean
-
-    def check_sampling(self, sampling: SamplingParams) -> None:
-        self.model.provenance.check_sampling(sampling)
+    def __init__(self, model: FeatureModel, mean: float = 0.5, sampling: SamplingParams | None = None) -> None:
+        self.mean, self.sampling = mean, sampling
+        self.bias: float = model.bias.item()
+        self.confidence, self.doubt, self.entropy = model.weight.tolist()
 
     def predict(self, step: Step) -> Prediction:
-        return Prediction(self.model.probability(*step.signals()))
+        return self.predict_signals(step.signals())
+
+    def predict_signals(self, signals: DraftSignals) -> Prediction:
+        """The prediction for a token from the signals of its distribution."""
+        x, y, z = features(*signals)
+        return Prediction(sigmoid(self.bias + self.confidence * x + self.doubt * y + self.entropy * z))

@@ -6,15 +6,18 @@ token in hand is not judged yet: the head is one token late.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checkpoints.provenance import Provenance
-from ..length.base import Step
 from ..sampling import SamplingParams
 from .acceptance_head import AcceptanceHead
 from .calibration import Calibration, Sigmoid
 from .predictor import AcceptancePredictor, Prediction
+
+if TYPE_CHECKING:
+    from ..length.base import Step
 
 
 class HeadPredictor(AcceptancePredictor):
@@ -24,7 +27,7 @@ class HeadPredictor(AcceptancePredictor):
         head: the head; its weights are taken as they are now.
         calibration: by default ``sigmoid``, the head's own probability.
         mean: mean acceptance in the data.
-        provenance: what the head was trained for, if that is known.
+        sampling: sampling parameters of the data, if they are known.
     """
 
     lag = 1
@@ -34,17 +37,13 @@ class HeadPredictor(AcceptancePredictor):
         head: AcceptanceHead,
         calibration: Calibration | None = None,
         mean: float = 0.5,
-        provenance: Provenance | None = None,
+        sampling: SamplingParams | None = None,
     ) -> None:
         self.calibration = calibration or Sigmoid()
-        self.mean, self.provenance = mean, provenance
+        self.mean, self.sampling = mean, sampling
         # The bare tensors: for one small state, calling modules takes longer than what they compute.
         self.blocks = [(block.linear.weight.detach(), block.linear.bias.detach()) for block in head.residual_blocks()]
         self.out = head.out.weight.detach(), head.out.bias.detach()
-
-    def check_sampling(self, sampling: SamplingParams) -> None:
-        if self.provenance is not None:
-            self.provenance.check_sampling(sampling)
 
     def predict(self, step: Step) -> Prediction:
         return Prediction(self.probability(step.hidden))

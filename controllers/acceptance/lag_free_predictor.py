@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checkpoints.provenance import Provenance
-from ..length.base import Step
 from ..sampling import SamplingParams
 from .calibration import sigmoid
 from .draft_signals import DraftSignals, signals_tensor
@@ -27,6 +26,9 @@ from .lag_free_head import (
 from .ngram_index import NOTHING, NgramMatch
 from .predictor import AcceptancePredictor, Prediction
 
+if TYPE_CHECKING:
+    from ..length.base import Step
+
 
 class LagFreePredictor(AcceptancePredictor):
     """A lag-free head and the embedding it reads.
@@ -42,7 +44,7 @@ class LagFreePredictor(AcceptancePredictor):
         mean: mean acceptance in the data.
         predicts_next: whether the head was taught what comes after the token in hand.
         uses_ngrams: whether it was taught what the text before says of a token.
-        provenance: what the head was trained for, if that is known.
+        sampling: sampling parameters of the data, if they are known.
     """
 
     lag = 0
@@ -55,10 +57,10 @@ class LagFreePredictor(AcceptancePredictor):
         mean: float = 0.5,
         predicts_next: bool = True,
         uses_ngrams: bool = True,
-        provenance: Provenance | None = None,
+        sampling: SamplingParams | None = None,
     ) -> None:
         self.head = head.eval().requires_grad_(False)
-        self.embedding, self.mean, self.provenance = embedding.detach(), mean, provenance
+        self.embedding, self.mean, self.sampling = embedding.detach(), mean, sampling
         self.predicts_next, self.uses_ngrams = predicts_next, uses_ngrams
         inner, bias = head.inner.weight.detach(), head.inner.bias.detach()
         # (width, 7), with the standardization in it; (width, d) each
@@ -72,10 +74,6 @@ class LagFreePredictor(AcceptancePredictor):
         self.on_host = self.bias.device.type == "cpu"
         self.tokens: dict[int, Tensor] = {}
         self.copies: dict[int, Tensor] = {}
-
-    def check_sampling(self, sampling: SamplingParams) -> None:
-        if self.provenance is not None:
-            self.provenance.check_sampling(sampling)
 
     def predict(self, step: Step) -> Prediction:
         ngram_match = step.match() if self.uses_ngrams else NOTHING

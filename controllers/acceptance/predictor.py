@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,13 +31,21 @@ class AcceptancePredictor(ABC):
     Attributes:
         lag: how many of the newest tokens it cannot predict yet, 0 or 1.
         mean: mean acceptance in the data it was fitted to.
+        sampling: sampling parameters of that data; None where they are not known.
     """
 
     lag: int
     mean: float
+    sampling: SamplingParams | None = None
 
-    def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — not every predictor was trained
+    def check_sampling(self, sampling: SamplingParams) -> None:
         """Called for every request; warns if the predictor was fitted under other sampling parameters."""
+        if self.sampling is not None and sampling != self.sampling:
+            warnings.warn(
+                f"the controller was trained under {self.sampling}, decoding uses {sampling}: the output stays exact, "
+                "but drafts may stop too early or too late",
+                stacklevel=2,
+            )
 
     @abstractmethod
     def predict(self, step: Step) -> Prediction:

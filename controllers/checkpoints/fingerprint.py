@@ -100,10 +100,10 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 @dataclass(frozen=True)
 class PairFingerprint:
-    """Hashes of a target, its draft and the tokenizer they share, each 64 hexadecimal digits."""
+    """Hashes of a target, its draft (None for a router) and the tokenizer they share, each 64 hexadecimal digits."""
 
     target: str
-    draft: str
+    draft: str | None
     tokenizer: str
 
     @classmethod
@@ -112,7 +112,7 @@ class PairFingerprint:
     ) -> PairFingerprint:
         return cls(model_fingerprint(target_model), model_fingerprint(draft_model), tokenizer_fingerprint(tokenizer))
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, str | None]:
         return asdict(self)
 
 

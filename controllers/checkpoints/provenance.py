@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 from ..errors import InputError
@@ -12,28 +11,24 @@ from .fingerprint import PairFingerprint
 
 @dataclass(frozen=True)
 class Provenance:
-    """Names and fingerprints of the pair a controller was trained for, and the sampling of its data."""
+    """Names and fingerprints of the models a controller was trained for, and the sampling of its data.
+
+    Attributes:
+        draft: None for a router, whose drafts are its arms.
+    """
 
     target: str
-    draft: str
+    draft: str | None
     fingerprint: PairFingerprint
     sampling: SamplingParams
 
     def check_pair(self, fingerprint: PairFingerprint) -> None:
-        """Raises InputError, naming what differs, unless this is the model pair the controller was trained for."""
+        """Raises InputError, naming what differs, unless these are the models the controller was trained for."""
         ours, theirs = self.fingerprint.as_dict(), fingerprint.as_dict()
         differing = [part for part in ours if ours[part] != theirs[part]]
         if differing:
+            names = f"target {self.target}" + ("" if self.draft is None else f" and draft {self.draft}")
             raise InputError(
-                f"the controller was trained for target {self.target} and draft {self.draft}, but "
-                f"another {' and '.join(differing)} is given; load that pair, or train a controller for this one"
-            )
-
-    def check_sampling(self, sampling: SamplingParams) -> None:
-        """Warns if ``sampling`` is not the one of the training data: the text stays correct, the stops may be worse."""
-        if sampling != self.sampling:
-            warnings.warn(
-                f"the controller was trained under {self.sampling}, decoding uses {sampling}: the output stays exact, "
-                "but drafts may stop too early or too late",
-                stacklevel=2,
+                f"the controller was trained for {names}, but another {' and '.join(differing)} is given; load "
+                "what it was trained for, or train a controller for these models"
             )

@@ -6,13 +6,13 @@ tokens in one forward takes t_v(n) = t_verify + t_verify_token·n. ``specpilot b
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..json_file import blaming, build, read_object
 
 MEASURE = "measure again with 'specpilot bench cost --output FILE'"
 
@@ -82,16 +82,11 @@ class CostModel:
         ratio = _number(file)
         if ratio is not None:
             return cls(ratio, 1.0, 0.0)
-        file = str(file)
-        try:
-            costs = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))["cost"]
-            return cls(**{entry.name: float(costs[entry.name]) for entry in fields(cls)})
-        except OSError as error:
-            raise InputError(f"cost={file!r}: cannot be read ({error.strerror}); {MEASURE}") from error
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise InputError(f"{file}: {error}") from error
-            raise InputError(f"{file}: holds no costs of a pair; {MEASURE}") from error
+        document = read_object(str(file), MEASURE)
+        with blaming(str(file)):
+            if "cost" not in document:
+                raise InputError(f"holds no costs of a pair; {MEASURE}")
+            return build(cls, document["cost"], "cost")
 
 
 def _number(value: str | Path | float) -> float | None:

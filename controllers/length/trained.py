@@ -7,25 +7,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..acceptance.acceptance_head import AcceptanceHead
 from ..acceptance.calibration import parse_calibration, undo_weights
 from ..acceptance.feature_model import FeatureModel
 from ..acceptance.feature_predictor import FeaturePredictor
 from ..acceptance.head_predictor import HeadPredictor
+from ..acceptance.lag_free_head import LagFreeHead
 from ..acceptance.lag_free_predictor import LagFreePredictor
-from ..checkpoints.acceptance_head import Controller, load_controller, read_config
+from ..acceptance.predictor import AcceptancePredictor
+from ..checkpoints.acceptance_head import AcceptanceHeadConfig
+from ..checkpoints.checkpoint import Controller, load_controller
+from ..checkpoints.feature_model import FeatureModelConfig
 from ..checkpoints.fingerprint import PairFingerprint
-from ..checkpoints.lag_free_head import is_lag_free, load_lag_free
+from ..checkpoints.lag_free_head import LagFreeHeadConfig
 from ..errors import InputError
 from .acceptance import AcceptanceLength
 from .base import LengthController
 from .cost_model import CostModel
 from .rate_optimal import RateOptimal
 
-NO_THRESHOLD = (
-    "has no threshold of its own; give the costs to stop by (--cost FILE, written by 'specpilot bench cost --output "
-    "FILE') or a threshold"
-)
-UNKNOWN_MEAN = 0.5  # of a checkpoint that does not say how often its draft is accepted; the text soon will
+UNKNOWN_MEAN = 0.5  # of a checkpoint that does not record how often its draft is accepted; the text soon shows it
 
 
 def load_trained(
@@ -37,9 +38,11 @@ def load_trained(
     threshold: float | None = None,
     cost: CostModel | None = None,
 ) -> LengthController:
-    """The controller ``name``: a folder, file or hub id, checked against the pair it is used on.
+    """The controller ``name``, checked against the pair it is used on.
 
     Args:
+        name: see :func:`~..checkpoints.checkpoint.load_controller`.
+        device: where a head reads the draft's states.
         embedding: (V, d) the draft's output embedding.
         threshold: stop by ``1 - Π â > threshold``, instead of the checkpoint's own threshold.
         cost: stop by what tokens cost and yield, instead of by a threshold.
@@ -49,57 +52,53 @@ def load_trained(
     """
     if threshold is not None and cost is not None:
         raise InputError(f"threshold={threshold}: stopping by cost has no threshold; give one of threshold and cost")
-    if Path(name).expanduser().is_file():
-        model = FeatureModel.load(Path(name).expanduser())
-        model.provenance.check_pair(fingerprint)
-        if cost is not None:
-            return RateOptimal(FeaturePredictor(model), cost)
-        if threshold is None:
-            raise InputError(f"length={str(name)!r}: {NO_THRESHOLD}")
-        return AcceptanceLength(FeaturePredictor(model), threshold)
-    if is_lag_free(read_config(name)[1]):
-        source = lag_free_predictor(name, fingerprint, embedding)
-        if cost is not None:
-            return RateOptimal(source, cost)
-        if threshold is None:
-            raise InputError(f"length={str(name)!r}: {NO_THRESHOLD}")
-        return AcceptanceLength(source, threshold)
     controller = load_controller(name)
-    controller.provenance.check_pair(fingerprint)
+    controller.config.provenance.check_pair(fingerprint)
+    try:
+        predictor = acceptance_predictor(controller, device, embedding, undone=cost is not None)
+    except InputError as error:
+        raise InputError(f"length={str(name)!r}: {error}") from error
     if cost is not None:
-        return RateOptimal(head_predictor(controller, device, undone=True), cost)
-    return AcceptanceLength(
-        head_predictor(controller, device, undone=False),
-        controller.config.threshold if threshold is None else threshold,
-    )
+        return RateOptimal(predictor, cost)
+    if threshold is None and isinstance(controller.config, AcceptanceHeadConfig):
+        threshold = controller.config.threshold
+    if threshold is None:
+        raise InputError(
+            f"length={str(name)!r}: has no threshold of its own; give the costs to stop by (--cost FILE, written by "
+            "'specpilot bench cost --output FILE') or a threshold"
+        )
+    return AcceptanceLength(predictor, threshold)
 
 
-def lag_free_predictor(name: str | Path, fingerprint: PairFingerprint, embedding: Tensor) -> LagFreePredictor:
-    """The lag-free head ``name``, beside the ``embedding`` (V, d) of the draft it is used with.
+def acceptance_predictor(
+    controller: Controller, device: torch.device, embedding: Tensor, *, undone: bool
+) -> AcceptancePredictor:
+    """The predictor that a loaded controller is.
+
+    Args:
+        device: where a head reads the draft's states.
+        embedding: (V, d) the draft's output embedding.
+        undone: calibrate an acceptance head as its checkpoint says, or else by undoing the loss weights. If not, the
+            head's own probabilities are taken, calibrated or not: SpecDec++'s threshold was chosen on them.
 
     Raises:
-        InputError: it cannot be loaded, or was trained for another pair.
+        InputError: it predicts no acceptance: it is a router.
     """
-    head, config = load_lag_free(name)
-    config.provenance.check_pair(fingerprint)
-    return LagFreePredictor(
-        head.to(embedding.device), embedding,
-        mean=config.mean, predicts_next=config.predicts_next, uses_ngrams=config.uses_ngrams,
-        provenance=config.provenance,
-    )  # fmt: skip
-
-
-def head_predictor(controller: Controller, device: torch.device, *, undone: bool) -> HeadPredictor:
-    """A checkpoint's head, if ``undone`` calibrated as the checkpoint says, or else by undoing the loss weights.
-
-    If not ``undone`` the head's own probabilities are taken, calibrated or not: SpecDec++'s threshold, and so a
-    checkpoint's, was chosen on them.
-    """
-    config = controller.config
-    calibration = None
-    if undone and config.calibration is not None:
-        calibration = parse_calibration(config.calibration)
-    elif undone:
-        calibration = undo_weights(config.w_acc, config.w_rej)
-    mean = config.metrics.get("mean_acceptance", UNKNOWN_MEAN)
-    return HeadPredictor(controller.head.to(device), calibration, mean, controller.provenance)
+    sampling = controller.config.provenance.sampling
+    match controller:
+        case Controller(AcceptanceHeadConfig() as config, AcceptanceHead() as head):
+            calibration = None
+            if undone:
+                known = config.calibration
+                calibration = undo_weights(config.w_acc, config.w_rej) if known is None else parse_calibration(known)
+            mean = config.metrics.get("mean_acceptance", UNKNOWN_MEAN)
+            return HeadPredictor(head.to(device), calibration, mean, sampling)
+        case Controller(LagFreeHeadConfig() as config, LagFreeHead() as head):
+            return LagFreePredictor(
+                head.to(embedding.device), embedding, mean=config.mean, predicts_next=config.predicts_next,
+                uses_ngrams=config.uses_ngrams, sampling=sampling,
+            )  # fmt: skip
+        case Controller(FeatureModelConfig() as config, FeatureModel() as model):
+            return FeaturePredictor(model, config.mean, sampling)
+        case _:
+            raise InputError(f"is a {controller.config.kind}, which predicts no acceptance; give it as router")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_arms, check_enough, parse_arm
-from ..checkpoints.router import RouterConfig, TrainedRouter, load_router, save_router
 from .base import Router
 from .online import OnlineRouter
 from .policy import PolicyRouter, RouterPolicy
@@ -18,13 +17,9 @@ __all__ = [
     "PolicyRouter",
     "RandomRouter",
     "Router",
-    "RouterConfig",
     "RouterPolicy",
     "SingleArm",
-    "TrainedRouter",
     "check_arms",
     "check_enough",
-    "load_router",
     "parse_arm",
-    "save_router",
 ]

@@ -1,0 +1,62 @@
+"""The model card of a controller: what it is, what it was trained for, and how well it does."""
+
+from __future__ import annotations
+
+from textwrap import fill
+
+from .config import ControllerConfig
+
+CARD = """---
+library_name: specpilot
+tags:
+- speculative-decoding
+- {kind}
+---
+
+# {title}
+
+{summary}
+
+```python
+from specpilot import SpeculativeDecoder
+
+decoder = SpeculativeDecoder.from_pretrained({usage})
+print(decoder.generate("Once upon a time").text)
+```
+
+It works with these models only: `config.json` holds their fingerprints, which are checked when it is loaded.
+
+{about}
+
+## Validation
+
+{metrics}
+"""
+
+
+def model_card(config: ControllerConfig) -> str:
+    """The text of ``README.md``."""
+    pair, sampling = config.provenance, config.provenance.sampling
+    title = f"{config.title}: {pair.draft} drafting for {pair.target}" if pair.draft else f"Router for {pair.target}"
+    about = {
+        "target": f"`{pair.target}`",
+        **({"draft": f"`{pair.draft}`"} if pair.draft else {}),
+        **config.rows(),
+        "trained under": f"temperature {sampling.temperature}, "
+        f"top-k {'off' if sampling.top_k is None else sampling.top_k}, top-p {sampling.top_p}",
+        "calibration": "none" if config.calibration is None else f"{config.calibration['method']} (see config.json)",
+        "datasets": ", ".join(f"SHA-256 `{digest}`" for digest in config.datasets),
+    }
+    metrics = {name: f"{value:.4g}" for name, value in sorted(config.metrics.items())}
+    return CARD.format(
+        kind=config.kind,
+        title=title,
+        summary=fill(config.summary, 120),
+        usage=config.usage(),
+        about=_table("", about),
+        metrics=_table("metric", metrics) if metrics else "No metrics were recorded.",
+    )
+
+
+def _table(head: str, rows: dict[str, str]) -> str:
+    return "\n".join([f"| {head} | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])

@@ -1,0 +1,223 @@
+"""The controller checkpoint: a folder of ``config.json``, ``model.safetensors`` and ``README.md``; never a pickle.
+
+One format for every kind of controller in ``KINDS``. ``config.json`` names the models, the sampling and the data the
+controller was trained with, and the SHA-256 of the weights; all of it is checked when the folder is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ...checkpoints import shipped
+from ..errors import InputError
+from ..json_file import blaming, build, read_object
+from .acceptance_head import AcceptanceHeadConfig
+from .card import model_card
+from .config import CONFIG, SCHEMA_VERSION, ControllerConfig
+from .feature_model import FeatureModelConfig, take_weights
+from .hub import download, upload
+from .lag_free_head import LagFreeHeadConfig
+from .old_keys import upgrade_config
+from .router import RouterConfig
+
+KINDS: dict[str, type[ControllerConfig]] = {
+    kind.kind: kind for kind in (AcceptanceHeadConfig, LagFreeHeadConfig, FeatureModelConfig, RouterConfig)
+}
+WEIGHTS, CARD = "model.safetensors", "README.md"
+FILES = (CONFIG, WEIGHTS, CARD)
+AGAIN = "fetch or export the controller again"
+_DIGEST = "weights_sha256"  # the one key of config.json that is no field of a configuration: it is the file's
+
+
+@dataclass(frozen=True)
+class Controller:
+    """A loaded controller: its configuration and its weights, in evaluation mode, float32, on the CPU."""
+
+    config: ControllerConfig
+    head: nn.Module
+
+
+def save_controller(folder: str | Path, head: nn.Module, config: ControllerConfig, *, overwrite: bool = False) -> Path:
+    """Write a checkpoint folder; it appears whole or not at all. The weights are kept in float32.
+
+    Raises:
+        InputError: ``folder`` holds something already (with ``overwrite``: something that is no controller), the head's
+            sizes are not the configuration's, a weight is not finite, or the disk cannot be written.
+    """
+    folder = Path(folder)
+    state = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
+    _check_shapes({name: list(value.shape) for name, value in state.items()}, config, "the controller to save")
+    _check_finite(state, "the controller to save")
+    check_free(folder, overwrite)
+    weights = save(state)  # `save_file` makes files that nobody else may read
+    text = json.dumps({**config.as_dict(), _DIGEST: sha256(weights)}, indent=2, allow_nan=False)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as workspace:
+            new = Path(workspace, "new")
+            new.mkdir()
+            (new / WEIGHTS).write_bytes(weights)
+            (new / CONFIG).write_text(text + "\n", encoding="utf-8")
+            (new / CARD).write_text(model_card(config), encoding="utf-8")
+            if folder.exists():
+                folder.rename(Path(workspace, "old"))
+            new.rename(folder)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror}); choose another place or free space"
+        ) from error
+    return folder
+
+
+def load_controller(name: str | Path, *, revision: str | None = None, token: str | None = None) -> Controller:
+    """Load a controller of any kind.
+
+    Args:
+        name: the name of a shipped controller, a folder that :func:`save_controller` wrote, or ``owner/name`` on the
+            Hugging Face hub, in this order. A feature model may also be the JSON file that version 0.1 wrote.
+        revision: branch, tag or commit on the hub.
+        token: access token for a private repository; by default the one stored on this machine.
+
+    Raises:
+        InputError: it cannot be found, or its files are missing, truncated, changed or not understood.
+    """
+    path = locate(name, revision=revision, token=token)
+    if path.is_file():
+        data = read_object(path, AGAIN)
+        with blaming(path, AGAIN):
+            state = take_weights(data)
+            config = _parse_config(data)
+    else:
+        config = read_config(path)
+        state = _read_weights(path / WEIGHTS, config)
+    _check_finite(state, str(path))
+    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
+        head = config.module()
+    head.load_state_dict(state, assign=True)
+    return Controller(config, head.eval().requires_grad_(False))
+
+
+def locate(name: str | Path, *, revision: str | None = None, token: str | None = None) -> Path:
+    """The folder or file of a controller, fetched if need be; ``name`` is that of :func:`load_controller`.
+
+    Raises:
+        InputError: it cannot be found.
+    """
+    local = shipped(name) if isinstance(name, str) else None
+    path = Path(name).expanduser() if local is None else local
+    if path.exists():
+        return path
+    if isinstance(name, Path) or name.startswith((".", "/", "~")):
+        raise InputError(f"{name}: no such controller; give a folder or an id on the Hugging Face hub (owner/name)")
+    return download(name, FILES, revision=revision, token=token)
+
+
+def read_config(folder: Path) -> ControllerConfig:
+    """The configuration of a controller's folder.
+
+    Raises:
+        InputError: a file is missing or damaged, or the weights are not those that ``config.json`` names.
+    """
+    data = read_object(folder / CONFIG, f"so {folder} is no controller; {AGAIN}")
+    digest = data.pop(_DIGEST, None)
+    with blaming(folder / CONFIG, AGAIN):
+        config = _parse_config(data)
+        if digest is None:
+            raise InputError(f"key {_DIGEST!r} is missing")
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise InputError(f"{weights}: no such file, so {folder} is no controller; {AGAIN}")
+    if digest != sha256(weights.read_bytes()):
+        raise InputError(f"{weights}: truncated or changed, its SHA-256 is not the one in {CONFIG}; {AGAIN}")
+    return config
+
+
+def _parse_config(data: dict[str, Any]) -> ControllerConfig:
+    data = upgrade_config(data)
+    kind, version = data.pop("kind", None), data.pop("schema_version", None)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InputError(f"kind={kind!r}: not a controller this version knows; it knows {', '.join(KINDS)}")
+    if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
+        raise InputError(f"schema_version={version!r}: this version reads up to {SCHEMA_VERSION}; upgrade specpilot")
+    return build(KINDS[kind], data)
+
+
+def _read_weights(file: Path, config: ControllerConfig) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, once names, shapes and precision are known to be right."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            found = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+            _check_shapes({name: value.get_shape() for name, value in found.items()}, config, str(file))
+            for name, value in found.items():
+                if value.get_dtype() != "F32":
+                    raise InputError(f"{file}: {name} is {value.get_dtype()}, not F32; {AGAIN}")
+            return {name: opened.get_tensor(name) for name in found}
+    except SafetensorError as error:
+        raise InputError(f"{file}: not a readable safetensors file ({error}); {AGAIN}") from error
+
+
+def push_controller(
+    folder: str | Path, repo_id: str, *, private: bool = False, token: str | None = None, revision: str | None = None
+) -> str:
+    """Upload a checkpoint folder to the Hugging Face hub and return the address of the commit.
+
+    Args:
+        folder: what :func:`save_controller` wrote; it is checked first.
+        repo_id: ``owner/name``; made if it does not exist.
+        private: make a new repository private.
+        token: access token with write permission; by default the one stored on this machine.
+        revision: branch to write to, main by default.
+
+    Raises:
+        InputError: the folder is no valid controller, or the hub refuses it.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; export a controller first")
+    kind = load_controller(folder).config.kind
+    return upload(folder, repo_id, FILES, message=f"Upload {kind}", private=private, token=token, revision=revision)
+
+
+def sha256(content: bytes) -> str:
+    """In hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _check_shapes(shapes: Mapping[str, list[int]], config: ControllerConfig, where: str) -> None:
+    with torch.device("meta"):
+        expected = {name: list(value.shape) for name, value in config.module().state_dict().items()}
+    if odd := sorted(shapes.keys() ^ expected.keys()):
+        raise InputError(f"{where}: tensor {odd[0]!r} is missing or not expected for the sizes in {CONFIG}")
+    for name, shape in shapes.items():
+        if shape != expected[name]:
+            raise InputError(f"{where}: {name} is of shape {shape}, {CONFIG} says {expected[name]}")
+
+
+def _check_finite(state: Mapping[str, Tensor], where: str) -> None:
+    for name, value in state.items():
+        if not bool(torch.isfinite(value).all()):
+            raise InputError(f"{where}: {name} holds NaN or infinite weights; train again with a smaller learning rate")
+
+
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Raises InputError where no checkpoint may be written to ``folder``; asked before the work as well as after it."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is a file; give a folder")
+    if not overwrite:
+        raise InputError(f"{folder}: exists and is not empty; choose another folder or pass --overwrite")
+    others = sorted(path.name for path in folder.iterdir() if path.name not in FILES)
+    if others:  # whatever it is, it is more than a controller
+        raise InputError(f"{folder}: holds {others[0]!r}, which is no part of a controller; choose another folder")

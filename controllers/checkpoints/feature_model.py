@@ -1,0 +1,51 @@
+"""The configuration of the feature model, and the single JSON file that version 0.1 kept one in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..acceptance.feature_model import FeatureModel
+from ..json_file import build
+from .config import ControllerConfig, check_range
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureModelConfig(ControllerConfig):
+    """A logistic model of draft probabilities.
+
+    Attributes:
+        mean: mean acceptance in the data it was fitted to.
+    """
+
+    kind = "acceptance-features"
+    title = "Feature model of acceptance"
+    summary = (
+        "Predicts, when a token is drawn from the draft model, the probability that the target model accepts it: "
+        "logistic regression on log q(y), log(1 - max q) and the entropy of q. `cost.json` is what `specpilot bench "
+        "cost --output cost.json` measures: drafting stops where a token no longer pays."
+    )
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("mean", self.mean, 0, 1)
+
+    def module(self) -> FeatureModel:
+        return FeatureModel()
+
+    def usage(self) -> str:
+        return f'{super().usage()}, cost="cost.json"'
+
+    def rows(self) -> dict[str, str]:
+        return {"mean acceptance": f"{self.mean:.3f}"}
+
+
+def take_weights(data: dict[str, Any]) -> dict[str, Tensor]:
+    """The weights that 0.1's file holds among the values of the configuration, taken out of ``data``."""
+    bias, *weight = (build(float, data.pop(name, None), name) for name in ("bias", "confidence", "doubt", "entropy"))
+    return {"bias": torch.tensor(float(bias)), "weight": torch.tensor(weight, dtype=torch.float32)}

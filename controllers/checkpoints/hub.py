@@ -1,0 +1,57 @@
+"""Controllers on the Hugging Face hub: fetched by their id, and uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import InputError
+
+
+def download(name: str, files: Sequence[str], *, revision: str | None, token: str | None) -> Path:
+    """The folder with ``files`` of the repository ``name``, from the local cache or the hub.
+
+    Raises:
+        InputError: it cannot be had.
+    """
+    from huggingface_hub import snapshot_download
+
+    with _one_line(f"{name}: neither a folder nor a reachable controller on the hub"):
+        return Path(snapshot_download(name, revision=revision, token=token, allow_patterns=list(files)))
+
+
+def upload(
+    folder: Path,
+    repo_id: str,
+    files: Sequence[str],
+    *,
+    message: str,
+    private: bool,
+    token: str | None,
+    revision: str | None,
+) -> str:
+    """Upload ``files`` of ``folder`` and return the address of the commit.
+
+    Raises:
+        InputError: the hub refuses it.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    with _one_line(f"{repo_id}: the hub refused the upload"):
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repo_id, folder_path=folder, revision=revision, allow_patterns=list(files), commit_message=message
+        )
+    return str(commit.commit_url)
+
+
+@contextmanager
+def _one_line(problem: str) -> Iterator[None]:
+    """The hub library raises errors of its own and those of whichever HTTP client it brings."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{problem} ({reason})") from error

@@ -1,0 +1,158 @@
+"""Files that others wrote, read with checks: whatever is wrong with one is a single line with its name and a remedy.
+
+:func:`read_object` reads a JSON (or YAML) object, :func:`build` makes a dataclass of one, value by value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from reprlib import repr as short
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from .errors import InputError
+
+MAX_BYTES = 256 * 2**20  # no file of settings, costs or results is larger
+EXPECTED: dict[Any, str] = {
+    **{bool: "true or false", int: "a whole number", float: "a finite number", str: "text"},
+    **{list: "a list", tuple: "a list", dict: "an object of keys and values"},
+}
+
+T = TypeVar("T")
+
+
+def read_text(file: str | Path, remedy: str) -> str:
+    """The text of a UTF-8 file, without a byte order mark.
+
+    Raises:
+        InputError: there is no such file, or it cannot be read, is too large or is not UTF-8.
+    """
+    path = Path(file).expanduser()
+    try:
+        if path.is_dir():
+            raise InputError(f"{file}: is a folder, where a file is expected; {remedy}")
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{file}: {path.stat().st_size} bytes, more than {MAX_BYTES}; {remedy}")
+        return path.read_text(encoding="utf-8-sig")
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file; {remedy}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: not UTF-8 text (byte {error.start}); {remedy}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{file}: cannot be read ({reason}); {remedy}") from error
+
+
+def parse_json(text: str) -> Any:
+    """The JSON value that ``text`` is; raises InputError if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON ({error})") from None
+
+
+def read_object(file: str | Path, remedy: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
+    """The JSON object in ``file``.
+
+    Args:
+        remedy: what to do about a file that cannot be used, for the message.
+        parse: reads the text, of another format if need be; raises InputError where it is malformed.
+
+    Raises:
+        InputError: see :func:`read_text`; or the text is malformed or no object.
+    """
+    text = read_text(file, remedy)
+    with blaming(file, remedy):
+        return parse_object(text, parse)
+
+
+def parse_object(text: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
+    """The object of keys and values that ``text`` is; raises InputError if it is none."""
+    found = parse(text)
+    if not isinstance(found, dict):
+        raise InputError(f"an object of keys and values is expected, not {_kind_of(found)}")
+    return found
+
+
+@contextmanager
+def blaming(file: str | Path, remedy: str = "") -> Iterator[None]:
+    """Put the name of ``file`` before any InputError of what was read from it, and a remedy after it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{file}: {error}" + (f"; {remedy}" if remedy else "")) from error
+
+
+def build(kind: type[T], value: object, name: str = "") -> T:
+    """``value``, as JSON gave it, as a ``kind``: a dataclass, and within it numbers, text, lists, dictionaries, unions.
+
+    Raises:
+        InputError: a value has another type or is not finite, or a dataclass's key is unknown or missing; names it.
+    """
+    return cast(T, _build(kind, value, name))
+
+
+def _build(kind: Any, value: Any, name: str) -> Any:  # noqa: PLR0911 - a line for each form a type has
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        return _build_dataclass(kind, value, name)
+    if origin in (Union, UnionType):
+        return _build_union(arguments, value, name)
+    if origin is Literal and value in arguments:
+        return value
+    if origin in (list, tuple) and isinstance(value, list):
+        return origin(_build(arguments[0], element, f"{name}[{i}]") for i, element in enumerate(value))
+    if origin is dict and isinstance(value, Mapping):
+        return {key: _build(arguments[1], element, f"{name}.{key}") for key, element in value.items()}
+    if kind is float and _is_finite_number(value):
+        return value
+    if kind in (bool, int, str) and type(value) is kind:
+        return value
+    expected = f"one of {', '.join(map(str, arguments))}" if origin is Literal else EXPECTED[origin or kind]
+    raise InputError(f"{name}={short(value)}: {expected} is expected")
+
+
+def _build_union(options: Sequence[Any], value: Any, name: str) -> Any:
+    if value is None and NoneType in options:
+        return None
+    *others, last = (option for option in options if option is not NoneType)
+    for option in others:
+        with suppress(InputError):
+            return _build(option, value, name)
+    return _build(last, value, name)
+
+
+def _build_dataclass(kind: Any, value: Any, name: str) -> Any:
+    where = f"{name}: " if name else ""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where}an object of keys and values is expected, not {_kind_of(value)}")
+    entries = {entry.name: entry for entry in fields(kind) if entry.init}
+    if unknown := sorted(set(value) - set(entries), key=str):
+        raise InputError(f"{where}unknown key {unknown[0]!r}; the keys are {', '.join(sorted(entries))}")
+    for key, entry in entries.items():
+        if key not in value and entry.default is MISSING and entry.default_factory is MISSING:
+            raise InputError(f"{where}key {key!r} is missing")
+    types, prefix = get_type_hints(kind), f"{name}." if name else ""
+    return kind(**{key: _build(types[key], element, f"{prefix}{key}") for key, element in value.items()})
+
+
+def _is_finite_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False
+
+
+def _kind_of(value: object) -> str:
+    return {list: "a list", str: "text", bool: "true or false", NoneType: "nothing"}.get(type(value), "a number")
