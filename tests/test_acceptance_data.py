@@ -214,7 +214,7 @@ def test_tampered_shards_are_found(base: AcceptanceDataOptions, tmp_path: Path) 
     with pytest.raises(InputError, match="missing or changed"):
         read_dataset(folder)
     (folder / "manifest.json").write_text("{")
-    with pytest.raises(InputError, match="manifest.json: not JSON"):
+    with pytest.raises(InputError, match=r"manifest\.json: not JSON"):
         read_manifest(folder)
     with pytest.raises(InputError, match="it is no dataset"):
         read_manifest(tmp_path)

@@ -34,7 +34,7 @@ def features(options: FeatureTrainingOptions) -> None:
     quiet()
     result = train_features(options)
     output = options.output
-    print(f"{output}: a feature controller; use it with specpilot generate --length {output} --cost FILE")
+    print(f"{output}: a controller checkpoint; use it with specpilot generate --length {output} --cost FILE")
     print(json.dumps(result))
 
 
