@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..controllers.errors import optional_import
-from ..data_gen.dataset import replacing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..train.figure import canvas, canvases, label, save
 
 DISCARD = "discard rate: discarded draft tokens per generated token"
 VERIFICATION = "verification rate: target forwards per generated token"
@@ -119,40 +114,3 @@ def pareto_front(points: Sequence[tuple[float, float, float]]) -> list[tuple[flo
         if not front or point[1] < front[-1][1]:
             front.append(point)
     return front
-
-
-def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of this size in inches, and its axes."""
-    figure, (axes,) = canvases(width, height, 1, 1)
-    return figure, axes
-
-
-def canvases(width: float, height: float, rows: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """A figure of this size in inches, and its axes row by row.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
-    with optional_import("bench"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
-        from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, [*figure.subplots(rows, columns, squeeze=False).flat]
-
-
-def label(axes: Axes, x: str, y: str, legend: int | None = 10) -> None:
-    """Name the axes and draw a grid, and a legend in letters of the given size."""
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(alpha=0.3)
-    if legend is not None:
-        axes.legend(fontsize=legend)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write the picture as PNG; a file that is there is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120, format=path.suffix.lstrip(".") or "png")

@@ -117,7 +117,10 @@ def run_demo(
         "versions": versions(),
         "seconds": seconds | {"total": round(sum(seconds.values()), 2)},
     }
-    plot_pareto(decoders, output / "pareto.png", f"{TARGET} + {DRAFT}, {len(texts)} held-out prompts")
+    try:
+        plot_pareto(decoders, output / "pareto.png", f"{TARGET} + {DRAFT}, {len(texts)} held-out prompts")
+    except InputError as error:
+        console.print(f"pareto.png: not drawn: {error}")
     (output / "report.md").write_text(as_markdown(report), encoding="utf-8")
     (output / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")  # last: marks the end
 

@@ -23,4 +23,5 @@ def optional_import(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed: pip install 'specpilot[{extra}]'") from error
+        package = (error.name or "a package").partition(".")[0]
+        raise InputError(f"{package} is not installed: pip install 'specpilot[{extra}]'") from error

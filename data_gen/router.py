@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rouge_score.rouge_scorer import RougeScorer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..controllers.arms import NGRAM
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
-from ..controllers.errors import InputError
+from ..controllers.errors import InputError, optional_import
 from ..controllers.sampling import SamplingParams
 from ..infer.arms import load_arms
 from ..infer.generation_defaults import stop_tokens_of
@@ -39,12 +38,16 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
     """Target, arms, prompts and settings of one dataset; turns groups of prompts into rows.
 
     Raises:
-        InputError: a model or prompt source is missing, an arm does not fit the target, or a prompt fills the context.
+        InputError: a model or prompt source is missing, an arm does not fit the target, a prompt fills the context, or
+            rouge-score is not installed.
     """
 
     settings: RouterDataOptions
 
     def __init__(self, settings: RouterDataOptions) -> None:
+        with optional_import("bench"):
+            from rouge_score.rouge_scorer import RougeScorer  # slow to import
+        self.rouge = RougeScorer(["rougeL"])
         self.settings = settings
         self.sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
         trust = settings.trust_remote_code
@@ -58,7 +61,6 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         if any(arm.arm.kind == NGRAM for arm in self.arms):
             raise InputError("arm 'ngram': has no text of its own to reward; train the router without it")
         self.stop_tokens = stop_tokens_of(model, self.tokenizer)
-        self.rouge = RougeScorer(["rougeL"])
         self.prepare(self.tokenizer, [self.target, *(arm.model for arm in self.arms if arm.model is not None)])
 
     def identity(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "checkpoints": set(),
     "cli": {"controllers", "infer", "data_gen", "simulate", "train", "bench", "checkpoints"},
 }
-OPTIONAL = {"wandb", "ray", "zeus", "fastapi", "uvicorn"}
+OPTIONAL = {"wandb", "ray", "zeus", "fastapi", "uvicorn", "matplotlib", "scipy", "rouge_score"}
 UNSAFE = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 OPTIONS = "specpilot.options"  # of the command line, and yet every part may import it
 LIGHT = {"jsonargparse", "docstring_parser"}  # all that `import specpilot` and --help may import from outside

@@ -1,4 +1,4 @@
-"""The exact simulation: its dynamic program against enumeration, its rates against tosses, our rule against both."""
+"""The exact Markov model: its dynamic program against enumeration, its rates against draws, our rule against both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.bench.studies.stopping import ACCEPTANCE, TRANSITION, at_its_price, bench_stopping, costs
+from specpilot.bench.studies.stopping import ACCEPTANCE, TRANSITION, bench_stopping, costs, one_step_fixed_point
 from specpilot.controllers.acceptance.ngram_index import nothing
 from specpilot.controllers.length import (
     MAX_DRAFT,
@@ -22,7 +22,7 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.simulate.markov import Choice, MarkovText, Nodes, Payoff, fixed, one_step, stationary, threshold
+from specpilot.simulate.markov import MarkovText, Nodes, Outcome, Policy, fixed, one_step, stationary, threshold
 
 cost_models = st.builds(CostModel, st.floats(0.01, 1.5), st.floats(0.5, 2.0), st.floats(0.0, 0.2))
 
@@ -31,21 +31,21 @@ cost_models = st.builds(CostModel, st.floats(0.01, 1.5), st.floats(0.5, 2.0), st
 def texts(draw: st.DrawFn, classes: int, longest: int, **known: bool) -> MarkovText:
     weights = [[draw(st.floats(0.05, 1.0)) for _ in range(classes)] for _ in range(classes)]
     transition = np.array([[w / sum(row) for w in row] for row in weights])
-    known = known or {name: draw(st.booleans()) for name in ("foreseen", "fresh")}
+    known = known or {name: draw(st.booleans()) for name in ("next_known", "independent")}
     return MarkovText(transition, np.array([draw(st.floats(0, 1)) for _ in range(classes)]), longest=longest, **known)
 
 
-def table(decisions: dict[int, Any]) -> Choice:
-    def draft_on(nodes: Nodes, stop: Payoff, go: Payoff) -> Any:
+def table(decisions: dict[int, Any]) -> Policy:
+    def policy(nodes: Nodes, stop: Outcome, go: Outcome) -> Any:
         return np.array(decisions[nodes.k])
 
-    return draft_on
+    return policy
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(text=texts(classes=2, longest=2), cost=cost_models)
 def test_the_dynamic_program_finds_the_best_of_all_policies(text: MarkovText, cost: CostModel) -> None:
-    """Two decisions in a row, by what was seen: 64 policies, all tried."""
+    """Two decisions in a row, by the class observed: 64 policies, all tried."""
     rates = [
         text.rate(table({0: [first], 1: np.reshape(second, (2, 2))}), cost)
         for first in product([False, True], repeat=2)
@@ -55,16 +55,16 @@ def test_the_dynamic_program_finds_the_best_of_all_policies(text: MarkovText, co
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(text=texts(classes=3, longest=8, foreseen=True, fresh=True), cost=cost_models)
-def test_looking_one_step_ahead_is_optimal_where_the_next_token_is_foreseen(text: MarkovText, cost: CostModel) -> None:
-    assert text.rate(at_its_price(text, cost), cost) == pytest.approx(text.optimal_rate(cost), rel=1e-9)
+@given(text=texts(classes=3, longest=8, next_known=True, independent=True), cost=cost_models)
+def test_looking_one_step_ahead_is_optimal_where_the_next_class_is_known(text: MarkovText, cost: CostModel) -> None:
+    assert text.rate(one_step_fixed_point(text, cost), cost) == pytest.approx(text.optimal_rate(cost), rel=1e-9)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(text=texts(classes=3, longest=6), cost=cost_models, h=st.floats(0, 1), k=st.integers(0, 6))
 def test_nothing_beats_the_optimum(text: MarkovText, cost: CostModel, h: float, k: int) -> None:
     best = text.optimal_rate(cost) * (1 + 1e-9)
-    for rule in (at_its_price(text, cost), at_its_price(text, cost, 0.5), threshold(h), fixed(k)):
+    for rule in (one_step_fixed_point(text, cost), one_step_fixed_point(text, cost, 0.5), threshold(h), fixed(k)):
         assert text.rate(rule, cost) <= best
 
 
@@ -77,22 +77,22 @@ def test_one_class_is_the_closed_form() -> None:
 
 
 def test_within_one_per_cent_of_the_optimum() -> None:
-    """Three classes, three cost ratios. What a controller knows today is the class of the token in hand, at best."""
+    """Three classes, three cost ratios. At best, a controller of today knows the class of the token just drafted."""
     rows = bench_stopping(ratios=(0.05, 0.5, 0.8), thresholds=[i / 10 for i in range(11)])["rows"]
     for row in rows:
         if row["seen"].startswith("in hand"):
             assert row["one_step"] >= 0.99
         if row["seen"] == "next, rounds exchangeable":
             assert row["one_step"] == pytest.approx(1.0, abs=1e-9)
-            assert row["best_threshold"] < 0.991  # a threshold has no use for what comes next
+            assert row["best_threshold"] < 0.991  # a threshold does not use the next class
         assert max(row[rule] for rule in ("one_step_mean", "best_threshold", "best_fixed")) <= 1 + 1e-9
     dear = [row for row in rows if row["ratio"] == 0.8]
     assert all(row["one_step"] > row["best_threshold"] + 0.04 for row in dear)  # which always drafts a token
     assert all(row["best_threshold"] >= row["threshold_tuned_elsewhere"] for row in rows)
 
 
-class Seen(AcceptancePredictor):
-    """Knows the class of the token in hand, which is the token itself."""
+class ClassPredictor(AcceptancePredictor):
+    """Knows the class of the token just drafted, which is the token itself."""
 
     lag, mean = 0, 0.7
 
@@ -101,7 +101,7 @@ class Seen(AcceptancePredictor):
 
 
 def simulate(rule: LengthController, cost: CostModel, rounds: int) -> float:
-    """Tokens per second of ``rule`` on one long text, tossed."""
+    """Tokens per second of ``rule`` on one long text, by random draws."""
     generator = np.random.default_rng(0)
     q = torch.ones(1)
 
@@ -126,18 +126,18 @@ def simulate(rule: LengthController, cost: CostModel, rounds: int) -> float:
 
 
 @pytest.mark.parametrize("ratio", [0.05, 0.21, 0.5])
-def test_tosses_agree_and_the_controller_finds_its_price(ratio: float) -> None:
+def test_draws_agree_and_the_controller_finds_its_rate(ratio: float) -> None:
     """Thirty thousand rounds, whose rate is known to about 0.4 %."""
     text, cost = MarkovText(np.array(TRANSITION), np.array(ACCEPTANCE)), costs(ratio)
     assert simulate(Fixed(3), cost, 30_000) == pytest.approx(text.rate(fixed(3), cost), rel=0.015)
-    online = simulate(RateOptimal(Seen(), cost), cost, 30_000)
+    online = simulate(RateOptimal(ClassPredictor(), cost), cost, 30_000)
     mean = float(stationary(text.transition) @ text.acceptance)
-    assert online >= 0.985 * text.rate(at_its_price(text, cost, mean), cost)
+    assert online >= 0.985 * text.rate(one_step_fixed_point(text, cost, mean), cost)
     assert online >= 0.96 * text.optimal_rate(cost)
 
 
-def test_a_price_too_high_or_too_low_earns_less() -> None:
-    text, cost = MarkovText(np.array(TRANSITION), np.array(ACCEPTANCE), foreseen=True, fresh=True), costs(0.21)
+def test_a_wrong_rate_is_worse() -> None:
+    text, cost = MarkovText(np.array(TRANSITION), np.array(ACCEPTANCE), next_known=True, independent=True), costs(0.21)
     best = text.optimal_rate(cost)
     for factor in (0.6, 1.5):
         assert text.rate(one_step(factor * best, text, cost), cost) < 0.995 * best

@@ -20,6 +20,7 @@ from ..controllers.sampling import SamplingParams
 from ..options import FeatureTrainingOptions
 from .calibration import METHODS, apply, fit_all, judge, logistic, logistic_chances, plot_reliability
 from .datasets import acceptance_manifest, fingerprints
+from .figure import check_matplotlib
 from .positions import load_draft, load_rows, read_positions, split
 
 FEATURES = "draft probabilities alone"
@@ -47,9 +48,11 @@ def calibrate(
         probabilities alone.
 
     Raises:
-        InputError: the data is of another pair, incomplete or too small, or ``output`` is taken.
+        InputError: the data is of another pair, incomplete or too small, ``output`` is taken, or matplotlib is missing.
     """
     _check_fraction(validation_fraction)
+    if plot is not None:
+        check_matplotlib()
     if method not in METHODS:
         raise InputError(f"method={method!r}: choose one of {', '.join(METHODS)}")
     trained = load_controller(controller)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from ..controllers.acceptance.calibration import Calibration, Isotonic, Sigmoid, undo_weights
+from .figure import canvas, label, save
 from .metrics import auroc, binary_kl, brier, expected_calibration_error, reliability
 
 Array = NDArray[np.float64]
@@ -34,7 +34,7 @@ def logistic(x: Array, p: Array, *, intercept: bool = True) -> tuple[Array, floa
 
 def logistic_chances(x: Array, coefficients: Array, intercept: float) -> Array:
     """(N,) what :func:`logistic` predicts for ``x`` (N, n)."""
-    return np.asarray(expit(x @ coefficients + intercept))
+    return np.asarray(torch.from_numpy(x @ coefficients + intercept).sigmoid().numpy())
 
 
 def fit_temperature(logits: Array, p: Array, weights: Sigmoid) -> Calibration:
@@ -86,24 +86,15 @@ def judge(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, Any
 
 def plot_reliability(judged: dict[str, tuple[Array, Array]], file: Path) -> None:
     """Observed against predicted acceptance, a line for each name → (predicted, p); a point's size is its share."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, axes = canvas(6, 6)
     axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
     for name, (predicted, p) in judged.items():
         bins = reliability(torch.logit(torch.from_numpy(predicted), eps=1e-12), torch.from_numpy(p))
         x, y = [b.predicted for b in bins], [b.observed for b in bins]
         (line,) = axes.plot(x, y, label=name)
         axes.scatter(x, y, [400 * b.count / len(p) for b in bins], color=line.get_color())
-    axes.set_xlabel("predicted chance of acceptance")
-    axes.set_ylabel("mean chance of acceptance there")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=120)
+    label(axes, "predicted probability of acceptance", "mean probability of acceptance there")
+    save(figure, file)
 
 
 def apply(calibration: Calibration, logits: Array) -> Array:

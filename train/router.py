@@ -8,8 +8,8 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from ..controllers.errors import InputError
 from ..controllers.router import RouterPolicy
-from ..data_gen.dataset import replacing
 from ..data_gen.lock import locked
 from ..infer.loading import pick_device
 from ..options import RouterTrainingOptions
@@ -65,8 +65,10 @@ def _train(
     fit(run, module, data, pick_device(settings.device))
     best = torch.load(run.best, weights_only=True, map_location="cpu")
     result = {name: best[name] for name in ("epoch", "step", "metrics", "choices")}
-    with replacing(output / PICTURE) as temporary:
-        plot_choices(best["choices"], temporary)
+    try:
+        plot_choices(best["choices"], output / PICTURE)
+    except InputError as error:
+        print(f"{PICTURE}: not drawn: {error}")
     run.complete(result)
     return result
 

@@ -6,21 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from .figure import canvases, save
+
 
 def plot_choices(choices: Mapping[str, Any], path: Path) -> None:
     """Two tables of counts, shares of a row in colour: domain × arm, and best arm × chosen arm."""
-    import numpy as np
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
-    from matplotlib.figure import Figure
-
     arms = choices["arms"]
-    figure = Figure(figsize=(4 + 1.6 * len(arms), 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure, panels = canvases(4 + 1.6 * len(arms), 5, 1, 2)
     tables = (
         ("domain", list(choices["by_domain"]), np.array(list(choices["by_domain"].values()))),
         ("best arm of the query", arms, np.array(choices["confusion"])),
     )
-    for axes, (title, rows, counts) in zip(figure.subplots(1, 2), tables, strict=True):
+    for axes, (title, rows, counts) in zip(panels, tables, strict=True):
         axes.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), vmin=0, vmax=1, cmap="Blues", aspect="auto")
         axes.set_xticks(range(len(arms)), arms, rotation=45, ha="right")
         axes.set_yticks(range(len(rows)), rows)
@@ -28,4 +27,4 @@ def plot_choices(choices: Mapping[str, Any], path: Path) -> None:
         axes.set_title(title)
         for (row, column), count in np.ndenumerate(counts):
             axes.text(column, row, str(count), ha="center", va="center")
-    figure.savefig(path, dpi=120, format="png")
+    save(figure, path)

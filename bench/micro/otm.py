@@ -17,7 +17,7 @@ from ...infer.models import TextReader
 from ...infer.prompting import encode_prompt
 from ...infer.verify.k_seq import acceptance, division_factor
 from ...infer.verify.otm import optimal_transport, upper_bound
-from ..plots import canvases, label, save
+from ...train.figure import canvases, label, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...train.figure import canvases, label, save
 from ..energy import NOT_AVAILABLE
 from ..interval import show
-from ..plots import canvases, label, save
 from .report import QUALITY, Paper, Report, Row, Table, percent
 from .search import BILD_GRID, MTAD_GRID, TYPICAL_GRID, choose
 from .specs import AUTOREGRESSIVE, DecoderSpec, Runner, Runs

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...infer.machine import machine, versions
 from ...options import PapersOptions, RouterBenchOptions
+from ...train.figure import canvases, label, save
 from ..interval import show
-from ..plots import canvases, label, save
 from ..workloads.router.benchmark import bench_router, datasets
 from .report import Paper, Report, Row, Table
 from .specs import Runner

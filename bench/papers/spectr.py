@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ...train.figure import canvas, label, save
 from ..interval import show
-from ..plots import canvas, label, save
 from .report import Paper, Report, Row, Table
 from .specs import AUTOREGRESSIVE, DecoderSpec, Runner, Runs
 

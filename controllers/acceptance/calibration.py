@@ -7,11 +7,14 @@ A head trained with loss weights (w_acc, w_rej) predicts a / (a + w·(1-a)) with
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InputError
 
@@ -58,13 +61,12 @@ class Isotonic:
         if not (x and len(x) == len(y) and rising and inside):
             raise InputError("calibration: logits must rise, and so must their probabilities in [0, 1], one for each")
 
+    @cached_property
+    def _points(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return np.array(self.logits), np.array(self.probabilities)
+
     def __call__(self, logit: float) -> float:
-        x, y = self.logits, self.probabilities
-        right = bisect_right(x, logit)
-        if right in (0, len(x)):
-            return y[max(right - 1, 0)]
-        share = (logit - x[right - 1]) / (x[right] - x[right - 1])
-        return y[right - 1] + share * (y[right] - y[right - 1])
+        return float(np.interp(logit, *self._points))
 
     def as_dict(self) -> dict[str, Any]:
         return {"method": "isotonic", "logits": list(self.logits), "probabilities": list(self.probabilities)}

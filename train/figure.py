@@ -1,0 +1,56 @@
+"""Figures of matplotlib, which comes with the extra ``bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..controllers.errors import optional_import
+from ..data_gen.dataset import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def check_matplotlib() -> None:
+    """Raises InputError if matplotlib is not installed: for commands that draw in the end."""
+    with optional_import("bench"):
+        import matplotlib  # noqa: F401
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of this size in inches, and its axes."""
+    figure, (axes,) = canvases(width, height, 1, 1)
+    return figure, axes
+
+
+def canvases(width: float, height: float, rows: int, columns: int) -> tuple[Figure, list[Axes]]:
+    """A figure of this size in inches, and its axes row by row.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    with optional_import("bench"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
+        from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, [*figure.subplots(rows, columns, squeeze=False).flat]
+
+
+def label(axes: Axes, x: str, y: str, legend: int | None = 10) -> None:
+    """Name the axes and draw a grid, and a legend in letters of the given size."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.3)
+    if legend is not None:
+        axes.legend(fontsize=legend)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the picture in the format that the name ends in; a file that is there is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format=path.suffix.lstrip("."))
