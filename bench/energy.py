@@ -111,11 +111,6 @@ class Reading:
         """Joules of all devices; None where there is no counter."""
         return sum(self.joules.values()) if self.joules else None
 
-    def add(self, other: Reading) -> None:
-        for name, joules in other.joules.items():
-            self.joules[name] = self.joules.get(name, 0.0) + joules
-        self.seconds += other.seconds
-
 
 class Meter:
     """Measures intervals by counters; an interval must be shorter than a counter takes to come round (minutes).
@@ -148,8 +143,3 @@ class Meter:
             sleep(seconds)
         assert reading.total is not None
         return reading.total / reading.seconds
-
-
-def per_token(reading: Reading, tokens: int) -> float | str:
-    """Joules a generated token, or that they are not available."""
-    return NOT_AVAILABLE if reading.total is None or tokens == 0 else reading.total / tokens

@@ -6,15 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from specpilot import main as cli
 from specpilot.bench.plots import plot_pareto
 from specpilot.bench.scoring import rouge
 from specpilot.controllers.errors import InputError, optional_import
-from specpilot.infer.verify.otm import optimal_transport
+from specpilot.options import RouterTrainingOptions
 from specpilot.train.figure import check_matplotlib
 from specpilot.train.router import train_router
-from specpilot.train.settings import RouterTrainingOptions
 
 from .test_router_training import make_rows, write
 from .tiny import save_pair
@@ -26,7 +24,7 @@ def plain_install(monkeypatch: pytest.MonkeyPatch) -> None:
     packages = ("matplotlib", "rouge_score")
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         monkeypatch.delitem(sys.modules, name)
-    for name in (*packages, "scipy.optimize", "scipy.sparse"):  # scikit-learn has scipy itself
+    for name in packages:
         monkeypatch.setitem(sys.modules, name, None)
     rouge._scorer.cache_clear()
 
@@ -36,15 +34,12 @@ def missing(package: str) -> str:
 
 
 def test_what_needs_a_package_names_it(tmp_path: Path) -> None:
-    p = torch.tensor([0.5, 0.5], dtype=torch.float64)
     with pytest.raises(InputError, match=missing("matplotlib")):
         plot_pareto({"fixed-1": {"discard_rate": 0.1, "verification_rate": 0.5}}, tmp_path / "p.png", "title")
     with pytest.raises(InputError, match=missing("matplotlib")):
         check_matplotlib()
     with pytest.raises(InputError, match=missing("rouge_score")):
         rouge.rouge_l("a", "a")
-    with pytest.raises(InputError, match=missing("scipy")):
-        optimal_transport(p, p, 2)
     assert not (tmp_path / "p.png").exists()
     with pytest.raises(ImportError, match="cannot import name 'nothing'"), optional_import("bench"):
         from specpilot.bench import nothing  # type: ignore[attr-defined] # noqa: F401
@@ -70,7 +65,7 @@ def test_commands_refuse_before_they_begin(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_router_is_trained_without_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = RouterTrainingOptions(str(write(tmp_path / "data", make_rows(60))), epochs=1, device="cpu")
+    settings = RouterTrainingOptions(data=str(write(tmp_path / "data", make_rows(60))), epochs=1, device="cpu")
     train_router(settings, output=tmp_path / "run")
     assert "choices.png: not drawn: matplotlib" in capsys.readouterr().out
     assert not (tmp_path / "run" / "choices.png").exists()

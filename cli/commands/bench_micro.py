@@ -90,7 +90,7 @@ def otm(options: OtmBenchOptions) -> None:
     from ..bench.micro.otm import bench_otm, plot_otm
     from ..infer.decoder import SpeculativeDecoder
 
-    begin()
+    begin(draws=True)
     decoder = SpeculativeDecoder.from_pretrained(
         options.target, options.draft,
         dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code,

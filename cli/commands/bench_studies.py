@@ -34,12 +34,11 @@ def sweep(options: SweepOptions) -> None:
     from ..bench.studies.sweep import run_sweep
     from ..bench.studies.sweep_tables import as_tables
 
-    console = begin()
+    console = begin(draws=True)
     result = run_sweep(options, options.folder, options.cost, console)
     for table in as_tables(result):
         console.print(table)
     picture = options.plot or options.folder / "pareto.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
     plot_sweep(result["figure_4"], picture, f"{options.target} + {options.draft}, {result['judged_prompts']} prompts")
     console.print(f"{picture}: the picture")
     finish(result, options, options.output)
@@ -50,11 +49,10 @@ def mixing(options: MixingOptions) -> None:
     from ..bench.plots import plot_mixing
     from ..bench.studies.mixing import as_table, run_mixing
 
-    console = begin()
+    console = begin(draws=True)
     result = run_mixing(options, options.folder, console)
     console.print(as_table(result))
     picture = options.plot or options.folder / "mixing.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
     plot_mixing(result["rows"], picture)
     console.print(f"{picture}: the picture")
     finish(result, options, options.output)

@@ -22,7 +22,7 @@ def decode(options: DecodeBenchOptions) -> None:
     from ..bench.workloads.decode import as_table, bench_decode
     from ..controllers.sampling import SamplingParams
 
-    console = begin()
+    console = begin(draws=True)
     decoder, prompts = load(options)
     controller = options.controller
     if controller is None and (options.target, options.draft) == ("tiny", "tiny-draft"):
@@ -118,7 +118,7 @@ def papers(options: PapersOptions, output: PapersOutputOptions) -> None:
     from ..bench.papers.command import bench_papers, chosen
 
     chosen(output.paper, options)  # before anything is loaded
-    console = begin()
+    console = begin(draws=True)
     result = bench_papers(output.paper, options, output.output, console)
     console.print(f"{output.output}: papers.json, papers-*.md, papers-*.png")
     print(json.dumps(result))

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 WRITTEN = ("output", "report", "plot")  # files and folders, on which no result depends
 
 
-def begin() -> Console:
-    """A console on standard error, for everything but the result."""
+def begin(*, draws: bool = False) -> Console:
+    """A console on standard error, for everything but the result; a command that draws needs matplotlib."""
     from rich.console import Console
 
     from ..infer.quiet import quiet
+    from ..train.figure import check_matplotlib
 
+    if draws:
+        check_matplotlib()
     quiet()
     return Console(stderr=True)
 
@@ -28,12 +31,14 @@ def finish(result: dict[str, Any], options: Options, output: Path | None = None)
     import json
     from dataclasses import asdict
 
+    from ..data_gen.dataset import replacing
     from ..infer.machine import machine, versions
 
     settings = {name: value for name, value in asdict(options).items() if name not in WRITTEN}
     made = {"settings": settings, "machine": machine(), "versions": versions()}
     line = json.dumps(result | made, default=str)  # paths
+    print(line)  # first: what was measured is not lost where the file cannot be written
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(line + "\n", encoding="utf-8")
-    print(line)
+        with replacing(output) as file:
+            file.write_text(line + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...controllers.errors import InputError, optional_import
+from ...controllers.errors import InputError
 from ..random_source import RandomSource
 
 MOST = 200_000  # unknowns of the linear program
@@ -45,9 +45,8 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
     Raises:
         InputError: the linear program would be too large.
     """
-    with optional_import("bench"):
-        from scipy.optimize import linprog  # slow to import, and few decoders need it
-        from scipy.sparse import csr_array
+    from scipy.optimize import linprog  # slow to import, and few decoders need it
+    from scipy.sparse import csr_array
 
     p, q = p.cpu().double(), q.cpu().double()
     drawn = q.nonzero().flatten().tolist()  # the only tokens that proposals can be
