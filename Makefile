@@ -22,13 +22,13 @@ test-oldest: $(READY)
 		transformers==5.17.0 huggingface_hub==1.33.0
 	@PYTHONPATH=build/oldest $(PYTEST)
 
-# mypy reads a plain install in build/check: it cannot follow the import hook of an editable one.
+# Lint, format and types. mypy reads a plain install in build/check: it cannot follow the import hook of an editable one.
 check: $(READY)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@rm -rf build
 	@$(PIP) --no-deps --no-index --no-build-isolation --target build/check .
-	@MYPYPATH=build/check $(VENV)/bin/mypy -p specpilot
+	@MYPYPATH=build/check:. $(VENV)/bin/mypy -p specpilot -p recipes
 
 # The documentation, in build/site; `mkdocs serve` has its search as well. With --quiet, --strict would miss warnings.
 docs: $(READY)

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from specpilot.main import main
+from specpilot.main import Commands, main
 
 from .tiny.settings import TinyModelsOptions
 from .tiny_t5.settings import TinyT5Options
@@ -52,7 +52,7 @@ def prompts(folder: FolderOptions) -> None:
         print(line)
 
 
-COMMANDS = {"tiny": tiny, "tiny-t5": tiny_t5, "prompts": prompts}
+COMMANDS: Commands = {"tiny": tiny, "tiny-t5": tiny_t5, "prompts": prompts}
 
 if __name__ == "__main__":
     sys.exit(main(commands=COMMANDS, prog="python -m recipes"))
