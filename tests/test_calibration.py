@@ -58,7 +58,7 @@ def test_a_weighted_loss_is_undone() -> None:
 curves = st.lists(st.tuples(st.floats(-9, 9), st.floats(0, 1)), min_size=1, max_size=6, unique_by=lambda p: p[0])
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(points=curves, at=st.floats(-12, 12))
 def test_an_isotonic_curve_is_numpys(points: list[tuple[float, float]], at: float) -> None:
     x, y = sorted(p[0] for p in points), sorted(p[1] for p in points)

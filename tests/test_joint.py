@@ -226,7 +226,7 @@ def test_a_beam_that_has_ended_stays_as_it_is() -> None:
     assert len(lengths) > 1
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(data=st.data(), vocab=st.integers(2, 5), count=st.integers(0, 4), tau=st.floats(0, 0.999))
 def test_the_longest_prefix_by_joint_likelihood(data: st.DataObject, vocab: int, count: int, tau: float) -> None:
     p = torch.tensor([data.draw(distribution(vocab)) for _ in range(count + 1)], dtype=torch.float64)

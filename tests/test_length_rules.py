@@ -33,7 +33,7 @@ def step(weights: list[float], token: int = 0, index: int = 1, sampling: Samplin
     return Step(index, token, float(q[token]), q, logits, torch.empty(0), nothing)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(weights=probabilities, threshold=st.floats(0, 1))
 def test_confidence_and_entropy(weights: list[float], threshold: float) -> None:
     share = [w / sum(weights) for w in weights]

@@ -145,7 +145,7 @@ SAMPLINGS = [
 
 
 @pytest.mark.parametrize("length", ["fixed-2", "confidence", "head", "rate-optimal"])
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 500), vocab=st.integers(3, 4), sampling=st.sampled_from(SAMPLINGS))
 def test_law_of_three_tokens(length: str, seed: int, vocab: int, sampling: SamplingParams) -> None:
     decoder = pair(vocab, vocab, seed, remember=True)
@@ -191,7 +191,7 @@ def as_law(rows: Tensor, lists: bool = False) -> TokenDistribution:
 
 
 @pytest.mark.parametrize("name", sorted(VERIFIERS.keys() - LOSSY))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(0, 2), lists=st.booleans())
 def test_verifier_emits_the_target_law(name: str, data: st.DataObject, vocab: int, k: int, lists: bool) -> None:
     """One step of context: row i of p and q holds whatever came before, so tokens are independent under the target."""
@@ -240,7 +240,7 @@ def draw_tree(
 
 @pytest.mark.parametrize(("expansions", "vocab"), [((3,), 4), ((2, 1), 3), ((1, 2), 3), ((2, 2), 2)])
 @pytest.mark.parametrize("name", list(SELECTIONS))
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_tree_verification_emits_the_target_law(
     name: str, expansions: tuple[int, ...], vocab: int, data: st.DataObject
@@ -295,7 +295,7 @@ def test_law_of_trees_of_two_drafts(tree: tuple[int, ...], sampling: SamplingPar
     assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(1, 3))
 def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: int, k: int) -> None:
     """Expected tokens a round: block ≥ token-wise, which they equal for one token (Sun et al. 2024, Theorem 2)."""
@@ -314,7 +314,7 @@ def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: i
     assert k > 1 or kept["block"] == pytest.approx(kept["token-wise"], abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(data=st.data(), vocab=st.integers(3, 4), name=st.sampled_from(["k-seq", "spec-infer", "mcss", "otm"]))
 def test_more_proposals_keep_no_fewer_tokens(data: st.DataObject, vocab: int, name: str) -> None:
     """Expected accepted tokens of one level by its number of children."""

@@ -19,7 +19,7 @@ from .test_lossless import as_law, distribution
 from .tiny import make
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(
     data=st.data(),
     vocab=st.integers(2, 5),

@@ -42,7 +42,7 @@ def table(decisions: dict[int, Any]) -> Policy:
     return policy
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(text=texts(classes=2, longest=2), cost=cost_models)
 def test_the_dynamic_program_finds_the_best_of_all_policies(text: MarkovText, cost: CostModel) -> None:
     """Two decisions in a row, by the class observed: 64 policies, all tried."""
@@ -54,13 +54,13 @@ def test_the_dynamic_program_finds_the_best_of_all_policies(text: MarkovText, co
     assert text.optimal_rate(cost) == pytest.approx(max(rates))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(text=texts(classes=3, longest=8, next_known=True, independent=True), cost=cost_models)
 def test_looking_one_step_ahead_is_optimal_where_the_next_class_is_known(text: MarkovText, cost: CostModel) -> None:
     assert text.rate(one_step_fixed_point(text, cost), cost) == pytest.approx(text.optimal_rate(cost), rel=1e-9)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(text=texts(classes=3, longest=6), cost=cost_models, h=st.floats(0, 1), k=st.integers(0, 6))
 def test_nothing_beats_the_optimum(text: MarkovText, cost: CostModel, h: float, k: int) -> None:
     best = text.optimal_rate(cost) * (1 + 1e-9)

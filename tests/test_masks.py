@@ -8,7 +8,7 @@ from specpilot.infer.models import RaggedKVCache, Read, TreeMask, ancestors_of
 from specpilot.infer.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, positions_of
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_masks_and_positions_are_those_of_each_tokens_own_text(data: st.DataObject) -> None:
     """Rows of several lengths: chains, trees behind new tokens, and trees whose first levels are cached."""

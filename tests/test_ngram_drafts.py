@@ -68,7 +68,7 @@ def defined(tokens: Sequence[int], longest: int) -> Match | None:
     return None
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(
     before=st.lists(st.integers(0, 2), max_size=12),
     text=st.lists(st.integers(0, 2), min_size=1, max_size=30),
@@ -168,7 +168,7 @@ NGRAMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", NGRAMS.values(), ids=NGRAMS)
-@settings(max_examples=4, deadline=None, derandomize=True)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 500), vocab=st.just(3), sampling=st.sampled_from(SAMPLINGS))
 def test_law(options: dict[str, Any], seed: int, vocab: int, sampling: SamplingParams) -> None:
     decoder = ngram_decoder(seed, vocab, options)

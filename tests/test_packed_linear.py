@@ -13,7 +13,7 @@ from specpilot.infer.models import packed_linear
 from specpilot.infer.models.packed_linear import FEW, PackedLinear
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 300),
     inputs=st.integers(1, 400),

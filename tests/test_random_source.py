@@ -20,7 +20,7 @@ def toss(uniform: float) -> RandomSource:
     return chance
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(weights=weights, uniform=st.floats(0, 1, exclude_max=True))
 def test_draws_follow_the_cumulative_sum(weights: list[float], uniform: float) -> None:
     drawn = toss(uniform).pick(weights)
@@ -37,7 +37,7 @@ def test_every_token_has_its_share() -> None:
     assert [drawn.count(token) for token in range(3)] == [250, 0, 750]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(probability=st.floats(0, 1.5), uniform=st.floats(0, 1, exclude_max=True))
 def test_acceptance(probability: float, uniform: float) -> None:
     assert toss(uniform).accept([probability]) == [uniform < probability]

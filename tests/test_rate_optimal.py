@@ -65,7 +65,7 @@ def drafted(rule: RateOptimal) -> int:
     return next((k for k in range(1, MAX_DRAFT) if not rule.observe(step(k))), MAX_DRAFT)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(cost=costs, acceptance=st.floats(0.0, 1.0))
 def test_the_steady_rate_is_that_of_the_best_fixed_length(cost: CostModel, acceptance: float) -> None:
     rates = [sum(acceptance**i for i in range(k + 1)) / cost.round(k) for k in range(MAX_DRAFT + 1)]
@@ -79,7 +79,7 @@ logged = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6).map(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(cost=costs, rounds=st.lists(logged, min_size=1, max_size=5))
 def test_no_price_earns_more_than_the_fixed_point(cost: CostModel, rounds: list[LoggedRound]) -> None:
     """Where every survival is known beforehand, no bar at all on them beats λ*; and λ* is what it promises."""
@@ -106,7 +106,7 @@ def test_a_running_ratio_forgets() -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(
     cost=costs,
     chances=st.lists(st.floats(0.5, 1.0), min_size=MAX_DRAFT, max_size=MAX_DRAFT),

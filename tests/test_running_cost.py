@@ -71,7 +71,7 @@ def test_an_interruption_leaves_little_trace() -> None:
     assert running.cost.round(2) < (1 + MAX_OVERRUN / 50) * FIRST.round(2)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(rounds=st.lists(st.tuples(st.integers(0, 20), st.floats(0, 1e3)), max_size=60))
 def test_it_is_always_a_cost_model(rounds: list[tuple[int, float]]) -> None:
     running = RunningCost(FIRST)

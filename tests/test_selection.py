@@ -55,7 +55,7 @@ def outcomes(
 
 
 @pytest.mark.parametrize("rule", [k_seq, otm])
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(pair=pairs, k=st.integers(1, 3))
 def test_output_law_is_the_targets(
     rule: Callable[[Tensor, list[int], Tensor, RandomSource], int], pair: tuple[Tensor, Tensor], k: int
@@ -78,7 +78,7 @@ def test_output_law_is_the_targets(
             assert promised == pytest.approx(float(torch.minimum(p, q).sum()))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(pair=pairs)
 def test_more_proposals_never_hurt_and_theorem_1_bounds_them(pair: tuple[Tensor, Tensor]) -> None:
     p, q = pair
@@ -91,7 +91,7 @@ def test_more_proposals_never_hurt_and_theorem_1_bounds_them(pair: tuple[Tensor,
     assert upper_bound(p, q, 1) == pytest.approx(float(torch.minimum(p, q).sum()))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(pair=pairs, k=st.integers(2, 8))
 def test_division_factor_solves_equation_6(pair: tuple[Tensor, Tensor], k: int) -> None:
     p, q = pair
