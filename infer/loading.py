@@ -39,6 +39,7 @@ DTYPES: dict[str, torch.dtype | Literal["auto"]] = {
     "auto": "auto",
 }
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # computed by accelerate
+INVALID = "no valid id"
 HUB_SECONDS = 10.0  # how long the hub may take to answer whether it has a model
 
 DeviceMap = str | Mapping[str, str | int]
@@ -247,7 +248,7 @@ def _hub_source(name: str, revision: str | None) -> _Source:
     problem = hub_problem(name, revision=revision)
     if problem is None:
         return _Source(name)
-    if any(_cached(name, file, revision) for file in ("config.json", "tokenizer_config.json")):
+    if problem != INVALID and any(_cached(name, file, revision) for file in ("config.json", "tokenizer_config.json")):
         return _Source(name, local_files_only=True)
     raise InputError(f"{name}: no such folder, and not found on the hub ({problem}); {_names()}")
 
@@ -260,7 +261,7 @@ def hub_problem(name: str, *, dataset: bool = False, revision: str | None = None
     try:
         HfApi().repo_info(name, repo_type="dataset" if dataset else "model", revision=revision, timeout=HUB_SECONDS)
     except HFValidationError:
-        return "no valid id"
+        return INVALID
     except RepositoryNotFoundError as error:
         return _one_line(error)
     except HfHubHTTPError:  # it is there, but may not be read, or not at this revision: loading it says which

@@ -86,12 +86,12 @@ def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_bad_settings(change: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        replace(TinyT5Options("folder"), **change)
+        replace(TinyT5Options(data="folder"), **change)
 
 
 def test_missing_sources_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nl2bash\.jsonl: no such file"):
-        train_tiny_t5(TinyT5Options(str(tmp_path)), tmp_path / "models")
+        train_tiny_t5(TinyT5Options(data=str(tmp_path)), tmp_path / "models")
     assert not (tmp_path / "models").exists()
 
 
