@@ -63,7 +63,8 @@ def main(argv: Sequence[str] | None = None, commands: Commands | None = None, pr
         try:
             run(list(sys.argv[1:] if argv is None else argv), commands, prog)
         finally:
-            sys.stdout.flush()  # a reader that has left is noticed here, not in the interpreter's shutdown
+            if sys.stdout is not None:  # it is None where it was closed before
+                sys.stdout.flush()  # a reader that has left is noticed here, not in the interpreter's shutdown
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # 128 + SIGPIPE, as the shell reports it

@@ -137,7 +137,9 @@ class Options:
         """Raises InputError if one of these fields has another value than its default."""
         for entry in fields(self):
             if entry.name in names and getattr(self, entry.name) != entry.default:
-                raise InputError(f"{entry.name}={getattr(self, entry.name)!r}: {reason}; leave it out")
+                raise InputError(
+                    f"{entry.name}={getattr(self, entry.name)!r}: would be ignored, {reason}; leave it out"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +261,7 @@ class PromptSourceOptions(Options):
         if self.prompts in BUILTIN:
             self.refuse_ignored(("column",), "the built-in prompts have no columns")
         elif self.local:
-            self.refuse_ignored(("split", "train_split"), f"prompts={self.prompts!r}: a file has no splits")
+            self.refuse_ignored(("split", "train_split"), f"{self.prompts!r} is a file or folder and has no splits")
 
     @property
     def source(self) -> dict[str, Any]:
@@ -514,7 +516,7 @@ class AcceptanceTrainingOptions(LoggedTrainingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.cache_features:
-            self.refuse_ignored(("cache_epochs",), "has no effect without cache_features; set that too")
+            self.refuse_ignored(("cache_epochs",), "it belongs to cache_features")
             if self.mixing == 1:
                 raise InputError("mixing=1.0: takes cache_features; set that too, or a share below 1")
 
@@ -811,7 +813,7 @@ class BatchBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
         super().__post_init__()
         if self.shape is not None:
             ignored = ("target", "draft", "prompts", "column", "split", "domains", "limit", "skip", "system", "compile")
-            self.refuse_ignored(ignored, f"shape={self.shape!r} has a random model and random prompts")
+            self.refuse_ignored(ignored, f"with shape={self.shape!r} model and prompts are random")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -984,9 +986,8 @@ class QuestionsOptions(WorkloadOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.task != "prompts":
-            self.refuse_ignored(("column", "domains"), f"the task {self.task!r} has columns of its own")
-            if self.prompts == "builtin":
-                self.refuse_ignored(("split",), f"the task {self.task!r} has a split of its own")
+            ignored = ("column", "domains", *(("split",) if self.prompts == "builtin" else ()))
+            self.refuse_ignored(ignored, f"the task {self.task!r} has its own")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,6 +154,8 @@ def _expectation(found: re.Match[str]) -> str:
 
 
 _REWORDED = [
+    (r"Not of type (\w+): .* not NoneType$", r"expected \1, got null"),
+    (r"Not of type (\w+): .* not (\w+)$", r"expected \1, got a value of type \2"),
     (r"^Option '(.*)' is not accepted$", r"unknown key '\1' in the configuration"),
     (r"^Unexpected config: ?(.*)$", r"config: expected a mapping of keys to values, got '\1'"),
     (r"^unrecognized arguments: ", "unknown option or extra word: "),

@@ -1,16 +1,20 @@
 """The command line from outside: what it prints, where, and how it ends."""
 
+import inspect
 import json
+import math
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from specpilot import main as cli
+from specpilot import options
 from specpilot.controllers.errors import InputError
-from specpilot.parser import one_line
+from specpilot.parser import CommandParser, described, one_line
 
 
 def specpilot(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -87,6 +91,19 @@ def test_refusals_reach_the_shell() -> None:
     done = specpilot("generate", "-", stdin=b"\xff")
     assert done.returncode == 2
     assert "not UTF-8" in done.stderr
+
+
+def test_closed_streams() -> None:
+    def closed(redirection: str, *words: str) -> subprocess.CompletedProcess[str]:
+        shell = f"'{sys.executable}' -m specpilot.main {' '.join(words)} {redirection}"
+        return subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False, timeout=120)
+
+    prompt = closed("<&-", "generate")
+    assert prompt.returncode == 2
+    assert prompt.stderr == (
+        "specpilot: error: prompt: standard input is closed; give the prompt as a word or by --prompt\n"
+    )
+    assert (closed(">&-", "--version").returncode, closed(">&-", "--version").stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -181,6 +198,158 @@ def test_words(words: list[str], expected: tuple[str, int, bool]) -> None:
     seen: list[tuple[str, int, bool]] = []
     cli.run(["a", *words], {"a": recorder(seen)})
     assert seen == [expected]
+
+
+# Options
+
+KINDS = [kind for kind in vars(options).values() if isinstance(kind, type) and issubclass(kind, options.Options)]
+COMMANDS = dict(cli._leaves("", cli.COMMANDS))
+EXAMPLES = {"tuple": ("a=b",), "path": Path("a"), "str": "a"}  # of options without a default, by type
+
+
+def required(kind: type) -> dict[str, Any]:
+    """Values for the options of ``kind`` that have no default."""
+    hints = get_type_hints(kind)
+    missing = [entry.name for entry in fields(kind) if entry.default is MISSING]
+    return {name: next(v for t, v in EXAMPLES.items() if t in str(hints[name]).lower()) for name in missing}
+
+
+def flags(command: Callable[..., None]) -> list[str]:
+    """Words that give the options of a command that have no default."""
+    values = {k: v for kind in CommandParser(command, "x").kinds.values() for k, v in required(kind).items()}
+    return [f"--{k.replace('_', '-')}={'[a=b]' if isinstance(v, tuple) else v}" for k, v in values.items()]
+
+
+def limited(kind: type, limit: type) -> Iterator[tuple[str, Any]]:
+    """The options of ``kind`` whose values have this kind of limit, and the limit."""
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        yield from ((name, one) for one in options._limits(hint) if isinstance(one, limit))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_options_are_described_once_and_inherit_their_defaults(kind: type) -> None:
+    for entry in fields(kind):
+        homes = [one for one in kind.__mro__ if entry.name in inspect.get_annotations(one)]
+        assert entry.default == homes[0].__dict__.get(entry.name, MISSING), entry.name  # not that of another base
+        documents = [one for one in homes if f" {entry.name}: " in (one.__doc__ or "").partition("Attributes:")[2]]
+        assert described(kind, entry.name)[0] == kind.__mro__.index(documents[0])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_null_is_an_error_where_a_key_cannot_be_null(name: str) -> None:
+    given = flags(COMMANDS[name])
+    for kind in CommandParser(COMMANDS[name], "x").kinds.values():
+        for key, hint in get_type_hints(kind).items():
+            words = [*[word for word in given if not word.startswith(f"--{key}=")], "--config", f"{{{key}: null}}"]
+            if type(None) in get_args(hint):
+                CommandParser(COMMANDS[name], "x").read(words)
+                continue
+            with pytest.raises(InputError, match=rf"{key}: expected .*, got null|required: {key}") as refused:
+                CommandParser(COMMANDS[name], "x").read(words)
+            assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_outside_their_limits_are_errors(kind: type) -> None:
+    for name, limit in limited(kind, options.Range):
+        several = isinstance(kind.__dataclass_fields__[name].default, tuple)  # type: ignore[attr-defined]
+        for wrong in (limit.low - 1, math.nan, math.inf, 10**31 if limit.high < math.inf else -math.inf):
+            with pytest.raises(InputError, match=rf"^{name}=\S+: must be "):
+                kind(**required(kind) | {name: (wrong,) if several else wrong})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_outside_their_limits_are_errors(kind: type) -> None:
+    for name, _ in limited(kind, options.Pattern):
+        for wrong in ("meta", "out.xyz", "", "cuda:-1"):
+            with pytest.raises(InputError, match=rf"^{name}='{wrong}': .* give|end it in"):
+                kind(**required(kind) | {name: wrong})
+    for name, _ in limited(kind, options.Several):
+        with pytest.raises(InputError, match=rf"^{name}=\[\]: give at least"):
+            kind(**required(kind) | {name: []})
+        with pytest.raises(InputError, match=rf"^{name}=\[.*\]: give at least"):
+            kind(**required(kind) | {name: ["a=b", "a=b"]})
+
+
+def test_every_device_picture_count_and_seed_has_a_limit() -> None:
+    limits = {"device": options.Pattern, "plot": options.Pattern, "seed": options.Range, "threads": options.Range}
+    for kind in KINDS:
+        for name in get_type_hints(kind):
+            if name in limits:
+                assert name in dict(limited(kind, limits[name])), (kind, name)
+            elif int in (get_type_hints(kind)[name], *get_args(get_type_hints(kind)[name])) and "length" not in name:
+                assert name in dict(limited(kind, options.Range)), (kind, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["generate", "x", "--device", "meta"], "device='meta': no device of this machine"),
+        (["generate", "x", "--seed", "1" * 31], "seed=1111111111111111111111111111111: must be at most"),
+        (["generate", "x", "--color", "--json"], "color: JSON has no colours"),
+        (["generate", "x", "--system", "y", "--no-chat"], "system: is part of the chat template"),
+        (["generate", "x", "--threshold", "0.5"], "threshold=0.5: belongs to a trained controller"),
+        (["generate", "x", "--config", "{temperature: .nan}"], "temperature=nan: must be a finite number"),
+        (["generate", "x", "--target", "tinny"], "or a shipped model: tiny, tiny-draft, "),
+        (["train", "acceptance", "--data=a", "--output=b", "--threads", "100000"], "threads=100000: must be at most"),
+        (["train", "acceptance", "--data=a", "--output=b", "--depth", "65"], "depth=65: must be at most 64"),
+        (["train", "acceptance", "--data=a", "--output=b", "--lr", "1e30"], "lr=1e+30: must be at most 1"),
+        (
+            ["train", "acceptance", "--data=a", "--output=b", "--cache-epochs", "2"],
+            "cache_epochs=2: would be ignored, it belongs to cache_features",
+        ),
+        (["bench", "decode", "--skip", "626"], "skip=626: builtin has 626 prompts, so none is left"),
+        (["bench", "questions", "--task", "gsm8k", "--domains", "[a]"], "domains=('a',): would be ignored, the task"),
+        (["data", "router", "--skip", "9999", "--output", "x"], "skip=9999: builtin has "),
+        (["bench", "decode", "--plot", "a.xyz"], "plot='a.xyz': no kind of picture"),
+        (
+            ["bench", "decode", "--column", "text"],
+            "column='text': would be ignored, the built-in prompts have no columns",
+        ),
+        (["bench", "decode", "--prompts", __file__, "--split", "train"], "split='train': would be ignored, "),
+        (["bench", "batch", "--shape", "2x16", "--draft", "a"], "draft='a': would be ignored, with shape='2x16' model"),
+        (["bench", "ablation", "--controllers", "[a=b]", "--costs", "[]"], "costs=[]: give at least one value"),
+        (["bench", "questions", "--task", "gsm8k", "--column", "q"], "column='q': would be ignored"),
+        (["bench", "router", "--pair", "[tiny,tiny-draft]"], "name two of the drafts"),
+    ],
+)
+def test_classes_of_bad_options(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of each; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    assert named in in_process(capsys, *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_head_is_no_deeper_than_a_checkpoint_may_be() -> None:
+    from specpilot.controllers.checkpoints.controller_config import MAX_DEPTH
+
+    assert options.MAX_DEPTH == MAX_DEPTH
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith("train ")])
+def test_one_dataset_or_several(name: str) -> None:
+    def folders(data: str) -> tuple[str, ...]:
+        (found, *_) = CommandParser(COMMANDS[name], "x").read(["--data", data, "--output", "o"]).values()
+        return found.folders  # type: ignore[no-any-return]
+
+    assert (folders("A"), folders("[A]"), folders("[A,B]")) == (("A",), ("A",), ("A", "B"))
+
+
+WITHOUT = {"bench stopping": "a Markov model", "bench forward": "random tokens", "bench otm": "one prompt"}
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name.partition(" ")[0] in ("generate", "data", "bench")])
+def test_commands_take_the_users_own_models_and_prompts(name: str) -> None:
+    known = {entry.name for kind in CommandParser(COMMANDS[name], "x").kinds.values() for entry in fields(kind)}
+    if name != "bench stopping":
+        assert "target" in known
+        assert known & {"draft", "drafts", "arms"}
+    if name == "generate":
+        assert {"prompt", "chat", "system"} <= known
+    elif name not in WITHOUT:
+        assert {"prompts", "column", "split", "domains", "chat", "system"} <= known
 
 
 @pytest.mark.parametrize(
