@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.quantizers.auto import AutoHfQuantizer
 
-from ..checkpoints import shipped, shipped_names
+from ..checkpoints import shipped, shipped_models
 from ..controllers.errors import InputError
 
 DTYPES: dict[str, torch.dtype | Literal["auto"]] = {
@@ -276,10 +276,8 @@ def _cached(name: str, file: str, revision: str | None) -> bool:
 
 
 def _names() -> str:
-    """What a name may be. Of what ships, models have a tokenizer and controllers have none."""
-    folders = {name: shipped(name) for name in shipped_names()}
-    models = [name for name, folder in folders.items() if folder is not None and (folder / "tokenizer.json").is_file()]
-    return f"give a folder, a hub id, or a shipped model: {', '.join(models)}"
+    """What a name may be."""
+    return f"give a folder, a hub id, or a shipped model: {', '.join(shipped_models())}"
 
 
 def _check_json(file: Path) -> None:

@@ -323,7 +323,7 @@ def test_classes_of_bad_options(
 
 
 def test_a_head_is_no_deeper_than_a_checkpoint_may_be() -> None:
-    from specpilot.controllers.checkpoints.controller_config import MAX_DEPTH
+    from specpilot.controllers.checkpoints.acceptance_head import MAX_DEPTH
 
     assert options.MAX_DEPTH == MAX_DEPTH
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from specpilot.checkpoints import FOLDER, shipped, shipped_names
+from specpilot.checkpoints import FOLDER, shipped, shipped_models
 from specpilot.controllers.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading import check_same_tokenizer, load_causal_lm, load_tokenizer
@@ -98,7 +98,7 @@ DRAFTS = ["tiny-draft", "tiny-draft-math", "tiny-draft-sql-shell", "tiny-draft-c
 
 
 def test_what_ships_is_small_complete_and_of_one_family() -> None:
-    assert {"tiny", *DRAFTS} <= set(shipped_names())
+    assert {"tiny", *DRAFTS} <= set(shipped_models())
     files = [path for path in FOLDER.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 45e6
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".md", ".jinja", ".py", ".pyc"}

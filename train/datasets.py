@@ -77,8 +77,8 @@ def _joint(folders: Sequence[str], read: Callable[[str], dict[str, Any]]) -> dic
     tokens, accepted = (sum(shard.get(name, 0) for shard in shards) for name in ("tokens", "acceptance_sum"))
     return first | {
         "shards": shards,
-        "prompts": [manifest["prompts"] for manifest in manifests],
-        "mean_acceptance": None if first["mean_acceptance"] is None else accepted / max(1, tokens),
+        "prompts": [manifest.get("prompts") for manifest in manifests],
+        "mean_acceptance": accepted / max(1, tokens),
         "dataset_fingerprint": digest.hexdigest(),
         "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
     }

@@ -1,0 +1,235 @@
+"""The user's own prompts in every study, several datasets in every training, and a hub that is asked once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from specpilot import main as cli
+from specpilot.controllers.errors import InputError
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.router_dataset import read_router_dataset
+from specpilot.options import AcceptanceTrainingOptions, RouterTrainingOptions
+from specpilot.train.datasets import acceptance_manifest, acceptance_rows, router_rows
+from specpilot.train.run_folder import read_run
+
+from .test_router_training import make_rows, write
+from .tiny import byte_tokenizer, make, save_pair
+
+PROMPTS = [f"prompt number {i}" for i in range(24)]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair of random models, and the same prompts as JSON Lines, Parquet and text."""
+    folder = tmp_path_factory.mktemp("own")
+    save_pair(folder)
+    make(seed=2, vocab=257, layers=1).save_pretrained(folder / "other")
+    byte_tokenizer().save_pretrained(folder / "other")
+    rows = [{"question": prompt, "domain": "ab"[i % 2]} for i, prompt in enumerate(PROMPTS)]
+    (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "parquet").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), folder / "parquet" / "q.parquet")
+    (folder / "p.txt").write_text("\n".join(PROMPTS))
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, Any]:
+    """The JSON document that is a command's last line."""
+    assert cli.main([str(word) for word in words]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def pair(work: Path) -> list[str | Path]:
+    return ["--target", work / "target", "--draft", work / "draft", "--max-new-tokens", "4", "--device", "cpu"]
+
+
+# Prompts
+
+
+def test_sweep(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a file, which has no splits: what is not held out is trained on."""
+    result = run(
+        capsys, "bench", "sweep", *pair(work), "--prompts", work / "q.jsonl", "--column", "question", "--no-chat",
+        "--per-domain", "2", "--depths", "[0]", "--weights", "[6]", "--thresholds", "[0.5]", "--lengths", "[2]",
+        "--confidences", "[0.4]", "--epochs", "1", "--validation-fraction", "0.4", "--folder", tmp_path,
+    )  # fmt: skip
+    assert result["groups"] == {"in_domain": ["a", "b"], "a": ["a"], "b": ["b"]}
+    assert result["judged_prompts"] == 4
+    (trained,) = tmp_path.glob("prompts-*.jsonl")
+    assert [json.loads(line)["prompt"] for line in trained.read_text().splitlines()] == PROMPTS[4:]
+    assert read_manifest(next(tmp_path.glob("data-*")))["settings"]["chat"] is False
+
+
+def test_mixing(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(
+        capsys, "bench", "mixing", "--target", work / "target", "--drafts", f"[{work / 'draft'}]", "--prompts",
+        work / "p.txt", "--system", "be brief", "--temperatures", "[1.0]", "--mixings", "[0.5]", "--depth", "0",
+        "--per-domain", "2", "--max-new-tokens", "4", "--epochs", "1", "--folder", tmp_path, "--device", "cpu",
+    )  # fmt: skip
+    assert [row["mixing"] for row in result["rows"]] == [0.5]
+    assert read_manifest(next(tmp_path.glob("data-*")))["settings"]["system"] == "be brief"
+
+
+def test_ablation(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "ablation", "--controllers", "[head=tiny-head]", "--prompts", str(work / "parquet"), "--column"]
+    words += ["question", "--domains", "[b]", "--per-domain", "2", "--max-new-tokens", "4", "--folder", str(tmp_path)]
+    result = run(capsys, *words)
+    assert result["groups"] == {"in_domain": ["b"], "b": ["b"]}
+    assert cli.main([*words, "--in-domain", "[c]"]) == 2
+    assert "in_domain: no prompts of 'c' in " in capsys.readouterr().err
+
+
+def test_router(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a file: the prompts after the held-out ones are trained on; without domains there is one."""
+    draft, other = work / "draft", work / "other"
+    result = run(
+        capsys, "bench", "router", "--target", work / "target", "--drafts", f"[{draft},{other}]", "--prompts",
+        work / "p.txt", "--no-chat", "--exits", "[]", "--limit", "4", "--train-limit", "20", "--repeats", "1",
+        "--max-new-tokens", "3", "--examples", "[]", "--seeds", "1", "--alphas", "[0.5]", "--lengths", "[]",
+        "--temperatures", "[]", "--work", tmp_path, "--device", "cpu",
+    )  # fmt: skip
+    assert result["tables"]["table_1"]["arms"] == [str(draft), str(other)]
+    assert list(result["tables"]["table_1"]["chosen"]) == ["all"]
+    held_out, trained = (
+        [row.prompt for row in read_router_dataset(tmp_path / name).rows] for name in ("test", "train")
+    )
+    assert (held_out, trained) == (PROMPTS[:4], PROMPTS[4:])
+
+
+def test_skipping_all_questions(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "questions", "--task", "alpaca", "--prompts", str(work / "q.jsonl"), "--skip", "24"]
+    assert cli.main(words) == 2
+    assert "skip=24: " in capsys.readouterr().err
+
+
+# Datasets
+
+
+@pytest.fixture(scope="module")
+def datasets(work: Path) -> list[str]:
+    """Acceptance data on the first and second half of the prompts, and on-policy data."""
+    words = ["--target", f"{work}/target", "--draft", f"{work}/draft", "--prompts", f"{work}/p.txt", "--no-chat"]
+    words += ["--max-new-tokens", "6", "--device", "cpu", "--output"]
+    halves = {"first": ["--limit", "12"], "second": ["--skip", "12"], "cold": ["--temperature", "0.5"]}
+    for name, half in halves.items():
+        assert cli.main(["data", "acceptance", *words, f"{work}/{name}", *half]) == 0
+    return [f"{work}/first", f"{work}/second"]
+
+
+def test_a_head_on_two_datasets(datasets: list[str], work: Path, tmp_path: Path) -> None:
+    words = ["train", "acceptance", "--data", f"[{','.join(datasets)}]", "--epochs", "1", "--depth", "0", "--output"]
+    words += [str(tmp_path / "run"), "--validation-fraction", "0.3", "--device", "cpu"]
+    assert cli.main(words) == 0
+    assert [row.prompt for row in acceptance_rows(datasets)] == PROMPTS
+    manifests = [read_manifest(folder) for folder in datasets]
+    joint = acceptance_manifest(datasets)
+    shards = [shard for manifest in manifests for shard in manifest["shards"]]
+    mean = sum(shard["acceptance_sum"] for shard in shards) / sum(shard["tokens"] for shard in shards)
+    assert joint["mean_acceptance"] == pytest.approx(mean)
+    assert joint["dataset_fingerprint"] not in [manifest["dataset_fingerprint"] for manifest in manifests]
+    opened = read_run(tmp_path / "run", AcceptanceTrainingOptions)
+    assert opened.settings.folders == tuple(datasets)
+    assert opened.dataset["dataset_fingerprint"] == joint["dataset_fingerprint"]
+    assert cli.main([*words, "--data", datasets[0], "--resume"]) == 2  # other data
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "head")]) == 0
+
+
+def test_one_folder_is_a_list_of_one(datasets: list[str]) -> None:
+    assert acceptance_manifest(datasets[:1]) == read_manifest(datasets[0])
+
+
+def test_features_and_a_lag_free_head(datasets: list[str], tmp_path: Path) -> None:
+    """Both take a folder or a list of folders."""
+    for name, data in (("one", datasets[0]), ("two", f"[{','.join(datasets)}]")):
+        words = ["--data", data, "--validation-fraction", "0.4", "--device", "cpu", "--output"]
+        assert cli.main(["train", "features", *words, str(tmp_path / f"{name}.json")]) == 0
+        small = ["--epochs", "1", "--width", "4", "--traced", "1"]
+        assert cli.main(["train", "lag-free", *words, str(tmp_path / name), *small]) == 0
+    tokens = {name: json.loads((tmp_path / name / "config.json").read_text())["tokens"] for name in ("one", "two")}
+    assert tokens["two"] > tokens["one"]
+
+
+def test_datasets_must_be_alike(datasets: list[str], work: Path, tmp_path: Path) -> None:
+    for command in ("acceptance", "features", "lag-free"):
+        with pytest.raises(InputError, match=r"cold: its sampling is not that of .*first"):
+            cli.run(["train", command, "--data", f"[{datasets[0]},{work}/cold]", "--output", str(tmp_path / "x")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_router_on_two_datasets(tmp_path: Path) -> None:
+    for name, seed in (("A", 0), ("B", 1)):
+        write(tmp_path / name, [replace(row, prompt_id=f"{name}{row.prompt_id}") for row in make_rows(30, seed)])
+    words = ["train", "router", "--data", f"[{tmp_path}/A,{tmp_path}/B]", "--epochs", "1", "--device", "cpu"]
+    assert cli.main([*words, "--output", str(tmp_path / "run")]) == 0
+    opened = read_run(tmp_path / "run", RouterTrainingOptions)
+    assert [row.prompt_id for row in router_rows(opened.settings.folders).rows][29:31] == ["Ap29", "Bp0"]
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "router")]) == 0
+
+
+# The hub
+
+
+class Empty(BaseHTTPRequestHandler):
+    """A hub that has nothing, and counts who asks."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    Empty.asked.clear()
+    server = HTTPServer(("127.0.0.1", 0), Empty)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--prompts", "owner/nothing"], "owner/nothing: no such file or folder, and no dataset on the hub ("),
+        (["--target", "tinny"], "tinny: no such folder, and not found on the hub ("),
+        (["--draft", "owner/nothing"], "or a shipped model: tiny, tiny-draft, "),
+    ],
+)
+def test_a_mistyped_name_is_asked_for_once(hub: str, words: list[str], message: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    environment |= {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
+    call = [sys.executable, "-m", "specpilot.main", "bench", "memory", "--requests", "1", *words]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert len([path for path in Empty.asked if path.endswith(words[-1])]) == 1
+
+
+def test_a_mistyped_controller_lists_what_ships(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", "x", "--length", "tiny-hed"]) == 2
+    assert (
+        "tiny-hed: no such folder or file, no shipped controller (tiny-head, tiny-lag-free)" in capsys.readouterr().err
+    )
