@@ -7,7 +7,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..controllers.checkpoints.content import controller_digest
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.errors import InputError
-from ..controllers.length import LengthController, load_trained, parse_rule
+from ..controllers.length import LengthController, load_trained, names_rule, parse_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from .loading import input_device
@@ -31,10 +31,10 @@ def load_length(
     Raises:
         InputError: no such rule or controller, or it was trained for another pair, or it does not go by cost.
     """
-    rule = parse_rule(spec)
+    rule = parse_rule(spec, cost)
     if rule is not None and threshold is not None:
         raise InputError(f"threshold={threshold}: only a trained head has one; length={spec!r} names its own")
-    if rule is not None and cost is not None:
+    if cost is not None and not takes_cost(spec):
         raise InputError(
             f"cost: the rule {spec!r} does not ask what a token costs; give a trained controller as length"
         )
@@ -56,7 +56,7 @@ def load_length(
 
 def length_digest(length: str | int | None) -> str | None:
     """The digest of the trained controller that ``length`` names; None for a number, a rule and None."""
-    if length is None or parse_rule(str(length)) is not None:
+    if length is None or names_rule(str(length)):
         return None
     return controller_digest(str(length))
 

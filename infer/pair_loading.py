@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..controllers.errors import InputError
-from ..controllers.length import LengthController, RateOptimal, parse_rule
+from ..controllers.length import LengthController, RateOptimal, takes_cost
 from ..controllers.length.cost_model import CostModel
 from .drafters import Ngram, split_ngram
 from .lengths import AUTO, load_length, quick_costs
@@ -76,7 +76,7 @@ def load_pair(
         ngram = replace(ngram, cost=costs)
     if length is None or isinstance(length, LengthController):
         return Pair(model, drafts, tokenizer, length, ngram)
-    if ngram is not None and parse_rule(str(length)) is not None:
+    if ngram is not None and not takes_cost(str(length)):
         costs = None  # for the n-grams alone
     controller = load_length(str(length), model, first, tokenizer, threshold, costs)
     if adapt and isinstance(controller, RateOptimal):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from specpilot import main as cli
-from specpilot.bench.studies.ablation import baselines, trained
+from specpilot.bench.studies.ablation import baselines, online_rules, trained
 from specpilot.bench.studies.ablation_tables import speedup, summarise
 from specpilot.bench.studies.replay import Counts, Setting
 from specpilot.controllers.length import Fixed
@@ -73,7 +73,15 @@ def test_it_runs_and_runs_again_from_disk(tmp_path: Path, capsys: pytest.Capture
     for ratio in ("0.21", "0.05"):
         for group in ("in_domain", "left_out"):
             row = printed[0]["ratios"][ratio][group]
-            assert {"best_fixed", "best_confidence", "informed_bound", "ours"} <= row.keys()
+            assert {"best_fixed", "best_confidence", "best_untrained", "informed_bound", "ours"} <= row.keys()
+            online = (
+                "adaptive length",
+                "bandit",
+                "online confidence, best threshold",
+                "online confidence, rate-optimal",
+            )
+            rows = printed[0]["table"][ratio][group]
+            assert row["best_untrained"] >= max(rows[name]["speedup"] for name in online)
             best = printed[0]["table"][ratio][group]["oracle (knows the draws)"]["speedup"]
             assert best >= max(row["informed_bound"], row["ours"], row["best_fixed"])
     kept = next((tmp_path / "cache" / "records").glob("*.json"))
@@ -94,6 +102,15 @@ def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     ):  # fmt: skip
         assert cli.main(["bench", "ablation", *flags]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_one_controller_learns_from_all_traces_of_a_batch() -> None:
+    rules = {
+        rule.name: rule.make([]) for rule in online_rules({"0.2": CostModel.load(0.2), "0.1": CostModel.load(0.1)})
+    }
+    bandit, online = rules["bandit"], rules["online confidence, rate-optimal"]
+    assert bandit(0, 0.0) is bandit(1, 0.0)
+    assert online(0, 0.0) is online(1, 0.0) is not online(0, 1.0)
 
 
 def test_the_baselines_are_named() -> None:

@@ -9,6 +9,7 @@ drafted so far, and has the best threshold on their product.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from ...controllers.checkpoints.fingerprint import PairFingerprint
 from ...controllers.length import (
     AcceptanceLength,
     AcceptancePredictor,
+    AdaptiveLength,
+    Bandit,
     Confidence,
     CumulativeConfidence,
     FeaturePredictor,
@@ -28,6 +31,7 @@ from ...controllers.length import (
     HeadPredictor,
     LagFreePredictor,
     LengthController,
+    OnlineConfidence,
     Oracle,
     Prediction,
     RateOptimal,
@@ -40,7 +44,7 @@ from ...options import AblationOptions
 from ...simulate.replay import PrecomputedPredictor
 from ...simulate.trace import Trace
 from ..store import Store
-from .ablation_tables import INFORMED, RATE_OPTIMAL, THRESHOLD, summarise
+from .ablation_tables import ADAPTIVE, BANDIT, INFORMED, ONLINE, RATE_OPTIMAL, THRESHOLD, summarise
 from .held_out import Tracer, held_out, in_domain
 from .replay import MakeController, Rule, replay_all
 
@@ -84,7 +88,7 @@ def run_ablation(settings: AblationOptions, folder: Path, console: Console) -> d
         decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, device=settings.device)
         costs = {_label(str(name)): CostModel.load(name) for name in settings.costs}
         sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
-        rules = baselines(greedy=sampling.temperature == 0)
+        rules = [*online_rules(costs), *baselines(greedy=sampling.temperature == 0)]
         for controller in settings.controllers:
             name, _, path = controller.partition("=")
             rules += learned(name, path, decoder, costs)
@@ -125,6 +129,33 @@ def baselines(*, greedy: bool) -> list[Rule]:
         Rule.untrained("cumulative confidence", CONFIDENCES, CumulativeConfidence),
         Rule(INFORMED, SURVIVALS, {"rule": "informed"}, informed),
         Rule(name, (0.0,), {"rule": "oracle"}, oracle),
+    ]
+
+
+def online_rules(costs: Mapping[str, CostModel]) -> list[Rule]:
+    """Rules that learn while decoding; the one that goes by cost has the parameters 0, 1, … for ``costs``."""
+    models = [*costs.values()]
+
+    def shared(make: Callable[[float], LengthController]) -> Callable[[Sequence[Trace]], MakeController]:
+        """What a controller learns is its decoder's: one serves all traces of a batch, in their order."""
+
+        def of_batch(traces: Sequence[Trace]) -> MakeController:
+            made = cache(make)
+            return lambda index, x: made(x)
+
+        return of_batch
+
+    priced = {"costs": [model.as_dict() for model in models], "rule": ONLINE + RATE_OPTIMAL}
+    return [
+        Rule.untrained(ADAPTIVE, (1, 4, 8), AdaptiveLength),
+        Rule(BANDIT, (0.0,), {"rule": BANDIT}, shared(lambda unused: Bandit())),
+        Rule(ONLINE + THRESHOLD, CONFIDENCES, {"rule": ONLINE + THRESHOLD}, shared(OnlineConfidence)),
+        Rule(
+            ONLINE + RATE_OPTIMAL,
+            tuple(map(float, range(len(models)))),
+            priced,
+            shared(lambda which: OnlineConfidence(cost=models[int(which)])),
+        ),
     ]
 
 

@@ -16,7 +16,9 @@ from .replay import DomainCounts, Setting, columns, groups_of, rates_of
 THRESHOLD, RATE_OPTIMAL = ", best threshold", ", rate-optimal"
 INFORMED = "informed bound"
 CONFIDENCES = ("confidence", "cumulative confidence")
-MEASURED = ("best_fixed", "best_confidence")  # what ours is compared with
+ADAPTIVE, BANDIT, ONLINE = "adaptive length", "bandit", "online confidence"
+UNTRAINED = ("fixed", *CONFIDENCES, ADAPTIVE, BANDIT, ONLINE + THRESHOLD, ONLINE + RATE_OPTIMAL)
+MEASURED = ("best_fixed", "best_confidence", "best_untrained")  # what ours is compared with
 
 Counted = Mapping[Setting, DomainCounts]
 
@@ -93,6 +95,7 @@ def _main(view: View, in_domain: View, ours: str) -> dict[str, Any]:
     settings = {
         "best_fixed": view.best("fixed"),
         "best_confidence": view.best(*CONFIDENCES),
+        "best_untrained": view.best(*UNTRAINED),
         "informed_bound": view.best(INFORMED),
         "ours": view.best(ours + RATE_OPTIMAL),
         # As it can be had in practice: its threshold tuned where there is data, on the domains of training.

@@ -33,7 +33,7 @@ def cost(options: CostBenchOptions) -> None:
     from ..bench.load import load
     from ..bench.micro.cost import CHECK_COST, bench_cost
     from ..controllers.errors import InputError
-    from ..controllers.length import AcceptancePredictor, RateOptimal, parse_rule
+    from ..controllers.length import AcceptancePredictor, RateOptimal, names_rule, takes_cost
     from ..infer.lengths import load_length
 
     console = begin()
@@ -41,10 +41,12 @@ def cost(options: CostBenchOptions) -> None:
     (draft,), tokenizer = decoder.drafts, decoder.tokenizer
     assert tokenizer is not None, "loaded by name"
     pair = decoder.target.model, draft.model, tokenizer
-    controllers = {name: parse_rule(name) or load_length(name, *pair, cost=CHECK_COST) for name in options.check or ()}
+    controllers = {
+        name: load_length(name, *pair, cost=CHECK_COST if takes_cost(name) else None) for name in options.check or ()
+    }
     predictor: AcceptancePredictor | None = None
     if options.judge is not None:
-        if parse_rule(options.judge) is not None:
+        if names_rule(options.judge):
             raise InputError(f"judge={options.judge!r}: a rule predicts nothing; name a trained controller")
         controller = load_length(options.judge, *pair, cost=CHECK_COST)
         assert isinstance(controller, RateOptimal), "given costs, it goes by them"

@@ -10,13 +10,17 @@ from ..acceptance.lag_free_predictor import LagFreePredictor
 from ..acceptance.predictor import AcceptancePredictor, Prediction
 from ..errors import InputError
 from .acceptance import AcceptanceLength
+from .adaptive_length import AdaptiveLength
+from .bandit import Bandit
 from .base import MAX_DRAFT, LengthController, Step
 from .confidence import Confidence
+from .cost_model import CostModel
 from .cumulative_confidence import CumulativeConfidence
 from .entropy import Entropy
 from .fallback import Fallback
 from .fixed import Fixed
 from .heuristic import Heuristic
+from .online_confidence import OnlineConfidence
 from .oracle import Oracle
 from .rate_optimal import RateOptimal
 from .trained import load_trained
@@ -25,6 +29,8 @@ __all__ = [
     "MAX_DRAFT",
     "AcceptanceLength",
     "AcceptancePredictor",
+    "AdaptiveLength",
+    "Bandit",
     "Confidence",
     "CumulativeConfidence",
     "Entropy",
@@ -35,12 +41,15 @@ __all__ = [
     "Heuristic",
     "LagFreePredictor",
     "LengthController",
+    "OnlineConfidence",
     "Oracle",
     "Prediction",
     "RateOptimal",
     "Step",
     "load_trained",
+    "names_rule",
     "parse_rule",
+    "takes_cost",
 ]
 
 RULES: dict[str, Callable[[float], LengthController]] = {
@@ -49,20 +58,50 @@ RULES: dict[str, Callable[[float], LengthController]] = {
     "cumulative-confidence": CumulativeConfidence,
     "entropy": Entropy,
     "fallback": Fallback,
+    "adaptive-length": AdaptiveLength,
+    "online-confidence": OnlineConfidence,
 }
-EXAMPLES = {"heuristic": "5", "confidence": "0.4", "cumulative-confidence": "0.4", "entropy": "0.5", "fallback": "0.6"}
+ALONE: dict[str, Callable[[], LengthController]] = {
+    "none": lambda: Fixed(0),
+    "oracle": Oracle,
+    "bandit": Bandit,
+    "adaptive-length": AdaptiveLength,
+}
+EXAMPLES = {
+    "heuristic": "5",
+    "confidence": "0.4",
+    "cumulative-confidence": "0.4",
+    "entropy": "0.5",
+    "fallback": "0.6",
+    "adaptive-length": "4",
+    "online-confidence": "0.4",
+}
+PRICED = "online-confidence"  # by what tokens cost, where it is given no threshold
 
 
-def parse_rule(spec: str) -> LengthController | None:
+def names_rule(spec: str) -> bool:
+    """Whether ``spec`` names a rule rather than a trained controller."""
+    return spec in ALONE or spec.lstrip("-").isdigit() or spec.partition(":")[0] in RULES
+
+
+def takes_cost(spec: str) -> bool:
+    """Whether the controller ``spec`` names goes by what tokens cost: a trained one, or ``"online-confidence"``."""
+    return spec == PRICED or not names_rule(spec)
+
+
+def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | None:
     """The rule ``spec`` names: ``"4"``, ``"none"``, ``"cumulative-confidence:0.4"`` …; None if it names no rule.
+
+    Args:
+        cost: what tokens cost, for the rule ``"online-confidence"``.
 
     Raises:
         InputError: a rule's parameter is missing, malformed or out of range.
     """
-    if spec == "none":
-        return Fixed(0)
-    if spec == "oracle":
-        return Oracle()
+    if spec == PRICED:
+        return OnlineConfidence(cost=cost)
+    if spec in ALONE:
+        return ALONE[spec]()
     if spec.lstrip("-").isdigit():
         return Fixed(int(spec))
     name, _, parameter = spec.partition(":")

@@ -1,0 +1,274 @@
+"""Rules that learn while decoding, without training: formulas, what they share, exact laws, and what a seed gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy, deepcopy
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import (
+    MAX_DRAFT,
+    AdaptiveLength,
+    Bandit,
+    LengthController,
+    OnlineConfidence,
+    names_rule,
+    parse_rule,
+    takes_cost,
+)
+from specpilot.controllers.length.bandit import Rewards
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.online_confidence import POSITIONS, REFIT, AcceptanceFit, refitted
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.random_source import RandomSource
+
+from .enumeration import law, rounds
+from .test_length_rules import step
+from .test_lossless import DEPTH, PROMPT, assert_same, pair, target_law
+from .tiny import make
+
+COST = CostModel(0.2, 1.0, 0.05)
+
+
+def test_adaptive_length_by_its_formula() -> None:
+    rule = AdaptiveLength(3)
+    rule.start_text()
+    mean, drafted = 2.0, []
+    for accepted in [3, 3, 4, 5, 5, *[0] * 12]:
+        assert rule.k == math.floor(mean + 0.5) + 1
+        assert [rule.observe(step([1.0, 1.0], index=i)) for i in (rule.k - 1, rule.k)] == [True, False]
+        drafted.append(rule.k)
+        rule.end_round(rule.k, min(rule.k, accepted))
+        mean += 0.2 * (min(drafted[-1], accepted) - mean)
+    assert max(drafted) > 3
+    assert rule.k == 1
+    for _ in range(200):
+        rule.end_round(rule.k, rule.k)
+    assert rule.k == MAX_DRAFT
+    rule.start_text()
+    assert rule.k == 3
+
+
+def test_ucb1_by_its_formula() -> None:
+    rewards, rng = Rewards(3), Random(0)
+    chances = [0.2, 0.5, 0.3]
+    for turn in range(400):
+        arm = rewards.best()
+        if turn < 3:
+            assert arm == turn
+        else:
+            bounds = [
+                s / n + math.sqrt(2 * math.log(turn) / n) for s, n in zip(rewards.sums, rewards.counts, strict=True)
+            ]
+            assert bounds[arm] == max(bounds)
+        rewards.add(arm, float(rng.random() < chances[arm]))
+    assert rewards.counts[1] == max(rewards.counts)
+    assert sum(rewards.counts) == 400
+
+
+def test_a_bandit_leaves_the_rule_that_yields_nothing() -> None:
+    rule = Bandit()
+    rule.start_text()
+    for _ in range(300):
+        assert rule.start_round()
+        rule.end_round(4, 4 if rule.chosen == 2 else 0)
+    assert rule.rewards.counts[2] > 150
+    assert rule.rewards.sums[2] == pytest.approx(rule.rewards.counts[2] * (0.5 * 4 / MAX_DRAFT + 0.5))
+    other = copy(rule)
+    other.start_text()
+    assert other.rewards is rule.rewards
+    assert other.rules[0] is not rule.rules[0]
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 100), slope=st.floats(0.2, 2.0), shift=st.floats(-2.0, 2.0))
+def test_the_fit_is_the_minimum_of_its_objective(seed: int, slope: float, shift: float) -> None:
+    rng = Random(seed)
+    seen = []
+    for _ in range(500):
+        position, logit = rng.randint(1, 3), rng.gauss(0.5, 1.5)
+        probability = 1 / (1 + math.exp(-slope * logit - shift * (position == 2)))
+        seen.append((position, logit, rng.random() < probability))
+    found = torch.tensor(refitted(refitted([1.0] + [0.0] * POSITIONS, seen), seen), dtype=torch.float64)
+
+    def objective(parameters: torch.Tensor) -> torch.Tensor:
+        first = torch.tensor([1.0] + [0.0] * POSITIONS, dtype=torch.float64)
+        z = torch.stack([parameters[0] * logit + parameters[position] for position, logit, _ in seen])
+        labels = torch.tensor([float(kept) for *_, kept in seen], dtype=torch.float64)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(z, labels, reduction="sum")
+        return loss + 0.5 * (parameters - first).square().sum()
+
+    found.requires_grad_(True)
+    (gradient,) = torch.autograd.grad(objective(found), found)
+    assert float(gradient.abs().max()) < 1e-6
+    assert not found[4:].any()  # nothing was seen there
+
+
+def test_a_fit_comes_every_hundred_tokens_and_is_bounded() -> None:
+    fit = AcceptanceFit()
+    assert fit.probability(1, 0.7) == pytest.approx(1 / (1 + math.exp(-0.7)))
+    for n in range(1, 2 * REFIT + 1):
+        before = fit.parameters
+        fit.add(1 + n % 12, 2.0, False)
+        assert (fit.parameters is before) == (n % REFIT != 0)
+    assert fit.probability(1, 2.0) < 0.2
+    assert fit.mean(30) == fit.mean(POSITIONS) < 0.5
+    for n in range(20 * REFIT):
+        fit.add(1, 9.0, n % 2 == 0)
+    assert all(math.isfinite(value) for value in fit.parameters)
+
+
+def test_confident_drafts_go_on_until_they_are_rejected() -> None:
+    rule = OnlineConfidence(cost=COST)
+    sure, unsure = [9.0, 1.0], [1.1, 1.0]
+    rule.start_text()
+    assert rule.start_round()
+    assert rule.observe(step(sure))
+    assert not rule.observe(step(unsure, index=2))
+    for _ in range(200):  # confidence turns out to mean nothing
+        if rule.start_round():
+            rule.observe(step(sure))
+            rule.end_round(1, 0)
+    rule.start_text()
+    started = [rule.start_round() for _ in range(20)]
+    assert not started[0]
+    assert started.count(True) == 1  # a probe
+    other = copy(rule)
+    other.start_text()
+    assert other.fit is rule.fit
+    assert other.rate is not rule.rate
+    assert OnlineConfidence(0.3).observe(step(sure))
+    assert not OnlineConfidence(0.95).observe(step(sure))
+
+
+def taught(make_rule: Callable[[], LengthController]) -> LengthController:
+    """A rule that has seen texts: its fit, rewards and averages are not those of the beginning."""
+    rule = make_rule()
+    decoder = SpeculativeDecoder(make(seed=0), make(seed=0, layers=1), length=rule)
+    for seed in range(6):
+        decoder.generate([1, 2, 3], max_new_tokens=60, seed=seed)
+    return rule
+
+
+RULES: dict[str, Callable[[], LengthController]] = {
+    "bandit": Bandit,
+    "adaptive-length": AdaptiveLength,
+    "online-confidence": lambda: OnlineConfidence(cost=COST),
+    "online-confidence:0.4": lambda: OnlineConfidence(0.4),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("sampling", [SamplingParams(1.0, 2), SamplingParams(0.0)])
+def test_law(name: str, sampling: SamplingParams) -> None:
+    """From the beginning and after texts, alone and beside a text that teaches the rule meanwhile."""
+    models = pair(3, 3, 4, remember=True)
+    for first in (RULES[name](), taught(RULES[name])):
+
+        def play(rng: RandomSource, first: LengthController = first) -> tuple[int, ...]:
+            # What a text leaves behind must not reach the next outcome.
+            decoder = SpeculativeDecoder(models.target, models.drafts, length=deepcopy(first))
+            scheduler = decoder.scheduler
+            other = decoder.new_request([2, 1], sampling, 9, RandomSource(5))
+            request = decoder.new_request(list(PROMPT), sampling, 5, rng)
+            scheduler.submit([other])
+            scheduler.step()
+            scheduler.submit([request])
+            while not request.finished:
+                scheduler.step()
+            scheduler.cancel([other])
+            return tuple(request.output.tokens[:DEPTH])
+
+        assert_same(law(play), target_law(models.target, sampling))
+
+
+def test_the_law_over_several_texts() -> None:
+    """One decoder's second text, whatever the first was: both are enumerated."""
+    models = pair(3, 3, 4, remember=True)
+    sampling = SamplingParams(1.0, 2)
+    first = taught(Bandit)
+
+    def play(rng: RandomSource) -> tuple[int, ...]:
+        decoder = SpeculativeDecoder(models.target, models.drafts, length=deepcopy(first))
+        for budget in (3, 4):
+            generation, loop = rounds(decoder, list(PROMPT), sampling, budget, rng)
+            for _ in loop:
+                pass
+        return tuple(generation.tokens[:DEPTH])
+
+    assert_same(law(play), target_law(models.target, sampling))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_same_seeds_same_texts(name: str) -> None:
+    """In a new decoder, in the same order; adaptive-length keeps nothing from one text to the next."""
+
+    def made() -> list[object]:
+        decoder = SpeculativeDecoder(make(seed=0), make(seed=0, layers=1), length=RULES[name]())
+        outputs = [decoder.generate([1, 2, 3], max_new_tokens=50, seed=7) for _ in range(2)]
+        outputs += decoder.generate([[1, 2, 3], [4, 5]], max_new_tokens=30, seed=[7, 8])
+        return [(output.tokens, output.rounds) for output in outputs]
+
+    found = made()
+    assert found == made()
+    if name == "adaptive-length":
+        assert found[0] == found[1]
+
+
+def test_threads_share_what_is_learnt() -> None:
+    rule = Bandit()
+    decoder = SpeculativeDecoder(make(seed=0), make(seed=0, layers=1), length=rule)
+    with ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(lambda seed: decoder.generate([1, 2, 3], max_new_tokens=40, seed=seed), range(8)))
+    drafts = [round for output in outputs for round in output.rounds if round.drafted]
+    assert sum(rule.rewards.counts) == len(drafts)
+    rewards = [0.5 * round.accepted / MAX_DRAFT + 0.5 * round.accepted / len(round.drafted) for round in drafts]
+    assert sum(rule.rewards.sums) == pytest.approx(sum(rewards))
+
+
+def test_by_name() -> None:
+    assert isinstance(parse_rule("bandit"), Bandit)
+    assert isinstance(parse_rule("adaptive-length"), AdaptiveLength)
+    rule = parse_rule("adaptive-length:7")
+    assert isinstance(rule, AdaptiveLength)
+    assert rule.k == 7
+    online = parse_rule("online-confidence:0.3")
+    assert isinstance(online, OnlineConfidence)
+    assert (online.stop_below, online.cost) == (0.3, None)
+    priced = parse_rule("online-confidence", COST)
+    assert isinstance(priced, OnlineConfidence)
+    assert priced.cost == COST
+    names = ["bandit", "online-confidence", "online-confidence:0.3", "4", "none", "tiny-head"]
+    assert [names_rule(name) for name in names] == [True, True, True, True, True, False]
+    assert [takes_cost(name) for name in names] == [False, True, False, False, False, True]
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="online-confidence", cost=0.2)
+    assert isinstance(decoder.length, OnlineConfidence)
+    plain = replace(decoder.config, length=parse_rule("none"))
+    expected = decoder.drafting.arms(plain)  # the same drafter, another rule
+    assert expected[0].drafter is decoder.drafting.arms(decoder.config)[0].drafter
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("online-confidence", "length='online-confidence': give what tokens cost"),
+        ("online-confidence:2", "online-confidence:2.0: the threshold must be in"),
+        ("adaptive-length:0", "adaptive-length:0: the first draft length must be a whole number from 1 to 20"),
+        ("adaptive-length:2.5", "adaptive-length:2.5: the first draft length must be a whole number"),
+        ("adaptive-length:x", "give the rule's number, as in 'adaptive-length:4'"),
+    ],
+)
+def test_refusals(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_rule(spec)
+    with pytest.raises(InputError, match="cost: the rule 'bandit' does not ask what a token costs"):
+        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="bandit", cost=0.2)
