@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class Script(RandomSource):
-    """A chance that follows a list of choices and takes the first possible outcome after its end."""
+    """A random source that follows a list of choices, and takes the first possible outcome after its end."""
 
     def __init__(self, choices: list[int]) -> None:
         self.choices = choices
-        self.options: list[int] = []  # how many outcomes each toss had
+        self.options: list[int] = []  # how many outcomes each draw had
         self.probability = 1.0
 
-    def _toss(self, probabilities: list[float]) -> int:
+    def _draw(self, probabilities: list[float]) -> int:
         possible = [i for i, p in enumerate(probabilities) if p > 0]
         turn = len(self.options)
         choice = self.choices[turn] if turn < len(self.choices) else 0
@@ -33,21 +33,21 @@ class Script(RandomSource):
         return possible[choice]
 
     def pick(self, weights: list[float]) -> int:
-        return self._toss([w / sum(weights) for w in weights])
+        return self._draw([w / sum(weights) for w in weights])
 
     def sample(self, weights: Tensor) -> int:
         return self.pick(weights.tolist())
 
     def accept(self, probabilities: list[float]) -> list[bool]:
-        return [self._toss([1 - min(1, p), min(1, p)]) == 1 for p in probabilities]
+        return [self._draw([1 - min(1, p), min(1, p)]) == 1 for p in probabilities]
 
 
-def outcomes(play: Callable[[RandomSource], T]) -> Iterator[tuple[float, T]]:
-    """(probability, result) of ``play`` for every sequence of tosses."""
+def outcomes(procedure: Callable[[RandomSource], T]) -> Iterator[tuple[float, T]]:
+    """(probability, result) of ``procedure`` for every sequence of draws."""
     choices: list[int] = []
     while True:
         script = Script(choices)
-        result = play(script)
+        result = procedure(script)
         yield script.probability, result
         choices = script.choices
         while choices and choices[-1] + 1 == script.options[len(choices) - 1]:
@@ -57,10 +57,10 @@ def outcomes(play: Callable[[RandomSource], T]) -> Iterator[tuple[float, T]]:
         choices[-1] += 1
 
 
-def law(play: Callable[[RandomSource], T]) -> dict[T, float]:
-    """The distribution of ``play``'s result."""
+def output_distribution(procedure: Callable[[RandomSource], T]) -> dict[T, float]:
+    """The distribution of ``procedure``'s result."""
     total: dict[T, float] = {}
-    for probability, result in outcomes(play):
+    for probability, result in outcomes(procedure):
         total[result] = total.get(result, 0.0) + probability
     return total
 

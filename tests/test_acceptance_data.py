@@ -1,4 +1,4 @@
-"""Acceptance data: labels against direct computation, laws of the samples, and datasets that survive kill -9."""
+"""Acceptance data: labels against direct computation, distributions of samples, datasets that survive kill -9."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_rows_are_what_they_say(base: AcceptanceDataOptions, tmp_path: Path) -> None:
+def test_rows_by_direct_computation(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     """Y and P against a plain forward over each row alone, no padding, no cache."""
     generator = AcceptanceDatasetBuilder(base)
     rows = read_dataset(make_acceptance_data(base, tmp_path / "data"))

@@ -44,14 +44,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that ``specpilot words`` says before it exits with 2."""
+    """The one line that ``specpilot words`` prints before it exits with 2."""
     assert cli.main(words) == 2
     lines = capsys.readouterr().err.strip().splitlines()
-    said = [line for line in lines if line.startswith("specpilot: error: ")]
-    assert len(said) == 1
-    assert said[0] == lines[-1]
+    errors = [line for line in lines if line.startswith("specpilot: error: ")]
+    assert len(errors) == 1
+    assert errors[0] == lines[-1]
     assert "Traceback" not in "".join(lines)
-    return said[0].removeprefix("specpilot: error: ")
+    return errors[0].removeprefix("specpilot: error: ")
 
 
 GENERATE = [

@@ -111,7 +111,7 @@ def test_efficiency_and_its_interval() -> None:
 
 def test_configurations_take_turns_and_warm_up_is_not_counted() -> None:
     log: list[str] = []
-    told: list[tuple[str, int, str]] = []
+    reported: list[tuple[str, int, str]] = []
 
     def run(name: str) -> Any:
         def call(item: int, repeat: int) -> str:
@@ -123,12 +123,12 @@ def test_configurations_take_turns_and_warm_up_is_not_counted() -> None:
     found = interleave(
         {name: run(name) for name in "abc"}, 2, QUIET,
         repeats={"a": 2}, warm_up=2, pending={"a": [0, 1], "b": [1], "c": []},
-        on_result=lambda name, item, timed: told.append((name, item, timed.value)),
+        on_result=lambda name, item, timed: reported.append((name, item, timed.value)),
     )  # fmt: skip
     assert "".join(log) == "abababaaa"
     values = {name: [[timed.value for timed in of_item] for of_item in by_item] for name, by_item in found.items()}
     assert values == {"a": [["a00", "a01"], ["a10", "a11"]], "b": [[], ["b10"]], "c": [[], []]}
-    assert told == [("a", 0, "a00"), ("b", 1, "b10"), ("a", 1, "a10"), ("a", 0, "a01"), ("a", 1, "a11")]
+    assert reported == [("a", 0, "a00"), ("b", 1, "b10"), ("a", 1, "a10"), ("a", 0, "a01"), ("a", 1, "a11")]
     assert interleave({"c": run("c")}, 2, QUIET, pending={"c": []}) == {"c": [[], []]}
     assert log.count("c") == 0
 

@@ -165,7 +165,7 @@ def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) ->
     assert torch.equal(controller.head.out.weight, head.out.weight.float())
 
 
-def test_the_card_tells_what_it_is(tmp_path: Path, any_kind: ControllerConfig) -> None:
+def test_the_card_names_the_pair_and_the_metrics(tmp_path: Path, any_kind: ControllerConfig) -> None:
     folder = save_controller(tmp_path / "c", make(any_kind), any_kind)
     card = (folder / "README.md").read_text(encoding="utf-8")
     (metric, value), *_ = any_kind.metrics.items()

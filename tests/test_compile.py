@@ -48,7 +48,7 @@ def test_encoder_decoders_are_not_compiled() -> None:
         assert language_model(make("t5"), compile=True).call is None
 
 
-def test_the_command_line_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_warns_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, draft = save_pair(tmp_path)
     words = ["--target", target, "--draft", draft, "--compile", "--max-new-tokens", "2"]
     assert main(["generate", "hello", *words]) == 0

@@ -110,7 +110,7 @@ def test_several_samples_of_a_prompt() -> None:
     "sampling", [SamplingParams(0.7, 8, 0.9), SamplingParams(1.3, None, 0.6), SamplingParams(2.0, 5, 1.0)]
 )
 def test_settings_mean_the_same(sampling: SamplingParams) -> None:
-    """The law transformers samples from under the settings that are passed on is the sampling's."""
+    """The distribution that transformers samples from under these settings is that of the sampling parameters."""
     processors = LogitsProcessorList([TemperatureLogitsWarper(sampling.temperature)])
     if sampling.top_k is not None:
         processors.append(TopKLogitsWarper(sampling.top_k))
@@ -174,23 +174,23 @@ def test_settings_in_one_object() -> None:
 
 class Recorder(BaseStreamer):
     def __init__(self) -> None:
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
 
     def put(self, value: Tensor) -> None:
-        self.heard.append(value.tolist())
+        self.received.append(value.tolist())
 
     def end(self) -> None:
-        self.heard.append("end")
+        self.received.append("end")
 
 
-def test_streamers_hear_what_transformers_tells_them() -> None:
+def test_streamers_receive_what_transformers_sends() -> None:
     model = make()
     decoder = SpeculativeDecoder(model, model)  # several tokens a round
     ours, theirs = Recorder(), Recorder()
     inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "max_new_tokens": 25, "do_sample": False}
     model.generate(**inputs, custom_generate=decoder, streamer=ours)
     model.generate(**inputs, streamer=theirs)
-    assert ours.heard == theirs.heard
+    assert ours.received == theirs.received
 
 
 def test_tokens_stream_as_rounds_complete() -> None:
@@ -199,7 +199,7 @@ def test_tokens_stream_as_rounds_complete() -> None:
     class Impatient(Recorder):
         def put(self, value: Tensor) -> None:
             super().put(value)
-            if len(self.heard) == 6:
+            if len(self.received) == 6:
                 raise InterruptedError
 
     model, decoder = pair(length=Fixed(2))

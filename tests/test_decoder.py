@@ -224,7 +224,7 @@ def test_pairs_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no config\.json"):
         SpeculativeDecoder.from_pretrained(str(tmp_path / "empty"))
     with pytest.raises(InputError, match="choose one of token-wise"):
-        SpeculativeDecoder(make(), None, verifier="coin")
+        SpeculativeDecoder(make(), None, verifier="magic")
 
 
 @pytest.mark.parametrize(

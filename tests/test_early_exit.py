@@ -52,8 +52,8 @@ def test_one_cache_for_both(architecture: str, lean: bool) -> None:
     def same(logits: torch.Tensor, model: LanguageModel, tokens: list[int]) -> None:
         torch.testing.assert_close(logits[-1], read(model, tokens)[-1], rtol=1e-4, atol=1e-4)
 
-    for token, said in ((13, TOKENS[:4]), (9, [*TOKENS[:4], 9]), (4, [*TOKENS[:4], 9, 4])):  # drafts 9, 4
-        same(short.read([token])[0], exit, said)
+    for token, text in ((13, TOKENS[:4]), (9, [*TOKENS[:4], 9]), (4, [*TOKENS[:4], 9, 4])):  # drafts 9, 4
+        same(short.read([token])[0], exit, text)
     whole.crop(3)
     same(whole.read([13, 9, 4])[0], target, [*TOKENS[:4], 9, 4])
     whole.keep(4, [])  # both rejected

@@ -1,4 +1,4 @@
-"""Pairs of the T5 family: one encoding a text, the decoder speculated on, and the law of the target's own text."""
+"""Pairs of the T5 family: one encoding a text, drafts for the decoder, and the target's own output distribution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel
 
-from .enumeration import law, rounds
+from .enumeration import output_distribution, rounds
 from .test_causal_lm import read_tree
 from .tiny import ENCODER_DECODERS, byte_tokenizer, make
 
@@ -143,7 +143,7 @@ def test_lists(options: dict[str, Any]) -> None:
 DEPTH = 3
 
 
-def target_law(target: CausalLM, prompt: list[int], sampling: SamplingParams) -> dict[tuple[int, ...], float]:
+def target_distribution(target: CausalLM, prompt: list[int], sampling: SamplingParams) -> dict[tuple[int, ...], float]:
     """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens, by transformers alone."""
     result = {}
     with torch.inference_mode():
@@ -175,20 +175,20 @@ def head() -> LengthController:
         ({"tree": (2, 2), "verifier": "mcss"}, SamplingParams(1.0, 2)),
     ],
 )
-def test_law(options: dict[str, Any], sampling: SamplingParams) -> None:
+def test_output_distribution(options: dict[str, Any], sampling: SamplingParams) -> None:
     """Every outcome of the real loop, through real caches."""
     sizes = {"vocab": 3, "layers": 1, "hidden": 8}
     target, draft = make("t5", seed=7, **sizes).double(), make("t5", seed=1007, **sizes).double()
     decoder = SpeculativeDecoder(target, draft, **options)
 
-    def play(chance: RandomSource) -> tuple[int, ...]:
-        generation, loop = rounds(decoder, [1, 0, 2], sampling, 4, chance)
+    def run(rng: RandomSource) -> tuple[int, ...]:
+        generation, loop = rounds(decoder, [1, 0, 2], sampling, 4, rng)
         for _ in loop:
             if len(generation.tokens) >= DEPTH:
                 break
         return tuple(generation.tokens[:DEPTH])
 
-    found, expected = law(play), target_law(decoder.target, [1, 0, 2], sampling)
+    found, expected = output_distribution(run), target_distribution(decoder.target, [1, 0, 2], sampling)
     assert sum(found.values()) == pytest.approx(1, abs=1e-9)
     for text, probability in expected.items():
         assert found.get(text, 0.0) == pytest.approx(probability, abs=1e-9), text

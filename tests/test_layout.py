@@ -181,10 +181,10 @@ def test_nothing_is_unpickled_and_no_remote_code_is_trusted() -> None:
             if unsafe and isinstance(node, ast.stmt | ast.expr):
                 wrong.append(f"{place(source, node.lineno)}: {ast.unparse(node)}")
             if isinstance(node, ast.Call):
-                said = {word.arg: word.value for word in node.keywords}
-                if ast.unparse(node.func) == "torch.load" and not is_true(said.get("weights_only")):
+                arguments = {word.arg: word.value for word in node.keywords}
+                if ast.unparse(node.func) == "torch.load" and not is_true(arguments.get("weights_only")):
                     wrong.append(f"{place(source, node.lineno)}: torch.load without weights_only=True")
-                if is_true(said.get("trust_remote_code")):
+                if is_true(arguments.get("trust_remote_code")):
                     wrong.append(f"{place(source, node.lineno)}: trust_remote_code=True")
     assert wrong == []
 

@@ -27,7 +27,7 @@ probabilities = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6)
 
 
 def step(weights: list[float], token: int = 0, index: int = 1, sampling: SamplingParams | None = None) -> Step:
-    """A token drawn from a draft whose unwarped distribution is proportional to ``weights``."""
+    """A token drawn from a draft whose distribution at temperature 1 is proportional to ``weights``."""
     logits = torch.tensor(weights, dtype=torch.float64).log()
     q = (sampling or SamplingParams(1.0, None))(logits)
     return Step(index, token, float(q[token]), q, logits, torch.empty(0), nothing)
@@ -45,8 +45,8 @@ def test_confidence_and_entropy(weights: list[float], threshold: float) -> None:
     assert Entropy(threshold).observe(step(weights)) == (bound >= threshold) or bound == pytest.approx(threshold)
 
 
-def test_greedy_judges_by_the_unwarped_distribution() -> None:
-    """The warped one is a point mass: it is always certain."""
+def test_greedy_rules_read_the_distribution_at_temperature_1() -> None:
+    """The one at temperature 0 is a point mass."""
     greedy = step([3.0, 1.0], sampling=SamplingParams(0.0, None))
     assert greedy.probability == 1
     assert greedy.confidence() == pytest.approx(0.75)
@@ -54,14 +54,14 @@ def test_greedy_judges_by_the_unwarped_distribution() -> None:
     assert step([1.0, 0.0]).entropy() == 0
 
 
-def test_fallback_asks_for_the_most_probable_token() -> None:
-    unsure, sure = [1.0, 1.0, 1.0], [1.0, 8.0, 1.0]
-    assert [Fallback(0.6).observe(step(w)) for w in (unsure, sure)] == [False, True]
-    assert [Fallback(0.6).observe(step(w, token=1, sampling=SamplingParams(0.0))) for w in (unsure, sure)] == [
+def test_fallback_reads_the_most_probable_token() -> None:
+    flat, peaked = [1.0, 1.0, 1.0], [1.0, 8.0, 1.0]
+    assert [Fallback(0.6).observe(step(w)) for w in (flat, peaked)] == [False, True]
+    assert [Fallback(0.6).observe(step(w, token=1, sampling=SamplingParams(0.0))) for w in (flat, peaked)] == [
         False,
         True,
     ]
-    assert not Fallback(0.0).observe(step(sure, index=10))
+    assert not Fallback(0.0).observe(step(peaked, index=10))
 
 
 def test_cumulative_confidence_multiplies_and_forgets() -> None:
@@ -104,7 +104,7 @@ def test_refusals(make: object, message: str) -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_head_says_while_serving_what_its_module_says(depth: int, dtype: torch.dtype) -> None:
+def test_the_head_in_serving_is_its_module(depth: int, dtype: torch.dtype) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(depth)
         head = AcceptanceHead(16, depth).to(dtype)

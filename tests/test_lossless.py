@@ -1,4 +1,4 @@
-"""The law of the decoder's output is the warped target's, exactly: every outcome of the real loop is enumerated."""
+"""The output has the target's distribution, exactly: every outcome of the decoder's own loop is enumerated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from specpilot.infer.verify.mcss import without
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .enumeration import law, rounds
+from .enumeration import output_distribution, rounds
 from .tiny import make
 
 PROMPT = [1, 0, 2]
@@ -77,7 +77,7 @@ class Remembering(CausalLM):
         return self.known[prefix]
 
 
-def target_law(target: CausalLM, sampling: SamplingParams) -> dict[tuple[int, ...], float]:
+def target_distribution(target: CausalLM, sampling: SamplingParams) -> dict[tuple[int, ...], float]:
     """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens."""
     result = {}
     for tokens in itertools.product(range(target.vocab_size), repeat=DEPTH):
@@ -91,17 +91,19 @@ def target_law(target: CausalLM, sampling: SamplingParams) -> dict[tuple[int, ..
     return result
 
 
-def decoder_law(decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int) -> dict[tuple[int, ...], float]:
-    """The law of the first DEPTH tokens of the decoder's own loop."""
+def decoder_distribution(
+    decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int
+) -> dict[tuple[int, ...], float]:
+    """The distribution of the first DEPTH tokens of the decoder's own loop."""
 
-    def play(chance: RandomSource) -> tuple[int, ...]:
-        generation, loop = rounds(decoder, PROMPT, sampling, budget, chance)
+    def run(rng: RandomSource) -> tuple[int, ...]:
+        generation, loop = rounds(decoder, PROMPT, sampling, budget, rng)
         for _ in loop:
             if len(generation.tokens) >= DEPTH:
                 break
         return tuple(generation.tokens[:DEPTH])
 
-    return law(play)
+    return output_distribution(run)
 
 
 def pair(vocab: int, draft_vocab: int, seed: int, remember: bool) -> SpeculativeDecoder:
@@ -124,7 +126,7 @@ def lengths(name: str, seed: int) -> LengthController:
         torch.manual_seed(seed)
         head = AcceptanceHead(8, depth=1).double()
     with torch.no_grad():
-        head.out.weight *= 4  # opinions strong enough to stop at some prefixes and go on at others
+        head.out.weight *= 4  # sharp enough to stop at some prefixes and go on at others
     if name == "rate-optimal":  # dear enough that some rounds draft nothing
         return RateOptimal(HeadPredictor(head, mean=0.7), CostModel(0.5, 1.0, 0.05))
     return AcceptanceLength(HeadPredictor(head), 0.55)
@@ -147,33 +149,33 @@ SAMPLINGS = [
 @pytest.mark.parametrize("length", ["fixed-2", "confidence", "head", "rate-optimal"])
 @settings(max_examples=12)
 @given(seed=st.integers(0, 500), vocab=st.integers(3, 4), sampling=st.sampled_from(SAMPLINGS))
-def test_law_of_three_tokens(length: str, seed: int, vocab: int, sampling: SamplingParams) -> None:
+def test_distribution_of_three_tokens(length: str, seed: int, vocab: int, sampling: SamplingParams) -> None:
     decoder = pair(vocab, vocab, seed, remember=True)
     decoder.config = replace(decoder.config, length=lengths(length, seed))
-    assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(decoder.target, sampling))
 
 
-def test_law_with_long_drafts_and_vocabulary_of_five() -> None:
+def test_distribution_with_long_drafts_and_vocabulary_of_five() -> None:
     decoder = pair(5, 5, seed=3, remember=True)
     decoder.config = replace(decoder.config, length=lengths("fixed-3", 3))
     sampling = SamplingParams(1.0, 3)
-    assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
 
 
 @pytest.mark.parametrize("draft_vocab", [3, 6])
-def test_law_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
+def test_distribution_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
     decoder = pair(4, draft_vocab, seed=5, remember=True)
     decoder.config = replace(decoder.config, length=Fixed(2))
     sampling = SamplingParams(1.0, None)
-    assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(decoder.target, sampling))
 
 
 @pytest.mark.parametrize("length", ["fixed-2", "head"])
-def test_law_through_the_real_kv_cache(length: str) -> None:
+def test_distribution_through_the_real_kv_cache(length: str) -> None:
     decoder = pair(3, 3, seed=7, remember=False)
     decoder.config = replace(decoder.config, length=lengths(length, 7))
     sampling = SamplingParams(1.0, 2)
-    assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(decoder.target, sampling))
 
 
 def distribution(size: int) -> st.SearchStrategy[list[float]]:
@@ -182,7 +184,7 @@ def distribution(size: int) -> st.SearchStrategy[list[float]]:
     return weights.filter(any).map(lambda w: [x / sum(w) for x in w])
 
 
-def as_law(rows: Tensor, lists: bool = False) -> TokenDistribution:
+def as_distribution(rows: Tensor, lists: bool = False) -> TokenDistribution:
     """``rows`` (N, V) kept as lists, without the zeros wherever another row has one there too, or as they are."""
     if not lists:
         return TokenDistribution(rows, None, rows.shape[1])
@@ -193,28 +195,30 @@ def as_law(rows: Tensor, lists: bool = False) -> TokenDistribution:
 @pytest.mark.parametrize("name", sorted(VERIFIERS.keys() - LOSSY))
 @settings(max_examples=200)
 @given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(0, 2), lists=st.booleans())
-def test_verifier_emits_the_target_law(name: str, data: st.DataObject, vocab: int, k: int, lists: bool) -> None:
+def test_verifier_emits_the_target_distribution(
+    name: str, data: st.DataObject, vocab: int, k: int, lists: bool
+) -> None:
     """One step of context: row i of p and q holds whatever came before, so tokens are independent under the target."""
     rows = [torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2 * k + 1)]
     p, q = torch.stack(rows[: k + 1]), rows[k + 1 :]
 
-    def play(chance: RandomSource) -> tuple[int, ...]:
-        laws = [as_law(row[None], lists) for row in q]
-        draft = Draft.chain([x.sample(0, chance) for x in laws], laws)
-        verdict = VERIFIERS[name](as_law(p, lists), draft, chance)
+    def run(rng: RandomSource) -> tuple[int, ...]:
+        proposals = [as_distribution(row[None], lists) for row in q]
+        draft = Draft.chain([x.sample(0, rng) for x in proposals], proposals)
+        verdict = VERIFIERS[name](as_distribution(p, lists), draft, rng)
         tokens = [*draft.tokens[: verdict.accepted], verdict.token]
         while len(tokens) < k + 1:  # what later rounds would add
-            tokens.append(chance.sample(p[len(tokens)]))
+            tokens.append(rng.sample(p[len(tokens)]))
         return tuple(tokens)
 
-    found = law(play)
+    found = output_distribution(run)
     for tokens in itertools.product(range(vocab), repeat=k + 1):
         expected = float(torch.stack([p[i, token] for i, token in enumerate(tokens)]).prod())
         assert found.get(tokens, 0.0) == pytest.approx(expected, abs=1e-9)
 
 
 def draw_tree(
-    expansions: tuple[int, ...], q: dict[tuple[int, ...], Tensor], replacement: bool, chance: RandomSource
+    expansions: tuple[int, ...], q: dict[tuple[int, ...], Tensor], replacement: bool, rng: RandomSource
 ) -> Draft:
     """A tree whose nodes are drawn from the table ``q``: what comes after each path."""
     tokens: list[int] = []
@@ -228,21 +232,21 @@ def draw_tree(
             for _ in range(factor):
                 if not bool(left.any()):
                     break
-                token = chance.sample(left)
+                token = rng.sample(left)
                 coming.append((len(tokens), (*path, token)))
                 tokens.append(token)
                 parents.append(node)
                 rows.append(q[path])
                 left = left if replacement else without(left, token)
         level = coming
-    return Draft(tokens, [as_law(torch.stack(rows))], parents, len(expansions))
+    return Draft(tokens, [as_distribution(torch.stack(rows))], parents, len(expansions))
 
 
 @pytest.mark.parametrize(("expansions", "vocab"), [((3,), 4), ((2, 1), 3), ((1, 2), 3), ((2, 2), 2)])
 @pytest.mark.parametrize("name", list(SELECTIONS))
 @settings(max_examples=12)
 @given(data=st.data())
-def test_tree_verification_emits_the_target_law(
+def test_tree_verification_emits_the_target_distribution(
     name: str, expansions: tuple[int, ...], vocab: int, data: st.DataObject
 ) -> None:
     """Distributions that depend on the path; what a round does not emit later rounds would, drawn from p."""
@@ -252,20 +256,20 @@ def test_tree_verification_emits_the_target_law(
         {path: torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for path in paths} for _ in range(2)
     )
 
-    def play(chance: RandomSource) -> tuple[int, ...]:
-        draft = draw_tree(expansions, q, name != "mcss", chance)
+    def run(rng: RandomSource) -> tuple[int, ...]:
+        draft = draw_tree(expansions, q, name != "mcss", rng)
         above = [()] + [
             tuple(draft.tokens[n] for n in [*ancestors_of(draft.parents, node), node])
             for node in range(len(draft.tokens))
         ]
-        verdict = verify_tree(as_law(torch.stack([p[path] for path in above])), draft, chance, SELECTIONS[name])
+        verdict = verify_tree(as_distribution(torch.stack([p[path] for path in above])), draft, rng, SELECTIONS[name])
         assert all(parent == draft.parents[node] for parent, node in itertools.pairwise([-1, *verdict.path]))
         tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
         while len(tokens) < depth + 1:
-            tokens.append(chance.sample(p[tuple(tokens)]))
+            tokens.append(rng.sample(p[tuple(tokens)]))
         return tuple(tokens)
 
-    found = law(play)
+    found = output_distribution(run)
     for tokens in itertools.product(range(vocab), repeat=depth + 1):
         expected = float(torch.stack([p[tokens[:i]][token] for i, token in enumerate(tokens)]).prod())
         assert found.get(tokens, 0.0) == pytest.approx(expected, abs=1e-9)
@@ -276,23 +280,23 @@ def test_tree_verification_emits_the_target_law(
     ("tree", "sampling"),
     [((2, 1), SamplingParams(0.7, 2)), ((2, 2), SamplingParams(0.0)), (None, SamplingParams(1.0, 2))],
 )
-def test_law_of_tree_drafts(name: str, tree: tuple[int, ...] | None, sampling: SamplingParams) -> None:
+def test_distribution_of_tree_drafts(name: str, tree: tuple[int, ...] | None, sampling: SamplingParams) -> None:
     """The decoder's own loop, through caches in which a tree's path has closed up."""
     decoder = pair(3, 3, seed=11, remember=True)
     length = None if tree else Fixed(2)
     decoder = SpeculativeDecoder(decoder.target, decoder.drafts, verifier=name, tree=tree, length=length)
-    assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(decoder.target, sampling))
 
 
 @pytest.mark.parametrize(
     ("tree", "sampling"),
     [((1, 1), SamplingParams(0.7, 2)), ((2,), SamplingParams(1.0, None)), ((1, 1), SamplingParams(0.0))],
 )
-def test_law_of_trees_of_two_drafts(tree: tuple[int, ...], sampling: SamplingParams) -> None:
+def test_distribution_of_trees_of_two_drafts(tree: tuple[int, ...], sampling: SamplingParams) -> None:
     one, other = pair(3, 3, seed=17, remember=False), pair(3, 3, seed=18, remember=False)
     models = [Remembering(one.drafts[0].model), Remembering(other.drafts[0].model)]
     decoder = SpeculativeDecoder(Remembering(one.target.model), models, verifier="spec-infer", tree=tree)
-    assert_same(decoder_law(decoder, sampling, budget=4), target_law(decoder.target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(decoder.target, sampling))
 
 
 @settings(max_examples=100)
@@ -301,15 +305,15 @@ def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: i
     """Expected tokens a round: block ≥ token-wise, which they equal for one token (Sun et al. 2024, Theorem 2)."""
     vocab = 3 if k == 3 else vocab
     rows = [torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2 * k + 1)]
-    p, laws = as_law(torch.stack(rows[: k + 1])), [as_law(row[None]) for row in rows[k + 1 :]]
+    p, proposals = as_distribution(torch.stack(rows[: k + 1])), [as_distribution(row[None]) for row in rows[k + 1 :]]
     kept = {}
     for name in ("token-wise", "block"):
 
-        def play(chance: RandomSource, name: str = name) -> int:
-            draft = Draft.chain([q.sample(0, chance) for q in laws], laws)
-            return VERIFIERS[name](p, draft, chance).accepted
+        def run(rng: RandomSource, name: str = name) -> int:
+            draft = Draft.chain([q.sample(0, rng) for q in proposals], proposals)
+            return VERIFIERS[name](p, draft, rng).accepted
 
-        kept[name] = sum(probability * accepted for accepted, probability in law(play).items())
+        kept[name] = sum(probability * accepted for accepted, probability in output_distribution(run).items())
     assert kept["block"] >= kept["token-wise"] - 1e-9
     assert k > 1 or kept["block"] == pytest.approx(kept["token-wise"], abs=1e-9)
 
@@ -321,12 +325,12 @@ def test_more_proposals_keep_no_fewer_tokens(data: st.DataObject, vocab: int, na
     p, q = (torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2))
 
     def kept(k: int) -> float:
-        def play(chance: RandomSource) -> int:
-            draft = draw_tree((k,), {(): q}, name != "mcss", chance)
+        def run(rng: RandomSource) -> int:
+            draft = draw_tree((k,), {(): q}, name != "mcss", rng)
             rows = torch.stack([p] * (1 + len(draft.tokens)))
-            return verify_tree(as_law(rows), draft, chance, SELECTIONS[name]).accepted
+            return verify_tree(as_distribution(rows), draft, rng, SELECTIONS[name]).accepted
 
-        return sum(probability * accepted for accepted, probability in law(play).items())
+        return sum(probability * accepted for accepted, probability in output_distribution(run).items())
 
     few, more, most = (kept(k) for k in (1, 2, 3))
     assert few <= more + 1e-8

@@ -1,4 +1,4 @@
-"""Rules that trade the target's law for speed: each against its formula, and where they stop trading."""
+"""Lossy rules, which trade the target's distribution for speed: each against its formula, and exact where greedy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify.bild import bild
 from specpilot.infer.verify.typical import typical
 
-from .enumeration import law
-from .test_lossless import as_law, distribution
+from .enumeration import output_distribution
+from .test_lossless import as_distribution, distribution
 from .tiny import make
 
 
@@ -32,7 +32,7 @@ def test_longest_prefix_that_passes_then_one_token_of_the_targets(
     rows = [data.draw(distribution(vocab)) for _ in range(count + 1)]
     tokens = data.draw(st.lists(st.integers(0, vocab - 1), min_size=count, max_size=count))
     p = torch.tensor(rows, dtype=torch.float64)
-    draft = Draft.chain(tokens, [as_law(torch.full((1, vocab), 1 / vocab))] * count)
+    draft = Draft.chain(tokens, [as_distribution(torch.full((1, vocab), 1 / vocab))] * count)
 
     def is_typical(row: list[float], token: int) -> bool:
         entropy = -sum(x * math.log(x) for x in row if x > 0)
@@ -46,11 +46,11 @@ def test_longest_prefix_that_passes_then_one_token_of_the_targets(
         while expected < count and passes(rows[expected], tokens[expected]):
             expected += 1
 
-        def play(chance: RandomSource, rule=rule) -> tuple[int, int]:  # type: ignore[no-untyped-def]
-            verdict = rule(as_law(p), draft, chance)
+        def run(rng: RandomSource, rule=rule) -> tuple[int, int]:  # type: ignore[no-untyped-def]
+            verdict = rule(as_distribution(p), draft, rng)
             return verdict.accepted, verdict.token
 
-        found = law(play)
+        found = output_distribution(run)
         assert {accepted for accepted, _ in found} == {expected}
         for token in range(vocab):
             assert found.get((expected, token), 0.0) == pytest.approx(rows[expected][token], abs=1e-9)
@@ -68,5 +68,5 @@ def test_greedy_is_the_targets_own(verifier: str) -> None:
 @pytest.mark.parametrize(("row", "accepted"), [([1 / 12] * 12, 1), ([0.08, 0.92] + [0.0] * 10, 0)])
 def test_an_unsure_target_finds_less_probable_tokens_typical(row: list[float], accepted: int) -> None:
     p = torch.tensor([row, row], dtype=torch.float64)
-    draft = Draft.chain([0], [as_law(torch.full((1, 12), 1 / 12))])
-    assert typical(as_law(p), draft, RandomSource(0)).accepted == accepted
+    draft = Draft.chain([0], [as_distribution(torch.full((1, 12), 1 / 12))])
+    assert typical(as_distribution(p), draft, RandomSource(0)).accepted == accepted

@@ -1,4 +1,4 @@
-"""N-gram drafts alone, before a draft model's, and as a router's arm: what is copied, exact laws, names."""
+"""N-gram drafts alone, before a draft model's, and as a router's arm: what is copied, exact distributions, names."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from specpilot.infer.routing import ArmRuntime, Routing
 from specpilot.main import main
 
 from . import test_lossless
-from .enumeration import law
-from .test_lossless import DEPTH, SAMPLINGS, assert_same, decoder_law, lengths, pair, target_law
+from .enumeration import output_distribution
+from .test_lossless import DEPTH, SAMPLINGS, assert_same, decoder_distribution, lengths, pair, target_distribution
 from .tiny import make
 
 FREE = CostModel(0.0, 1.0, 0.0)  # everything is drafted that can be
@@ -53,7 +53,7 @@ PROMPT = [1, 0, 2, 0, 1, 2, 1, 0, 2, 0]  # its last four tokens stood before
 
 @pytest.fixture(autouse=True)
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The laws of texts after a prompt that repeats itself."""
+    """Distributions of texts after a prompt that repeats itself."""
     monkeypatch.setattr(test_lossless, "PROMPT", PROMPT)
 
 
@@ -77,14 +77,14 @@ def defined(tokens: Sequence[int], longest: int) -> Match | None:
 )
 def test_lookup_by_its_definition(before: list[int], text: list[int], start: int, longest: int) -> None:
     lookup = PromptLookup(before, text[:start], longest)
-    foretold = list(lookup.extend(text))
+    predicted = list(lookup.extend(text))
     tokens = [*before, *text]
     expected = []
     for place in range(len(before) + len(text[:start]), len(tokens)):
         match = defined(tokens[:place], longest)
         if match is not None:
             expected.append((match.run, tokens[match.position] == tokens[place]))
-    assert foretold == expected
+    assert predicted == expected
     match = lookup.match()
     assert match == defined(tokens, longest)
     if match is not None:
@@ -170,9 +170,9 @@ NGRAMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", NGRAMS.values(), ids=NGRAMS)
 @settings(max_examples=4)
 @given(seed=st.integers(0, 500), vocab=st.just(3), sampling=st.sampled_from(SAMPLINGS))
-def test_law(options: dict[str, Any], seed: int, vocab: int, sampling: SamplingParams) -> None:
+def test_output_distribution(options: dict[str, Any], seed: int, vocab: int, sampling: SamplingParams) -> None:
     decoder = ngram_decoder(seed, vocab, options)
-    assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
 
 
 def test_every_source_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,64 +190,64 @@ def test_every_source_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mixed", "mixed, cheap", "mixed, dear"):
         decoder = ngram_decoder(3, 3, NGRAMS[name])
         sampling = SamplingParams(1.0, None)
-        assert_same(decoder_law(decoder, sampling, budget=6), target_law(decoder.target, sampling))
+        assert_same(decoder_distribution(decoder, sampling, budget=6), target_distribution(decoder.target, sampling))
     assert plans == {(False, False), (False, True), (True, False), (True, True)}
 
 
 @pytest.mark.parametrize("verifier", ["block", "spec-infer", "mcss", "k-seq", "otm"])
 @pytest.mark.parametrize("name", ["alone, free", "mixed, cheap"])
-def test_law_under_other_rules(name: str, verifier: str) -> None:
+def test_distribution_under_other_rules(name: str, verifier: str) -> None:
     decoder = ngram_decoder(3, 3, NGRAMS[name] | {"verifier": verifier})
     sampling = SamplingParams(1.0, 2)
-    assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
 
 
 @pytest.mark.parametrize("name", ["alone", "mixed", "mixed, cheap"])
-def test_law_through_the_real_kv_cache(name: str) -> None:
+def test_distribution_through_the_real_kv_cache(name: str) -> None:
     decoder = ngram_decoder(7, 3, NGRAMS[name], remember=False)
     sampling = SamplingParams(1.0, 2)
-    assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
 
 
 @pytest.mark.parametrize("draft_vocab", [2, 5])
-def test_law_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
+def test_distribution_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
     """The draft model cannot go on after a copy of a token that it has no embedding for."""
     decoder = ngram_decoder(5, 3, NGRAMS["mixed, cheap"], draft_vocab=draft_vocab)
     sampling = SamplingParams(1.0, None)
-    assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
 
 
-def test_law_with_learned_and_remembering_controllers() -> None:
+def test_distribution_with_learned_and_remembering_controllers() -> None:
     for name in ("head", "rate-optimal"):
         decoder = ngram_decoder(3, 3, {"ngram": Ngram(2, EVEN), "length": lengths(name, 3), "model": True})
         sampling = SamplingParams(1.0, 2)
-        assert_same(decoder_law(decoder, sampling, budget=5), target_law(decoder.target, sampling))
+        assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
 
 
 @pytest.mark.parametrize("name", ["alone, free", "mixed, cheap"])
 @pytest.mark.parametrize("remember", [True, False], ids=["every prefix once", "real caches"])
-def test_the_law_of_a_request_in_the_middle_of_others(name: str, remember: bool) -> None:
+def test_distribution_of_a_request_among_others(name: str, remember: bool) -> None:
     """Others run when it joins, leave before it ends, and join after it."""
     decoder = ngram_decoder(7, 3, NGRAMS[name], remember=remember)
     sampling = SamplingParams(1.0, 2)
     scheduler = decoder.scheduler
 
-    def play(rng: RandomSource) -> tuple[int, ...]:
+    def run(rng: RandomSource) -> tuple[int, ...]:
         def other(prompt: list[int], budget: int, seed: int) -> Request:
             return decoder.new_request(prompt, sampling, budget, RandomSource(seed))
 
-        company = [other([2, 1, 2], 9, 0), other([0], 3, 1)]
-        scheduler.submit(company)
+        others = [other([2, 1, 2], 9, 0), other([0], 3, 1)]
+        scheduler.submit(others)
         scheduler.step()
         request = decoder.new_request(list(PROMPT), sampling, 5, rng)
-        company.append(other([1, 1, 1, 2, 0], 6, 2))
-        scheduler.submit([request, company[-1]])
+        others.append(other([1, 1, 1, 2, 0], 6, 2))
+        scheduler.submit([request, others[-1]])
         while not request.finished:
             scheduler.step()
-        scheduler.cancel(company)
+        scheduler.cancel(others)
         return tuple(request.output.tokens[:DEPTH])
 
-    assert_same(law(play), target_law(decoder.target, sampling))
+    assert_same(output_distribution(run), target_distribution(decoder.target, sampling))
     drafter = decoder.drafting.arms(decoder.config)[0].drafter
     assert not drafter.texts  # type: ignore[attr-defined]
 
@@ -309,12 +309,12 @@ def test_rules_steer_copies_as_certain_tokens(rule: LengthController) -> None:
     assert longest == (10 if isinstance(rule, Fallback) else 20)
 
 
-class Watching(LengthController):
-    """Two tokens a draft; what it was told."""
+class Recording(LengthController):
+    """Two tokens a draft; records what the rounds report."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []
-        self.told: list[tuple[int, int]] = []
+        self.reported: list[tuple[int, int]] = []
 
     def start_round(self) -> bool:
         return True
@@ -324,13 +324,13 @@ class Watching(LengthController):
         return step.index < 2
 
     def end_round(self, drafted: int, accepted: int) -> None:
-        self.told.append((drafted, accepted))
+        self.reported.append((drafted, accepted))
 
 
 def test_the_length_controller_is_told_of_the_models_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """And of their n-gram matches after the copy before them; a draft that is the target is always right there."""
     monkeypatch.setattr(copy_rates, "PRIOR", SHORT)
-    rule = Watching()
+    rule = Recording()
     target = make(seed=0)
     decoder = SpeculativeDecoder(target, make(seed=0), ngram=Ngram(4, CHEAP), length=rule)
     generation = decoder.generate(repetitive(4, 1), max_new_tokens=100, temperature=0)
@@ -338,9 +338,9 @@ def test_the_length_controller_is_told_of_the_models_tokens_alone(monkeypatch: p
     assert any(len(round.drafted) > 2 for round in rounds)
     assert {index for index, _ in rule.seen} == {1, 2}
     assert max(matches for _, matches in rule.seen) == 4
-    assert rule.told
-    assert all(drafted == accepted <= 2 for drafted, accepted in rule.told)
-    assert len(rule.told) < len([round for round in rounds if round.drafted])
+    assert rule.reported
+    assert all(drafted == accepted <= 2 for drafted, accepted in rule.reported)
+    assert len(rule.reported) < len([round for round in rounds if round.drafted])
 
 
 def test_an_arm_of_a_router() -> None:
@@ -356,7 +356,7 @@ def test_an_arm_of_a_router() -> None:
     ]
     decoder = SpeculativeDecoder(target, None, routing=Routing(reader, RandomRouter(3), arms, runtimes))
     sampling = SamplingParams(1.0, 2)
-    assert_same(decoder_law(decoder, sampling, budget=4), target_law(CausalLM(target), sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(CausalLM(target), sampling))
 
 
 def test_by_name() -> None:

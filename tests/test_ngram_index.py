@@ -1,4 +1,4 @@
-"""The lookup against a search by hand, and however the text and the draft after it go on."""
+"""The index against a search by hand, and however the text and the draft after it go on."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_it_finds_what_a_search_finds(text: list[int], token: int) -> None:
 def test_drafts_come_and_go(prompt: list[int], rounds: list[tuple[list[int], int, int, bool]]) -> None:
     """Round by round: a draft is looked up token by token, or not at all, then some of it is kept and a token added."""
     text = [*prompt]
-    lookup = NgramIndex(text)
+    index = NgramIndex(text)
     for draft, accepted, bonus, asked in rounds:
         for k in range(1, len(draft) + 1) if asked else ():
-            assert lookup.match(draft[:k]) == by_hand([*text, *draft[: k - 1]], draft[k - 1])
+            assert index.match(draft[:k]) == by_hand([*text, *draft[: k - 1]], draft[k - 1])
         text += [*draft[:accepted], bonus]
-    assert lookup.match([0]) == by_hand(text, 0)
+    assert index.match([0]) == by_hand(text, 0)

@@ -1,4 +1,4 @@
-"""Prompt sources: files, folders, columns, the built-in bank, and everything that is no prompt."""
+"""Prompt sources: files, folders, columns, the built-in prompts, and everything that is no prompt."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_decoders_that_cannot_be_made(options: dict[str, Any], message: str) -> 
 
 
 def test_models_in_training_mode_are_refused() -> None:
-    """Also where the mode changes after the decoder was made: dropout is another law."""
+    """Also where the mode changes after the decoder was made: dropout is another distribution."""
     target, draft = make(), make(layers=1)
     decoder = SpeculativeDecoder(target, draft)
     draft.train()

@@ -1,4 +1,4 @@
-"""The production tosses: inverse-CDF draws, alike from lists and tensors, that depend on the seed alone."""
+"""The random source in production: inverse-CDF draws, alike from lists and tensors, that depend on the seed alone."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from specpilot.infer.random_source import RandomSource
 weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 10.0)), min_size=1, max_size=8).filter(any)
 
 
-def toss(uniform: float) -> RandomSource:
-    chance = RandomSource(0)
-    chance.uniform = lambda: uniform
-    return chance
+def fixed(uniform: float) -> RandomSource:
+    rng = RandomSource(0)
+    rng.uniform = lambda: uniform
+    return rng
 
 
 @settings(max_examples=300)
 @given(weights=weights, uniform=st.floats(0, 1, exclude_max=True))
 def test_draws_follow_the_cumulative_sum(weights: list[float], uniform: float) -> None:
-    drawn = toss(uniform).pick(weights)
+    drawn = fixed(uniform).pick(weights)
     assert weights[drawn] > 0
     point = uniform * math.fsum(weights)
     assert math.fsum(weights[:drawn]) <= point * (1 + 1e-12) + 1e-300
     assert point <= math.fsum(weights[: drawn + 1]) * (1 + 1e-12)
-    assert toss(uniform).sample(torch.tensor(weights, dtype=torch.float64)) == drawn
+    assert fixed(uniform).sample(torch.tensor(weights, dtype=torch.float64)) == drawn
 
 
 def test_every_token_has_its_share() -> None:
     grid = [(i + 0.5) / 1000 for i in range(1000)]
-    drawn = [toss(u).pick([1.0, 0.0, 3.0]) for u in grid]
+    drawn = [fixed(u).pick([1.0, 0.0, 3.0]) for u in grid]
     assert [drawn.count(token) for token in range(3)] == [250, 0, 750]
 
 
 @settings(max_examples=100)
 @given(probability=st.floats(0, 1.5), uniform=st.floats(0, 1, exclude_max=True))
 def test_acceptance(probability: float, uniform: float) -> None:
-    assert toss(uniform).accept([probability]) == [uniform < probability]
+    assert fixed(uniform).accept([probability]) == [uniform < probability]
 
 
 def test_seeds() -> None:
     state = torch.get_rng_state()
-    chances = [RandomSource(seed) for seed in (1, 1, 2)]
-    first, again, other = ([chance.pick([1.0] * 50) for _ in range(20)] for chance in chances)
+    sources = [RandomSource(seed) for seed in (1, 1, 2)]
+    first, again, other = ([rng.pick([1.0] * 50) for _ in range(20)] for rng in sources)
     assert first == again != other
     assert torch.equal(torch.get_rng_state(), state)
 

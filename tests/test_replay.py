@@ -1,4 +1,4 @@
-"""A controller replayed over traced texts has the law of rounds that it has in the decoder, exactly."""
+"""A controller replayed over traced texts has the distribution of rounds that it has in the decoder, exactly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.simulate.replay import replay
 from specpilot.simulate.trace import END, Trace, trace
 
-from .enumeration import law, rounds
+from .enumeration import output_distribution, rounds
 from .test_lossless import pair
 from .tiny import make
 
@@ -31,36 +31,36 @@ PROMPT = [1, 0, 2]
 Counters = tuple[int, int, int, int]
 
 
-class Looking(LengthController):
-    """Decides by everything a step and a round's start tell, so that any of it that differs shows."""
+class UsesEverything(LengthController):
+    """Decides by all that a step and a round's start hold, so that any difference in it shows."""
 
     def start_text(self) -> None:
-        self.mood = 0.0
+        self.phase = 0.0
 
     def start_round(self) -> bool:
-        self.mood += 0.37
-        return self.mood % 1.0 < 0.8
+        self.phase += 0.37
+        return self.phase % 1.0 < 0.8
 
     def observe(self, step: Step) -> bool:
-        told = step.confidence() + step.top_probability() + step.entropy() + float(step.hidden.sum()) + step.token
-        return (self.mood + told * 7.0) % 1.0 < 0.6
+        total = step.confidence() + step.top_probability() + step.entropy() + float(step.hidden.sum()) + step.token
+        return (self.phase + total * 7.0) % 1.0 < 0.6
 
 
-def decoded(decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int, chance: RandomSource) -> Counters:
-    generation, loop = rounds(decoder, PROMPT, sampling, budget, chance)
+def decoded(decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int, rng: RandomSource) -> Counters:
+    generation, loop = rounds(decoder, PROMPT, sampling, budget, rng)
     for _ in loop:
         pass
     return _counters(generation.stats)
 
 
-def replayed(decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int, chance: RandomSource) -> Counters:
+def replayed(decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int, rng: RandomSource) -> Counters:
     text: list[int] = []
     while len(text) < budget and not (text and text[-1] in decoder.stop_tokens):
         reader, prompt = TextReader.begin(decoder.target, PROMPT)
         logits, _ = reader.read([*prompt, *text], keep=1)
-        text.append(TokenDistribution.from_logits(sampling, logits).sample(0, chance))
+        text.append(TokenDistribution.from_logits(sampling, logits).sample(0, rng))
     traced = trace(
-        decoder.target, decoder.drafts[0], PROMPT, text, budget, sampling, chance, frozenset(decoder.stop_tokens)
+        decoder.target, decoder.drafts[0], PROMPT, text, budget, sampling, rng, frozenset(decoder.stop_tokens)
     )
     return _counters(replay(traced, decoder.length, frozenset(decoder.stop_tokens)))
 
@@ -70,7 +70,7 @@ def _counters(stats: object) -> Counters:
     return tuple(vars(stats)[name] for name in names)  # type: ignore[return-value]
 
 
-RULES = [lambda: Fixed(2), lambda: CumulativeConfidence(0.5), lambda: Heuristic(2), Looking]
+RULES = [lambda: Fixed(2), lambda: CumulativeConfidence(0.5), lambda: Heuristic(2), UsesEverything]
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,15 @@ RULES = [lambda: Fixed(2), lambda: CumulativeConfidence(0.5), lambda: Heuristic(
     ids=["top-2", "greedy", "whole"],
 )
 @pytest.mark.parametrize("make_rule", RULES)
-def test_replaying_has_the_law_of_decoding(make_rule: Callable[[], LengthController], sampling: SamplingParams) -> None:
+def test_replay_has_the_distribution_of_decoding(
+    make_rule: Callable[[], LengthController], sampling: SamplingParams
+) -> None:
     decoder = pair(3, 3, 4, remember=True)
     decoder.config = replace(decoder.config, length=make_rule())
     decoder.stop_tokens = frozenset([1])
     budget = 5 if sampling.top_k is not None else 4
-    found = law(lambda chance: replayed(decoder, sampling, budget, chance))
-    expected = law(lambda chance: decoded(decoder, sampling, budget, chance))
+    found = output_distribution(lambda rng: replayed(decoder, sampling, budget, rng))
+    expected = output_distribution(lambda rng: decoded(decoder, sampling, budget, rng))
     assert found.keys() == expected.keys()
     if sampling.temperature > 0:
         assert any(forwards < generated for generated, forwards, *_ in found)  # a draft was kept
@@ -96,27 +98,27 @@ def test_replaying_has_the_law_of_decoding(make_rule: Callable[[], LengthControl
 def traced(seed: int = 0, budget: int = 24) -> tuple[CausalLM, CausalLM, list[int], Trace]:
     sizes = {"layers": 2, "hidden": 16, "vocab": 40, "context": 128}
     target, draft = (CausalLM(make(seed=seed + i, sharpness=3.0, **sizes).double()) for i in range(2))
-    chance = RandomSource(seed)
-    text = [chance.pick([1.0] * 40) for _ in range(budget)]
-    return target, draft, text, trace(target, draft, PROMPT, text, budget, SamplingParams(1.0, 8), chance, frozenset())
+    rng = RandomSource(seed)
+    text = [rng.pick([1.0] * 40) for _ in range(budget)]
+    return target, draft, text, trace(target, draft, PROMPT, text, budget, SamplingParams(1.0, 8), rng, frozenset())
 
 
-def test_what_is_traced_off_the_text_is_what_the_models_say_there() -> None:
+def test_a_trace_off_the_text_is_the_models_own() -> None:
     target, draft, text, found = traced()
     rejected = next(t for t in range(len(text)) if not found.kept[t])
     node, prefix = rejected, [*PROMPT, *text[:rejected]]
     for _ in range(4):
-        laws = []
+        distributions = []
         for model in (target, draft):
             reader, _ = TextReader.begin(model, prefix)
             logits, hidden = reader.read(prefix, keep=1)
-            laws.append(TokenDistribution.from_logits(SamplingParams(1.0, 8), logits))
+            distributions.append(TokenDistribution.from_logits(SamplingParams(1.0, 8), logits))
         token = found.tokens[node]
-        (p,), (q,) = (each.of([token]) for each in laws)
+        (p,), (q,) = (each.of([token]) for each in distributions)
         assert found.q[node] == pytest.approx(q)
         assert found.accept[node] == pytest.approx(min(1.0, p / q))
         assert torch.allclose(found.states[node].double(), hidden[0], atol=1e-6)
-        step = Step(1, token, q, laws[1].probabilities, logits, hidden, nothing)
+        step = Step(1, token, q, distributions[1].probabilities, logits, hidden, nothing)
         assert found.ngram_matches[node] == NgramIndex([*prefix]).match([token])
         assert found.said[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
         prefix.append(token)
@@ -126,8 +128,8 @@ def test_what_is_traced_off_the_text_is_what_the_models_say_there() -> None:
 
 def test_every_draft_the_decoder_may_ask_for_is_there() -> None:
     *_, found = traced()
-    for said in range(1, len(found.text)):
-        node, longest = said, min(20, found.budget - said - 1)
+    for start in range(1, len(found.text)):
+        node, longest = start, min(20, found.budget - start - 1)
         for _ in range(longest - 1):
             node = found.after[node]
             assert node != END

@@ -47,7 +47,7 @@ def greedy(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool
     return bool((logits.argmax(-1) == torch.tensor(tokens)).all())
 
 
-def test_rows_are_what_they_say(base: RouterDataOptions, tmp_path: Path) -> None:
+def test_rows_by_direct_computation(base: RouterDataOptions, tmp_path: Path) -> None:
     generator = RouterDatasetBuilder(base)
     data = read_router_dataset(make_router_data(base, tmp_path / "data"))
     assert [row.prompt_id for row in data.rows] == [item.id for item in generator.items]

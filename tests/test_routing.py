@@ -1,4 +1,4 @@
-"""The router in the decoder: exact laws, greedy text, idle drafts, arms refused by name, the command line."""
+"""The router in the decoder: exact distributions, greedy text, idle drafts, arms refused by name, the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from specpilot.infer.routing import ArmRuntime, Routing
 from specpilot.main import main
 from transformers import PreTrainedModel
 
-from .test_lossless import assert_same, decoder_law, target_law
+from .test_lossless import assert_same, decoder_distribution, target_distribution
 from .tiny import byte_tokenizer, make, save_pair
 
 KINDS = [
@@ -57,14 +57,14 @@ def routed(
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
 @pytest.mark.parametrize("sampling", [SamplingParams(1.0, 2), SamplingParams(0.0)])
-def test_law_under_a_random_router(architecture: str, sampling: SamplingParams) -> None:
+def test_distribution_under_a_random_router(architecture: str, sampling: SamplingParams) -> None:
     """Every arm, every outcome, through the real caches, the early exit's on the target's."""
     sizes = {"vocab": 3, "hidden": 8, "context": 32}
     target = make(architecture, seed=3, layers=2, sharpness=6.0, **sizes).double()
     drafts = [make(architecture, seed=seed, layers=1, sharpness=6.0, **sizes).double() for seed in (1003, 1004)]
     lengths = [Fixed(2), CumulativeConfidence(0.35), Fixed(2), Fixed(0)]
     decoder = routed(target, drafts, RandomRouter(4), lengths)
-    assert_same(decoder_law(decoder, sampling, budget=4), target_law(CausalLM(target), sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(CausalLM(target), sampling))
 
 
 class InTurn(Router):
@@ -149,7 +149,7 @@ def test_idle_drafts_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             assert [n for n in reads[id(model)] if n > 3] == ([29] if arm < 2 else [])
 
 
-def test_a_certain_choice_is_no_toss() -> None:
+def test_a_certain_choice_draws_nothing() -> None:
     """The same text, seed for seed, as without a router."""
     target, draft = make(seed=1), make(seed=2, layers=1)
     decoder = routed(target, [draft, draft], SingleArm(0, 2), [Fixed(3), Fixed(3)])

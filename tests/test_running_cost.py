@@ -1,4 +1,4 @@
-"""Costs learnt while serving: by a clock that only moves as told, and in the decoder's own rounds."""
+"""Costs learnt while serving: by a clock that the tests move, and in the decoder's own rounds."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from specpilot.infer.request import Request
 from specpilot.infer.verify import Verdict
 from torch import Tensor
 
-from .enumeration import law
-from .test_lossless import DEPTH, PROMPT, assert_same, pair, target_law
+from .enumeration import output_distribution
+from .test_lossless import DEPTH, PROMPT, assert_same, pair, target_distribution
 from .tiny import byte_tokenizer, make
 
 PROMPTS = [torch.randint(64, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (3, 11, 1, 7, 20, 5)]
@@ -33,7 +33,7 @@ PROMPTS = [torch.randint(64, (n,), generator=torch.Generator().manual_seed(n)).t
 
 @pytest.mark.parametrize("options", [{"length": Fixed(2)}, {"tree": (2, 1), "verifier": "spec-infer"}])
 @pytest.mark.parametrize("remember", [True, False], ids=["every prefix once", "real caches"])
-def test_the_law_of_a_request_in_the_middle_of_others(options: dict[str, Any], remember: bool) -> None:
+def test_distribution_of_a_request_among_others(options: dict[str, Any], remember: bool) -> None:
     """Others run when it joins, leave before it ends, and join after it: every outcome of its own is enumerated."""
     models = pair(3, 3, seed=7, remember=remember)
     decoder = SpeculativeDecoder(models.target, models.drafts, **options)
@@ -41,23 +41,23 @@ def test_the_law_of_a_request_in_the_middle_of_others(options: dict[str, Any], r
     scheduler = decoder.scheduler
     together: set[int] = set()
 
-    def play(rng: RandomSource) -> tuple[int, ...]:
+    def run(rng: RandomSource) -> tuple[int, ...]:
         def other(prompt: list[int], budget: int, seed: int) -> Request:
             return decoder.new_request(prompt, sampling, budget, RandomSource(seed))
 
-        company = [other([2, 1], 9, 0), other([0], 3, 1)]
-        scheduler.submit(company)
+        others = [other([2, 1], 9, 0), other([0], 3, 1)]
+        scheduler.submit(others)
         scheduler.step()
         request = decoder.new_request(list(PROMPT), sampling, 4, rng)
-        company.append(other([1, 1, 1, 2, 0], 6, 2))
-        scheduler.submit([request, company[-1]])
+        others.append(other([1, 1, 1, 2, 0], 6, 2))
+        scheduler.submit([request, others[-1]])
         while not request.finished:
             scheduler.step()
             together.add(len(scheduler.running))
-        scheduler.cancel(company)
+        scheduler.cancel(others)
         return tuple(request.output.tokens[:DEPTH])
 
-    assert_same(law(play), target_law(decoder.target, sampling))
+    assert_same(output_distribution(run), target_distribution(decoder.target, sampling))
     assert max(together) >= 3
     assert not scheduler.running
     assert not scheduler.engine.cache.texts
@@ -121,12 +121,12 @@ def calls() -> list[Callable[[SpeculativeDecoder, int], list[list[int]]]]:
             o.tokens for o in decoder.generate(PROMPTS[seed % 6], n=2, max_new_tokens=15, seed=seed, verifier="block")
         ]
 
-    def heard(decoder: SpeculativeDecoder, seed: int) -> list[list[int]]:
+    def streamed(decoder: SpeculativeDecoder, seed: int) -> list[list[int]]:
         tokens: list[int] = []
         decoder.generate(PROMPTS[seed % 6], max_new_tokens=18, seed=seed, length=5, on_tokens=tokens.extend)
         return [tokens]
 
-    return [one, several, samples, heard]
+    return [one, several, samples, streamed]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "t5"])

@@ -37,7 +37,7 @@ def test_likelihood_is_the_models_own(architecture: str) -> None:
     assert found.log_p == pytest.approx(expected, abs=1e-3)
 
 
-def test_perplexity_is_of_the_unwarped_target() -> None:
+def test_perplexity_is_under_the_targets_own_distribution() -> None:
     """A greedy text has the perplexity that the target's own probabilities give it, not 1."""
     decoder = SpeculativeDecoder(make(), make(layers=1))
     generation = decoder.generate([1, 2], temperature=0, max_new_tokens=8)

@@ -24,8 +24,17 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify import parse_verifier
 from specpilot.infer.verify.mtad import mtad
 
-from .enumeration import law, outcomes, rounds
-from .test_lossless import DEPTH, PROMPT, Remembering, as_law, assert_same, decoder_law, distribution, target_law
+from .enumeration import outcomes, output_distribution, rounds
+from .test_lossless import (
+    DEPTH,
+    PROMPT,
+    Remembering,
+    as_distribution,
+    assert_same,
+    decoder_distribution,
+    distribution,
+    target_distribution,
+)
 from .tiny import make
 
 START = [1, 0]  # where two tokens are all there are
@@ -83,17 +92,17 @@ def searched(q: Next, text: Text, width: int, length: int) -> Iterator[tuple[flo
 
 
 def reference(p: Next, q: Next, width: int, length: int, tau: float, budget: int) -> dict[Text, float]:
-    """The law of MTAD's first DEPTH tokens by Algorithm 1."""
+    """The distribution of MTAD's first DEPTH tokens by Algorithm 1."""
     total: dict[Text, float] = {}
 
-    def go(said: Text, probability: float) -> None:
-        if len(said) >= DEPTH:
-            total[said[:DEPTH]] = total.get(said[:DEPTH], 0.0) + probability
+    def go(generated: Text, probability: float) -> None:
+        if len(generated) >= DEPTH:
+            total[generated[:DEPTH]] = total.get(generated[:DEPTH], 0.0) + probability
             return
-        text = (*PROMPT, *said)
-        longest = min(length, budget - len(said) - 1) if said else 0  # the first token is the prefill's
+        text = (*PROMPT, *generated)
+        longest = min(length, budget - len(generated) - 1) if generated else 0  # the first token is the prefill's
         drafts = searched(q, text, width, longest) if longest else [(1.0, ())]
-        for chance, draft in drafts:
+        for drafted, draft in drafts:
             accepted, big, small = 0, 1.0, 1.0
             for i, token in enumerate(draft):
                 before = (*text, *draft[:i])
@@ -102,7 +111,7 @@ def reference(p: Next, q: Next, width: int, length: int, tau: float, budget: int
                     accepted = i + 1
             for token, more in enumerate(p((*text, *draft[:accepted]))):
                 if more > 0:
-                    go((*said, *draft[:accepted], token), probability * chance * more)
+                    go((*generated, *draft[:accepted], token), probability * drafted * more)
 
     go((), 1.0)
     return total
@@ -119,12 +128,10 @@ def reference(p: Next, q: Next, width: int, length: int, tau: float, budget: int
         (3, 1, 5, 0.9, SamplingParams(0.7, None)),
     ],
 )
-def test_the_law_of_mtad_is_algorithm_1(
-    width: int, length: int, seed: int, tau: float, sampling: SamplingParams
-) -> None:
+def test_mtad_is_algorithm_1(width: int, length: int, seed: int, tau: float, sampling: SamplingParams) -> None:
     decoder = joint_pair(seed, f"mtad:{tau}", Beams(width), length)
     p, q = table(decoder.target, sampling), table(decoder.drafts[0], sampling)  # type: ignore[arg-type]
-    assert_same(decoder_law(decoder, sampling, budget=4), reference(p, q, width, length, tau, 4))
+    assert_same(decoder_distribution(decoder, sampling, budget=4), reference(p, q, width, length, tau, 4))
 
 
 @pytest.mark.parametrize(("width", "length"), [(1, 3), (1, 2), (3, 1)])
@@ -133,7 +140,7 @@ def test_one_beam_or_one_token_of_the_target_is_sampling(width: int, length: int
     target = model(4)
     decoder = SpeculativeDecoder(target, None, verifier="mtjd", beams=Beams(width), length=Fixed(length))
     sampling = SamplingParams(1.0, None)
-    assert_same(decoder_law(decoder, sampling, budget=4), target_law(target, sampling))
+    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(target, sampling))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -158,20 +165,20 @@ def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> Non
 
 
 @pytest.mark.parametrize("argmax", [False, True])
-def test_the_law_of_drawn_beams(argmax: bool) -> None:
-    """W = 2 of two levels: the draft's law is eq. 2's; the heaviest two give one draft for certain."""
+def test_distribution_of_drawn_beams(argmax: bool) -> None:
+    """W = 2 of two levels: the draft has the distribution of eq. 2; the heaviest two give one draft for certain."""
     sampling, drafter = SamplingParams(1.0, None), model(9)
     q = table(drafter, sampling)
 
-    def play(chance: RandomSource) -> Text:
+    def run(rng: RandomSource) -> Text:
         reader, text = TextReader.begin(drafter, PROMPT[:-1])
         reader.read(text)
         beams = Beams(2, argmax)
         return tuple(
-            draft_beams(reader, PROMPT[-1:], beams, 2, sampling, chance, vocab_size=3, stop_tokens=frozenset()).tokens
+            draft_beams(reader, PROMPT[-1:], beams, 2, sampling, rng, vocab_size=3, stop_tokens=frozenset()).tokens
         )
 
-    found = law(play)
+    found = output_distribution(run)
     expected: dict[Text, float] = {}
     for probability, tokens in searched(q, tuple(PROMPT), 2, 2):
         expected[tokens] = expected.get(tokens, 0.0) + probability
@@ -232,7 +239,7 @@ def test_the_longest_prefix_by_joint_likelihood(data: st.DataObject, vocab: int,
     p = torch.tensor([data.draw(distribution(vocab)) for _ in range(count + 1)], dtype=torch.float64)
     q = torch.tensor([data.draw(distribution(vocab)) for _ in range(count)], dtype=torch.float64).view(count, vocab)
     tokens = [data.draw(st.sampled_from(row.nonzero().flatten().tolist())) for row in q]
-    draft = Draft.chain(tokens, [as_law(row[None]) for row in q])
+    draft = Draft.chain(tokens, [as_distribution(row[None]) for row in q])
     expected, joint = 0, 1.0
     for i, token in enumerate(tokens):
         joint *= float(p[i, token]) / float(q[i, token])
@@ -241,11 +248,11 @@ def test_the_longest_prefix_by_joint_likelihood(data: st.DataObject, vocab: int,
         if min(1.0, joint) > tau:
             expected = i + 1
 
-    def play(chance: RandomSource) -> tuple[int, int]:
-        verdict = mtad(as_law(p), draft, chance, tau)
+    def run(rng: RandomSource) -> tuple[int, int]:
+        verdict = mtad(as_distribution(p), draft, rng, tau)
         return verdict.accepted, verdict.token
 
-    found = law(play)
+    found = output_distribution(run)
     assert {accepted for accepted, _ in found} == {expected}
     for token in range(vocab):
         assert found.get((expected, token), 0.0) == pytest.approx(float(p[expected, token]), abs=1e-9)
@@ -253,8 +260,10 @@ def test_the_longest_prefix_by_joint_likelihood(data: st.DataObject, vocab: int,
 
 def test_a_failing_prefix_is_passed_over() -> None:
     p = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.5, 0.5]], dtype=torch.float64)
-    draft = Draft.chain([0, 0], [as_law(torch.tensor([row], dtype=torch.float64)) for row in ([0.5, 0.5], [0.3, 0.7])])
-    assert mtad(as_law(p), draft, RandomSource(0), tau=0.5).accepted == 2  # 0.4 fails, 0.4 · 3 passes
+    draft = Draft.chain(
+        [0, 0], [as_distribution(torch.tensor([row], dtype=torch.float64)) for row in ([0.5, 0.5], [0.3, 0.7])]
+    )
+    assert mtad(as_distribution(p), draft, RandomSource(0), tau=0.5).accepted == 2  # 0.4 fails, 0.4 · 3 passes
 
 
 def rounds_of(
@@ -262,15 +271,15 @@ def rounds_of(
 ) -> Iterator[tuple[float, list[list[int]]]]:
     """(probability, tokens of each round) of the loop's first rounds after the prefill's token."""
 
-    def play(chance: RandomSource) -> list[list[int]]:
+    def run(rng: RandomSource) -> list[list[int]]:
         budget = 1 + count * (decoder.length.k + 1)  # type: ignore[attr-defined]
-        generation, loop = rounds(decoder, START, sampling, budget, chance)
+        generation, loop = rounds(decoder, START, sampling, budget, rng)
         for _ in loop:
             if len(generation.rounds) > count:
                 break
         return [r.emitted for r in generation.rounds]
 
-    yield from outcomes(play)
+    yield from outcomes(run)
 
 
 def log_likelihood(after: Next, tokens: list[int]) -> float:
@@ -287,10 +296,10 @@ def test_lemma_a1(seed: int, tau: float) -> None:
     p, q = table(decoder.target, sampling), table(decoder.drafts[0], sampling)  # type: ignore[arg-type]
     tokens = big = small = 0.0
     for probability, emitted in list(rounds_of(decoder, sampling, count)):
-        said = [token for r in emitted for token in r]
-        tokens += probability * len(said)
-        big += probability * log_likelihood(p, said)
-        small += probability * log_likelihood(q, said)
+        text = [token for r in emitted for token in r]
+        tokens += probability * len(text)
+        big += probability * log_likelihood(p, text)
+        small += probability * log_likelihood(q, text)
     ratio = math.exp(-big / tokens) / math.exp(-small / tokens)
     assert ratio <= tau ** -(count / tokens) + 1e-9
 
@@ -319,9 +328,9 @@ def small(verifier: str = "mtad:0.3", length: int = 3, beams: Beams | None = Non
 @pytest.mark.parametrize("verifier", ["mtad:0.3", "mtjd"])
 def test_counters_budget_stream_and_lists(verifier: str) -> None:
     decoder = small(verifier)
-    heard: list[int] = []
-    one = decoder.generate([1, 2, 3], max_new_tokens=29, top_k=10, seed=7, on_tokens=heard.extend)
-    assert heard == one.tokens
+    streamed: list[int] = []
+    one = decoder.generate([1, 2, 3], max_new_tokens=29, top_k=10, seed=7, on_tokens=streamed.extend)
+    assert streamed == one.tokens
     assert len(one.tokens) == 29 == one.stats.n_generated
     assert one.stats.n_drafted == one.stats.n_accepted + one.stats.n_discarded
     if verifier == "mtjd":
@@ -340,7 +349,7 @@ def test_counters_budget_stream_and_lists(verifier: str) -> None:
 
 
 def test_the_whole_budget_is_searched_by_beams_of_the_targets_own() -> None:
-    """MTJD with the target's arg-max beams never says anything less probable than what greedy steps say."""
+    """MTJD with the target's arg-max beams never give a less probable text than greedy steps."""
     target = make(vocab=24)
     scorer = language_model(target)
     found = []
@@ -352,14 +361,14 @@ def test_the_whole_budget_is_searched_by_beams_of_the_targets_own() -> None:
         pair = []
         for decoder in (joint, greedy):
             # With the same first token.
-            generation, said = rounds(decoder, prompt, SamplingParams(1.0, None), 13, RandomSource(3))
-            next(said), next(said)
+            generation, steps = rounds(decoder, prompt, SamplingParams(1.0, None), 13, RandomSource(3))
+            next(steps), next(steps)
             assert len(generation.tokens) == 13
             with torch.inference_mode():
                 reader, text = TextReader.begin(scorer, prompt)
                 logits, _ = reader.read([*text, *generation.tokens[:-1]], keep=12)
-            laws = logits.double().log_softmax(-1)
-            pair.append(float(laws.gather(1, torch.tensor(generation.tokens[1:])[:, None]).sum()))
+            log_p = logits.double().log_softmax(-1)
+            pair.append(float(log_p.gather(1, torch.tensor(generation.tokens[1:])[:, None]).sum()))
         found.append(pair)
     assert all(a >= b - 1e-6 for a, b in found)
     assert any(a > b + 0.1 for a, b in found)
@@ -376,7 +385,7 @@ def test_the_whole_budget_is_searched_by_beams_of_the_targets_own() -> None:
         ("bild:-1", "must be at least 0 nats"),
         ("bild:nan", "must be at least 0 nats"),
         ("block:1", "only typical, bild, mtad have a threshold"),
-        ("coin", "choose one of token-wise"),
+        ("magic", "choose one of token-wise"),
     ],
 )
 def test_rules_that_cannot_be(spec: str, message: str) -> None:
@@ -414,7 +423,7 @@ def test_beams_wider_than_the_support(sampling: dict[str, float], message: str) 
 
 
 def test_thresholds_reach_the_rules() -> None:
-    """From nothing kept to everything, monotonically: τ, ε and the rollback threshold do what they say."""
+    """From nothing accepted to everything, monotonically in τ, ε and the rollback threshold."""
 
     def accepted(spec: str) -> int:
         length = Fixed(3)

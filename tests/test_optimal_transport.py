@@ -1,4 +1,4 @@
-"""One token from several proposals: output law, optimality, bounds and closed forms, by enumeration."""
+"""One token from several proposals: output distribution, optimality, bounds and closed forms, by enumeration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
 from specpilot.infer.verify.otm import optimal_transport, otm, upper_bound
 from torch import Tensor
 
-from .enumeration import law
+from .enumeration import output_distribution
 
 SOLVER = 1e-7  # the linear program's tolerance: what "optimal" means here
 
@@ -44,20 +44,20 @@ pairs = st.integers(3, 5).flatmap(lambda size: st.tuples(simplex(size), simplex(
 def outcomes(
     rule: Callable[[Tensor, list[int], Tensor, RandomSource], int], p: Tensor, q: Tensor, k: int
 ) -> dict[tuple[int, bool], float]:
-    """The law of (output, whether it is one of the k proposals)."""
+    """The distribution of (output, whether it is one of the k proposals)."""
 
-    def play(chance: RandomSource) -> tuple[int, bool]:
-        proposals = [chance.sample(q) for _ in range(k)]
-        token = rule(p, proposals, q.expand(k, -1), chance)
+    def run(rng: RandomSource) -> tuple[int, bool]:
+        proposals = [rng.sample(q) for _ in range(k)]
+        token = rule(p, proposals, q.expand(k, -1), rng)
         return token, token in proposals
 
-    return law(play)
+    return output_distribution(run)
 
 
 @pytest.mark.parametrize("rule", [k_seq, otm])
 @settings(max_examples=60)
 @given(pair=pairs, k=st.integers(1, 3))
-def test_output_law_is_the_targets(
+def test_output_has_the_targets_distribution(
     rule: Callable[[Tensor, list[int], Tensor, RandomSource], int], pair: tuple[Tensor, Tensor], k: int
 ) -> None:
     p, q = pair
@@ -66,7 +66,7 @@ def test_output_law_is_the_targets(
         assert found.get((token, True), 0.0) + found.get((token, False), 0.0) == pytest.approx(
             float(p[token]), abs=1e-9
         )
-    kept = sum(chance for (_, proposed), chance in found.items() if proposed)
+    kept = sum(probability for (_, proposed), probability in found.items() if proposed)
     best = optimal_transport(p, q, k).acceptance
     if rule is otm:
         assert kept == pytest.approx(best, abs=SOLVER)
