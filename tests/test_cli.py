@@ -147,6 +147,17 @@ def test_bad_yaml(capsys: pytest.CaptureFixture[str], tmp_path: Path, yaml: str,
     assert named in in_process(capsys, "generate", "--config", str(config), "hello")
 
 
+@pytest.mark.parametrize("name", ["generate", "train acceptance", "bench sweep"])
+def test_a_printed_configuration_is_one(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    given = [*flags(COMMANDS[name]), "--seed", "7"]
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*name.split(), *given, "--print-config"])
+    assert stop.value.code == 0
+    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    printed = CommandParser(COMMANDS[name], "x").read(["--config", str(tmp_path / "printed.yaml")])
+    assert printed == CommandParser(COMMANDS[name], "x").read(given)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """Record.

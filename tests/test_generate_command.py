@@ -59,6 +59,21 @@ def test_rules_and_checkpoints_stay_words(calls: list[dict[str, Any]], length: s
     assert calls[0]["length"] == length
 
 
+@pytest.mark.parametrize(
+    ("words", "draft"),
+    [
+        ([], "tiny-draft"),
+        (["--router", "r"], None),  # its own arms
+        (["--router", "r", "--draft", "tiny-draft"], "tiny-draft"),  # which a router refuses: it is not ignored
+        (["--router", "r", "--draft", "[a,exit:2]"], ("a", "exit:2")),
+        (["--draft", "null"], None),
+    ],
+)
+def test_drafts(calls: list[dict[str, Any]], words: list[str], draft: object) -> None:
+    assert cli.main(["generate", "a prompt", *words]) == 0
+    assert calls[0]["draft"] == draft
+
+
 @pytest.mark.usefixtures("calls")
 def test_json_and_stats(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["generate", "a prompt", "--json", "--stats"]) == 0
