@@ -31,9 +31,9 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
 
-from .enumeration import law, rounds
+from .enumeration import output_distribution, rounds
 from .test_length_rules import step
-from .test_lossless import DEPTH, PROMPT, assert_same, pair, target_law
+from .test_lossless import DEPTH, PROMPT, assert_same, pair, target_distribution
 from .tiny import make
 
 COST = CostModel(0.2, 1.0, 0.05)
@@ -169,12 +169,12 @@ RULES: dict[str, Callable[[], LengthController]] = {
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("sampling", [SamplingParams(1.0, 2), SamplingParams(0.0)])
-def test_law(name: str, sampling: SamplingParams) -> None:
+def test_output_distribution(name: str, sampling: SamplingParams) -> None:
     """From the beginning and after texts, alone and beside a text that teaches the rule meanwhile."""
     models = pair(3, 3, 4, remember=True)
     for first in (RULES[name](), taught(RULES[name])):
 
-        def play(rng: RandomSource, first: LengthController = first) -> tuple[int, ...]:
+        def run(rng: RandomSource, first: LengthController = first) -> tuple[int, ...]:
             # What a text leaves behind must not reach the next outcome.
             decoder = SpeculativeDecoder(models.target, models.drafts, length=deepcopy(first))
             scheduler = decoder.scheduler
@@ -188,16 +188,16 @@ def test_law(name: str, sampling: SamplingParams) -> None:
             scheduler.cancel([other])
             return tuple(request.output.tokens[:DEPTH])
 
-        assert_same(law(play), target_law(models.target, sampling))
+        assert_same(output_distribution(run), target_distribution(models.target, sampling))
 
 
-def test_the_law_over_several_texts() -> None:
+def test_distribution_over_several_texts() -> None:
     """One decoder's second text, whatever the first was: both are enumerated."""
     models = pair(3, 3, 4, remember=True)
     sampling = SamplingParams(1.0, 2)
     first = taught(Bandit)
 
-    def play(rng: RandomSource) -> tuple[int, ...]:
+    def run(rng: RandomSource) -> tuple[int, ...]:
         decoder = SpeculativeDecoder(models.target, models.drafts, length=deepcopy(first))
         for budget in (3, 4):
             generation, loop = rounds(decoder, list(PROMPT), sampling, budget, rng)
@@ -205,7 +205,7 @@ def test_the_law_over_several_texts() -> None:
                 pass
         return tuple(generation.tokens[:DEPTH])
 
-    assert_same(law(play), target_law(models.target, sampling))
+    assert_same(output_distribution(run), target_distribution(models.target, sampling))
 
 
 @pytest.mark.parametrize("name", RULES)
