@@ -154,13 +154,14 @@ class CausalLM(LanguageModel):
         return True
 
     def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+        if self.lean is not None:
+            return self.lean.forward(cache, reads)
         if self.switch is not None:
             return self._read_by_factors(cache, reads, self.switch)
         return self._forward(cache, reads)
 
     def _forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
-        if self.lean is not None:
-            return self.lean.forward(cache, reads)
+        """By transformers' own forward."""
         if len(reads) == 1 and reads[0].tree is None:
             return self._read_one(cache, reads[0])
         if not self.ragged:

@@ -8,7 +8,7 @@ everywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +44,7 @@ class LeanLlama:
         self.norm = Norm.of(self.model.model.norm)
         self.head = PackedLinear(self.model.lm_head.weight.detach())
         empty = torch.empty(0)
-        self._tables = [Tables(empty, empty, empty)]  # in a list, so that early exits share them
+        self._tables = [Tables(0, empty, empty, empty)]  # in a list, so that early exits share them
 
     def first(self, layers: int) -> LeanLlama:
         """The forward through the first ``layers`` only, then final norm and head, of the same weights."""
@@ -73,9 +73,9 @@ class LeanLlama:
     def tables(self, capacity: int) -> Tables:
         """Rotary angles of at least ``capacity`` positions, and the masks of drafts among them."""
         tables = self._tables[0]
-        if len(tables.cos) < capacity:
+        if tables.capacity < capacity:
             # Made whole and then put in place, for other threads may be reading.
-            tables = self._tables[0] = self._tabulate(max(capacity, 2 * len(tables.cos)))
+            tables = self._tables[0] = self._tabulate(max(capacity, 2 * tables.capacity))
         return tables
 
     def _tabulate(self, capacity: int) -> Tables:
@@ -86,21 +86,19 @@ class LeanLlama:
         # Row i hides what comes after column capacity + i: a window of it is any draft's mask.
         hidden = torch.ones(SHORT, capacity + SHORT, dtype=torch.bool).triu(capacity + 1)
         triangle = torch.zeros(hidden.shape, dtype=self.embedding.dtype).masked_fill_(hidden, -torch.inf)
-        return Tables(cos[0].unsqueeze(1), signed.unsqueeze(1), triangle)
+        return Tables(capacity, cos[0].unsqueeze(1), signed.unsqueeze(1), triangle)
 
     def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         """As ``CausalLM.forward``; the tokens of all texts lie one after another, (N,), by their groups."""
-        places = group_reads(reads)
-        plans = [cache.plan_forward([reads[i] for i in group]) for group in places]
-        tables = self.tables(max(plan.width for plan in plans) + 1)
-        groups = [
-            attention_group(cache, [reads[i] for i in group], tables, plan)
-            for group, plan in zip(places, plans, strict=True)
-        ]
+        parts = group_reads(reads)
+        groups = []
+        for part in parts:
+            plan = cache.plan_forward(part)
+            groups.append(attention_group(cache, part, self.tables(plan.width + 1), plan))
         x = self._layers(cache, groups)  # (N, d)
         for group in groups:
             cache.end_forward(group.plan)
-        wanted = _wanted(reads, places)
+        wanted = _wanted(reads, parts)
         hidden = self.norm(x if wanted is None else x[wanted])
         return self.head(hidden), hidden
 
@@ -116,31 +114,33 @@ class LeanLlama:
         n = tokens.shape[0]
         x = self.embedding[tokens]
         for layer, kept in zip(self.layers, cache.own, strict=False):  # an early exit has fewer
-            heads = layer.qkv(layer.before_attention(x)).view(n, -1, self.head_size)  # (N, H + 2 H_kv, D)
-            turned, v = heads.split_with_sizes([rotated, self.kv_heads], 1)
+            heads = layer.qkv(layer.before_attention(x)).view(1, n, -1, self.head_size)  # (1, N, H + 2 H_kv, D)
+            turned, v = heads.split_with_sizes([rotated, self.kv_heads], 2)
             turned = torch.addcmul(turned * cos, turned.roll(self.head_size // 2, -1), sin)
-            q, k = turned.split_with_sizes([self.heads, self.kv_heads], 1)
+            q, k = turned.transpose(1, 2).split_with_sizes([self.heads, self.kv_heads], 1)
+            v = v.transpose(1, 2)
             if len(groups) == 1:
                 mixed = first.attend(kept, q, k, v)
             else:
-                parts = zip(groups, *(torch.split(part, counts) for part in (q, k, v)), strict=True)
-                mixed = torch.cat([group.attend(kept, *qkv) for group, *qkv in parts])
-            x = x + layer.out(mixed.reshape(n, -1))
+                parts = zip(groups, *(torch.split(part, counts, 2) for part in (q, k, v)), strict=True)
+                mixed = torch.cat([group.attend(kept, *qkv) for group, *qkv in parts], 2)
+            x = x + layer.out(mixed.transpose(1, 2).reshape(n, -1))
             gate, up = layer.gate_up(layer.before_mlp(x)).chunk(2, -1)
             x = x + layer.down(F.silu(gate).mul_(up))
         return x
 
 
-def _wanted(reads: Sequence[Read], places: Sequence[Sequence[int]]) -> Tensor | slice | None:
+def _wanted(reads: Sequence[Read], parts: Sequence[Sequence[Read]]) -> Tensor | slice | None:
     """Which of the N tokens, group after group, results are wanted for, in the order of the reads; None where all."""
     if len(reads) == 1:
         return None if reads[0].keep == len(reads[0].tokens) else slice(-reads[0].keep, None)
-    ends: dict[int, int] = {}
+    ends: dict[Hashable, int] = {}
     total = 0
-    for i in (i for group in places for i in group):
-        total += len(reads[i].tokens)
-        ends[i] = total
-    wanted = [place for i, read in enumerate(reads) for place in range(ends[i] - read.keep, ends[i])]
+    for part in parts:
+        for read in part:
+            total += len(read.tokens)
+            ends[read.text] = total
+    wanted = [place for read in reads for place in range(ends[read.text] - read.keep, ends[read.text])]
     return None if wanted == list(range(total)) else torch.tensor(wanted)
 
 

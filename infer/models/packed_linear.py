@@ -32,7 +32,7 @@ class PackedLinear:
         self.packed: Tensor | None = None
         if torch.backends.mkldnn.is_available() and _packs(weight.dtype):  # type: ignore[no-untyped-call]
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-            self.product = torch.ops.mkldnn._linear_pointwise
+            self.product = torch.ops.mkldnn._linear_pointwise.default
         self.plain_rows = PLAIN_ROWS if weight.dtype == torch.float32 else 0
         keep = self.packed is None or self.size < FEW or self.plain_rows > 0
         self.plain = weight.t() if keep else None  # (in, out)

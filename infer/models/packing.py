@@ -24,6 +24,7 @@ SHORT = 32  # tokens of a read that shares a padded batch; up to so many are mas
 class Tables(NamedTuple):
     """By position: cosines and signed sines, (capacity, 1, D) each, and a draft's mask, (SHORT, capacity + SHORT)."""
 
+    capacity: int
     cos: Tensor
     sin: Tensor
     triangle: Tensor
@@ -31,7 +32,7 @@ class Tables(NamedTuple):
 
 @dataclass(slots=True)  # made for every forward: frozen ones take twice as long
 class AttentionGroup:
-    """New tokens that attention reads together, N of them; queries are (N, H, D), keys and values (N, H_kv, D).
+    """New tokens that attention reads together, N of them; queries are (1, H, N, D), keys and values (1, H_kv, N, D).
 
     Attributes:
         plan: where their keys and values go.
@@ -53,17 +54,17 @@ class AttentionGroup:
     slots: Tensor | None = None
 
     def attend(self, kept: RaggedLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write keys and values to ``kept``; attention's output (N, H, D)."""
+        """Write keys and values to ``kept``; attention's output (1, H, N, D)."""
         if self.places is None:
-            keys, values = kept.write(self.plan, k.transpose(0, 1).unsqueeze(0), v.transpose(0, 1).unsqueeze(0))
-            mixed = attention(q.transpose(0, 1).unsqueeze(0), keys, values, self.mask, self.causal)
-            return mixed[0].transpose(0, 1)
-        keys, values = kept.scatter(self.plan, *self.places, k, v)
+            keys, values = kept.write(self.plan, k, v)
+            return attention(q, keys, values, self.mask, self.causal)
+        keys, values = kept.scatter(self.plan, *self.places, k[0].transpose(0, 1), v[0].transpose(0, 1))
         return self._unpad(attention(self._pad(q), keys, values, self.mask, False))
 
     def _pad(self, packed: Tensor) -> Tensor:
-        """(N, H, D) → (B, H, n, D), zeros at padding."""
+        """(1, H, N, D) → (B, H, n, D), zeros at padding."""
         batch, n = self.plan.high - self.plan.low, self.plan.new
+        packed = packed[0].transpose(0, 1)
         if self.slots is None:
             return packed.view(batch, n, *packed.shape[1:]).transpose(1, 2)
         padded = packed.new_zeros(batch * n, *packed.shape[1:])
@@ -71,9 +72,9 @@ class AttentionGroup:
         return padded.view(batch, n, *packed.shape[1:]).transpose(1, 2)
 
     def _unpad(self, padded: Tensor) -> Tensor:
-        """(B, H, n, D) → (N, H, D)."""
+        """(B, H, n, D) → (1, H, N, D)."""
         flat = padded.transpose(1, 2).flatten(0, 1)
-        return flat if self.slots is None else flat[self.slots]
+        return (flat if self.slots is None else flat[self.slots]).transpose(0, 1).unsqueeze(0)
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
@@ -89,18 +90,17 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, caus
     )
 
 
-def group_reads(reads: Sequence[Read]) -> list[list[int]]:
-    """Which reads, by their place in ``reads``, form a group."""
+def group_reads(reads: Sequence[Read]) -> list[Sequence[Read]]:
+    """Which reads form a group."""
     if len(reads) == 1:
-        return [[0]]
-    short = [i for i, read in enumerate(reads) if len(read.tokens) <= SHORT]
-    groups = [[i] for i, read in enumerate(reads) if len(read.tokens) > SHORT]
+        return [reads]
+    short = [read for read in reads if len(read.tokens) <= SHORT]
+    groups: list[Sequence[Read]] = [[read] for read in reads if len(read.tokens) > SHORT]
     return [short, *groups] if short else groups
 
 
 def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables, plan: WritePlan) -> AttentionGroup:
     """The group of ``reads``, whose keys and values go at the places of ``plan``."""
-    dtype = tables.triangle.dtype
     if len(reads) == 1:
         (read,) = reads
         past, n = plan.starts[0], len(read.tokens)
@@ -110,7 +110,7 @@ def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables,
             cos, sin = tables.cos[past : past + n], tables.sin[past : past + n]
             return AttentionGroup(plan, tokens, cos, sin, mask, causal=mask is None and n > 1)
         positions = positions_of(plan, reads, cache)[0]
-        scores = as_scores(visible(plan, reads, cache)[0], dtype)
+        scores = as_scores(visible(plan, reads, cache)[0], tables.triangle.dtype)
         return AttentionGroup(plan, tokens, tables.cos[positions], tables.sin[positions], scores)
     new = _places(cache, reads, plan)
     whole = plan.aligned and plan.new == 1
@@ -121,7 +121,7 @@ def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables,
         torch.tensor(new.tokens),
         tables.cos[positions],
         tables.sin[positions],
-        None if whole else as_scores(visible(plan, reads, cache)[0], dtype),
+        None if whole else as_scores(visible(plan, reads, cache)[0], tables.triangle.dtype),
         places=(torch.tensor(new.rows), torch.tensor(new.columns)),
         slots=slots,
     )
@@ -161,8 +161,7 @@ def _chain_mask(n: int, past: int, tables: Tables) -> Tensor | None:
     if n == 1 or past == 0:
         return None
     if n <= SHORT:
-        capacity = tables.triangle.shape[1] - SHORT
-        return tables.triangle[:n, capacity - past : capacity + n]
+        return tables.triangle[:n, tables.capacity - past : tables.capacity + n]
     return as_scores(torch.ones(1, n, past + n, dtype=torch.bool).tril(past), tables.triangle.dtype)[0, 0]
 
 
