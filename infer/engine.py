@@ -39,9 +39,10 @@ class Engine:
         self.target, self.router = target, router
         self.cache = target.new_cache()
 
-    @torch.inference_mode()
     def step(self, requests: Sequence[Request]) -> None:
         """One round: every request drafts, one target forward reads all drafts, each request verifies its own.
+
+        To be called in inference mode.
 
         A request that joins has nothing to draft from yet; the same forward reads its prompt. Between rounds the caches
         hold a prefix of each request's text; the target's lacks exactly the last token.

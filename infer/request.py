@@ -51,6 +51,7 @@ class Request:
         shared_length: the length controller that ``length`` is a copy of.
         embedding: (d,) what a router chose the arm by; None where there was one arm.
         drafting: the drafter has read the prompt.
+        ended: the text has its last token: the budget is spent, or a stop token came.
         error: why the request failed; None while it has not.
         cancelled: nobody waits for it any longer.
     """
@@ -66,6 +67,7 @@ class Request:
     text: list[int] = field(default_factory=list)
     embedding: Tensor | None = None
     drafting: bool = False
+    ended: bool = False
     error: BaseException | None = None
     cancelled: bool = False
 
@@ -91,19 +93,18 @@ class Request:
         return self.remaining - 1
 
     @property
-    def stopped(self) -> bool:
-        """Whether the last token ended the text."""
-        return bool(self.output.tokens) and self.output.tokens[-1] in self.stop_tokens
-
-    @property
     def finished(self) -> bool:
-        return self.cancelled or self.error is not None or self.remaining <= 0 or self.stopped
+        return self.ended or self.cancelled or self.error is not None
 
     def append(self, draft: Draft, verdict: Verdict) -> None:
         """What a round kept of its draft, and the token after it."""
         steered = len(draft.tokens) - draft.copied
         if steered and verdict.accepted >= draft.copied and not draft.from_target:
             self.length.end_round(steered, verdict.accepted - draft.copied)
-        self.text += self.output.record_verdict(draft, verdict, self.stop_tokens)
-        if self.stopped:
+        emitted = self.output.record_verdict(draft, verdict, self.stop_tokens)
+        self.text += emitted
+        if emitted[-1] in self.stop_tokens:
             self.output.finish_reason = "eos"
+            self.ended = True
+        elif len(self.output.tokens) >= self.budget:
+            self.ended = True

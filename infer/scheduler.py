@@ -10,6 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
+
 from .engine import Engine
 from .request import Request
 
@@ -73,8 +75,13 @@ class Scheduler:
             if not request.finished:
                 self.cancel([request])
 
+    @torch.inference_mode()
     def step(self) -> None:
         """Admit requests and do one round for all that run."""
+        self._round()
+
+    def _round(self) -> None:
+        """:meth:`step`, in inference mode already."""
         self._retire()
         while self.waiting and len(self.running) < self.max_running:
             request = self.waiting.popleft()
@@ -88,6 +95,7 @@ class Scheduler:
             self._fail_all(error)
             raise
 
+    @torch.inference_mode()  # once, not in every round
     def _wait(self, request: Request, done: Callable[[], bool]) -> None:
         while True:
             with self._turn:
@@ -97,7 +105,7 @@ class Scheduler:
                     break
                 self._busy = True
             try:
-                self.step()
+                self._round()
             finally:
                 with self._turn:
                     self._busy = False
