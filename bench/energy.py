@@ -1,7 +1,7 @@
 """Joules from the devices' own counters (Qin et al. 2025, §4 and Appendix D; there the power is polled every second).
 
-GPUs by the `zeus` extra, CPU packages by the kernel's powercap files where they may be read. Where there is no counter
-the answer is that there is none, never an estimate.
+GPUs by the `zeus` extra, CPU packages by the kernel's powercap files where they are readable. Without a counter the
+result is "not available", never an estimate.
 """
 
 from __future__ import annotations

@@ -33,33 +33,19 @@ def plot_rates(result: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
-    """Discard rate against verification rate, a line a family (SpecDec++ Figure 4): down and left is better.
-
-    Args:
-        decoders: ``family-parameter`` → row with ``discard_rate`` and ``verification_rate``.
-    """
-    figure, axes = canvas(7, 5)
-    for family, (style, name) in STYLES.items():
-        points = [
-            (row["discard_rate"], row["verification_rate"], decoder.partition("-")[2])
-            for decoder, row in decoders.items()
-            if decoder.partition("-")[0] == family
-        ]
-        if not points:
-            continue
-        points.sort()
-        axes.plot([x for x, _, _ in points], [y for _, y, _ in points], style, label=name, markersize=5)
-        for x, y, parameter in points:
-            axes.annotate(parameter, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
-    axes.set_title(title)
-    label(axes, DISCARD, VERIFICATION)
-    save(figure, path)
+    """:func:`plot_sweep` of decoders by name, ``family-parameter``; names without a parameter are left out."""
+    points = [
+        {"rule": name.partition("-")[0], "parameter": float(name.partition("-")[2]), **row}
+        for name, row in decoders.items()
+        if "-" in name
+    ]
+    plot_sweep({"": points}, path, title)
 
 
 def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
-    """Discard rate against verification rate of every setting of ``bench sweep``, a panel for each set of domains.
+    """Discard rate against verification rate of every setting (SpecDec++ Figure 4), a panel for each set of domains.
 
-    Lines join the lengths of fixed K, and the settings of heads that no other setting of a head beats in both rates.
+    Down and left is better. Lines join the parameters of a rule; of the heads, the settings on the Pareto front.
     """
     figure, axes = canvases(6 * len(figure_4), 5, 1, len(figure_4))
     for panel, (group, points) in zip(axes, figure_4.items(), strict=True):

@@ -94,7 +94,7 @@ def test_drafts_of_the_target_itself_are_accepted_whole() -> None:
     decoder = SpeculativeDecoder(model, model)
     found = bench_spectr(decoder, [[1, 2, 3], [4]], {"max_new_tokens": 19, "temperature": 0.0}, QUIET)
     result = found["block_efficiency"]
-    assert as_table(found).row_count == len(RULES) * 2
+    assert len(as_table(found).rows) == len(RULES) * 2
     for rule in RULES:
         for drafts in ("1", "2", "4", "8"):
             assert result[rule]["4"][drafts]["value"] == pytest.approx(

@@ -28,8 +28,8 @@ def test_every_form_of_assistance_is_really_asked_for() -> None:
         assert theirs.generate(PROMPTS[0], name) == plain
     for name in ASSISTED:
         constant = name.rpartition("-")[2].isdigit()
-        assert not constant or theirs.learnt[name]["tokens"] == ASSISTED[name].tokens
-    assert theirs.learnt["transformers-assisted-heuristic"]["tokens"] != 5
+        assert not constant or theirs.states[name]["tokens"] == ASSISTED[name].tokens
+    assert theirs.states["transformers-assisted-heuristic"]["tokens"] != 5
     theirs.generate(PROMPTS[0], "transformers-assisted-3")
     assert draft.generation_config.num_assistant_tokens == 3
     assert draft.generation_config.assistant_confidence_threshold == 0
@@ -62,7 +62,7 @@ def test_bench_decode(tmp_path: Path) -> None:
     assert result["bound_share"] > 0
     assert 0 < result["overhead_share"] < 1
     assert "forward" not in vars(decoder.target)  # the profiler is taken off again
-    assert as_table(result).row_count == len(rates) - len(best)
+    assert len(as_table(result).rows) == len(rates) - len(best)
 
 
 def test_rates_and_intervals() -> None:

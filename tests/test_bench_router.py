@@ -109,7 +109,7 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         result["tables"].keys()
     )
     report = selection.report(result)  # what `bench papers` makes of it
-    brief = {row.cells["figure"]: row.cells["here"] for row in report.tables[0].rows}
+    brief = {row["figure"]: row["here"] for row in report.tables[0].rows}
     assert brief["router's share of the time"] == f"{result['overhead_share']:.2%}"
     assert sum("Table 5" in table.title for table in report.tables) == len(result["tables"]["table_5"])
     report.draw(tmp_path / "picture.png")

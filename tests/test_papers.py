@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 from specpilot import main as cli
 from specpilot.bench.energy import Meter, Reading
-from specpilot.bench.papers.report import Row, Table
 from specpilot.bench.papers.search import best
-from specpilot.bench.papers.specs import AUTOREGRESSIVE, DecoderSpec, Record, Runner, Runs
+from specpilot.bench.papers.specs import AUTOREGRESSIVE, DecoderSpec, Record, Runner, Runs, row_of
 from specpilot.bench.store import Store
+from specpilot.bench.table import Table
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.options import PapersOptions
 
@@ -102,8 +102,8 @@ def test_the_fastest_of_those_that_cannot_be_told_from_the_best() -> None:
 
 def test_no_lossy_row_without_its_perplexity() -> None:
     with pytest.raises(AssertionError, match="a lossy row without its perplexity"):
-        Table("t", [Row({"rule": "mtad", "tokens/s": "9"}, lossy=True)], "nothing")
-    table = Table("t", [Row({"rule": "mtad", "perplexity": "2"}, lossy=True), Row({"rule": "SpD"})], "nothing")
+        row_of(JOINT, {"rule": "mtad", "tokens/s": "9"})
+    table = Table("t", [row_of(JOINT, {"rule": "mtad", "perplexity": "2"}), row_of(FIXED, {"rule": "SpD"})], "nothing")
     assert "| mtad | 2 |" in table.markdown()
     assert "What differs: nothing" in table.markdown()
 

@@ -172,10 +172,10 @@ def test_a_killed_sweep_goes_on(tracer: Tracer, cost: Path, tmp_path: Path, caps
 
     report = specdecpp.report(result)  # what `bench papers` makes of it
     one, _, _, heads_table = report.tables
-    assert [row.cells["prompts"] for row in one.rows] == list(specdecpp.GROUPS.values())
+    assert [row["prompts"] for row in one.rows] == list(specdecpp.GROUPS.values())
     best = result["table_1"]["measured"]["in_domain"]["best_fixed"]
-    assert one.rows[0].cells["best fixed K"] == f"{best['throughput']:.1f} (fixed {best['parameter']:g})"
-    assert [(row.cells["D"], row.cells["paper's KL"]) for row in heads_table.rows] == [("0", "0.637"), ("1", "0.596")]
+    assert one.rows[0]["best fixed K"] == f"{best['throughput']:.1f} (fixed {best['parameter']:g})"
+    assert [(row["D"], row["paper's KL"]) for row in heads_table.rows] == [("0", "0.637"), ("1", "0.596")]
     report.draw(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 

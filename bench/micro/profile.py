@@ -94,7 +94,7 @@ def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], settings: dic
     with watching(
         (CausalLM, "forward", forward),
         (RaggedKVCache, "keep", lambda *_: "caches rolled back"),
-        (RaggedKVCache, "add", lambda *_: "caches begun"),
+        (RaggedKVCache, "add", lambda *_: "caches started"),
         (TokenDistribution, "from_logits", lambda *_: "logits to distributions (top-k, softmax)"),
         (TokenDistribution, "sample", lambda *_: "drawing tokens"),
         (Request, "append", lambda *_: "trace and counters"),

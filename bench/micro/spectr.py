@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.generation import Stats
 from ..interval import interval, show
 from ..runner import decode_all
+from ..table import Table
 
 LENGTHS = (4, 8)
 DRAFTS = (1, 2, 4, 8)
@@ -49,8 +49,9 @@ def bench_spectr(
 
 def as_table(result: dict[str, Any]) -> Table:
     """A row for each rule and draft length."""
-    table = Table("rule", "L", *(f"K = {drafts}" for drafts in DRAFTS), title="tokens per target forward")
-    for rule, by_length in result["block_efficiency"].items():
-        for length, by_drafts in by_length.items():
-            table.add_row(rule, length, *(show(found) for found in by_drafts.values()))
-    return table
+    rows = [
+        {"rule": rule, "L": length, **{f"K = {drafts}": show(found) for drafts, found in by_drafts.items()}}
+        for rule, by_length in result["block_efficiency"].items()
+        for length, by_drafts in by_length.items()
+    ]
+    return Table("tokens per target forward", rows)

@@ -10,9 +10,10 @@ from typing import Any
 from ...train.figure import canvases, label, save
 from ..energy import NOT_AVAILABLE
 from ..interval import show
-from .report import QUALITY, Paper, Report, Row, Table, percent
+from ..table import Row, Table
+from .report import Paper, Report, percent
 from .search import BILD_GRID, MTAD_GRID, TYPICAL_GRID, choose
-from .specs import AUTOREGRESSIVE, DecoderSpec, Runner, Runs
+from .specs import AUTOREGRESSIVE, QUALITY, DecoderSpec, Runner, Runs, row_of
 
 STEPS = (1, 2, 3, 4, 5)  # K of MTJD
 STEP_BEAMS = 8  # of fewer, a step of four or five tokens finds little more than one of three
@@ -139,22 +140,22 @@ def _row(first: dict[str, str], runs: Runs, paper: Mapping[str, str] | None = No
         "J/token": NOT_AVAILABLE if energy is None else f"{energy:.3f}",
         **(paper or {}),
     }
-    return Row(cells, runs.spec.lossy)
+    return row_of(runs.spec, cells)
 
 
 def _joint_table(runs: Mapping[DecoderSpec, Runs], joint: dict[int, DecoderSpec]) -> Table:
     rows = [
-        Row(
+        row_of(
+            spec,
             {
                 "K": str(k),
-                QUALITY: show(runs[c].perplexity),
-                "against K - 1": "" if k == 1 else percent(runs[c].perplexity_change(runs[joint[k - 1]])),
-                "score": _score(runs[c]),
+                QUALITY: show(runs[spec].perplexity),
+                "against K - 1": "" if k == 1 else percent(runs[spec].perplexity_change(runs[joint[k - 1]])),
+                "score": _score(runs[spec]),
                 "the paper's": "highest" if k == 1 else "falls",
             },
-            lossy=True,
         )
-        for k, c in joint.items()
+        for k, spec in joint.items()
     ]
     note = f"{DIFFERS}. K = 1 is multinomial sampling; from K = 2 on the most probable of {STEP_BEAMS} beams."
     return Table("MTAD, Figure 1: MTJD's perplexity by tokens a step", rows, note)
@@ -168,7 +169,7 @@ def _headline(found: Runs, baseline: Runs, plain: Runs) -> Table:
         "tokens per target forward against token-wise": (show(against["tokens_per_target_forward_ratio"]), ""),
         "tokens/s against token-wise": (show(against["speed_ratio"]), f"{PAPER_SPEED}"),
     }
-    rows = [Row({"MTAD": name, "here": here, "the paper's": paper}) for name, (here, paper) in cells.items()]
+    rows = [{"MTAD": name, "here": here, "the paper's": paper} for name, (here, paper) in cells.items()]
     return Table(f"MTAD against token-wise verification ({_named(found.spec)})", rows, f"{DIFFERS}.")
 
 

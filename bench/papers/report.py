@@ -1,4 +1,4 @@
-"""Tables with the paper's figures beside ours, and what a paper's reproduction consists of."""
+"""What the reproduction of a paper consists of."""
 
 from __future__ import annotations
 
@@ -7,40 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..table import Table
 from .specs import Runner
-
-QUALITY = "perplexity"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row: cells by column; ``lossy`` where the output has another distribution than the target's."""
-
-    cells: dict[str, str]
-    lossy: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a report. Every lossy row gives its perplexity.
-
-    Attributes:
-        differs: what differs from the paper: models, hardware, prompts.
-    """
-
-    title: str
-    rows: list[Row]
-    differs: str
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            assert not row.lossy or row.cells.get(QUALITY), f"{self.title}: a lossy row without its {QUALITY}"
-
-    def markdown(self) -> str:
-        columns = list(dict.fromkeys(name for row in self.rows for name in row.cells))
-        lines = [f"### {self.title}", "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-        lines += [f"| {' | '.join(row.cells.get(name, '') for name in columns)} |" for row in self.rows]
-        return "\n".join([*lines, "", f"What differs: {self.differs}", ""])
 
 
 @dataclass(frozen=True)

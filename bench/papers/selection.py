@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from ...infer.machine import machine, versions
 from ...options import PapersOptions, RouterBenchOptions
 from ...train.figure import canvases, label, save
 from ..interval import show
+from ..table import Table
 from ..workloads.router.benchmark import bench_router, datasets
-from .report import Paper, Report, Row, Table
+from ..workloads.router.report import brief
+from .report import Paper, Report
 from .specs import Runner
 
 POLICY = "policy, greedy"
@@ -33,7 +35,7 @@ PAPER = {
     ),
 }
 SETS = "three drafts of 1.60×, 1.40×, 1.41×; policies over two of them 1.59×, 1.60×, 1.41×"
-LENGTHS, WARMTH = "the policy follows the better draft at every length", "and at every temperature"
+LENGTHS = "the policy follows the better draft at every length"
 
 
 def run(runner: Runner) -> Report:
@@ -72,12 +74,11 @@ def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
     )
 
 
-def report(result: Mapping[str, Any]) -> Report:
+def report(result: dict[str, Any]) -> Report:
     """Of the result of ``specpilot bench router``."""
-    tables, given = [_headline(result)], result["tables"]
-    for name, (title, paper) in PAPER.items():
-        if name in given:
-            tables.append(_arms(given[name], title, paper))
+    given = result["tables"]
+    tables = [replace(brief(result), note=f"{DIFFERS}. The paper gives no such table.")]
+    tables += [_arms(given[name], title, paper) for name, (title, paper) in PAPER.items() if name in given]
     tables += [_arms(table, f"Table 5: {name}", SETS) for name, table in given["table_5"].items()]
     tables += [_alphas(given["figure_2"]), _examples(given["figure_3"])]
     tables += [_arms(table, f"Tables 11 and 12: drafts of {k}", LENGTHS) for k, table in given["tables_11_12"].items()]
@@ -85,40 +86,10 @@ def report(result: Mapping[str, Any]) -> Report:
     return Report({"selection": result}, tables, lambda path: _draw(given, path))
 
 
-def _headline(result: Mapping[str, Any]) -> Table:
-    mixture = result["mixture"]
-    rows = [
-        Row({"figure": name, "here": here})
-        for name, here in (
-            ("selection accuracy where domains differ", _share(result["selection_accuracy"])),
-            ("throughput against the best draft of each domain", f"{result['throughput_vs_best_arm']:.3f}"),
-            ("best single draft on the mixture, × autoregressive", show(mixture["best_single"], "ratio", 3)),
-            ("router, × autoregressive", show(mixture["router"], "ratio", 3)),
-            ("router and learned length, × autoregressive", show(mixture["router_and_length"], "ratio", 3)),
-            ("loss where no draft helps", _share(result["autoregressive_loss"])),
-            ("router's share of the time", f"{result['overhead_share']:.2%}"),
-        )
-    ]
-    return Table("Assistant selection: in brief", rows, f"{DIFFERS}. The paper gives no such table.")
-
-
-def _share(value: float | None) -> str:
-    return "none such" if value is None else f"{value:.1%}"
-
-
 def _arms(table: Mapping[str, Any], title: str, paper: str) -> Table:
     rows = [
-        Row(
-            {
-                "chooses": name,
-                **{
-                    domain: f"{cell['speedup']:.2f}× ({cell['low']:.2f}–{cell['high']:.2f})"
-                    for domain, cell in cells.items()
-                    if domain != "average"
-                },
-                "average": f"{cells['average']:.2f}×",
-            }
-        )
+        {"chooses": name, **{domain: show(cell, "speedup") for domain, cell in cells.items() if domain != "average"}}
+        | {"average": f"{cells['average']:.2f}"}
         for name, cells in table["rows"].items()
     ]
     return Table(f"Assistant selection, {title}", rows, f"{DIFFERS}. × autoregressive. The paper: {paper}.")
@@ -126,13 +97,8 @@ def _arms(table: Mapping[str, Any], title: str, paper: str) -> Table:
 
 def _alphas(points: list[dict[str, Any]]) -> Table:
     rows = [
-        Row(
-            {
-                "α": f"{point['alpha']:g}",
-                "× autoregressive": show(point, "speedup"),
-                **{name: f"{share:.0%}" for name, share in point["shares"].items()},
-            }
-        )
+        {"α": f"{point['alpha']:g}", "× autoregressive": show(point, "speedup")}
+        | {name: f"{share:.0%}" for name, share in point["shares"].items()}
         for point in points
     ]
     note = f"{DIFFERS}. Shares are the dynamic policy's. The paper: the weight moves choices between cheap and aligned."
@@ -141,13 +107,11 @@ def _alphas(points: list[dict[str, Any]]) -> Table:
 
 def _examples(points: list[dict[str, Any]]) -> Table:
     rows = [
-        Row(
-            {
-                "training prompts": str(point["examples"]),
-                "× autoregressive": f"{point['speedup']:.2f}",
-                "selection accuracy": f"{point['selection_accuracy']:.1%}",
-            }
-        )
+        {
+            "training prompts": str(point["examples"]),
+            "× autoregressive": f"{point['speedup']:.2f}",
+            "selection accuracy": f"{point['selection_accuracy']:.1%}",
+        }
         for point in points
     ]
     note = f"{DIFFERS}. The paper: fewer than 10,000 of 400,000 suffice."
@@ -157,11 +121,13 @@ def _examples(points: list[dict[str, Any]]) -> Table:
 def _temperatures(by: Mapping[str, Mapping[str, Any]]) -> Table:
     names = dict.fromkeys(name for table in by.values() for name in table)
     rows = [
-        Row({"chooses": name, **{f"T = {t}": show(table[name], "speedup") for t, table in by.items() if name in table}})
+        {"chooses": name, **{f"T = {t}": show(table[name], "speedup") for t, table in by.items() if name in table}}
         for name in names
     ]
-    note = f"{DIFFERS}. × autoregressive. The paper: {LENGTHS.partition(' at ')[0]} {WARMTH.removeprefix('and ')}."
-    return Table("Assistant selection, Tables 13 and 14: temperatures", rows, note)
+    return Table(
+        "Assistant selection, Tables 13 and 14: temperatures", rows,
+        f"{DIFFERS}. × autoregressive. The paper: the policy follows the better draft at every temperature.",
+    )  # fmt: skip
 
 
 def _draw(given: Mapping[str, Any], path: Path) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ...options import SweepOptions
-from ..interval import show
 from ..plots import plot_sweep
 from ..studies.sweep import run_sweep
-from ..studies.sweep_tables import best_cell
-from .report import Paper, Report, Row, Table
+from ..studies.sweep_tables import table_1_of, table_2_of, table_3_of
+from .report import Paper, Report
 from .specs import Runner
 
-MEASURED = "measured"
 DOMAINS = 6  # of the built-in prompts
 GROUPS = {"in_domain": "in-domain", "left_out": "left out of the heads' training"}
 # Table 1: tokens/s of SpecDec++ and of the best fixed K
@@ -55,70 +52,20 @@ def run(runner: Runner) -> Report:
 
 def report(result: Mapping[str, Any]) -> Report:
     """Of the result of ``specpilot bench sweep``."""
-    tables = [_table_1(name, rows) for name, rows in result["table_1"].items()]
-    tables += [_table_2(result["table_2"]), _table_3(result["table_3"])]
-    figures = {name: result[name] for name in ("table_1", "table_2", "table_3", "judged_prompts", "settings")}
-
-    def draw(path: Path) -> None:
-        plot_sweep(result["figure_4"], path, f"SpecDec++, Figure 4; {result['judged_prompts']} prompts")
-
-    return Report({"specdecpp": figures}, tables, draw)
-
-
-def _table_1(ratio: str, groups: Mapping[str, Any]) -> Table:
-    rows = []
-    for group, label in GROUPS.items():
-        if group not in groups:
-            continue
-        found, gain = groups[group], groups[group]["best_head_over_best_fixed"]
-        rows.append(
-            Row(
-                {
-                    "prompts": label,
-                    "autoregressive": f"{found['autoregressive']['throughput']:.1f}",
-                    "best fixed K": best_cell(found["best_fixed"]),
-                    "best confidence": best_cell(found["best_confidence"]),
-                    "paper's head (w_rej 6, D 3, h 0.7)": best_cell(found["paper_setting"])
-                    if "paper_setting" in found
-                    else "",
-                    "best head": best_cell(found["best_head"]),
-                    "best head over best fixed K": show(gain, "ratio", 3),
-                    "the paper's": PAPER_GAINS[group],
-                }
-            )
-        )
-    costs = "times measured here" if ratio == MEASURED else f"t_draft / t_target = {ratio}"
-    note = f"{DIFFERS}. Tokens/s by eq. 2.3; all parameters, the fixed lengths' too, are the best on these prompts."
-    return Table(f"SpecDec++, Table 1: {costs}", rows, note)
-
-
-def _table_2(settings: Mapping[str, Mapping[str, float]]) -> Table:
-    rows = [
-        Row(
-            {
-                "setting": name.replace("_", " "),
-                "t_draft, ms": f"{1e3 * row['t_draft']:.3f}",
-                "t_target, ms": f"{1e3 * row['t_target']:.3f}",
-                "R²": f"{row.get('r_squared', row.get('r_squared_of_t_verify')):.4f}",
-                "the paper's": PAPER_TIMES[name],
-            }
-        )
-        for name, row in settings.items()
-    ]
-    return Table("SpecDec++, Table 2: forward times", rows, f"{DIFFERS}. Here R² stand-alone is of t_v(n) by n.")
-
-
-def _table_3(heads: list[dict[str, Any]]) -> Table:
-    rows = []
-    for head in heads:
-        cells = {"w_rej": f"{head['w_rej']:g}", "D": str(head["depth"]), "eval KL": f"{head['eval']['kl']:.3f}"}
-        for group, label in GROUPS.items():
-            if group in head["best"]:
-                best = head["best"][group]
-                cells[f"tokens/s {label}"] = f"{best['throughput']:.1f} (h = {best['threshold']:g})"
+    groups = {group: label for group, label in GROUPS.items() if group in result["groups"]}
+    gains = [{"the paper's": PAPER_GAINS[group]} for group in groups]
+    note = f"{DIFFERS}. All parameters, the fixed lengths' too, are the best on these prompts."
+    tables = [table_1_of(ratio, rows, groups).beside(gains, note) for ratio, rows in result["table_1"].items()]
+    times = [{"the paper's": PAPER_TIMES[name]} for name in result["table_2"]]
+    tables.append(table_2_of(result["table_2"]).beside(times, f"{DIFFERS}. Here R² stand-alone is of t_v(n) by n."))
+    grid = []
+    for head in result["table_3"]:
         kl, rate, threshold = PAPER_GRID[int(head["w_rej"])][head["depth"]]
-        rows.append(Row(cells | {"paper's KL": f"{kl:.3f}", "paper's tokens/s": f"{rate:.2f} (h = {threshold:g})"}))
-    return Table("SpecDec++, Table 3: loss weight and depth", rows, f"{DIFFERS}; the paper's columns are Alpaca's.")
+        grid.append({"paper's KL": f"{kl:.3f}", "paper's tokens/s": f"{rate:.2f} (h = {threshold:g})"})
+    tables.append(table_3_of(result["table_3"], groups).beside(grid, f"{DIFFERS}; the paper's columns are Alpaca's."))
+    figures = {name: result[name] for name in ("table_1", "table_2", "table_3", "judged_prompts", "settings")}
+    title = f"SpecDec++, Figure 4; {result['judged_prompts']} prompts"
+    return Report({"specdecpp": figures}, tables, lambda path: plot_sweep(result["figure_4"], path, title))
 
 
 SPECDECPP = Paper(

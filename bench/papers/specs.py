@@ -23,6 +23,7 @@ from ..interval import interval, ratio_interval
 from ..runner import Run, Timed, interleave_stored
 from ..scoring.perplexity import Likelihood, likelihood, perplexity, perplexity_change
 from ..store import Store
+from ..table import Row
 
 Scorer = Callable[[int, list[int]], float]  # (prompt's index, generated tokens) → score
 
@@ -60,6 +61,13 @@ class DecoderSpec:
 
 
 AUTOREGRESSIVE = DecoderSpec(drafts=False)
+QUALITY = "perplexity"
+
+
+def row_of(spec: DecoderSpec, cells: Row) -> Row:
+    """A row of a table; that of a lossy spec gives its perplexity."""
+    assert not spec.lossy or cells.get(QUALITY), f"{spec}: a lossy row without its {QUALITY}"
+    return cells
 
 
 @dataclass(frozen=True)

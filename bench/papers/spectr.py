@@ -7,7 +7,8 @@ from typing import Any
 
 from ...train.figure import canvas, label, save
 from ..interval import show
-from .report import Paper, Report, Row, Table
+from ..table import Row, Table
+from .report import Paper, Report
 from .specs import AUTOREGRESSIVE, DecoderSpec, Runner, Runs
 
 # L → K → tokens per serial call (Table 2, LM1B, PALM-2 Gecko and Bison)
@@ -23,9 +24,9 @@ def run(runner: Runner) -> Report:
     }
     runs = runner.measure([AUTOREGRESSIVE, *grid.values()], **SAMPLING)
     found = {key: runs[spec].tokens_per_forward for key, spec in grid.items()}
-    rows = [Row(_cells("autoregressive", "", "", runs[AUTOREGRESSIVE], "1.0"))]
+    rows = [_row("autoregressive", "", "", runs[AUTOREGRESSIVE], "1.0")]
     rows += [
-        Row(_cells("speculative" if k == 1 else "SpecTr", str(k), str(length), runs[spec], str(PAPER[length][k])))
+        _row("speculative" if k == 1 else "SpecTr", str(k), str(length), runs[spec], str(PAPER[length][k]))
         for (length, k), spec in grid.items()
     ]
     efficiency = {str(length): {str(k): found[length, k] for k in row} for length, row in PAPER.items()}
@@ -48,7 +49,7 @@ def run(runner: Runner) -> Report:
     return Report({"spectr": {"block_efficiency": efficiency}}, [Table("SpecTr, Table 2", rows, differs)], draw)
 
 
-def _cells(name: str, drafts: str, length: str, runs: Runs, paper: str) -> dict[str, str]:
+def _row(name: str, drafts: str, length: str, runs: Runs, paper: str) -> Row:
     return {
         "algorithm": name,
         "K": drafts,

@@ -9,7 +9,7 @@ _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?|-?\$?\.\d+")
 
 
 def final_number(text: str) -> Decimal | None:
-    """The answer a text gives; None if it holds no number."""
+    """The final number of a text; None if it has none."""
     _, marked, after = text.rpartition("####")
     found = _NUMBER.findall(after) if marked else []
     number = found[0] if found else next(iter(reversed(_NUMBER.findall(text))), None)
@@ -18,5 +18,5 @@ def final_number(text: str) -> Decimal | None:
 
 def answer_score(text: str, reference: str) -> float:
     """1 if both texts' final numbers are equal as numbers (``1,000.0`` is ``1000``), else 0."""
-    said, right = final_number(text), final_number(reference)
-    return float(said is not None and said == right)
+    given, right = final_number(text), final_number(reference)
+    return float(given is not None and given == right)

@@ -1,4 +1,4 @@
-"""pass@1 of generated Python, as HumanEval is scored (Chen et al. 2021): the tests run through, or they don't."""
+"""pass@1 of generated Python, as HumanEval is scored (Chen et al. 2021): whether all tests pass."""
 
 from __future__ import annotations
 

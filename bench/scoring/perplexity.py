@@ -26,8 +26,8 @@ class Likelihood:
 @torch.inference_mode()
 def likelihood(target: LanguageModel, prompt: list[int], tokens: list[int]) -> Likelihood:
     """Of ``tokens`` after ``prompt`` under the model as it is: temperature 1, no top-k, no top-p."""
-    reader, begun = TextReader.begin(target, prompt, len(tokens))
-    logits, _ = reader.read([*begun, *tokens[:-1]], keep=len(tokens))
+    reader, first = TextReader.begin(target, prompt, len(tokens))
+    logits, _ = reader.read([*first, *tokens[:-1]], keep=len(tokens))
     log_p = logits.float().log_softmax(-1)  # (N, V)
     chosen = torch.tensor(tokens, device=log_p.device).unsqueeze(1)
     return Likelihood(float(log_p.gather(1, chosen).cpu().double().sum()), len(tokens))

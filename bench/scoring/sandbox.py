@@ -1,8 +1,8 @@
 """Generated Python in a process of its own: no network, no other processes, limits on time, memory and files.
 
-It is a fence against what a language model writes by mistake, not a prison for code that means harm: an audit hook
-refuses sockets, processes, ctypes and writing outside an empty folder, the kernel limits time and memory and, where it
-grants a network namespace, cuts the network off for good. Run it in a container where that is not enough.
+It protects against what a language model writes by mistake, not against malicious code. An audit hook refuses sockets,
+processes, ctypes and writing outside an empty folder; the kernel limits time and memory and, where it grants a network
+namespace, removes the network. Where that is not enough, run it in a container.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ DEFAULT = Limits()
 
 def passes(program: str, limits: Limits = DEFAULT) -> bool:
     """Whether ``program`` runs to its end without an error and within the limits; it is killed where it does not."""
-    token = secrets.token_hex(16)  # said by the child alone, so leaving early with exit code 0 is no success
+    token = secrets.token_hex(16)  # known to the child alone: exiting early with code 0 is no success
     job = {
         "program": program,
         "token": token,
@@ -85,7 +85,7 @@ def passes(program: str, limits: Limits = DEFAULT) -> bool:
             cwd=folder, env={}, start_new_session=True,
         )  # fmt: skip
         try:
-            said, _ = child.communicate(json.dumps(job).encode(), timeout=limits.seconds)
+            output, _ = child.communicate(json.dumps(job).encode(), timeout=limits.seconds)
         except subprocess.TimeoutExpired:
             return False
         finally:
@@ -95,4 +95,4 @@ def passes(program: str, limits: Limits = DEFAULT) -> bool:
             assert child.stdin is not None
             assert child.stdout is not None
             child.stdout.close()
-    return said.decode(errors="replace") == token
+    return output.decode(errors="replace") == token

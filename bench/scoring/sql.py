@@ -1,7 +1,7 @@
-"""Execution accuracy of SQL, as Spider's is scored (Yu et al. 2018): a query is right if it finds what the gold finds.
+"""Execution accuracy of SQL, as Spider is scored (Yu et al. 2018): a query is right if its rows are the reference's.
 
-A generated query is read-only whatever it says: the database is opened so, and nothing but selecting is authorised. It
-is stopped after a time, and after a number of rows.
+The database is opened read-only, and nothing but selecting is authorised. A query is stopped after a time, and after a
+number of rows.
 """
 
 from __future__ import annotations

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rich.table import Table
-
 from ...controllers.length.cost_model import CostModel
 from ..interval import interval, show
+from ..table import Table
 from .replay import DomainCounts, Setting, columns, groups_of, rates_of
 
 THRESHOLD, RATE_OPTIMAL = ", best threshold", ", rate-optimal"
@@ -113,12 +112,13 @@ def _main(view: View, in_domain: View, ours: str) -> dict[str, Any]:
 def as_tables(result: Mapping[str, Any]) -> list[Table]:
     """One table for each cost; the domains one by one are in the JSON."""
     tables = []
-    for label, rows in result["table"].items():
-        groups = [group for group in ("in_domain", "left_out") if group in rows]
-        table = Table("rule", *groups, title=f"speed-up over autoregressive by eq. 2.3, t_draft / t_verify: {label}")
-        for name in rows[groups[0]]:
-            table.add_row(name, *(show(rows[group][name], "speedup", 3) for group in groups))
-        shares = [result["ratios"][label][group]["share_of_the_way"] for group in groups]
-        table.add_row("share of the gap between fixed and informed", *(f"{share:.0%}" for share in shares))
-        tables.append(table)
+    for label, by_group in result["table"].items():
+        groups = [group for group in ("in_domain", "left_out") if group in by_group]
+        rows = [
+            {"rule": name, **{group: show(by_group[group][name], "speedup", 3) for group in groups}}
+            for name in by_group[groups[0]]
+        ]
+        shares = {group: f"{result['ratios'][label][group]['share_of_the_way']:.0%}" for group in groups}
+        rows.append({"rule": "share of the gap between fixed and informed", **shares})
+        tables.append(Table(f"speed-up over autoregressive by eq. 2.3, t_draft / t_verify: {label}", rows))
     return tables

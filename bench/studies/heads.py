@@ -95,7 +95,7 @@ def training_data(settings: SweepOptions, batches: Sequence[PromptBatch], folder
     if not source.exists():
         with replacing(source) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    asked = AcceptanceDataOptions(
+    options = AcceptanceDataOptions(
         target=settings.target,
         draft=settings.draft,
         prompts=str(source),
@@ -108,8 +108,8 @@ def training_data(settings: SweepOptions, batches: Sequence[PromptBatch], folder
         seed=settings.seed,
         device=settings.device,
     )
-    key = content_key({"version": version("specpilot"), **vars(asked)})
-    return str(make_acceptance_data(asked, folder / f"data-{key}", console))
+    key = content_key({"version": version("specpilot"), **vars(options)})
+    return str(make_acceptance_data(options, folder / f"data-{key}", console))
 
 
 def train_heads(

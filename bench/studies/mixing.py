@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from ...controllers.length.cost_model import CostModel
 from ...infer.decoder import SpeculativeDecoder
@@ -22,6 +21,7 @@ from ...train.datasets import acceptance_manifest
 from ...train.metrics import auroc, binary_kl, undo_weights
 from ...train.positions import Positions, load_rows, read_positions
 from ..store import Store
+from ..table import Table
 from .heads import Head, train_heads, training_data
 from .held_out import held_out, in_domain
 from .replay import replay_all
@@ -106,17 +106,18 @@ def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def as_table(result: dict[str, Any]) -> Table:
     """A row for each dataset and share."""
-    table = Table("draft", "T", "mean acceptance", "r", "KL", "AUROC", "× autoregressive (h)", "confidence", "fixed")
-    for row in result["rows"]:
-        table.add_row(
-            row["draft"],
-            f"{row['temperature']:g}",
-            f"{row['mean_acceptance']:.3f}",
-            f"{row['mixing']:g}",
-            f"{row['kl']:.4f}",
-            f"{row['auroc']:.4f}",
-            f"{row['over_autoregressive']:.3f} ({row['threshold']:g})",
-            f"{row['best_confidence']:.3f}",
-            f"{row['best_fixed']:.3f}",
-        )
-    return table
+    rows = [
+        {
+            "draft": row["draft"],
+            "T": f"{row['temperature']:g}",
+            "mean acceptance": f"{row['mean_acceptance']:.3f}",
+            "r": f"{row['mixing']:g}",
+            "KL": f"{row['kl']:.4f}",
+            "AUROC": f"{row['auroc']:.4f}",
+            "× autoregressive (h)": f"{row['over_autoregressive']:.3f} ({row['threshold']:g})",
+            "confidence": f"{row['best_confidence']:.3f}",
+            "fixed": f"{row['best_fixed']:.3f}",
+        }
+        for row in result["rows"]
+    ]
+    return Table("", rows)

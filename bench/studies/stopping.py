@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from ...controllers.length.cost_model import CostModel
 from ...simulate.markov import MarkovText, Policy, fixed, fixed_point, one_step, stationary, threshold
+from ..table import Table
 
 TRANSITION = ((0.80, 0.15, 0.05), (0.25, 0.50, 0.25), (0.15, 0.35, 0.50))  # easy, medium, hard
 ACCEPTANCE = (0.95, 0.70, 0.25)
@@ -86,19 +86,12 @@ def best_threshold(text: MarkovText, cost: CostModel, thresholds: Sequence[float
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """A row for each observation and cost ratio."""
-    rules = (
-        "one_step",
-        "one_step_mean",
-        "best_threshold",
-        "threshold_tuned_elsewhere",
-        "paper_threshold",
-        "best_fixed",
-    )
-    table = Table(
-        "class observed", "t_d / t_v", "optimal", *(rule.replace("_", " ") for rule in rules), "autoregressive"
-    )
-    for row in result["rows"]:
-        cells = [f"{100 * row[rule]:.1f} %" for rule in (*rules, "autoregressive")]
-        table.add_row(row["seen"], str(row["ratio"]), f"{row['optimal']:.3f}", *cells)
-    return table
+    """A row for each observation and cost ratio: the optimal rate, and the rules' shares of it."""
+    rules = ("one_step", "one_step_mean", "best_threshold", "threshold_tuned_elsewhere", "paper_threshold",
+             "best_fixed", "autoregressive")  # fmt: skip
+    rows = [
+        {"class observed": row["seen"], "t_d / t_v": str(row["ratio"]), "optimal": f"{row['optimal']:.3f}"}
+        | {rule.replace("_", " "): f"{row[rule]:.1%}" for rule in rules}
+        for row in result["rows"]
+    ]
+    return Table("", rows)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from ...controllers.length.cost_model import CostModel
 from ..interval import interval, show
+from ..table import Table
 from .heads import Head
 from .replay import DomainCounts, Setting, columns, groups_of, rates_of
 
@@ -132,44 +131,74 @@ def costs_of(document: Mapping[str, Any]) -> dict[str, CostModel]:
     }
 
 
-def best_cell(row: Mapping[str, Any]) -> str:
-    """Tokens per second of a setting, and which it is."""
-    return f"{row['throughput']:.1f} ({row['rule'].removeprefix('head ')} {row['parameter']:g})"
-
-
 def as_tables(result: Mapping[str, Any]) -> list[Table]:
     """Tables 1, 2 and 3."""
+    groups = {group: group for group in result["groups"]}
     return [
-        *(_table_1_of(ratio, rows) for ratio, rows in result["table_1"].items()),
-        _table_2_of(result["table_2"]),
-        _table_3_of(result["table_3"], list(result["groups"])),
+        *(table_1_of(ratio, rows, groups) for ratio, rows in result["table_1"].items()),
+        table_2_of(result["table_2"]),
+        table_3_of(result["table_3"], groups),
     ]
 
 
-def _table_1_of(ratio: str, rows: Mapping[str, Any]) -> Table:
-    table = Table(
-        "prompts", "fixed K", "confidence", "head", "head over fixed", "head over confidence",
-        title=f"Table 1: tokens/s by eq. 2.3, costs: {ratio}",
-    )  # fmt: skip
-    for group, row in rows.items():
-        best = (best_cell(row[name]) for name in ("best_fixed", "best_confidence", "best_head"))
-        over = (show(row[f"best_head_over_{name}"], "ratio", 3) for name in ("best_fixed", "best_confidence"))
-        table.add_row(group, *best, *over)
-    return table
+def table_1_of(ratio: str, rows: Mapping[str, Any], groups: Mapping[str, str]) -> Table:
+    """A row for each of ``groups``, name → label; settings with their tokens per second."""
+    costs = "times measured here" if ratio == "measured" else f"t_draft / t_target = {ratio}"
+
+    def best(row: Mapping[str, Any] | None) -> str:
+        return (
+            "" if row is None else f"{row['throughput']:.1f} ({row['rule'].removeprefix('head ')} {row['parameter']:g})"
+        )
+
+    return Table(
+        f"SpecDec++, Table 1: tokens/s by eq. 2.3, {costs}",
+        [
+            {
+                "prompts": label,
+                "autoregressive": f"{rows[group]['autoregressive']['throughput']:.1f}",
+                "best fixed K": best(rows[group]["best_fixed"]),
+                "best confidence": best(rows[group]["best_confidence"]),
+                "paper's head (w_rej 6, D 3, h 0.7)": best(rows[group].get("paper_setting")),
+                "best head": best(rows[group]["best_head"]),
+                "best head over best confidence": show(rows[group]["best_head_over_best_confidence"], "ratio", 3),
+                "best head over best fixed K": show(rows[group]["best_head_over_best_fixed"], "ratio", 3),
+            }
+            for group, label in groups.items()
+        ],
+    )
 
 
-def _table_2_of(rows: Mapping[str, Any]) -> Table:
-    table = Table("costs", "t_draft ms", "t_target ms", "R²", title="Table 2: forward times")
-    for name, row in rows.items():
-        times = [f"{1e3 * row[key]:.3f}" for key in ("t_draft", "t_target")]
-        table.add_row(name, *times, f"{row.get('r_squared', row.get('r_squared_of_t_verify')):.4f}")
-    return table
+def table_2_of(rows: Mapping[str, Any]) -> Table:
+    """A row for each way of measuring."""
+    return Table(
+        "SpecDec++, Table 2: forward times",
+        [
+            {
+                "setting": name.replace("_", " "),
+                "t_draft, ms": f"{1e3 * row['t_draft']:.3f}",
+                "t_target, ms": f"{1e3 * row['t_target']:.3f}",
+                "R²": f"{row.get('r_squared', row.get('r_squared_of_t_verify')):.4f}",
+            }
+            for name, row in rows.items()
+        ],
+    )
 
 
-def _table_3_of(rows: Sequence[Mapping[str, Any]], groups: Sequence[str]) -> Table:
-    table = Table("w_rej", "D", "eval KL", "AUROC", *groups, title="Table 3: best tokens/s by head (its h)")
-    for row in rows:
-        cells = [f"{row['best'][g]['throughput']:.1f} ({row['best'][g]['threshold']:g})" for g in groups]
-        scores = [f"{row['eval'][name]:.3f}" for name in ("kl", "auroc")]
-        table.add_row(f"{row['w_rej']:g}", str(row["depth"]), *scores, *cells)
-    return table
+def table_3_of(heads: Sequence[Mapping[str, Any]], groups: Mapping[str, str]) -> Table:
+    """A row for each head: its evaluation, and for each of ``groups`` its tokens per second at the best h."""
+    return Table(
+        "SpecDec++, Table 3: loss weight and depth",
+        [
+            {
+                "w_rej": f"{head['w_rej']:g}",
+                "D": str(head["depth"]),
+                "eval KL": f"{head['eval']['kl']:.3f}",
+                "AUROC": f"{head['eval']['auroc']:.3f}",
+                **{
+                    f"tokens/s {label}": f"{head['best'][g]['throughput']:.1f} (h = {head['best'][g]['threshold']:g})"
+                    for g, label in groups.items()
+                },
+            }
+            for head in heads
+        ],
+    )

@@ -57,8 +57,8 @@ def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
 class Transformers:
     """``generate`` of one target, with or without a draft.
 
-    Whatever a schedule or the ROC curve has learnt in one call, transformers keeps in the draft's generation
-    configuration for the next; it is set anew only when another form of assistance takes its turn, as each has its own.
+    Transformers keeps the state of a schedule or of the ROC curve in the draft's generation configuration from one call
+    to the next. Forms of assistance that take turns have a state each.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Transformers:
     ) -> None:
         self.target: Any = target
         self.draft: Any = draft
-        self.learnt = {name: vars(assistance).copy() for name, assistance in ASSISTED.items()}
+        self.states = {name: vars(assistance).copy() for name, assistance in ASSISTED.items()}
         self.options = sampling_options(sampling) | {"max_new_tokens": max_new_tokens}
 
     def generate(self, prompt: list[int], assistance: str | None) -> list[int]:
         """New tokens after ``prompt``; ``assistance`` names one of ``ASSISTED``, None takes no draft."""
         if assistance is None:
             return generate(self.target, prompt, **self.options)
-        config, learnt = self.draft.generation_config, self.learnt[assistance]
-        config.num_assistant_tokens = learnt["tokens"]
-        config.num_assistant_tokens_schedule = learnt["schedule"]
-        config.assistant_confidence_threshold = learnt["confidence"]
+        config, state = self.draft.generation_config, self.states[assistance]
+        config.num_assistant_tokens = state["tokens"]
+        config.num_assistant_tokens_schedule = state["schedule"]
+        config.assistant_confidence_threshold = state["confidence"]
         tokens = generate(self.target, prompt, assistant_model=self.draft, **self.options)
-        learnt["tokens"], learnt["confidence"] = config.num_assistant_tokens, config.assistant_confidence_threshold
+        state["tokens"], state["confidence"] = config.num_assistant_tokens, config.assistant_confidence_threshold
         return tokens

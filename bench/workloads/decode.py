@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from ...controllers.errors import InputError
 from ...controllers.length import CumulativeConfidence, Fixed, LengthController
@@ -23,6 +22,7 @@ from ...infer.lengths import load_length
 from ..interval import interval, ratio_interval
 from ..micro.profile import forwards_of, timed_decoding, watching
 from ..runner import Run, interleave
+from ..table import Table
 from .assisted import ASSISTED, Transformers
 
 FIXED = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -168,16 +168,13 @@ def overhead(decoder: SpeculativeDecoder, prompts: list[list[int]], settings: di
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """Every configuration, its rate and what it is of transformers' plain generate."""
+    """Every configuration, its rate and the ratio to transformers' plain generate; the best of each kind is marked."""
     rates = result["tokens_per_second"]
-    table = Table("configuration", "tokens/s", "× generate", "tokens per target forward", "acceptance")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, rate in rates.items():
-        if name in result["best"]:
-            continue
-        efficiency, acceptance = (result[key].get(name) for key in ("block_efficiency", "acceptance_rate"))
-        cells = ["" if x is None else f"{x:.2f}" for x in (efficiency, acceptance)]
-        style = "bold" if name in result["best"].values() else ""
-        table.add_row(name, f"{rate:.0f}", f"{rate / rates[PLAIN]:.2f}", *cells, style=style)
-    return table
+    rows = []
+    for name in result["intervals"]:
+        row = {"configuration": f"[bold]{name}[/bold]" if name in result["best"].values() else name}
+        row |= {"tokens/s": f"{rates[name]:.0f}", "× generate": f"{rates[name] / rates[PLAIN]:.2f}"}
+        for key, column in (("block_efficiency", "tokens per target forward"), ("acceptance_rate", "acceptance")):
+            row[column] = f"{result[key][name]:.2f}" if name in result[key] else ""
+        rows.append(row)
+    return Table("", rows)

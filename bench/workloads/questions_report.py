@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
 from ..energy import NOT_AVAILABLE
 from ..interval import show
 from ..scoring.perplexity import perplexity
+from ..table import Table
 
 if TYPE_CHECKING:
     from .questions import Answer
@@ -66,18 +66,25 @@ def summary(answers: Sequence[Answer], scores: Sequence[float | None]) -> dict[s
 
 def as_tables(result: dict[str, Any]) -> list[Table]:
     """Speed by category, and quality by configuration."""
-    speed = Table("category", "questions", "tokens/s", "speed-up", "by Spec-Bench's count", "tokens a round")
-    for category, row in result["speed"].items():
-        cells = (f"{row[name]:.2f}" for name in ("speedup", "spec_bench", "mean_accepted_tokens"))
-        speed.add_row(category, str(row["questions"]), f"{row['tokens_per_second']:.0f}", *cells)
-    quality = Table("configuration", "perplexity", "score", "tokens per target forward", "J/token")
-    for name, row in result["quality"].items():
-        energy = row["joules_per_token"]
-        quality.add_row(
-            name,
-            show(row["perplexity"]),
-            "not scored" if row["score"] is None else f"{row['score']:.3f}",
-            f"{row['tokens_per_target_forward']:.2f}",
-            energy if isinstance(energy, str) else f"{energy:.3f}",
-        )
-    return [speed, quality]
+    speed = [
+        {
+            "category": category,
+            "questions": str(row["questions"]),
+            "tokens/s": f"{row['tokens_per_second']:.0f}",
+            "speed-up": f"{row['speedup']:.2f}",
+            "by Spec-Bench's count": f"{row['spec_bench']:.2f}",
+            "tokens a round": f"{row['mean_accepted_tokens']:.2f}",
+        }
+        for category, row in result["speed"].items()
+    ]
+    quality = [
+        {
+            "configuration": name,
+            "perplexity": show(row["perplexity"]),
+            "score": "not scored" if row["score"] is None else f"{row['score']:.3f}",
+            "tokens per target forward": f"{row['tokens_per_target_forward']:.2f}",
+            "J/token": joules if isinstance(joules := row["joules_per_token"], str) else f"{joules:.3f}",
+        }
+        for name, row in result["quality"].items()
+    ]
+    return [Table("", speed), Table("", quality)]

@@ -4,45 +4,64 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
-
 from ...interval import show
+from ...table import Table
 
 
 def as_tables(result: dict[str, Any]) -> list[Table]:
-    """The mixture, the domains, and what chooses how well."""
-    mixture = Table("mixture", "tokens/s", "× autoregressive (95 %)")
-    for name, row in result["mixture"].items():
-        title = f"{name.replace('_', ' ')}{' (' + row['arm'] + ')' if 'arm' in row else ''}"
-        mixture.add_row(title, f"{row['tokens_per_second']:.0f}", show(row, "ratio", 3))
-    for name, row in result["both_against"].items():
-        mixture.add_row(f"router and length over {name.replace('_', ' ')}", "", show(row, "ratio", 3))
-    domains = Table("domain", "best draft", "prompts", "router / best draft (95 %)", "by the cost model")
-    for domain, row in result["by_domain"].items():
-        domains.add_row(
-            domain, row["best_draft"], str(row["prompts"]), show(row["router"], "ratio", 3), f"{row['cost_model']:.3f}"
-        )
-    selection = Table("chooser", "accuracy", "where domains differ", "regret", "× autoregressive (95 %)")
-    for name, row in result["selection"].items():
-        differ = row["accuracy_where_domains_differ"]
-        selection.add_row(
-            name,
-            f"{row['accuracy']:.1%}",
-            "" if differ is None else f"{differ:.1%}",
-            f"{row['regret']:.4f}",
-            show(row, "speedup", 3),
-        )
-    rest = Table("figure", "value")
-    loss = result["autoregressive_loss"]
-    for name, value in (
-        ("selection accuracy where domains differ", _percent(result["selection_accuracy"])),
-        ("throughput over the best draft of each domain", f"{result['throughput_vs_best_arm']:.3f}"),
-        ("loss against autoregressive where no draft helps", _percent(loss)),
-        ("share of embedding, policy and choice in the wall time", f"{result['overhead_share']:.2%}"),
-    ):
-        rest.add_row(name, value)
-    return [mixture, domains, selection, rest]
+    """The mixture, the domains, what chooses how well, and the figures in brief."""
+    mixture = [
+        {
+            "mixture": f"{name.replace('_', ' ')}{' (' + row['arm'] + ')' if 'arm' in row else ''}",
+            "tokens/s": f"{row['tokens_per_second']:.0f}",
+            "× autoregressive (95 %)": show(row, "ratio", 3),
+        }
+        for name, row in result["mixture"].items()
+    ]
+    mixture += [
+        {
+            "mixture": f"router and length over {name.replace('_', ' ')}",
+            "× autoregressive (95 %)": show(row, "ratio", 3),
+        }
+        for name, row in result["both_against"].items()
+    ]
+    domains = [
+        {
+            "domain": domain,
+            "best draft": row["best_draft"],
+            "prompts": str(row["prompts"]),
+            "router / best draft (95 %)": show(row["router"], "ratio", 3),
+            "by the cost model": f"{row['cost_model']:.3f}",
+        }
+        for domain, row in result["by_domain"].items()
+    ]
+    selection = [
+        {
+            "chooser": name,
+            "accuracy": f"{row['accuracy']:.1%}",
+            "where domains differ": share(row["accuracy_where_domains_differ"]),
+            "regret": f"{row['regret']:.4f}",
+            "× autoregressive (95 %)": show(row, "speedup", 3),
+        }
+        for name, row in result["selection"].items()
+    ]
+    return [Table("", rows) for rows in (mixture, domains, selection)] + [brief(result)]
 
 
-def _percent(value: float | None) -> str:
+def brief(result: dict[str, Any]) -> Table:
+    """The main figures."""
+    mixture = result["mixture"]
+    figures = {
+        "selection accuracy where domains differ": share(result["selection_accuracy"]),
+        "throughput against the best draft of each domain": f"{result['throughput_vs_best_arm']:.3f}",
+        "best single draft on the mixture, × autoregressive": show(mixture["best_single"], "ratio", 3),
+        "router, × autoregressive": show(mixture["router"], "ratio", 3),
+        "router and learned length, × autoregressive": show(mixture["router_and_length"], "ratio", 3),
+        "loss where no draft helps": share(result["autoregressive_loss"]),
+        "router's share of the time": f"{result['overhead_share']:.2%}",
+    }
+    return Table("Assistant selection: in brief", [{"figure": name, "here": here} for name, here in figures.items()])
+
+
+def share(value: float | None) -> str:
     return "none such" if value is None else f"{value:.1%}"
