@@ -34,6 +34,7 @@ COMMANDS: Commands = {
     "bench": {
         "decode": bench_workloads.decode,
         "batch": bench_workloads.batch,
+        "ngram": bench_workloads.ngram,
         "questions": bench_workloads.questions,
         "router": bench_workloads.router,
         "papers": bench_workloads.papers,

@@ -230,7 +230,7 @@ class SamplingOptions(TruncationOptions):
         return {name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
 
 
-BUILTIN = ("builtin", "builtin-large")
+BUILTIN = ("builtin", "builtin-large", "builtin-copy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,8 +238,8 @@ class PromptSourceOptions(Options):
     """Prompts.
 
     Attributes:
-        prompts: builtin, builtin-large, a JSON Lines, Parquet or text file, a folder of such files, or the id of a
-            dataset on the hub.
+        prompts: builtin, builtin-large, builtin-copy, a JSON Lines, Parquet or text file, a folder of such files, or
+            the id of a dataset on the hub.
         column: Column that holds the prompt; id and domain are read from columns of those names.
         split: Split of the built-in prompts (train, validation, test) or of a hub dataset; a file has none.
         domains: Take only the prompts of these domains.
@@ -792,6 +792,22 @@ class DecodeBenchOptions(WorkloadOptions, RepeatOptions):
 
     controller: str | None = None
     plot: Picture = Path("runs/decode.png")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
+    """Benchmark.
+
+    Attributes:
+        limit: How many prompts, of those that invite copying (builtin-copy) and of others (--prompts) each.
+        lengths: Length controllers of the draft model, alone and in the mix; the best of each is compared.
+        cost: File of `specpilot bench cost --output`, or how many verifications a draft step costs; measured at the
+            start if not given.
+    """
+
+    limit: Count = 40
+    lengths: Annotated[tuple[int | str, ...], Several()] = (2, 4, "cumulative-confidence:0.4")
+    cost: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

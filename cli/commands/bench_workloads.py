@@ -7,6 +7,7 @@ from typing import Any
 from ..options import (
     BatchBenchOptions,
     DecodeBenchOptions,
+    NgramBenchOptions,
     PapersOptions,
     PapersOutputOptions,
     QuestionsOptions,
@@ -78,6 +79,16 @@ def batch(options: BatchBenchOptions) -> None:
         repeats=options.repeats,
     )
     show_continuous(result["continuous"], console)
+    finish(result, options, options.output)
+
+
+def ngram(options: NgramBenchOptions) -> None:
+    """Time n-gram drafts, a draft model's, and the choice between them, on texts to be copied from and on others."""
+    from ..bench.workloads.ngram import as_table, bench_ngram
+
+    console = begin()
+    result = bench_ngram(options, console)
+    console.print(as_table(result))
     finish(result, options, options.output)
 
 

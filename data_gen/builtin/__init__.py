@@ -1,7 +1,8 @@
 """The built-in prompts: JSON Lines files that ship with the package, so that everything here runs without a download.
 
-Six domains: math, sql, shell, code, prose and dialogue. A prompt's id, text and split never change; the files were
-written by ``recipes/prompts`` and are checked against the hashes below when they are read.
+Six domains: math, sql, shell, code, prose and dialogue; in ``builtin-copy`` texts of all of them are to be edited,
+summarised or asked about. A prompt's id, text and split never change; the files were written by ``recipes/prompts`` and
+are checked against the hashes below when they are read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ...controllers.errors import InputError
 FILES = {
     "builtin": "0074e0499a4b260ddc886e52734eb9da070c6f53953e4a88209f06e781f88067",
     "builtin-large": "bc61a120883ed5f9a03588b2fa507068856a1c14ccfc7c45d510488d70ce8b10",
+    "builtin-copy": "a6982f6807f0f7042299615631226ce87a02d55490be417489ff47b937a13a90",
 }
 
 
@@ -34,7 +36,7 @@ class BuiltinPrompt:
 
 @functools.cache
 def builtin_prompts(name: str) -> tuple[BuiltinPrompt, ...]:
-    """The prompts of ``builtin`` or ``builtin-large``, shuffled across domains, so that any prefix is a fair sample.
+    """The prompts of ``builtin``, ``builtin-large`` or ``builtin-copy``, shuffled: any prefix is a fair sample.
 
     Raises:
         InputError: the installed file is damaged.

@@ -12,6 +12,7 @@ from pathlib import Path
 from specpilot.data_gen.builtin import BuiltinPrompt
 
 from . import builtin, builtin_large
+from .copying import copying
 
 
 def as_lines(prompts: Sequence[BuiltinPrompt]) -> bytes:
@@ -20,9 +21,10 @@ def as_lines(prompts: Sequence[BuiltinPrompt]) -> bytes:
 
 
 def write(folder: Path) -> list[str]:
-    """Write both files; returns the name and SHA-256 of each, as lines of ``specpilot.data_gen.builtin.FILES``."""
+    """Write the files; returns the name and SHA-256 of each, as lines of ``specpilot.data_gen.builtin.FILES``."""
     found = []
-    for name, prompts in (("builtin", builtin()), ("builtin-large", builtin_large())):
+    sets = {"builtin": builtin(), "builtin-large": builtin_large(), "builtin-copy": copying(builtin())}
+    for name, prompts in sets.items():
         lines = as_lines(prompts)
         (folder / f"{name}.jsonl.xz").write_bytes(lzma.compress(lines, preset=9))
         found.append(f'"{name}": "{hashlib.sha256(lines).hexdigest()}",')

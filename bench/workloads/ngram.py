@@ -1,0 +1,129 @@
+"""``specpilot bench ngram``: n-gram drafts, a draft model's, and the choice between them, by the clock.
+
+On prompts that invite copying and on others. The *parts* are the draft model and the n-grams alone, the *mix* chooses
+for each round. Draft model and mix have the same length controllers, and the best of each is compared; all of them
+decode the same prompts in turn. Tokens per second include the prefill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ...controllers.length import takes_cost
+from ...controllers.length.cost_model import CostModel
+from ...infer.decoder import SpeculativeDecoder
+from ...infer.drafters import Ngram
+from ...infer.generation import Generation, Stats
+from ...infer.lengths import load_length, quick_costs
+from ...options import NgramBenchOptions
+from ..interval import ratio_interval, show
+from ..load import load
+from ..runner import Timed, interleave
+
+AUTOREGRESSIVE, NGRAM, MODEL, MIX = "autoregressive", "ngram", "model", "mix"
+COPYING = "builtin-copy"
+GROUPS = {"copying": "prompts that invite copying", "other": "other prompts"}
+
+Runs = Sequence[Sequence[Timed[Generation]]]  # by prompt and repeat
+Generate = Callable[..., Generation]
+
+
+def bench_ngram(options: NgramBenchOptions, console: Console) -> dict[str, Any]:
+    """Time every configuration on both groups of prompts.
+
+    Raises:
+        InputError: a model, a controller or the cost is missing or does not fit, or a controller that goes by costs
+            was made for another pair.
+    """
+    pair, others = load(options)
+    workload = replace(
+        options, prompts=COPYING, column="prompt", split="test", domains=None, skip=0, chat=False, system=None
+    )
+    copying = load(workload, pair)[1]
+    if options.cost is None:
+        cost = quick_costs(pair.target.model, pair.drafts[0].model)
+    else:
+        cost = CostModel.load(options.cost)
+    decoders = configurations(pair, [str(length) for length in options.lengths], cost)
+    result: dict[str, Any] = {"cost": cost.as_dict()}
+    for group, prompts in (("copying", copying), ("other", others)):
+        runs = {name: _run(generate, prompts, options.sampling) for name, generate in decoders.items()}
+        result[group] = summary(interleave(runs, len(prompts), console, repeats=options.repeats, label=GROUPS[group]))
+    return result
+
+
+def configurations(pair: SpeculativeDecoder, lengths: Sequence[str], cost: CostModel) -> dict[str, Generate]:
+    """``generate`` of each configuration by name; those that draft with the model have each of ``lengths`` in turn."""
+    (draft,), ngram = pair.drafts, Ngram(cost=cost)
+    found: dict[str, Generate] = {
+        AUTOREGRESSIVE: SpeculativeDecoder(pair.target, None, pair.tokenizer).generate,
+        NGRAM: SpeculativeDecoder(pair.target, None, pair.tokenizer, ngram=ngram).generate,
+    }
+    for spec in lengths:
+        length = load_length(
+            spec, pair.target.model, draft.model, pair.tokenizer, cost=cost if takes_cost(spec) else None
+        )
+        for name, sources in ((MODEL, None), (MIX, ngram)):
+            decoder = SpeculativeDecoder(pair.target, draft, pair.tokenizer, length=length, ngram=sources)
+            found[f"{name}, {spec}"] = decoder.generate
+    return found
+
+
+def _run(generate: Generate, prompts: Sequence[list[int]], settings: Mapping[str, Any]) -> Callable[[int, int], Any]:
+    return lambda index, repeat: generate(prompts[index], seed=repeat, **settings)
+
+
+def summary(runs: Mapping[str, Runs]) -> dict[str, Any]:
+    """The best mix and the best of its parts in tokens per second, their ratio with its interval, and all rates."""
+    rates = {name: _rate(found) for name, found in runs.items()}
+    mix = max((name for name in rates if name.startswith(MIX)), key=rates.__getitem__)
+    part = max((name for name in rates if name.startswith((MODEL, NGRAM))), key=rates.__getitem__)
+    totals = {name: sum((one.value.stats for of in found for one in of), Stats()) for name, found in runs.items()}
+    return {
+        "mix": rates[mix],
+        "best_part": rates[part],
+        "names": {"mix": mix, "best_part": part},
+        "mix_over_best_part": ratio_interval(*_sums(runs[mix]), *_sums(runs[part])).as_dict("ratio"),
+        "tokens_per_second": rates,
+        "block_efficiency": {name: total.block_efficiency for name, total in totals.items()},
+        "draft_forwards_per_token": {
+            name: total.n_draft_forwards / total.n_generated for name, total in totals.items()
+        },
+    }
+
+
+def _rate(runs: Runs) -> float:
+    """Tokens per second of a pass over all prompts, median of the passes."""
+    tokens, seconds = _table(runs)
+    return float(np.median(tokens.sum(0) / seconds.sum(0)))
+
+
+def _sums(runs: Runs) -> tuple[Any, Any]:
+    """(prompts,) tokens and seconds over all passes."""
+    tokens, seconds = _table(runs)
+    return tokens.sum(1), seconds.sum(1)
+
+
+def _table(runs: Runs) -> tuple[Any, Any]:
+    """(prompts, repeats) tokens and seconds."""
+    tokens = np.array([[len(one.value.tokens) for one in of_prompt] for of_prompt in runs])
+    return tokens, np.array([[one.seconds for one in of_prompt] for of_prompt in runs])
+
+
+def as_table(result: Mapping[str, Any]) -> Table:
+    """Every configuration on both groups of prompts."""
+    table = Table(
+        "configuration", *(f"{prompts}: tokens/s" for prompts in GROUPS.values()), "tokens per target forward"
+    )
+    for name in result["copying"]["tokens_per_second"]:
+        rates = [f"{result[group]['tokens_per_second'][name]:.0f}" for group in GROUPS]
+        table.add_row(name, *rates, " / ".join(f"{result[group]['block_efficiency'][name]:.2f}" for group in GROUPS))
+    ratios = [show(result[group]["mix_over_best_part"], "ratio", 3) for group in GROUPS]
+    table.add_row("best mix over best part", *ratios, "")
+    return table
