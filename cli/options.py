@@ -45,14 +45,15 @@ class Range:
 
 @dataclass(frozen=True)
 class Several:
-    """A list of at least ``least`` values, none of them twice."""
+    """A list of at least ``least`` values; none of them twice where they are ``distinct``."""
 
     least: int = 1
+    distinct: bool = True
 
     def check(self, name: str, value: Any) -> None:
-        if isinstance(value, tuple) and (len(value) < self.least or len(set(value)) < len(value)):
+        if isinstance(value, tuple) and (len(value) < self.least or (self.distinct and len(set(value)) < len(value))):
             least = "one value" if self.least == 1 else f"{self.least} values"
-            raise InputError(f"{name}={list(value)}: give at least {least}, and none twice")
+            raise InputError(f"{name}={list(value)}: give at least {least}{', and none twice' * self.distinct}")
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,22 @@ class Pattern:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A folder or a file to write, which may be there already; looked at before anything is computed for it."""
+
+    folder: bool
+
+    def check(self, name: str, value: Any) -> None:
+        path = Path(value)
+        if not self.folder and path.exists() and not path.is_file():
+            raise InputError(f"{name}={str(path)!r}: is a folder or a device; name a file")
+        above = [path, *path.parents] if self.folder else path.parents
+        there = next((place for place in above if place.exists()), None)
+        if there is not None and not there.is_dir():
+            raise InputError(f"{name}={str(path)!r}: {str(there)!r} is no folder; name another")
+
+
+@dataclass(frozen=True)
 class Choice:
     """One of some words, where the value is a word."""
 
@@ -78,7 +95,7 @@ class Choice:
             raise InputError(f"{name}={value!r}: choose one of {', '.join(map(str, self.words))}")
 
 
-Limit = Range | Several | Pattern | Choice
+Limit = Range | Several | Pattern | Place | Choice
 LARGEST = 2**31 - 1  # of a count
 MAX_DEPTH = 64  # of a head that a checkpoint may hold
 MAX_LENGTH = 20  # tokens a draft
@@ -95,8 +112,10 @@ DType = Literal["float32", "bfloat16", "float16", "float64", "auto"]
 Device = Annotated[
     str, Pattern(r"auto|(?!meta)[a-z]+(:\d{1,3})?", "no device of this machine; give 'auto', 'cpu', 'cuda' or 'cuda:1'")
 ]
+File = Annotated[Path, Place(folder=False)]
+Folder = Annotated[Path, Place(folder=True)]
 Picture = Annotated[
-    Path, Pattern(r"(?i).+\.(png|pdf|svg|jpe?g|webp)", "no kind of picture; end it in .png, .pdf, .svg, .jpg or .webp")
+    File, Pattern(r"(?i).+\.(png|pdf|svg|jpe?g|webp)", "no kind of picture; end it in .png, .pdf, .svg, .jpg or .webp")
 ]
 Names = Annotated[tuple[str, ...], Several()]
 
@@ -132,6 +151,8 @@ class Options:
                 for one in value if several else (value,):
                     if one is not None:
                         limit.check(name, one)
+            if value == "" or (isinstance(value, tuple) and "" in value):
+                raise InputError(f"{name}: it is empty; give a value, or leave it out")
 
     def refuse_ignored(self, names: tuple[str, ...], reason: str) -> None:
         """Raises InputError if one of these fields has another value than its default."""
@@ -318,7 +339,7 @@ class OutputFileOptions(Options):
         output: File that gets the same JSON as standard output.
     """
 
-    output: Path | None = None
+    output: File | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,7 +350,7 @@ class StudyFolderOptions(OutputFileOptions):
         folder: What is computed on the way; a run that was cut short is continued there.
     """
 
-    folder: Path = Path("runs/study")
+    folder: Folder = Path("runs/study")
 
 
 # ---------------------------------------------------------------------------------------------------------- data
@@ -395,7 +416,7 @@ class DatasetFolderOptions(Options):
         output: Folder of the dataset: Parquet shards and a manifest. An unfinished one is continued.
     """
 
-    output: Path
+    output: Folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -591,7 +612,7 @@ class RunOptions(Options):
         resume: Continue the unfinished run in the folder.
     """
 
-    output: Path
+    output: Folder
     resume: bool = False
 
 
@@ -614,7 +635,7 @@ class CheckpointOptions(OverwriteOptions):
         output: Folder of the checkpoint; `specpilot generate --length FOLDER --cost FILE` takes it.
     """
 
-    output: Path
+    output: Folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -641,7 +662,7 @@ class ExportOptions(OverwriteOptions):
     """
 
     run: Path = field(kw_only=False)
-    output: Path = field(kw_only=False)
+    output: Folder = field(kw_only=False)
     threshold: Share | None = None
     push_to: str | None = None
     private: bool = True
@@ -664,12 +685,12 @@ class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
 
     controller: str = field(kw_only=False)
     data: str
-    output: Path
+    output: Folder
     method: Literal["weights", "temperature", "platt", "isotonic"] = "platt"
     draft: str | None = None
     validation_fraction: Fraction = 0.1
     plot: Picture | None = None
-    report: Path | None = None
+    report: File | None = None
 
 
 # ------------------------------------------------------------------------------------------------------ generate
@@ -724,8 +745,8 @@ class GenerateOptions(TargetOptions, LoadingOptions, SeedOptions):
     """
 
     prompt: str = field(default="-", kw_only=False)
-    draft: str | tuple[str, ...] | None = "auto"
-    length: int | str | tuple[int | str, ...] | None = None
+    draft: Annotated[str | tuple[str, ...], Several(distinct=False)] | None = "auto"
+    length: Annotated[int | str | tuple[int | str, ...], Several(distinct=False)] | None = None
     router: str | None = None
     sample_arm: bool = False
     threshold: Share | None = None
@@ -873,7 +894,7 @@ class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     repeats: Count = 5
     judge: str | None = None
     check: Names | None = None
-    output: Path | None = None
+    output: File | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -944,7 +965,7 @@ class RouterBenchOptions(
     limit: Count = 120
     train_limit: Count = 1500
     repeats: Count = 3
-    work: str = "runs/router-bench"
+    work: Annotated[str, Place(folder=True)] = "runs/router-bench"
     length: Annotated[int, Range(1, MAX_LENGTH)] = 4
     learned: str | tuple[str, ...] = "cumulative-confidence:0.3"
     max_new_tokens: Count = 96
@@ -997,7 +1018,7 @@ class QuestionsOptions(WorkloadOptions):
     verifier: str = "token-wise"
     tree: str | None = None
     beams: Count | None = None
-    output: Path = Path("runs/questions")
+    output: Folder = Path("runs/questions")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -1046,7 +1067,7 @@ class PapersOutputOptions(Options):
     """
 
     paper: str = field(default="all", kw_only=False)
-    output: Path = Path("runs/papers")
+    output: Folder = Path("runs/papers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1085,7 +1106,7 @@ class AblationOptions(PairOptions, HeldOutOptions, SamplingOptions, SeedOptions,
     costs: Annotated[tuple[float | str, ...], Several()] = (0.21, 0.05)
     per_domain: Count = 300
     max_new_tokens: Count = 64
-    folder: Path = Path("runs/ablation")
+    folder: Folder = Path("runs/ablation")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -1142,7 +1163,7 @@ class SweepOptions(PairOptions, SamplingOptions, HeadStudyOptions):
     confidences: Annotated[tuple[Share, ...], Several()] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
     mixing: Share = 0.15
     max_new_tokens: Count = 64
-    folder: Path = Path("runs/sweep")
+    folder: Folder = Path("runs/sweep")
     cost: Path | None = None
 
 
@@ -1167,7 +1188,7 @@ class MixingOptions(TargetOptions, TruncationOptions, HeadStudyOptions):
     depth: Depth = 3
     w_rej: Positive = 6.0
     validation_fraction: Fraction = 0.2
-    folder: Path = Path("runs/mixing")
+    folder: Folder = Path("runs/mixing")
 
     def sweep(self, draft: str, temperature: float, mixing: float, domains: tuple[str, ...]) -> SweepOptions:
         """One head of the study as a sweep of one; ``domains`` are trained on."""
@@ -1193,7 +1214,7 @@ class DemoOptions(SeedOptions):
         max_new_tokens: Longest answer, in training and comparison.
     """
 
-    output: Path = Path("runs/demo")
+    output: Folder = Path("runs/demo")
     prompts: Annotated[int, Range(2, LARGEST)] = 800
     held_out: Annotated[int, Range(2, LARGEST)] = 60
     max_new_tokens: Annotated[int, Range(2, LARGEST)] = 128

@@ -101,6 +101,10 @@ class CommandParser:
             self.parser.validate(values, skip_unset=False)  # null, where a key cannot be null
         except (ArgumentError, TypeError) as error:
             raise InputError(f"{one_line(str(error))} (see {self.parser.prog} --help)") from None
+        except UnicodeDecodeError as error:
+            raise InputError(f"config: not UTF-8 text ({error.reason}, byte {error.start}); give a YAML file") from None
+        except RecursionError:
+            raise InputError("config: a value contains itself; give plain keys and values") from None
         found = vars(self.parser.instantiate(values))
         return {
             name: kind(**{entry.name: found[entry.name] for entry in fields(kind)}) for name, kind in self.kinds.items()

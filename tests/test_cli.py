@@ -139,6 +139,8 @@ def test_bad_words(capsys: pytest.CaptureFixture[str], words: list[str], named: 
         ("- a list", "config: expected a mapping"),
         ("", "config: expected a mapping"),
         ("target: [", "Problems parsing config"),
+        ("tarjet: &a [*a]", "config: a value contains itself"),
+        ("target: ''", "target: it is empty; give a value"),
     ],
 )
 def test_bad_yaml(capsys: pytest.CaptureFixture[str], tmp_path: Path, yaml: str, named: str) -> None:
@@ -272,14 +274,35 @@ def test_numbers_outside_their_limits_are_errors(kind: type) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_outside_their_limits_are_errors(kind: type) -> None:
     for name, _ in limited(kind, options.Pattern):
-        for wrong in ("meta", "out.xyz", "", "cuda:-1"):
+        for wrong in ("meta", "out.xyz", "cuda:-1"):
             with pytest.raises(InputError, match=rf"^{name}='{wrong}': .* give|end it in"):
                 kind(**required(kind) | {name: wrong})
-    for name, _ in limited(kind, options.Several):
+    for name, limit in limited(kind, options.Several):
         with pytest.raises(InputError, match=rf"^{name}=\[\]: give at least"):
             kind(**required(kind) | {name: []})
+        if not limit.distinct:
+            continue
         with pytest.raises(InputError, match=rf"^{name}=\[.*\]: give at least"):
             kind(**required(kind) | {name: ["a=b", "a=b"]})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_places_that_cannot_be_written_are_errors(kind: type, tmp_path: Path) -> None:
+    file = tmp_path / "file.png"
+    file.write_text("")
+    (tmp_path / "folder.png").mkdir()
+    for name, limit in limited(kind, options.Place):
+        for wrong in (file / "x.png", file if limit.folder else tmp_path / "folder.png"):
+            with pytest.raises(InputError, match=rf"^{name}='.*': .*; name a"):
+                kind(**required(kind) | {name: wrong})
+        kind(**required(kind) | {name: tmp_path / "folder.png" if limit.folder else file})
+
+
+def test_a_configuration_that_is_no_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_bytes(b"\xff\xfe")
+    assert "config: not UTF-8 text (invalid start byte, byte 0)" in in_process(
+        capsys, "generate", "x", "--config", str(tmp_path / "c.yaml")
+    )
 
 
 def test_every_device_picture_count_and_seed_has_a_limit() -> None:

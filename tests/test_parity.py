@@ -104,7 +104,7 @@ def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batch
     served = serve(decoder, source, batched)
     (draft,) = decoder.drafts
     data = AcceptanceDataModule(
-        as_rows(served), AcceptanceTrainingOptions(data="", mixing=0.0, validation_fraction=0.5)
+        as_rows(served), AcceptanceTrainingOptions(data="none", mixing=0.0, validation_fraction=0.5)
     )
     head: AcceptanceHead = CONTROLLER.head
     for start in range(0, len(served), 16):

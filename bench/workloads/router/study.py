@@ -33,7 +33,7 @@ LEAD = 0.02  # domains differ where the best arm's mean throughput is this share
 
 def train_policy(data: RouterDataset, **settings: Any) -> RouterPolicy:
     """A policy trained on all arms of ``data``; ``settings`` are fields of :class:`RouterTrainingOptions`."""
-    training = RouterTrainingOptions(data="", device="cpu", **settings)
+    training = RouterTrainingOptions(data="in memory", device="cpu", **settings)
     return fit_policy(table_of(data, training), training)
 
 
