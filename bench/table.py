@@ -39,7 +39,7 @@ class Table:
     def __rich__(self) -> rich.table.Table:
         table = rich.table.Table(title=self.title or None, caption=self.note or None)
         for index, name in enumerate(self.columns):
-            table.add_column(name, justify="right" if index else "left")
+            table.add_column(name, justify="right" if index else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*(row.get(name, "") for name in self.columns))
         return table

@@ -158,6 +158,16 @@ def test_what_is_stored_is_not_measured_again(tmp_path: Path) -> None:
     assert measured == [0, 0, 1, 2, 0, 2, 3]
 
 
+def test_a_full_disk_is_reported_with_the_file(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.put({"a": 1}, 0)
+        (file,) = (tmp_path / "records").iterdir()
+        file.with_name(f"{file.name}.tmp").symlink_to("/dev/full")
+        with pytest.raises(OSError, match=rf"No space left on device: '{file}'"):
+            store.put({"a": 1}, 1)
+        assert store.get({"a": 1}) == 0
+
+
 def test_of_repeated_runs_the_one_of_median_time_is_kept() -> None:
     log: list[str] = []
 
