@@ -33,6 +33,7 @@ def test_baselines_take_their_best_parameter_and_ours_has_none() -> None:
     for name in ("fixed", "confidence", "cumulative confidence", "informed bound", "x, best threshold"):
         counted |= {(name, 1.0): of(short), (name, 9.0): of(long)}
     counted |= {("x, rate-optimal", 0.0): of(long), ("x, rate-optimal", 1.0): of(short)}
+    counted |= {("wrong, rate-optimal", 0.0): of(short), ("wrong, rate-optimal", 1.0): of(long)}
     result = summarise(counted, {"0.01": cheap, "0.9": dear}, ["a"], "x")
     assert result["table"]["0.01"]["in_domain"]["fixed"]["parameter"] == 9.0
     assert result["table"]["0.9"]["in_domain"]["fixed"]["parameter"] == 1.0
@@ -40,6 +41,8 @@ def test_baselines_take_their_best_parameter_and_ours_has_none() -> None:
         row = result["ratios"][label]["left_out"]
         assert row["ours"] == row["best_fixed"] == row["best_confidence"]
         assert row["ours_over_best_fixed"]["ratio"] == 1.0
+        wrong = result["table"][label]["left_out"]["wrong, rate-optimal"]  # counts at these costs, not at its best
+        assert wrong["speedup"] < row["ours"]
 
 
 def test_trained_controllers_predict_a_trace_as_they_predict_steps() -> None:
