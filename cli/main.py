@@ -21,7 +21,12 @@ Command: TypeAlias = Callable[..., None]
 Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
 
 COMMANDS: Commands = {
-    "data": {"acceptance": data.acceptance, "on-policy": data.on_policy, "router": data.router},
+    "data": {
+        "acceptance": data.acceptance,
+        "on-policy": data.on_policy,
+        "features": data.features,
+        "router": data.router,
+    },
     "train": {
         "acceptance": train.acceptance,
         "features": train.features,
@@ -42,6 +47,7 @@ COMMANDS: Commands = {
         "forward": bench_micro.forward,
         "profile": bench_micro.profile,
         "memory": bench_micro.memory,
+        "train-scale": bench_micro.train_scale,
         "rollouts": bench_micro.rollouts,
         "spectr": bench_micro.spectr,
         "otm": bench_micro.otm,
@@ -93,6 +99,8 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
             print(f"specpilot {__version__}")
             return
         word, *words = words
+        if [*path[1:], word] == ["train", "acceptance"]:
+            word = train.verb_of_predictor(words)
         if word not in here:
             raise InputError(f"unknown command '{' '.join([*path[1:], word])}': choose from {', '.join(here)}")
         path.append(word)

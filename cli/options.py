@@ -493,80 +493,157 @@ class LoggedTrainingOptions(TrainingOptions):
         checkpoint_every: Steps between two checkpoints to resume from; the end of an epoch is always one.
         log_every: Steps between two rows of metrics.csv.
         wandb: Project on Weights & Biases to log to as well; offline if WANDB_API_KEY is not set.
-        threads: CPU threads; by default PyTorch's choice.
+        threads: CPU threads of a process; by default PyTorch's choice.
+        devices: Devices of this machine to train on, one process for each. A batch is divided among them.
+        strategy: auto, or ddp, which several devices take in any case.
+        precision: Precision of the computation; weights are float32.
     """
 
     checkpoint_every: Count = 100
     log_every: Count = 10
     wandb: str | None = None
     threads: Annotated[int, Range(1, 1024)] | None = None
+    devices: Annotated[int, Range(1, 1024)] = 1
+    strategy: Literal["auto", "ddp"] = "auto"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+
+
+Predictor = Literal["specdec", "lag-free", "features"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptanceTrainingOptions(LoggedTrainingOptions):
+class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
+    """Features. What predictors learn from: computed once by the models that the data was made with.
+
+    Attributes:
+        target: Target model, if it is elsewhere now than when the data was made.
+        draft: Draft model, if it is elsewhere now.
+        dtype: Precision of these models.
+        texts: Take only the first so many texts of each dataset that are not held out.
+        traced: Held-out texts to simulate decoding on, which chooses the epoch. With 0 the lowest validation KL chooses
+            it, and the target is not needed.
+        max_length: Tokens of prompt and response together; longer responses are cut.
+        states: Precision of the draft's hidden states on disk.
+    """
+
+    target: str | None = None
+    draft: str | None = None
+    dtype: DType = "float32"
+    texts: Count | None = None
+    traced: Natural = 100
+    max_length: Annotated[int, Range(2, LARGEST)] = 2048
+    states: Literal["float16", "float32"] = "float16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureDataOptions(FeatureSourceOptions, SeedOptions):
+    """Feature dataset.
+
+    Attributes:
+        data: Folder written by `specpilot data acceptance` or, except for the predictor specdec, `specpilot data
+            on-policy`; or several, as "[A,B]", of the same models and sampling.
+        predictor: What the features are for: specdec, lag-free or features. The last two use the same.
+        mixing: Share r of target tokens in the texts that the draft reads; the others are the draft's, and only they
+            are learnt from. At 1 all of the draft's tokens are learnt from, each after the target's own text. The
+            default depends on the data's mean acceptance: 0.15, the paper's, or 0.5 where it is below one half.
+        mixings: How often the texts are mixed anew; epochs of training use the mixings in turn.
+        seed: Seed of the mixing.
+    """
+
+    data: Annotated[str | tuple[str, ...], Several()]
+    predictor: Predictor = "specdec"
+    mixing: Share | None = None
+    mixings: Count = 3
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.predictor != "specdec":
+            self.refuse_ignored(("mixing", "mixings", "seed"), f"predictor={self.predictor} mixes no texts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
+    """Acceptance predictor.
+
+    Attributes:
+        data: Folder written by `specpilot data features`; or what that command takes, to make the features in the run
+            folder.
+        predictor: Which predictor is trained: specdec, lag-free or features. Each has further options of its own:
+            `--predictor NAME --help`.
+        cost: Epochs are compared by simulated tokens/s at these costs: a file of `specpilot bench cost --output`, or
+            the time of a draft step in units of a verification. By default 0.21, as in SpecDec++.
+    """
+
+    data: Annotated[str | tuple[str, ...], Several()]
+    predictor: Predictor = "specdec"
+    cost: str | None = None
+
+    @property
+    def features(self) -> FeatureDataOptions:
+        """The features to make, if ``data`` holds none."""
+        names = {entry.name for entry in fields(FeatureDataOptions)} & {entry.name for entry in fields(self)}
+        if self.predictor != "specdec":
+            names.remove("seed")
+        return FeatureDataOptions(**{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceTrainingOptions(PredictorTrainingOptions):
     """Acceptance head. Defaults are those of SpecDec++ (Huang et al. 2024, §4.1 and Appendix C.1).
 
     Attributes:
-        draft: Name, folder or hub id of the draft model; by default the one the data was made with.
-        dtype: Precision of the frozen draft; the head is always float32.
         depth: Residual blocks D of the head; 0 is a linear head.
         w_acc: Loss weight of acceptance.
         w_rej: Loss weight of rejection.
-        mixing: Share r of target tokens in the training sequences, drawn anew every epoch; the others are the
-            draft's, and only they are learnt from. At 1 all of the draft's tokens are learnt from, each after the
-            target's own text; that takes cache_features. The default depends on the data's mean acceptance: 0.15, the
-            paper's, or 0.5 where it is below one half.
-        max_length: Tokens of prompt and response together; longer responses are cut.
-        cache_features: Compute the draft's hidden states once and keep them in the run folder (float32; the size is
-            printed first) instead of computing them in every step.
-        cache_epochs: With cache_features, how many epochs' mixings are kept and then used in turn; by default all.
+        mixing: Share r of target tokens in the texts that the draft reads; the others are the draft's, and only they
+            are learnt from. At 1 all of the draft's tokens are learnt from, each after the target's own text. The
+            default depends on the data's mean acceptance: 0.15, the paper's, or 0.5 where it is below one half.
+        mixings: How often the texts are mixed anew; epochs use the mixings in turn.
     """
 
-    draft: str | None = None
-    dtype: DType = "float32"
+    predictor: Literal["specdec"] = "specdec"
     depth: Depth = 3
     w_acc: Positive = 1.0
     w_rej: Positive = 6.0
     mixing: Share | None = None
+    mixings: Count = 3
     batch_size: Count = 32
     lr: LearningRate = 5e-5
-    max_length: Annotated[int, Range(2, LARGEST)] = 2048
-    cache_features: bool = False
-    cache_epochs: Count | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.cache_features:
-            self.refuse_ignored(("cache_epochs",), "it belongs to cache_features")
-            if self.mixing == 1:
-                raise InputError("mixing=1.0: takes cache_features; set that too, or a share below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LagFreeTrainingOptions(TrainingOptions):
+class LagFreeTrainingOptions(PredictorTrainingOptions):
     """Lag-free head. The learning rate is the highest of a one-cycle schedule of AdamW.
 
     Attributes:
-        texts: Take only the first so many texts of each dataset that are not held out.
-        cost: File of `specpilot bench cost --output`, or t_draft / t_verify: epochs are compared by simulated tokens/s
-            at these costs. By default 0.21, as in SpecDec++.
         width: Hidden units of the head.
         dropout: Share of the entries of the draft's state and of the token's embedding that a step leaves out; it
             helps on text of another kind than that trained on.
         use_ngrams: Use as features what followed the text's last tokens where they stood before.
-        traced: Held-out texts to simulate on.
     """
 
-    texts: Count | None = None
-    cost: str | float | None = None
+    predictor: Literal["lag-free"] = "lag-free"
     width: Count = 128
+    dropout: Annotated[float, Range(0, 1, "[)")] = 0.3
+    use_ngrams: bool = True
     epochs: Count = 4
     batch_size: Count = 512
     lr: LearningRate = 2e-3
     weight_decay: NotNegative = 0.05
-    dropout: Annotated[float, Range(0, 1, "[)")] = 0.3
-    use_ngrams: bool = True
-    traced: Count = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureTrainingOptions(PredictorTrainingOptions):
+    """Feature model, four numbers. Each epoch is a step of Newton's method, which has no learning rate."""
+
+    predictor: Literal["features"] = "features"
+    epochs: Count = 6
+    batch_size: Count = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse_ignored(("lr", "weight_decay"), "the feature model is fitted by Newton's method")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -636,17 +713,6 @@ class CheckpointOptions(OverwriteOptions):
     """
 
     output: Folder
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureTrainingOptions(DataOptions, ValidationOptions, DeviceOptions, CheckpointOptions):
-    """Feature controller.
-
-    Attributes:
-        draft: The draft model the data was made with, if it is elsewhere now.
-    """
-
-    draft: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -862,6 +928,23 @@ class MemoryBenchOptions(WorkloadOptions):
     """
 
     requests: Count = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainScaleBenchOptions(OutputFileOptions):
+    """Benchmark.
+
+    Attributes:
+        examples: Numbers of drafted tokens to train on.
+        hidden_size: d of the draft.
+        width: Hidden units of the lag-free head.
+        folder: Where random features are written, and removed again: two bytes for each number of each state.
+    """
+
+    examples: Annotated[tuple[Count, ...], Several()] = (250_000, 500_000, 2_000_000)
+    hidden_size: Count = 2048
+    width: Count = 128
+    folder: Path = Path("runs/train-scale")
 
 
 @dataclass(frozen=True, kw_only=True)

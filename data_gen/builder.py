@@ -19,7 +19,7 @@ from ..controllers.errors import InputError
 from ..infer.models import CausalLM
 from ..infer.prompting import encode_prompt
 from ..options import AcceptanceDataOptions, RouterDataOptions
-from .dataset import ShardWriter
+from .dataset import ParquetWriter
 from .prompts import fingerprint, load_prompts
 
 R = TypeVar("R")
@@ -125,7 +125,7 @@ class DatasetBuilder(ABC, Generic[R]):
         return torch.rand(item.budget, generator=generator)
 
 
-def write_shards(writer: ShardWriter[R], builder: DatasetBuilder[R], console: Console) -> bool:
+def write_shards(writer: ParquetWriter[R], builder: DatasetBuilder[R], console: Console) -> bool:
     """Write what is missing, and mark the dataset complete; false if nothing was."""
     total, output = len(builder.items), writer.folder
     if writer.manifest["complete"]:

@@ -87,9 +87,10 @@ def sha256(path: Path) -> str:
 
 
 R = TypeVar("R")
+S = TypeVar("S")
 
 
-class ShardWriter(ABC, Generic[R]):
+class ShardWriter(ABC, Generic[S]):
     """Writes the shards of one dataset, going on where an earlier run of the same settings stopped.
 
     Args:
@@ -97,17 +98,21 @@ class ShardWriter(ABC, Generic[R]):
         identity: everything that determines the rows. A folder begun under another identity is refused.
 
     Attributes:
-        schema: columns of a shard, the fields of a row.
+        suffix: of a shard's file name.
 
     Raises:
         InputError: the folder belongs to another run, holds something else, or another process is writing to it.
     """
 
-    schema: pa.Schema
+    suffix: str
 
     @abstractmethod
-    def entry(self, rows: list[R]) -> dict[str, Any]:
-        """What the manifest records of a shard besides its file, rows and hash."""
+    def save(self, shard: S, file: Path) -> None:
+        """Write the file of a shard."""
+
+    @abstractmethod
+    def entry(self, shard: S) -> dict[str, Any]:
+        """What the manifest records of a shard besides its file and hash."""
 
     def outcome(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
         """What the manifest records of the complete dataset, from its shards' entries."""
@@ -147,14 +152,12 @@ class ShardWriter(ABC, Generic[R]):
         """Shards written so far; the next one has this index."""
         return len(self.manifest["shards"])
 
-    def write(self, rows: list[R]) -> None:
+    def write(self, shard: S) -> None:
         """Add the next shard, and then its line in the manifest."""
-        path = self.folder / f"shard-{self.finished:05d}.parquet"
-        table = pa.Table.from_pylist([vars(row) for row in rows], schema=self.schema)
+        path = self.folder / f"shard-{self.finished:05d}.{self.suffix}"
         with replacing(path) as temporary:
-            pq.write_table(table, temporary, compression="zstd")
-        entry = {"file": path.name, "rows": len(rows), **self.entry(rows), "sha256": sha256(path)}
-        self.manifest["shards"].append(entry)
+            self.save(shard, temporary)
+        self.manifest["shards"].append({"file": path.name, **self.entry(shard), "sha256": sha256(path)})
         self._save()
 
     def complete(self) -> None:
@@ -181,12 +184,34 @@ class ShardWriter(ABC, Generic[R]):
         self.close()
 
 
-class DatasetWriter(ShardWriter[Row]):
+class ParquetWriter(ShardWriter[list[R]], Generic[R]):
+    """Shards of rows in Parquet.
+
+    Attributes:
+        schema: columns of a shard, the fields of a row.
+    """
+
+    suffix = "parquet"
+    schema: pa.Schema
+
+    def save(self, shard: list[R], file: Path) -> None:
+        table = pa.Table.from_pylist([vars(row) for row in shard], schema=self.schema)
+        pq.write_table(table, file, compression="zstd")
+
+    def entry(self, shard: list[R]) -> dict[str, Any]:
+        return {"rows": len(shard), **self.sums(shard)}
+
+    @abstractmethod
+    def sums(self, rows: list[R]) -> dict[str, Any]:
+        """What the manifest records of a shard's rows."""
+
+
+class DatasetWriter(ParquetWriter[Row]):
     """Of an acceptance dataset."""
 
     schema = SCHEMA
 
-    def entry(self, rows: list[Row]) -> dict[str, Any]:
+    def sums(self, rows: list[Row]) -> dict[str, Any]:
         return {
             "tokens": sum(len(row.x) for row in rows),
             "acceptance_sum": float(sum(sum(row.p) for row in rows)),
@@ -260,11 +285,18 @@ def read_shards(folder: str | Path) -> list[dict[str, Any]]:
     Raises:
         InputError: a shard is missing or is not the one the manifest names.
     """
+    return [row for file in shard_files(folder) for row in read_parquet(file, AGAIN)]
+
+
+def shard_files(folder: str | Path) -> Iterator[Path]:
+    """The shards of a dataset in order, each checked against the manifest's hash when its turn comes.
+
+    Raises:
+        InputError: a shard is missing or is not the one the manifest names.
+    """
     folder = Path(folder)
-    rows: list[dict[str, Any]] = []
     for shard in read_manifest(folder)["shards"]:
         path = folder / shard["file"]
         if not path.is_file() or sha256(path) != shard["sha256"]:
             raise InputError(f"{path}: missing or changed since it was written; {AGAIN}")
-        rows += read_parquet(path, AGAIN)
-    return rows
+        yield path

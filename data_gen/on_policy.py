@@ -25,7 +25,7 @@ from ..infer.lengths import length_digest
 from ..infer.random_source import sample_seed
 from ..options import OnPolicyDataOptions
 from .builder import DatasetBuilder, Item, write_shards
-from .dataset import SCHEMA_VERSION, ShardWriter, read_shards
+from .dataset import SCHEMA_VERSION, ParquetWriter, read_shards
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RoundsRow:
     accept: list[list[float]]
 
 
-class RoundsWriter(ShardWriter[RoundsRow]):
+class RoundsWriter(ParquetWriter[RoundsRow]):
     """Of a dataset of rounds."""
 
     schema = pa.schema(
@@ -63,7 +63,7 @@ class RoundsWriter(ShardWriter[RoundsRow]):
         ]
     )
 
-    def entry(self, rows: list[RoundsRow]) -> dict[str, Any]:
+    def sums(self, rows: list[RoundsRow]) -> dict[str, Any]:
         return {
             "tokens": sum(len(row.x) for row in rows),
             "drafted": sum(len(draft) for row in rows for draft in row.drafted),
@@ -101,6 +101,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
     def identity(self) -> dict[str, Any]:
         s = self.settings
         controller = length_digest(s.length)
+        target, (draft,) = self.decoder.target, self.decoder.drafts
         return {
             "kind": "rounds",
             "schema_version": SCHEMA_VERSION,
@@ -115,6 +116,8 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
             "cost": cost_identity(s.cost),
             # A controller that was trained again in its place drafts otherwise.
             **({} if controller is None else {"controller": controller}),
+            # V, where the draft's rows are longer and were cut to it.
+            **({"vocab_size": target.vocab_size} if draft.vocab_size > target.vocab_size else {}),
             **self.prompt_identity(self.decoder.target.device),
         }
 

@@ -17,7 +17,7 @@ from ..controllers.arms import Arm
 from ..controllers.errors import InputError
 from ..controllers.json_file import blaming, build, read_object
 from ..controllers.length.cost_model import CostModel
-from .dataset import ShardWriter, read_manifest, read_shards, replacing
+from .dataset import ParquetWriter, read_manifest, read_shards, replacing
 
 TIMES = "times.json"
 
@@ -50,7 +50,7 @@ class RouterRow:
     overlap: list[list[float]]
 
 
-class RouterWriter(ShardWriter[RouterRow]):
+class RouterWriter(ParquetWriter[RouterRow]):
     """Of a router's dataset."""
 
     schema = pa.schema(
@@ -68,7 +68,7 @@ class RouterWriter(ShardWriter[RouterRow]):
         ]
     )
 
-    def entry(self, rows: list[RouterRow]) -> dict[str, Any]:
+    def sums(self, rows: list[RouterRow]) -> dict[str, Any]:
         return {"tokens": sum(len(row.greedy) + len(row.sampled) + sum(map(len, row.outputs)) for row in rows)}
 
 

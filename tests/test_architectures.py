@@ -9,10 +9,11 @@ import pytest
 import torch
 from specpilot.controllers.length import Fixed
 from specpilot.data_gen.dataset import Row
+from specpilot.data_gen.draft_states import at_drafted_tokens
+from specpilot.data_gen.texts import text_of_row
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM
-from specpilot.train.target_context import read_target_context
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -29,7 +30,7 @@ FEWER = {*PLAIN, *ENCODER_DECODERS}  # they have no window that a text could out
 
 def read_context(draft: PreTrainedModel, row: Row) -> tuple[Tensor, Tensor]:
     """The function under test, of a bare model."""
-    return read_target_context(CausalLM(draft), row)
+    return at_drafted_tokens(CausalLM(draft), text_of_row(row))
 
 
 def prompts_of(name: str) -> list[list[int]]:

@@ -14,6 +14,7 @@ import pytest
 from specpilot import main as cli
 from specpilot import options
 from specpilot.controllers.errors import InputError
+from specpilot.options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions
 from specpilot.parser import CommandParser, described, one_line
 
 
@@ -329,8 +330,8 @@ def test_every_device_picture_count_and_seed_has_a_limit() -> None:
         (["train", "acceptance", "--data=a", "--output=b", "--depth", "65"], "depth=65: must be at most 64"),
         (["train", "acceptance", "--data=a", "--output=b", "--lr", "1e30"], "lr=1e+30: must be at most 1"),
         (
-            ["train", "acceptance", "--data=a", "--output=b", "--cache-epochs", "2"],
-            "cache_epochs=2: would be ignored, it belongs to cache_features",
+            ["data", "features", "--data=a", "--output=b", "--predictor", "lag-free", "--mixings", "2"],
+            "mixings=2: would be ignored, predictor=lag-free mixes no texts",
         ),
         (["bench", "decode", "--skip", "626"], "skip=626: builtin has 626 prompts, so none is left"),
         (["bench", "questions", "--task", "gsm8k", "--domains", "[a]"], "domains=('a',): would be ignored, the task"),
@@ -372,11 +373,14 @@ def test_one_dataset_or_several(name: str) -> None:
 
 
 WITHOUT = {"bench stopping": "a Markov model", "bench forward": "random tokens", "bench otm": "one prompt"}
+OF_OTHERS = {"data features": "the models of the data", "bench train-scale": "random features"}
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name.partition(" ")[0] in ("generate", "data", "bench")])
 def test_commands_take_the_users_own_models_and_prompts(name: str) -> None:
     known = {entry.name for kind in CommandParser(COMMANDS[name], "x").kinds.values() for entry in fields(kind)}
+    if name in OF_OTHERS:
+        return
     if name != "bench stopping":
         assert "target" in known
         assert known & {"draft", "drafts", "arms"}
@@ -431,3 +435,28 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 def test_a_value_that_looks_like_the_message() -> None:
     message = "Parser key \"x\":\n  Expected a <class 'int'>. Got value: a\n  b"
     assert one_line(message) == "x: expected int, got 'a b'"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ([], AcceptanceTrainingOptions),
+        (["--predictor", "specdec"], AcceptanceTrainingOptions),
+        (["--predictor=lag-free", "--width", "8"], LagFreeTrainingOptions),
+        (["--predictor", "features"], FeatureTrainingOptions),
+        (["--config", "lag-free.yaml"], LagFreeTrainingOptions),
+    ],
+)
+def test_each_predictor_has_options_of_its_own(
+    words: list[str], kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lag-free.yaml").write_text("predictor: lag-free\n")
+    trained: list[object] = []
+    monkeypatch.setattr("specpilot.commands.train._predictor", lambda options, run: trained.append(options))
+    cli.run(["train", "acceptance", "--data", "a", "--output", "b", *words])
+    assert [type(options) for options in trained] == [kind]
+    with pytest.raises(InputError, match="predictor: expected 'specdec', got 'other'"):
+        cli.run(["train", "acceptance", "--data", "a", "--output", "b", "--predictor", "other"])
+    with pytest.raises(InputError, match="predictor: expected 'features', got 'lag-free'"):
+        cli.run(["train", "features", "--data", "a", "--output", "b", "--config", "lag-free.yaml"])

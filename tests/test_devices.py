@@ -23,7 +23,7 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.train.fitting import lightning_device
+from specpilot.train.fitting import lightning_devices
 from torch.overrides import TorchFunctionMode
 
 HIDDEN, VOCAB = 8, 10
@@ -142,9 +142,16 @@ def test_a_trace_is_judged_where_the_head_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "expected"),
-    [("cuda", ("gpu", [0])), ("cuda:0", ("gpu", [0])), ("cuda:2", ("gpu", [2])), ("cpu", ("cpu", 1)),
-     ("mps", ("mps", 1))],
+    ("device", "count", "strategy", "expected"),
+    [
+        ("cuda", 1, "auto", ("gpu", [0], "auto")), ("cuda:0", 1, "auto", ("gpu", [0], "auto")),
+        ("cuda:2", 1, "auto", ("gpu", [2], "auto")), ("cuda:2", 3, "auto", ("gpu", [2, 3, 4], "ddp_spawn")),
+        ("cpu", 1, "auto", ("cpu", 1, "auto")), ("cpu", 1, "ddp", ("cpu", 1, "ddp_spawn")),
+        ("cpu", 2, "ddp", ("cpu", 2, "ddp_spawn")), ("mps", 1, "auto", ("mps", 1, "auto")),
+    ],
 )  # fmt: skip
-def test_lightning_trains_on_the_device_that_was_asked_for(device: str, expected: tuple[str, Any]) -> None:
-    assert lightning_device(torch.device(device)) == expected
+def test_lightning_trains_on_the_devices_that_were_asked_for(
+    device: str, count: int, strategy: str, expected: tuple[str, Any, str]
+) -> None:
+    found = lightning_devices(torch.device(device), count, strategy)
+    assert (found["accelerator"], found["devices"], found["strategy"]) == expected

@@ -17,12 +17,14 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import LagFreePredictor, LengthController, Prediction, RateOptimal, Step, load_trained
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.draft_states import after_target_text
 from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
+from specpilot.data_gen.texts import read_texts
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import sample_seed
 from specpilot.options import LagFreeTrainingOptions, OnPolicyDataOptions
-from specpilot.train.lag_free import train_lag_free
-from specpilot.train.lag_free_data import read_examples, read_texts
+from specpilot.train.acceptance import train_acceptance
+from specpilot.train.export import export
 
 from .tiny import save_pair
 
@@ -79,7 +81,7 @@ def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyDataOptions, 
 
 def test_what_comes_after_is_known_within_a_draft_alone(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     _, _, folder = data
-    for row, text in zip(read_rounds(folder), read_texts(folder), strict=True):
+    for row, text in zip(read_rounds(folder), read_texts(folder, "rounds"), strict=True):
         place = 0
         for start, tokens, accept in zip(row.starts, row.drafted, row.accept, strict=True):
             for i, token in enumerate(tokens):
@@ -97,17 +99,18 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
     draft = decoder.drafts[0]
     torch.manual_seed(0)
-    head = LagFreeHead(draft.hidden_size, 16, dropout=0.5)  # of training alone
+    head = LagFreeHead(draft.hidden_size, 16)
     embedding = draft.model.get_output_embeddings().weight
     head.mean.copy_(torch.linspace(-1, 1, 7))
     head.scale.copy_(torch.linspace(0.5, 2, 7))
     source = LagFreePredictor(head, embedding)
-    texts = read_texts(folder)
-    examples = read_examples(draft.model, texts, SamplingParams(), decoder.target.vocab_size)
+    texts = list(read_texts(folder, "rounds"))
+    examples = after_target_text(draft, texts, SamplingParams(), decoder.target.vocab_size)
     with torch.no_grad():
-        copied = copied_embeddings(embedding, examples.copies)
-        trained = torch.sigmoid(head(examples.evidence, examples.hidden, embedding[examples.tokens], copied)).tolist()
-    assert (examples.copies >= 0).any()  # texts do repeat themselves
+        copied = copied_embeddings(embedding, examples["copies"].long())
+        embedded = embedding[examples["tokens"]]
+        trained = torch.sigmoid(head(examples["evidence"], examples["states"], embedded, copied)).tolist()
+    assert (examples["copies"] >= 0).any()  # texts do repeat themselves
     served: list[list[float]] = []
     for place, text in enumerate(texts):
         watching = Watching(source)
@@ -160,10 +163,12 @@ def test_train_load_and_decode(
     training = LagFreeTrainingOptions(
         data=[str(folder / "a"), str(rounds)], epochs=3, batch_size=32, width=8, validation_fraction=0.4
     )
-    metrics = train_lag_free(training, folder / "head")
+    metrics = train_acceptance(training, output=folder / "run").metrics
+    export(folder / "run", folder / "head")
     config = load_controller(folder / "head").config
     assert config.predicts_next
     assert config.metrics["simulated_speedup"] == metrics["simulated_speedup"] > 0
+    assert len(config.datasets) == 2
     decoder = SpeculativeDecoder.from_pretrained(
         settings.target, settings.draft, length=str(folder / "head"), cost=CostModel(0.1, 1.0, 0.0)
     )
@@ -178,15 +183,16 @@ def test_train_load_and_decode(
     assert cli.main([*words, "--length", str(folder / "head"), "--max-new-tokens", "4"]) == 2
     assert "has no threshold of its own" in capsys.readouterr().err
     assert cli.main([*words, "--length", str(folder / "head"), "--cost", "0.2", "--max-new-tokens", "4"]) == 0
-    with pytest.raises(InputError, match="exists"):
-        train_lag_free(training, folder / "head")
+    with pytest.raises(InputError, match=r"threshold=0\.5: a lag-free run's controller has none"):
+        export(folder / "run", folder / "other", threshold=0.5)
 
 
 def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     folder, _, _ = data
-    train_lag_free(
-        LagFreeTrainingOptions(data=[str(folder / "a")], epochs=1, width=8, validation_fraction=0.4), folder / "head-a"
-    )
+    words = ["train", "acceptance", "--predictor", "lag-free", "--data", str(folder / "a"), "--epochs", "1"]
+    words += ["--validation-fraction", "0.4", "--width", "8", "--output", str(folder / "run-a")]
+    assert cli.main(words) == 0
+    export(folder / "run-a", folder / "head-a")
     config = load_controller(folder / "head-a").config
     assert not config.predicts_next
     source = load_trained(

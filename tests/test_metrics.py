@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 from specpilot.train.metrics import (
-    acceptance_metrics,
     auroc,
     binary_kl,
     brier,
@@ -15,6 +14,8 @@ from specpilot.train.metrics import (
     reliability,
     undo_weights,
 )
+from specpilot.train.specdec_module import weighted_sums
+from specpilot.train.streamed_metrics import StreamedMetrics
 from torchmetrics.functional import calibration_error, kl_divergence
 from torchmetrics.functional.classification import binary_auroc
 
@@ -96,25 +97,51 @@ def test_certainty_falls_into_the_last_bin() -> None:
     assert reliability(torch.tensor([100.0]), torch.ones(1))[0].high == 1
 
 
+def streamed(logits: torch.Tensor, p: torch.Tensor, pieces: int = 1) -> StreamedMetrics:
+    """Seen in several pieces, by two processes."""
+    ours, theirs = StreamedMetrics(), StreamedMetrics()
+    for i, (some, labels) in enumerate(zip(logits.chunk(pieces), p.chunk(pieces), strict=True)):
+        (ours, theirs)[i % 2].update(some, labels)
+    ours.reduce(lambda sums: sums + theirs.sums)
+    return ours
+
+
+def test_streamed_metrics_are_those_of_all_examples_at_once() -> None:
+    logits, p = _random(5000)
+    found = streamed(3 * logits, p, pieces=7)
+    metrics = found.compute()
+    assert metrics["kl"] == pytest.approx(binary_kl(3 * logits, p))
+    assert metrics["brier"] == pytest.approx(brier(3 * logits, p))
+    assert metrics["auroc"] == pytest.approx(auroc(3 * logits, p), abs=1e-4)
+    assert metrics["ece"] == pytest.approx(expected_calibration_error(reliability(3 * logits, p)))
+    assert [vars(row) for row in found.reliability()] == [
+        pytest.approx(vars(row)) for row in reliability(3 * logits, p)
+    ]
+    loss, weight = weighted_sums(3 * logits, p, 1.0, 6.0)
+    assert found.loss(1.0, 6.0) == pytest.approx(float(loss / weight), rel=1e-5)
+    found.reset()
+    assert not found.sums.any()
+
+
 def test_metrics_of_a_head_that_learnt_the_weighted_loss_perfectly() -> None:
     _, a = _random()
-    weighted = a / (a + 6 * (1 - a))
-    metrics = acceptance_metrics(torch.logit(weighted), a, w_acc=1, w_rej=6)
-    assert metrics["kl_undone"] == pytest.approx(0, abs=1e-6)
-    assert metrics["brier_undone"] == pytest.approx(0, abs=1e-6)
-    assert metrics["ece_undone"] == pytest.approx(0, abs=1e-5)
-    assert metrics["kl"] > metrics["kl_constant"] > metrics["kl_undone"]
-    assert metrics["mean_acceptance"] == pytest.approx(float(a.mean()))
+    logits = torch.logit(a / (a + 6 * (1 - a)))
+    raw, undone = streamed(logits, a).compute(), streamed(undo_weights(logits, 1, 6), a).compute()
+    assert undone["kl"] == pytest.approx(0, abs=1e-6)
+    assert undone["brier"] == pytest.approx(0, abs=1e-6)
+    assert undone["ece"] == pytest.approx(0, abs=1e-5)
+    assert raw["kl"] > raw["kl_constant"] > undone["kl"]
+    assert raw["mean_acceptance"] == pytest.approx(float(a.double().mean()))
 
 
 def test_the_best_constant_answer_is_the_mean() -> None:
     _, p = _random()
-    best = acceptance_metrics(torch.zeros(500), p, w_acc=1, w_rej=1)["kl_constant"]
+    best = streamed(torch.zeros(500), p).compute()["kl_constant"]
     for other in (-0.3, -0.1, 0.1, 0.3):
         assert best < binary_kl((torch.logit(p.mean()) + other).expand(500), p)
 
 
 def test_all_accepted_is_no_trouble() -> None:
-    metrics = acceptance_metrics(torch.zeros(3), torch.ones(3), w_acc=1, w_rej=6)
+    metrics = streamed(torch.zeros(3), torch.ones(3)).compute()
     assert metrics["kl_constant"] == pytest.approx(0)
     assert math.isnan(metrics["auroc"])

@@ -1,7 +1,7 @@
 """What a source says while serving is what training computes on the same tokens: real traces of the shipped pair.
 
-Serving reads token by token through the lean forward, its caches rolled back round by round, alone or in a batch;
-training reads whole padded texts through transformers' own forward.
+Serving reads token by token, its caches rolled back round by round, alone or in a batch; training reads whole texts.
+Both are compared with transformers' own forward.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from specpilot.controllers.length import AcceptancePredictor, FeaturePredictor, 
 from specpilot.controllers.length.trained import acceptance_predictor
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import Row
+from specpilot.data_gen.draft_states import after_mixed_text
 from specpilot.data_gen.prompts import load_prompts
+from specpilot.data_gen.texts import Text, text_of_row
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
+from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
-from specpilot.options import AcceptanceTrainingOptions
-from specpilot.train.acceptance_data import AcceptanceDataModule, draft_features
 from specpilot.train.calibration import apply, logistic_chances
 from specpilot.train.positions import read_positions
 
@@ -86,11 +87,12 @@ def serve(decoder: SpeculativeDecoder, source: AcceptancePredictor, batched: boo
     return served
 
 
-def as_rows(served: list[Served]) -> list[Row]:
+def as_texts(served: list[Served]) -> list[Text]:
     """Each draft as a rollout after its text; its own tokens are the context of the later ones."""
-    return [
+    rows = [
         Row(str(i), "", one.text, one.drafted, one.drafted, [0.5] * len(one.drafted)) for i, one in enumerate(served)
     ]
+    return [text_of_row(row) for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -103,21 +105,21 @@ def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batch
     source = acceptance_predictor(CONTROLLER, torch.device("cpu"), torch.empty(0), undone=True)
     served = serve(decoder, source, batched)
     (draft,) = decoder.drafts
-    data = AcceptanceDataModule(
-        as_rows(served), AcceptanceTrainingOptions(data="none", mixing=0.0, validation_fraction=0.5)
-    )
     head: AcceptanceHead = CONTROLLER.head
-    for start in range(0, len(served), 16):
-        some = range(start, min(start + 16, len(served)))
-        hidden = draft_features(draft.model, data.batch(1, some))
-        expected = apply(source.calibration, head(hidden).double().numpy())
-        for i in some:
-            count, chances = len(served[i].drafted), served[i].chances
-            np.testing.assert_allclose(chances, expected[: len(chances)], rtol=0, atol=TOLERANCE)
-            assert len(chances) >= count - 2
-            expected = expected[count:]
+    texts = as_texts(served)
+    everywhere = [np.ones(len(text.x), dtype=np.bool_) for text in texts]
+    hidden = after_mixed_text(draft, texts, everywhere)["states"]
+    expected = apply(source.calibration, head(hidden).double().numpy())
+    for one in served:
+        count, chances = len(one.drafted), one.chances
+        np.testing.assert_allclose(chances, expected[: len(chances)], rtol=0, atol=TOLERANCE)
+        assert len(chances) >= count - 2
+        _, states = forward_with_hidden(draft.model, input_ids=torch.tensor([one.text + one.drafted]))
+        theirs = apply(source.calibration, head(states[0, -count:]).detach().double().numpy())
+        np.testing.assert_allclose(theirs, expected[:count], rtol=0, atol=TOLERANCE)
+        expected = expected[count:]
 
-    positions = read_positions(draft, as_rows(served), SAMPLING)
+    positions = read_positions(draft, as_texts(served), SAMPLING)
     calibrated = iter(apply(source.calibration, head(positions.hidden).double().numpy()))
     for one in served:
         of_round = [next(calibrated) for _ in one.drafted]
@@ -129,7 +131,7 @@ def test_a_feature_model_serves_what_it_was_fitted_to(decoder: SpeculativeDecode
     model = FeatureModel(0.3, 0.7, -0.9, -0.4)
     served = serve(decoder, FeaturePredictor(model), batched)
     (draft,) = decoder.drafts
-    positions = read_positions(draft, as_rows(served), SAMPLING)
+    positions = read_positions(draft, as_texts(served), SAMPLING)
     expected = iter(logistic_chances(positions.features, np.array([0.7, -0.9, -0.4]), 0.3).tolist())
     for one in served:
         of_round = [next(expected) for _ in one.drafted]

@@ -166,7 +166,7 @@ def test_a_reward_that_is_no_number_is_named() -> None:
 
 def gradient(logits: torch.Tensor, batch: Batch, *options: Any) -> torch.Tensor:
     logits = logits.clone().requires_grad_()
-    return torch.autograd.grad(policy_loss(logits, batch, *options), logits)[0]
+    return torch.autograd.grad(policy_loss(logits, batch, *options), logits)[0] / len(logits)
 
 
 @pytest.mark.parametrize("baseline", ["none", "batch", "query"])
@@ -249,7 +249,7 @@ def test_run_resume_export(settings: RouterTrainingOptions, tmp_path: Path, monk
     assert loaded.config.arms == ARMS
     assert loaded.config.provenance.sampling == SamplingParams(0.8, 20, 0.95)
     assert loaded.config.metrics["regret"] == whole.metrics["regret"]
-    with pytest.raises(InputError, match="a router has none"):
+    with pytest.raises(InputError, match="a router run's controller has none"):
         export(tmp_path / "whole", tmp_path / "other", threshold=0.5)
 
 

@@ -35,8 +35,6 @@ from specpilot.options import (
     RouterDataOptions,
 )
 from specpilot.train.acceptance import train_acceptance
-from specpilot.train.calibrate import train_features
-from specpilot.train.lag_free import train_lag_free
 
 from .tiny import make, save_pair
 
@@ -134,16 +132,11 @@ def test_labels_and_overlaps_of_cut_texts() -> None:
 
 def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, Path], tmp_path: Path) -> None:
     _, acceptance = data
+    some = {"epochs": 1, "validation_fraction": 0.4, "traced": 3, "device": "cpu"}
     for mixing in (0.3, 1.0):
-        training = AcceptanceTrainingOptions(
-            data=str(acceptance), mixing=mixing, cache_features=mixing == 1, epochs=1, validation_fraction=0.4,
-            device="cpu",
-        )  # fmt: skip
+        training = AcceptanceTrainingOptions(data=str(acceptance), mixing=mixing, **some)
         train_acceptance(training, output=tmp_path / f"run-{mixing}")
-    features = FeatureTrainingOptions(
-        data=str(acceptance), output=tmp_path / "features.json", validation_fraction=0.4, device="cpu"
-    )
-    train_features(features)
+    train_acceptance(FeatureTrainingOptions(data=str(acceptance), **some), output=tmp_path / "features")
     settings = OnPolicyDataOptions(
         target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS + 4,
         shard_size=8, length="3", top_k=None, device="cpu",
@@ -151,10 +144,8 @@ def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, 
     rounds = make_on_policy_data(settings, tmp_path / "rounds")
     rows = read_rounds(rounds)
     assert (max(max(row.x) for row in rows) >= pair.sizes[1]) == (pair.sizes[0] > pair.sizes[1])
-    lag_free = LagFreeTrainingOptions(
-        data=[str(acceptance), str(rounds)], epochs=1, width=8, validation_fraction=0.4, device="cpu"
-    )
-    assert train_lag_free(lag_free, tmp_path / "lag-free")["simulated_speedup"] > 0
+    lag_free = LagFreeTrainingOptions(data=[str(acceptance), str(rounds)], width=8, **some)
+    assert train_acceptance(lag_free, output=tmp_path / "lag-free").metrics["simulated_speedup"] > 0
 
 
 def test_positions_are_judged_by_the_distribution_that_labels_were_drawn_from(
@@ -170,7 +161,7 @@ def test_positions_are_judged_by_the_distribution_that_labels_were_drawn_from(
     row = rows[0]
     logits = draft.model(input_ids=torch.tensor([row.prompt_ids + row.x])).logits[0, len(row.prompt_ids) - 1]
     q = logits[: pair.sizes[0]].softmax(-1)
-    assert found.features[0][0] == pytest.approx(float(q[row.y[0]].log()), abs=1e-4)
+    assert found.features[0][0] == pytest.approx(float(q[row.tokens[0]].log()), abs=1e-4)
 
 
 def test_bench_decode_says_that_transformers_cannot(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:

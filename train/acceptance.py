@@ -1,30 +1,41 @@
-"""``specpilot train acceptance``: a dataset and a frozen draft in, a run folder with the best acceptance head out."""
+"""``specpilot train acceptance``: features in, a run folder with the best weights of a predictor out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import gc
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from transformers import PreTrainedModel
+from rich.console import Console
 
-from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
+from ..data_gen.dataset import read_manifest
+from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.lock import locked
-from ..infer.loading import load_causal_lm
-from ..options import AcceptanceTrainingOptions
-from .acceptance_data import AcceptanceDataModule, mixing_for
-from .acceptance_module import AcceptanceModule, new_head
-from .datasets import acceptance_manifest, acceptance_rows
-from .features import FeatureCache
+from ..infer.loading import pick_device
+from ..options import (
+    AcceptanceTrainingOptions,
+    FeatureTrainingOptions,
+    LagFreeTrainingOptions,
+    PredictorTrainingOptions,
+)
+from .acceptance_data import AcceptanceDataModule
+from .acceptance_module import AcceptanceModule
+from .feature_module import FeatureModule
+from .features import FeatureBuilder, feature_identity, is_made
 from .fitting import fit, threads, writable
+from .lag_free_module import LagFreeModule
 from .run_folder import FEATURES, Run, begin_run, find_run
+from .specdec_module import SpecDecModule
+
+P = TypeVar("P", bound=PredictorTrainingOptions)
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a complete run gave: the epoch (from 0) with the lowest validation KL, and its metrics."""
+    """What a complete run gave: the best epoch (from 0), and its metrics."""
 
     run: Path
     epoch: int
@@ -32,79 +43,103 @@ class TrainingResult:
     metrics: dict[str, float]
 
 
-def train_acceptance(
-    config: AcceptanceTrainingOptions, *, output: Path, resume: bool = False, features: Path | None = None
-) -> TrainingResult:
-    """Train an acceptance head.
+def train_acceptance(settings: PredictorTrainingOptions, *, output: Path, resume: bool = False) -> TrainingResult:
+    """Train an acceptance predictor; the class of ``settings`` says which.
 
     Args:
-        config: data, draft and settings.
+        settings: data and settings.
         output: run folder, made here. A complete run is left as it is.
         resume: go on with the unfinished run in ``output``, to the same result as an uninterrupted run's (on one CPU
             bit for bit); begin one if there is none.
-        features: file for the draft's hidden states, if they are cached, in place of one in the run folder: runs that
-            differ only in the head and the loss may share it.
 
     Raises:
-        InputError: the data is incomplete, malformed or of another draft; ``output`` holds a run of other settings, or
+        InputError: the data is incomplete, malformed or of other models; ``output`` holds a run of other settings, or
             an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
-    manifest = acceptance_manifest(config.folders)
-    mixing = mixing_for(manifest["mean_acceptance"]) if config.mixing is None else config.mixing
-    settings = replace(config, draft=config.draft or manifest["draft"], mixing=mixing)
+    settings, dataset = resolve(settings)
     output = Path(output)
     with writable(output), locked(output, "is training in it"), threads(settings.threads):
-        run = find_run(output, settings, manifest, resume=resume)
+        run = find_run(output, settings, dataset, resume=resume)
         result = None if run is None else run.result()
         if result is None:
-            result = _train(run, output, settings, manifest, features)
+            result = _train(run, output, settings, dataset)
         else:
             print(f"{output}: the run is complete; nothing to do")
     return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
 
 
-def _train(
-    run: Run[AcceptanceTrainingOptions] | None,
-    output: Path,
-    settings: AcceptanceTrainingOptions,
-    manifest: dict[str, Any],
-    features: Path | None,
-) -> dict[str, Any]:
-    """Load everything, and only if all is well begin a run; returns the result."""
-    assert settings.draft is not None
-    data = AcceptanceDataModule(acceptance_rows(settings.folders), settings)
-    if data.left_out:
-        print(f"{data.left_out} rollouts are left out: no response, or a prompt of max_length tokens or more")
-    draft = load_causal_lm(settings.draft, dtype=settings.dtype, device=settings.device)
-    if model_fingerprint(draft) != manifest["fingerprint"]["draft"]:
+def resolve(settings: P) -> tuple[P, dict[str, Any]]:
+    """``settings`` with nothing left open, and what its features come of.
+
+    Raises:
+        InputError: the data is missing, incomplete or of another kind; features were made under other settings.
+    """
+    folder = settings.folders[0]
+    if len(settings.folders) == 1 and read_manifest(folder)["kind"] == KIND:
+        identity = FeatureDataset(Path(folder)).manifest
+        _require_made_so(settings, identity["settings"])
+    else:
+        identity = feature_identity(settings.features)
+    names = {entry.name for entry in fields(settings)} - {"seed", "device"}
+    made = {name: value for name, value in identity["settings"].items() if name in names}
+    settings = replace(settings, **made, target=identity["target"], draft=identity["draft"])
+    dataset = {"mean_acceptance": None, "complete": False, **identity, "shards": [], "predictor": settings.predictor}
+    return settings, dataset | {"dataset_fingerprint": identity["data_fingerprint"]}
+
+
+def _require_made_so(settings: PredictorTrainingOptions, made: dict[str, Any]) -> None:
+    (folder,) = settings.folders
+    if (made["context"] == "mixed") != (settings.predictor == "specdec"):
         raise InputError(
-            f"{settings.draft}: is not the draft the data was made with ({manifest['draft']}); "
-            "give that one, or generate data for this one"
+            f"{folder}: features of another predictor; make some with 'specpilot data features --predictor "
+            f"{settings.predictor}'"
         )
-    run = run or begin_run(output, settings, manifest)
+    for entry in fields(settings):
+        value = getattr(settings, entry.name)
+        if (
+            entry.name in made
+            and entry.name not in ("seed", "device")
+            and value not in (entry.default, made[entry.name])
+        ):
+            raise InputError(
+                f"{entry.name}={value}: the features in {folder} were made with {made[entry.name]}; leave it out, or "
+                "make them anew"
+            )
+
+
+def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any]) -> dict[str, Any]:
+    """Load everything, and only if all is well begin a run; returns the result."""
+    given = dataset["complete"]
+    folder = Path(settings.folders[0]) if given else output / FEATURES
+    builder = None if given or is_made(settings.features, folder) else FeatureBuilder(settings.features)
+    run = run or begin_run(output, settings, dataset)
     run.log_command()
-    _fit(run, data, draft, features or run.folder / FEATURES)
+    if builder is not None:
+        builder.write(folder, Console(stderr=True))
+        del builder
+        gc.collect()  # neither target nor draft is in memory from here on
+    features = FeatureDataset(folder)
+    features.check()
+    data = AcceptanceDataModule(features, settings)
+    module = new_module(settings, data)
+    print(
+        f"{data.train_loader.rows:,} {'rollouts' if data.by_text else 'drafted tokens'} to train on, "
+        f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
+    )
+    fit(run, module, data, pick_device(settings.device))
     best = torch.load(run.best, weights_only=True, map_location="cpu")
-    result = {name: best[name] for name in ("epoch", "step", "metrics", "reliability")}
+    result = {name: value for name, value in best.items() if name != "head"}
     run.complete(result)
     return result
 
 
-def _fit(
-    run: Run[AcceptanceTrainingOptions], data: AcceptanceDataModule, draft: PreTrainedModel, features: Path
-) -> None:
-    settings = run.settings
-    hidden_size = _hidden_size(draft)
-    if settings.cache_features:
-        data.use_cache(FeatureCache(features, hidden_size), draft)
-    module = AcceptanceModule(new_head(hidden_size, settings.depth, settings.seed), draft, settings, data.total_steps)
-    print(
-        f"{len(data.training)} rollouts to train on, {len(data.validation)} to validate, {data.total_steps} steps; "
-        f"head of {sum(p.numel() for p in module.head.parameters()):,} parameters on {draft.device}"
-    )
-    fit(run, module, data, draft.device)
-
-
-def _hidden_size(draft: PreTrainedModel) -> int:
-    """d: what the draft's output embedding reads, which some architectures project to another size than the layers'."""
-    return int(draft.get_output_embeddings().weight.shape[1])
+def new_module(settings: PredictorTrainingOptions, data: AcceptanceDataModule) -> AcceptanceModule:
+    """The predictor that ``settings`` are of, with its first weights."""
+    match settings:
+        case AcceptanceTrainingOptions():
+            return SpecDecModule(settings, data.dataset, data.total_steps)
+        case LagFreeTrainingOptions():
+            return LagFreeModule(settings, data)
+        case FeatureTrainingOptions():
+            return FeatureModule(settings, data)
+    raise TypeError(f"no predictor is trained with {type(settings).__name__}")

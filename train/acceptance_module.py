@@ -1,93 +1,103 @@
-"""The acceptance head's training step: weighted binary cross-entropy on soft labels (SpecDec++, §3.3)."""
+"""What all acceptance predictors share in training: validation, and the choice of the epoch by replay on traces."""
 
 from __future__ import annotations
 
-import math
+from abc import abstractmethod
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
-from transformers import PreTrainedModel
 
-from ..controllers.acceptance.acceptance_head import AcceptanceHead
-from ..options import AcceptanceTrainingOptions
-from .acceptance_data import Batch, draft_features
+from ..controllers.length import AcceptancePredictor, Prediction, RateOptimal
+from ..controllers.length.cost_model import CostModel
+from ..data_gen.feature_shards import TRACES, TRAIN, FeatureDataset, mapped
+from ..infer.generation import Stats
+from ..options import PredictorTrainingOptions
+from ..simulate.replay import PrecomputedPredictor, replay
+from ..simulate.trace import Trace
+from ..simulate.trace_shards import from_tensors
+from .acceptance_data import Batch
 from .controller_module import ControllerModule
-from .metrics import Bin, acceptance_metrics, reliability
+from .streamed_metrics import StreamedMetrics
 
-
-def weighted_bce(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> Tensor:
-    """``Σ -w_acc·P·log â - w_rej·(1-P)·log(1-â)`` over ``Σ w_acc·P + w_rej·(1-P)``; logits and p are (m,), m ≥ 0.
-
-    Dividing by the weights' sum instead of the number of tokens keeps the size of a step independent of w_rej.
-    """
-    accept, reject = w_acc * p, w_rej * (1 - p)
-    loss = -(accept * logsigmoid(logits) + reject * logsigmoid(-logits)).sum()
-    return loss / (accept + reject).sum().clamp(min=1e-12)  # a batch may hold no token of the draft's
-
-
-def new_head(hidden_size: int, depth: int, seed: int) -> AcceptanceHead:
-    """A head with random weights that depend on ``seed`` alone; the global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return AcceptanceHead(hidden_size, depth)
+PAPER_COST = CostModel(0.21, 1.0, 0.0)  # SpecDec++'s pair: t_draft / t_verify
 
 
 class AcceptanceModule(ControllerModule):
-    """The head in training, and the frozen draft it listens to.
+    """An acceptance predictor in training. The head that is kept is the one that decodes fastest on the traces.
 
-    ``validation`` and ``reliability`` hold the results of the last validation.
+    Args:
+        steps: of the whole training.
+
+    Attributes:
+        seen: sums over the validation examples, the first of the output as it is.
     """
 
-    criterion = "kl"
+    def __init__(self, settings: PredictorTrainingOptions, dataset: FeatureDataset, steps: int) -> None:
+        super().__init__(settings)
+        self.dataset, self.steps = dataset, steps
+        self.mean: float = dataset.manifest["mean_acceptance"]
+        self.cost = PAPER_COST if settings.cost is None else CostModel.load(settings.cost)
+        self.traced = bool(dataset.files(TRACES))
+        self.criterion = "simulated_speedup" if self.traced else "kl"
+        self.seen = [StreamedMetrics()]
 
-    def __init__(
-        self, head: AcceptanceHead, draft: PreTrainedModel, settings: AcceptanceTrainingOptions, total_steps: int
-    ) -> None:
-        super().__init__()
-        self.head = head
-        self._draft = (draft,)  # in a tuple it is no submodule: neither trained nor written to checkpoints
-        self.settings, self.total_steps = settings, total_steps
-        self.validation: dict[str, float] = {}
-        self.reliability: list[Bin] = []
-        self._seen: list[tuple[Tensor, Tensor]] = []
+    @abstractmethod
+    def logits(self, batch: Batch) -> Tensor:
+        """(M,) or (M, 2) logits that the tokens, and those after them, are accepted."""
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Logits (M,) of the batch's supervised tokens."""
-        return self.head(draft_features(self._draft[0], batch))  # type: ignore[no-any-return]
+    @abstractmethod
+    def predictor(self) -> AcceptancePredictor:
+        """A predictor with the present weights, on the CPU."""
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = weighted_bce(self(batch), batch.p, self.settings.w_acc, self.settings.w_rej)
-        self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.tokens))
-        return loss
+    @abstractmethod
+    def judge(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
+        """Its predictions at the nodes of a trace."""
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._seen.append((self(batch).cpu(), batch.p.cpu()))
-
-    def on_validation_epoch_end(self) -> None:
-        logits, p = (torch.cat(parts) for parts in zip(*self._seen, strict=True))
-        self._seen.clear()
-        w_acc, w_rej = self.settings.w_acc, self.settings.w_rej
-        loss = float(weighted_bce(logits, p, w_acc, w_rej))
-        self.validation = {"loss": loss, **acceptance_metrics(logits, p, w_acc=w_acc, w_rej=w_rej)}
-        self.reliability = reliability(logits, p)
-        self.log("val_kl", self.validation["kl"], prog_bar=True, logger=False)
+    def score(self) -> float:
+        return self.validation["simulated_speedup"] if self.traced else -self.validation["kl"]
 
     def findings(self) -> dict[str, Any]:
-        return {"reliability": [vars(row) for row in self.reliability]}
+        """What a checkpoint of the head records of the data."""
+        shards = self.dataset.part(f"{TRAIN}0")
+        examples, hidden_size = sum(shard.rows for shard in shards), self.dataset.manifest["hidden_size"]
+        return {"mean": self.mean, "examples": examples, "hidden_size": hidden_size}
 
-    def lr_at(self, step: int) -> float:
-        """Learning rate of step 0, 1, …: half a cosine from ``lr`` to 0 over all steps."""
-        return self.settings.lr * _cosine(step, self.total_steps)
+    def metrics(self) -> dict[str, float]:
+        """Of the validation examples seen."""
+        return self.seen[0].compute()
 
-    def configure_optimizers(self) -> Any:
-        settings, total = self.settings, self.total_steps
-        # AdamW is Adam when weight_decay is 0, the paper's case.
-        optimizer = torch.optim.AdamW(self.head.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _cosine(step, total))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+    def on_validation_epoch_start(self) -> None:
+        # Here and not after a validation: of tensors that exist before, spawned processes share the memory.
+        for metrics in self.seen:
+            metrics.reset()
 
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.seen[0].update(self.logits(batch).float(), batch.accept)
 
-def _cosine(step: int, total: int) -> float:
-    return 0.5 * (1 + math.cos(math.pi * step / total))
+    def on_validation_epoch_end(self) -> None:
+        for metrics in self.seen:
+            metrics.reduce(self.total)
+        self.validation = self.metrics()
+        if self.traced:
+            self.validation["simulated_speedup"] = self.simulated_speedup()
+        value = self.validation[self.criterion]
+        self.log(f"val_{self.criterion}", value, prog_bar=True, logger=False, sync_dist=True)
+
+    @torch.no_grad()
+    def simulated_speedup(self) -> float:
+        """Tokens/s of rate-optimal stopping over the traces, relative to autoregressive decoding."""
+        predictor, stop_tokens = self.predictor(), frozenset(self.dataset.manifest["stop_tokens"])
+        counted, files = Stats(), self.dataset.files(TRACES)
+        for file in files[self.trainer.global_rank :: self.trainer.world_size]:
+            trace = from_tensors(mapped(file))
+            judged = PrecomputedPredictor(predictor, self.judge(predictor, trace))
+            counted += replay(trace, RateOptimal(judged, self.cost), stop_tokens)
+        counts = [
+            counted.n_draft_forwards, counted.n_target_forwards, counted.n_verified_tokens, counted.n_generated
+        ]  # fmt: skip
+        drafted, targeted, verified, generated = self.total(torch.tensor(counts)).tolist()
+        rounds = targeted - len(files)  # the first token of a text is the prefill's
+        cost = self.cost
+        seconds = drafted * cost.t_draft + rounds * cost.t_verify + verified * cost.t_verify_token
+        return float((generated - len(files)) * cost.round(0) / seconds)

@@ -1,4 +1,4 @@
-"""``specpilot calibrate`` and ``specpilot train features``: chances that may be multiplied and compared with costs."""
+"""``specpilot calibrate``: probabilities that may be multiplied and compared with costs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from typing import Any
 
 from ..controllers.acceptance.acceptance_head import AcceptanceHead
 from ..controllers.acceptance.calibration import Sigmoid
-from ..controllers.acceptance.feature_model import FeatureModel
 from ..controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
 from ..controllers.checkpoints.checkpoint import check_free, load_controller, save_controller
-from ..controllers.checkpoints.feature_model import FeatureModelConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.checkpoints.provenance import Provenance
 from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
-from ..options import FeatureTrainingOptions
 from .calibration import METHODS, apply, fit_all, judge, logistic, logistic_chances, plot_reliability
-from .datasets import acceptance_manifest, fingerprints
+from .datasets import acceptance_manifest
 from .figure import check_matplotlib
 from .positions import load_draft, load_rows, read_positions, split
 
@@ -58,7 +54,9 @@ def calibrate(
     trained = load_controller(controller)
     config, head = trained.config, trained.head
     if not isinstance(config, AcceptanceHeadConfig) or not isinstance(head, AcceptanceHead):
-        raise InputError(f"controller={controller!r}: is a {config.kind}; only acceptance heads are calibrated")
+        raise InputError(
+            f"controller={controller!r}: is a {config.kind}, trained without loss weights; calibrate an acceptance head"
+        )
     check_free(output, overwrite)
     manifest = acceptance_manifest([data])
     config.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
@@ -91,36 +89,6 @@ def calibrate(
         shown = dict.fromkeys(("none", "weights", method, FEATURES))
         plot_reliability({name: (predicted[name], tested.p) for name in shown}, plot)
     return {"method": method, "fitted": len(fitted.p), "judged": len(tested.p), "metrics": judged}
-
-
-def train_features(options: FeatureTrainingOptions) -> dict[str, Any]:
-    """Fit a logistic model of draft probabilities to all but the held-out prompts of the data and write its checkpoint.
-
-    Returns:
-        how well it judges the held-out prompts.
-
-    Raises:
-        InputError: the data is incomplete or too small, the draft is another, or ``output`` is taken.
-    """
-    check_free(options.output, options.overwrite)
-    manifest = acceptance_manifest(options.folders)
-    sampling = SamplingParams(**manifest["sampling"])
-    reader = load_draft(options.draft, manifest, device=options.device)
-    fitted, tested = (
-        read_positions(reader, rows, sampling, manifest.get("vocab_size"))
-        for rows in split(load_rows(*options.folders), options.validation_fraction)
-    )
-    coefficients, bias = logistic(fitted.features, fitted.p)
-    metrics = judge(logistic_chances(tested.features, coefficients, bias), tested.p, tested.place)
-    provenance = Provenance(manifest["target"], manifest["draft"], PairFingerprint(**manifest["fingerprint"]), sampling)
-    config = FeatureModelConfig(
-        provenance=provenance,
-        datasets=fingerprints(manifest),
-        metrics=_numbers(metrics),
-        mean=float(fitted.p.mean()),
-    )
-    save_controller(options.output, FeatureModel(bias, *map(float, coefficients)), config, overwrite=options.overwrite)
-    return {"fitted": len(fitted.p), "judged": len(tested.p), "metrics": metrics}
 
 
 def _numbers(judged: dict[str, Any]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +37,21 @@ class RunLog(Callback):
         self.rows = state_dict["rows"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._write()  # rows after the checkpoint that is resumed from will come again
+        self._write(trainer)  # rows after the checkpoint that is resumed from will come again
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, ControllerModule)
         if trainer.global_step % self.every == 0:
-            loss, lr = float(outputs["loss"]), pl_module.lr_at(trainer.global_step - 1)
-            self._add(trainer, {"loss": loss, "lr": lr})
+            loss = float(pl_module.total(outputs["loss"])) / trainer.world_size
+            self._add(trainer, {"loss": loss, "lr": pl_module.learning_rate})
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, ControllerModule)
         validation = {f"val_{name}": value for name, value in pl_module.validation.items()}
         self._add(trainer, validation, f"val_{pl_module.criterion}")
-        self._write()
+        self._write(trainer)
 
     def _add(self, trainer: pl.Trainer, values: dict[str, float], criterion: str = "loss") -> None:
         for name in ("loss", criterion):
@@ -60,7 +61,9 @@ class RunLog(Callback):
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)
 
-    def _write(self) -> None:
+    def _write(self, trainer: pl.Trainer) -> None:
+        if not trainer.is_global_zero:
+            return
         extra = dict.fromkeys(name for row in self.rows for name in row if name not in self.COLUMNS)
         with replacing(self.file) as temporary, open(temporary, "w", newline="", encoding="utf-8") as out:
             writer = csv.DictWriter(out, [*self.COLUMNS, *extra])
@@ -69,20 +72,20 @@ class RunLog(Callback):
 
 
 class RunCheckpoints(Checkpoint):
-    """``last.ckpt`` to resume from, every few steps and at each epoch's end; ``best.ckpt`` of the lowest criterion.
+    """``last.ckpt`` to resume from, every few steps and at each epoch's end; ``best.ckpt`` of the highest score.
 
     Both are plain tensors and numbers: they load with ``weights_only=True``.
     """
 
     def __init__(self, folder: Path, every: int) -> None:
         self.last, self.best, self.every = folder / "last.ckpt", folder / "best.ckpt", every
-        self.lowest = math.inf
+        self.highest = -math.inf
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lowest": self.lowest}
+        return {"highest": self.highest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.lowest = state_dict["lowest"]
+        self.highest = state_dict["highest"]
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -93,9 +96,8 @@ class RunCheckpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, ControllerModule)
-        value = pl_module.validation[pl_module.criterion]
-        if value < self.lowest:
-            self.lowest = value
+        if pl_module.score() > self.highest:
+            self.highest = pl_module.score()
             best = {
                 "head": pl_module.head.state_dict(),
                 "epoch": trainer.current_epoch,
@@ -103,10 +105,12 @@ class RunCheckpoints(Checkpoint):
                 "metrics": pl_module.validation,
                 **pl_module.findings(),
             }
-            with replacing(self.best) as temporary:
-                torch.save(best, temporary)
+            if trainer.is_global_zero:
+                with replacing(self.best) as temporary:
+                    torch.save(best, temporary)
         self._save_last(trainer)
 
     def _save_last(self, trainer: pl.Trainer) -> None:
-        with replacing(self.last) as temporary:
-            trainer.save_checkpoint(temporary, weights_only=False)
+        """All processes take part; the first one writes."""
+        with replacing(self.last) if trainer.is_global_zero else nullcontext(self.last) as file:
+            trainer.save_checkpoint(file, weights_only=False)

@@ -1,4 +1,4 @@
-"""What the run folder's callbacks know of a controller in training."""
+"""A controller in training, as the run folder's callbacks see it, on one device or several."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import pytorch_lightning as pl
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from ..options import LoggedTrainingOptions
 
 
 class ControllerModule(pl.LightningModule, ABC):
@@ -14,18 +17,44 @@ class ControllerModule(pl.LightningModule, ABC):
 
     Attributes:
         head: the weights that are kept.
-        criterion: the validation metric whose lowest value makes an epoch the best.
+        criterion: the validation metric that must be finite.
         validation: metrics of the last validation.
+        learning_rate: of the last step.
     """
 
     head: nn.Module
     criterion: str
     validation: dict[str, float]
 
+    def __init__(self, fitting: LoggedTrainingOptions) -> None:
+        super().__init__()
+        self.fitting = fitting
+        self.learning_rate = fitting.lr
+        self.validation = {}
+
     @abstractmethod
-    def lr_at(self, step: int) -> float:
-        """Learning rate of step 0, 1, …"""
+    def score(self) -> float:
+        """How good the last validation was; the epoch of the highest score is kept."""
 
     def findings(self) -> dict[str, Any]:
         """What else a validation found, in plain numbers; kept with the best weights."""
         return {}
+
+    def setup(self, stage: str) -> None:
+        if self.fitting.threads is not None:  # in each of several processes
+            torch.set_num_threads(self.fitting.threads)
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.learning_rate = optimizer.param_groups[0]["lr"]
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum of ``value`` over all processes, on the device it is on."""
+        if self.trainer.world_size == 1:
+            return value
+        reduced = self.trainer.strategy.reduce(value.detach().clone().to(self.device), reduce_op="sum")
+        assert isinstance(reduced, Tensor)
+        return reduced.to(value.device)
+
+    def share(self, local_sum: Tensor, count: Tensor) -> Tensor:
+        """A loss whose gradient, averaged over processes as DDP does, is that of Σ ``local_sum`` / Σ ``count``."""
+        return local_sum * self.trainer.world_size / self.total(count).clamp(min=1e-12)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..controllers.errors import InputError
-from ..data_gen.dataset import Row, read_dataset, read_manifest
+from ..data_gen.dataset import read_manifest
 from ..data_gen.router_dataset import RouterDataset, read_router_dataset, router_manifest
 
 SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # of all datasets that are trained on together
@@ -21,11 +21,6 @@ def acceptance_manifest(folders: Sequence[str]) -> dict[str, Any]:
         InputError: one is something else, or of other models or sampling parameters.
     """
     return _joint(folders, _acceptance_manifest)
-
-
-def acceptance_rows(folders: Sequence[str]) -> list[Row]:
-    """The rows of acceptance datasets, one after the other."""
-    return [row for folder in folders for row in read_dataset(folder)]
 
 
 def joint_router_manifest(folders: Sequence[str]) -> dict[str, Any]:
@@ -73,12 +68,17 @@ def _joint(folders: Sequence[str], read: Callable[[str], dict[str, Any]]) -> dic
     if len(manifests) == 1:
         return first
     shards = [shard for manifest in manifests for shard in manifest["shards"]]
-    digest = hashlib.sha256("\0".join(manifest["dataset_fingerprint"] for manifest in manifests).encode())
     tokens, accepted = (sum(shard.get(name, 0) for shard in shards) for name in ("tokens", "acceptance_sum"))
     return first | {
         "shards": shards,
         "prompts": [manifest.get("prompts") for manifest in manifests],
         "mean_acceptance": accepted / max(1, tokens),
-        "dataset_fingerprint": digest.hexdigest(),
+        "dataset_fingerprint": joint_fingerprint(manifests),
         "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
     }
+
+
+def joint_fingerprint(manifests: Sequence[dict[str, Any]]) -> str:
+    """One fingerprint of all data: of one dataset its own."""
+    fingerprints = [str(manifest["dataset_fingerprint"]) for manifest in manifests]
+    return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("\0".join(fingerprints).encode()).hexdigest()

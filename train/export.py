@@ -8,20 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..controllers.acceptance.acceptance_head import AcceptanceHead
+from ..controllers.acceptance.feature_model import FeatureModel
+from ..controllers.acceptance.lag_free_head import LagFreeHead
 from ..controllers.arms import Arm
 from ..controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
-from ..controllers.checkpoints.config import CONFIG
+from ..controllers.checkpoints.config import CONFIG, ControllerConfig
+from ..controllers.checkpoints.feature_model import FeatureModelConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from ..controllers.checkpoints.provenance import Provenance
 from ..controllers.checkpoints.router import RouterConfig
 from ..controllers.errors import InputError
 from ..controllers.router import RouterPolicy
 from ..controllers.sampling import SamplingParams
-from ..options import AcceptanceTrainingOptions, RouterTrainingOptions
+from ..options import (
+    AcceptanceTrainingOptions,
+    FeatureTrainingOptions,
+    LagFreeTrainingOptions,
+    RouterTrainingOptions,
+)
 from .datasets import fingerprints
+from .feature_module import FeatureHead
 from .run_folder import Run, S, read_run, run_kind
 
 PAPER_THRESHOLD = 0.7
@@ -42,21 +53,33 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
         InputError: ``run`` is no run or has no finished epoch, ``output`` is taken, or the threshold is not in [0, 1].
     """
     is_controller = run.is_file() or (run / CONFIG).is_file()
-    is_router = run_kind(run) == "router"
-    if threshold is not None and (is_controller or is_router):
-        what = "a controller keeps its own" if is_controller else "a router has none"
+    kind = run_kind(run)
+    if threshold is not None and (is_controller or kind != "specdec"):
+        what = "a controller keeps its own" if is_controller else f"a {kind} run's controller has none"
         raise InputError(f"threshold={threshold}: {what}; leave it out")
     if is_controller:
         controller = load_controller(run)
         return save_controller(output, controller.head, controller.config, overwrite=overwrite)
-    if is_router:
-        return save_controller(output, *_router(read_run(run, RouterTrainingOptions)), overwrite=overwrite)
-    opened = read_run(run, AcceptanceTrainingOptions)
-    head, metrics = best_head(opened)
-    settings = opened.settings
+    match kind:
+        case "router":
+            exported: tuple[nn.Module, ControllerConfig] = _router(read_run(run, RouterTrainingOptions))
+        case "lag-free":
+            exported = _lag_free(read_run(run, LagFreeTrainingOptions))
+        case "features":
+            exported = _features(read_run(run, FeatureTrainingOptions))
+        case _:
+            exported = _acceptance_head(read_run(run, AcceptanceTrainingOptions), threshold)
+    return save_controller(output, *exported, overwrite=overwrite)
+
+
+def _acceptance_head(
+    run: Run[AcceptanceTrainingOptions], threshold: float | None
+) -> tuple[AcceptanceHead, AcceptanceHeadConfig]:
+    head, metrics = best_head(run)
+    settings = run.settings
     assert settings.mixing is not None, "a run's settings are complete"
-    config = AcceptanceHeadConfig(
-        **_origin(opened, opened.dataset["draft"], metrics),
+    return head, AcceptanceHeadConfig(
+        **_origin(run, run.dataset["draft"], metrics),
         hidden_size=head.hidden_size,
         depth=head.depth,
         w_acc=settings.w_acc,
@@ -65,7 +88,30 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
         threshold=PAPER_THRESHOLD if threshold is None else threshold,
         threshold_source="paper default" if threshold is None else "given at export",
     )
-    return save_controller(output, head, config, overwrite=overwrite)
+
+
+def _lag_free(run: Run[LagFreeTrainingOptions]) -> tuple[LagFreeHead, LagFreeHeadConfig]:
+    best, settings = _read_best(run), run.settings
+    config = LagFreeHeadConfig(
+        **_origin(run, run.dataset["draft"], best["metrics"]),
+        hidden_size=best["hidden_size"],
+        width=settings.width,
+        predicts_next=best["predicts_next"],
+        uses_ngrams=settings.use_ngrams,
+        mean=best["mean"],
+        tokens=best["examples"],
+    )
+    head = config.module()
+    head.load_state_dict(best["head"])
+    return head, config
+
+
+def _features(run: Run[FeatureTrainingOptions]) -> tuple[FeatureModel, FeatureModelConfig]:
+    best = _read_best(run)
+    head = FeatureHead()
+    head.load_state_dict(best["head"])
+    config = FeatureModelConfig(**_origin(run, run.dataset["draft"], best["metrics"]), mean=best["mean"])
+    return head.model(), config
 
 
 def _router(run: Run[RouterTrainingOptions]) -> tuple[RouterPolicy, RouterConfig]:

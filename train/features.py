@@ -1,68 +1,352 @@
-"""The draft's hidden states on disk: computed once, read back through a memory map."""
+"""``specpilot data features``: what predictors learn from, computed once: draft states, evidence and validation traces.
+
+Training reads these shards and needs neither target nor draft. The work is a list of pieces, a shard each, in an order
+that depends on the settings and the data alone; a killed run goes on with the first piece that is missing.
+"""
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
+from numpy.typing import NDArray
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.errors import InputError
-from ..data_gen.dataset import replacing
+from ..controllers.length import MAX_DRAFT
+from ..controllers.sampling import SamplingParams
+from ..data_gen.dataset import MANIFEST, SCHEMA_VERSION, read_manifest, shard_files
+from ..data_gen.draft_states import (
+    Examples,
+    after_mixed_text,
+    after_target_text,
+    at_all_drafted_tokens,
+    from_draft,
+    mixing_for,
+)
+from ..data_gen.feature_shards import (
+    EMBEDDING,
+    KIND,
+    SHARD_BYTES,
+    STORED,
+    TRACES,
+    TRAIN,
+    VALIDATION,
+    FeatureShard,
+    FeatureWriter,
+)
+from ..data_gen.split import is_validation
+from ..data_gen.texts import Text, texts_of
+from ..infer.generation_defaults import stop_tokens_of
+from ..infer.loading import load_causal_lm, load_tokenizer, pick_device
+from ..infer.models import CausalLM
+from ..options import FeatureDataOptions
+from ..simulate.trace_shards import as_tensors, trace_text
+from .datasets import check_same, joint_fingerprint
 
-Key = tuple[int, int]  # (mixing stream, row)
+SOURCES = ("acceptance", "rounds")
+ROW_BYTES = 48  # of an example besides its state, at most
+TRACE_BYTES = 96  # of a node besides its state
 
 
-class FeatureCache:
-    """A file ``features.npy`` of shape (N, d), float32: a head trained from it equals one trained without it."""
+@dataclass(frozen=True)
+class Source:
+    """A shard of the data: its file, the index of its dataset, and the kind of that."""
 
-    def __init__(self, file: Path, hidden_size: int) -> None:
-        self.file, self.hidden_size = file, hidden_size
-        self.start: dict[Key, int] = {}
-        self.count: dict[Key, int] = {}
+    path: Path
+    folder: int
+    kind: str
 
-    def fill(self, counts: Mapping[Key, int], batches: int, features: Iterable[Tensor]) -> None:
-        """Write what ``features`` yields, unless the file is there already.
 
-        Args:
-            counts: how many positions each key has; their order is the file's.
-            batches: how many tensors ``features`` yields, for the progress bar.
-            features: tensors (m, d) that together hold all positions, in the same order.
+@dataclass(frozen=True)
+class Piece:
+    """A shard to be written.
 
-        Raises:
-            InputError: the disk has no room for it, or the file belongs to another run.
-        """
-        self.count = dict(counts)
-        self.start = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
-        shape = (sum(counts.values()), self.hidden_size)
-        size = shape[0] * shape[1] * 4
-        if self.file.exists():
-            if np.load(self.file, mmap_mode="r").shape != shape:
-                raise InputError(f"{self.file}: belongs to another run; remove it or choose another run folder")
-            return
-        print(f"draft features: {shape[0]:,} positions × {shape[1]} in float32 = {size / 1e6:,.1f} MB in {self.file}")
-        free = shutil.disk_usage(self.file.parent).free
-        if size > free:
+    Attributes:
+        part: which of the dataset's parts.
+        file: index of the data's shard it is made from.
+        texts: indices of its texts there.
+        rows: its examples; for a trace the most nodes there can be.
+    """
+
+    part: str
+    file: int
+    texts: tuple[int, ...]
+    rows: int
+
+
+def read_sources(settings: FeatureDataOptions) -> list[dict[str, Any]]:
+    """The manifests of the datasets.
+
+    Raises:
+        InputError: one is of another kind, incomplete, or not of the same pair and sampling as the first.
+    """
+    manifests = [read_manifest(folder) for folder in settings.folders]
+    for folder, manifest in zip(settings.folders, manifests, strict=True):
+        kinds = SOURCES[:1] if settings.predictor == "specdec" else SOURCES
+        if manifest["kind"] not in kinds:
+            made = " or ".join(f"'specpilot data {name}'" for name in ("acceptance", "on-policy")[: len(kinds)])
+            raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; make one with {made}")
+        if not manifest["complete"]:
+            raise InputError(f"{folder}: the dataset is incomplete; run the command that made it again to finish it")
+    check_same(settings.folders, manifests, ("fingerprint", "sampling"))
+    return manifests
+
+
+def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
+    """Everything the features depend on, from the settings and the datasets' manifests."""
+    manifests = read_sources(settings)
+    first = manifests[0]
+    mixed = settings.predictor == "specdec"
+    tokens = sum(shard["rows"] for manifest in manifests for shard in manifest["shards"])
+    mean = sum(m["mean_acceptance"] * sum(s["rows"] for s in m["shards"]) for m in manifests) / max(1, tokens)
+    mixing = mixing_for(mean) if settings.mixing is None else settings.mixing
+    mixings = 1 if mixing == 1 else settings.mixings  # at 1 nothing is drawn
+    return {
+        "kind": KIND,
+        "schema_version": SCHEMA_VERSION,
+        "code_version": version("specpilot"),
+        "target": settings.target or first["target"],
+        "draft": settings.draft or first["draft"],
+        "fingerprint": first["fingerprint"],
+        "sampling": first["sampling"],
+        "budget": max(manifest["settings"]["max_new_tokens"] for manifest in manifests),
+        "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
+        "data_fingerprint": joint_fingerprint(manifests),
+        "settings": {
+            "context": "mixed" if mixed else "target",
+            **({"mixing": mixing, "mixings": mixings, "seed": settings.seed} if mixed else {}),
+            **{name: vars(settings)[name] for name in ("texts", "traced", "max_length", "validation_fraction")},
+            "dtype": settings.dtype,
+            "states": settings.states,
+            "device": pick_device(settings.device).type,
+        },
+    }
+
+
+class FeatureBuilder:
+    """Models, data and settings of one feature dataset.
+
+    Raises:
+        InputError: the data or a model is missing, the models are not those of the data, or training or validation
+            would be empty.
+    """
+
+    def __init__(self, settings: FeatureDataOptions) -> None:
+        self.identity = feature_identity(settings)
+        self.settings, self.options = settings, self.identity["settings"]
+        self.sampling = SamplingParams(**self.identity["sampling"])
+        self.files = [
+            Source(file, index, read_manifest(folder)["kind"])
+            for index, folder in enumerate(settings.folders)
+            for file in shard_files(folder)
+        ]
+        self._load()
+        self.read = lru_cache(maxsize=1)(self._read)
+        self.pieces = [Piece(EMBEDDING, 0, (), 0), *self._plan()]
+
+    def _load(self) -> None:
+        names = {role: self.identity[role] for role in (("target", "draft") if self.options["traced"] else ("draft",))}
+        models = {
+            role: load_causal_lm(name, dtype=self.options["dtype"], device=self.settings.device)
+            for role, name in names.items()
+        }
+        found = {role: model_fingerprint(model) for role, model in models.items()}
+        tokenizer = load_tokenizer(names["target"]) if "target" in names else None
+        if tokenizer is not None:
+            found["tokenizer"] = tokenizer_fingerprint(tokenizer)
+        for role, fingerprint in found.items():
+            if fingerprint != self.identity["fingerprint"][role]:
+                raise InputError(
+                    f"{role}={self.identity[role]!r}: is not the {role} the data was made with; "
+                    "give that one, or generate data for this one"
+                )
+        self.draft = CausalLM(models["draft"])
+        self.target = CausalLM(models["target"]) if "target" in models else None
+        self.stop_tokens = stop_tokens_of(models["target"], tokenizer) if self.target is not None else frozenset()
+        self.embedding: Tensor = models["draft"].get_output_embeddings().weight.detach()
+        self.identity |= {"hidden_size": self.draft.hidden_size, "stop_tokens": sorted(self.stop_tokens)}
+
+    @property
+    def size(self) -> int:
+        """V, where the draft's rows are longer than the target's and are cut to it."""
+        sizes = [read_manifest(folder).get("vocab_size", self.draft.vocab_size) for folder in self.settings.folders]
+        return int(min(sizes))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of an example on disk."""
+        return ROW_BYTES + self.draft.hidden_size * STORED[self.options["states"]].itemsize
+
+    def _read(self, file: int) -> list[Text | None]:
+        """The texts of one shard of the data as they are learnt from; None where nothing is."""
+        return [self._usable(text) for text in texts_of(self.files[file].path, self.files[file].kind)]
+
+    def _usable(self, text: Text) -> Text | None:
+        room = self.options["max_length"] - len(text.prompt_ids)
+        if room < 1:
+            return None
+        text = text.cut(room)
+        if self.options["context"] == "target":
+            text = text.after_first()
+        return text if text.tokens else None
+
+    def _plan(self) -> Iterator[Piece]:
+        number, traced = 0, 0
+        counts = {VALIDATION: 0, TRAIN: 0}
+        taken = dict.fromkeys(range(len(self.settings.folders)), 0)  # training texts by dataset
+        self.numbers: list[int] = []  # by file, the number of its first text
+        self.left_out = 0
+        for file, source in enumerate(self.files):
+            self.numbers.append(number)
+            held_out, training = [], []
+            for index, text in enumerate(self.read(file)):
+                if text is None:
+                    self.left_out += 1
+                elif is_validation(text.prompt_id, self.options["validation_fraction"]):
+                    held_out.append(index)
+                elif taken[source.folder] < (self.options["texts"] or math.inf):
+                    training.append(index)
+                    taken[source.folder] += 1
+            number += len(self.read(file))
+            counts[VALIDATION] += len(held_out)
+            counts[TRAIN] += len(training)
+            yield from self._pieces(VALIDATION, file, held_out)
+            for mixing in range(self.options.get("mixings", 1)):
+                yield from self._pieces(f"{TRAIN}{mixing}", file, training)
+            for index in held_out[: max(0, self.options["traced"] - traced)]:
+                text = self.read(file)[index]
+                assert text is not None
+                yield Piece(TRACES, file, (index,), MAX_DRAFT * len(text.x))
+            traced += len(held_out)
+        if not all(counts.values()):
             raise InputError(
-                f"{self.file}: needs {size / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; "
-                "free space, or turn cache_features off"
+                f"validation_fraction={self.options['validation_fraction']}: gives {counts[TRAIN]} texts to training "
+                f"and {counts[VALIDATION]} to validation; each needs at least one: use more data or another fraction"
             )
-        with replacing(self.file) as temporary, open(temporary, "wb") as out:
-            npy.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": shape})
-            written = 0
-            for part in track(features, "draft features", total=batches):
-                out.write(part.cpu().numpy().tobytes())
-                written += len(part)
-        assert written == shape[0]
 
-    def read(self, keys: Sequence[Key]) -> Tensor:
-        """Features (m, d) of the positions of ``keys``, one key after the other."""
-        stored = np.load(self.file, mmap_mode="r")
-        parts = [stored[self.start[key] : self.start[key] + self.count[key]] for key in keys]
-        return torch.from_numpy(np.concatenate(parts))
+    def _pieces(self, part: str, file: int, texts: Sequence[int]) -> Iterator[Piece]:
+        """``texts`` in shards of up to ``SHARD_BYTES``."""
+        together: list[int] = []
+        rows = 0
+        for index in texts:
+            count = self._count(part, file, index)
+            if together and (rows + count) * self.row_bytes > SHARD_BYTES:
+                yield Piece(part, file, tuple(together), rows)
+                together, rows = [], 0
+            together.append(index)
+            rows += count
+        if together:
+            yield Piece(part, file, tuple(together), rows)
+
+    def _count(self, part: str, file: int, index: int) -> int:
+        text = self.read(file)[index]
+        assert text is not None
+        return len(text.tokens) if self.options["context"] == "target" else int(self._drafted(part, file, index).sum())
+
+    def _drafted(self, part: str, file: int, index: int) -> NDArray[np.bool_]:
+        """Where a mixed text has the draft's tokens: anew in every training part, and once for validation."""
+        text = self.read(file)[index]
+        assert text is not None
+        if self.options["mixing"] == 1:
+            return np.ones(len(text.x), dtype=np.bool_)
+        stream = 0 if part == VALIDATION else 1 + int(part.removeprefix(TRAIN))
+        number = self.numbers[file] + index
+        return from_draft(self.options["seed"], stream, number, len(text.x), self.options["mixing"])
+
+    def shard(self, piece: Piece) -> FeatureShard:
+        """The tensors of one piece."""
+        states = STORED[self.options["states"]]
+        if piece.part == EMBEDDING:
+            return FeatureShard(EMBEDDING, {EMBEDDING: self.embedding.cpu()})
+        texts = [text for index in piece.texts if (text := self.read(piece.file)[index]) is not None]
+        if piece.part == TRACES:
+            assert self.target is not None
+            budget, (text,) = self.identity["budget"], texts
+            traced = trace_text(self.target, self.draft, text, budget, self.sampling, self.stop_tokens)
+            tensors = as_tensors(traced, states)
+        else:
+            tensors = self._examples(piece, texts)
+            tensors["states"] = tensors["states"].to(states)
+        if not bool(torch.isfinite(tensors["states"]).all()):
+            raise InputError(f"states={self.options['states']}: a hidden state of the draft is too large; use float32")
+        return FeatureShard(piece.part, tensors)
+
+    def _examples(self, piece: Piece, texts: Sequence[Text]) -> Examples:
+        if self.options["context"] == "target":
+            return after_target_text(self.draft, texts, self.sampling, self.size)
+        if self.options["mixing"] == 1:
+            return at_all_drafted_tokens(self.draft, texts)
+        drafted = [self._drafted(piece.part, piece.file, index) for index in piece.texts]
+        return after_mixed_text(self.draft, texts, drafted)
+
+    def summary(self) -> str:
+        """What there is to be computed and how much room it takes."""
+        rows = {
+            name: sum(piece.rows for piece in self.pieces if piece.part.startswith(name))
+            for name in (TRAIN, VALIDATION, TRACES)
+        }
+        examples = (rows[TRAIN] + rows[VALIDATION]) * self.row_bytes
+        traces = rows[TRACES] * (self.row_bytes + TRACE_BYTES)
+        return (
+            f"{rows[TRAIN]:,} examples to train on and {rows[VALIDATION]:,} to validate, {self.draft.hidden_size} "
+            f"numbers in {self.options['states']} each: {examples / 1e6:,.1f} MB; "
+            f"{sum(piece.part == TRACES for piece in self.pieces)} traces: at most {traces / 1e6:,.1f} MB; "
+            f"the draft's embedding: {self.embedding.nbytes / 1e6:,.1f} MB"
+        )
+
+    def write(self, output: Path, console: Console) -> None:
+        """Write what is missing in ``output``."""
+        with FeatureWriter(output, self.identity) as writer:
+            if self.left_out:
+                console.print(f"{self.left_out} texts are left out: no drafted token, or a prompt of max_length tokens")
+            console.print(f"{output}: {self.summary()}", soft_wrap=True)
+            missing = self.pieces[writer.finished :]
+            needed = sum(piece.rows * self.row_bytes for piece in missing if piece.part != TRACES)
+            free = shutil.disk_usage(output).free
+            if needed > free:
+                raise InputError(
+                    f"{output}: needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free space or choose "
+                    "another place"
+                )
+            for piece in track(missing, "features", console=console, transient=True):
+                writer.write(self.shard(piece))
+            writer.complete()
+
+
+def is_made(settings: FeatureDataOptions, output: Path) -> bool:
+    """Whether ``output`` holds all that ``settings`` ask for."""
+    if not (output / MANIFEST).exists():
+        return False
+    manifest = read_manifest(output)
+    return bool(manifest["complete"]) and feature_identity(settings).items() <= manifest.items()
+
+
+def make_features(settings: FeatureDataOptions, output: Path, console: Console | None = None) -> Path:
+    """Make (or finish) the feature dataset ``output``; returns it.
+
+    Raises:
+        InputError: see :class:`FeatureBuilder` and :class:`~specpilot.data_gen.dataset.ShardWriter`; the disk is full.
+    """
+    console = console or Console(stderr=True)
+    if is_made(settings, output):
+        console.print(f"{output}: already complete")
+    else:
+        FeatureBuilder(settings).write(output, console)
+    return output
+
+
+def plan_features(settings: FeatureDataOptions) -> str:
+    """What :func:`make_features` would do; reads the data and the models, and writes nothing."""
+    return FeatureBuilder(settings).summary()

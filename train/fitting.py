@@ -9,11 +9,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.loggers import Logger
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..controllers.errors import InputError
 from .callbacks import RunCheckpoints, RunLog
@@ -22,13 +24,16 @@ from .run_folder import METRICS, Run, S
 
 
 def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, device: torch.device) -> None:
-    """Train to the end, from the run's last checkpoint if there is one."""
+    """Train to the end, from the run's last checkpoint if there is one.
+
+    Raises:
+        InputError: training diverges.
+    """
     settings = run.settings
-    accelerator, devices = lightning_device(device)
     with quiet_lightning():
         trainer = pl.Trainer(
-            accelerator=accelerator,
-            devices=devices,
+            **lightning_devices(device, settings.devices, settings.strategy),
+            precision=settings.precision,
             max_epochs=settings.epochs,
             logger=loggers(run),
             callbacks=[
@@ -38,21 +43,36 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, dev
             ],
             default_root_dir=run.folder,
             num_sanity_val_steps=0,
+            use_distributed_sampler=False,
             enable_model_summary=False,
             log_every_n_steps=settings.log_every,
         )
-        trainer.fit(module, datamodule=data, ckpt_path=run.last if run.last.exists() else None, weights_only=True)
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=run.last if run.last.exists() else None, weights_only=True)
+        except ProcessRaisedException as error:
+            raise _of_process(error) from error
     if settings.wandb is not None:
         import wandb
 
         wandb.finish()  # or the next training of this process would be logged to the same run
 
 
-def lightning_device(device: torch.device) -> tuple[str, list[int] | int]:
-    """``accelerator`` and ``devices`` of a trainer on ``device``; ``cuda`` without a number is the first GPU."""
+def lightning_devices(device: torch.device, count: int, strategy: str) -> dict[str, Any]:
+    """Where a trainer of ``count`` processes runs; ``cuda`` without a number is the first GPU.
+
+    Processes are spawned: a function that trains may be called from anywhere.
+    """
+    chosen = "auto" if strategy == "auto" and count == 1 else "ddp_spawn"
     if device.type == "cuda":
-        return "gpu", [device.index or 0]
-    return ("mps" if device.type == "mps" else "cpu"), 1
+        first = device.index or 0
+        return {"accelerator": "gpu", "devices": list(range(first, first + count)), "strategy": chosen}
+    return {"accelerator": "mps" if device.type == "mps" else "cpu", "devices": count, "strategy": chosen}
+
+
+def _of_process(error: ProcessRaisedException) -> Exception:
+    """What a spawned process raised, of which there is the traceback's text alone."""
+    name, _, message = str(error).strip().rpartition("\n")[2].partition(": ")
+    return InputError(message) if name.endswith(InputError.__name__) else error
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 Batch = TypeVar("Batch")
+MIXED_BLOCKS = 8  # blocks whose rows are shuffled together
 
 
 class ResumableLoader(Generic[Batch]):
@@ -17,13 +19,23 @@ class ResumableLoader(Generic[Batch]):
 
     Lightning stores ``state_dict`` in its checkpoints and restores it before it draws the first batch, so a killed
     run goes on with the very next batch. ``make_batch`` must draw what randomness it needs from (seed, epoch, rows).
+
+    Args:
+        blocks: sizes of the blocks that the rows are stored in, by epoch. Blocks come in random order, a few at a
+            time, and rows are shuffled within those: no more than those need to be in memory. By default one block.
     """
 
     def __init__(
-        self, rows: int, batch_size: int, seed: int, make_batch: Callable[[int, Tensor], Batch], shuffle: bool = True
+        self,
+        rows: int,
+        batch_size: int,
+        seed: int,
+        make_batch: Callable[[int, Tensor], Batch],
+        shuffle: bool = True,
+        blocks: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
         self.rows, self.batch_size, self.seed, self.shuffle = rows, batch_size, seed, shuffle
-        self.make_batch = make_batch
+        self.make_batch, self.blocks = make_batch, blocks
         self.epoch, self.batch = 0, 0
 
     def __len__(self) -> int:
@@ -33,13 +45,34 @@ class ResumableLoader(Generic[Batch]):
         # A sized loader is never asked for the batch after its last, so the epoch turns over here, not after the loop.
         if self.batch >= len(self):
             self.epoch, self.batch = self.epoch + 1, 0
-        order = torch.arange(self.rows)
-        if self.shuffle:
-            generator = torch.Generator().manual_seed((self.seed << 20) + self.epoch)
-            order = torch.randperm(self.rows, generator=generator)
-        for start in range(self.batch * self.batch_size, self.rows, self.batch_size):
+        for number, rows in enumerate(self._batches()):
+            if number < self.batch:
+                continue
             self.batch += 1
-            yield self.make_batch(self.epoch, order[start : start + self.batch_size])
+            yield self.make_batch(self.epoch, rows)
+
+    def _batches(self) -> Iterator[Tensor]:
+        """The epoch's rows, ``batch_size`` at a time."""
+        waiting = torch.empty(0, dtype=torch.long)
+        for rows in self._order():
+            waiting = torch.cat([waiting, rows])
+            *full, waiting = torch.split(waiting, self.batch_size)
+            yield from full
+        if len(waiting):
+            yield waiting
+
+    def _order(self) -> Iterator[Tensor]:
+        """The epoch's rows, some blocks at a time."""
+        blocks = [self.rows] if self.blocks is None else list(self.blocks(self.epoch))
+        ranges = [(end - size, end) for size, end in zip(blocks, accumulate(blocks), strict=True)]
+        if not self.shuffle:
+            yield from (torch.arange(*block) for block in ranges)
+            return
+        generator = torch.Generator().manual_seed(((self.seed << 20) + self.epoch) % 2**63)
+        order = torch.randperm(len(blocks), generator=generator).tolist() if len(blocks) > 1 else [0]
+        for start in range(0, len(order), MIXED_BLOCKS):
+            rows = torch.cat([torch.arange(*ranges[block]) for block in order[start : start + MIXED_BLOCKS]])
+            yield rows[torch.randperm(len(rows), generator=generator)]
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "batch": self.batch}

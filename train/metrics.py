@@ -78,24 +78,3 @@ def reliability(logits: Tensor, p: Tensor, bins: int = BINS) -> list[Bin]:
 def expected_calibration_error(table: list[Bin]) -> float:
     """Mean distance of predicted from observed, weighted by the bins' counts."""
     return sum(b.count * abs(b.predicted - b.observed) for b in table) / sum(b.count for b in table)
-
-
-def acceptance_metrics(logits: Tensor, p: Tensor, *, w_acc: float, w_rej: float) -> dict[str, float]:
-    """All of the above for the raw output and, under ``…_undone``, with the loss weights undone.
-
-    ``kl_constant`` is the KL of the best constant answer, the mean of P: a ``kl_undone`` above it has learnt nothing.
-    AUROC has no undone variant: undoing is monotone.
-    """
-    logits, p = logits.detach().float().cpu(), p.detach().float().cpu()
-    undone = undo_weights(logits, w_acc, w_rej)
-    return {
-        "kl": binary_kl(logits, p),
-        "kl_undone": binary_kl(undone, p),
-        "kl_constant": binary_kl(torch.logit(p.double().mean(), eps=1e-12).expand_as(p), p),
-        "auroc": auroc(logits, p),
-        "brier": brier(logits, p),
-        "brier_undone": brier(undone, p),
-        "ece": expected_calibration_error(reliability(logits, p)),
-        "ece_undone": expected_calibration_error(reliability(undone, p)),
-        "mean_acceptance": float(p.double().mean()),
-    }

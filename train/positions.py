@@ -22,13 +22,12 @@ from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
 from ..controllers.length import Step
 from ..controllers.sampling import SamplingParams
-from ..data_gen.dataset import Row
+from ..data_gen.draft_states import at_drafted_tokens
+from ..data_gen.split import is_validation
+from ..data_gen.texts import Text, read_texts
 from ..infer.distribution import TokenDistribution
 from ..infer.loading import load_causal_lm
 from ..infer.models import CausalLM
-from .acceptance_data import check_rows, is_validation
-from .datasets import acceptance_rows
-from .target_context import read_target_context
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Positions:
     place: NDArray[np.int64]
 
 
-def split(rows: Sequence[Row], test: float, total: float = 1.0) -> tuple[list[Row], list[Row]]:
+def split(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:
     """Rows to fit to and rows to judge on: a share ``test`` of all prompts, out of a share ``total`` that is taken.
 
     Both are shares from the end that training holds out for validation: at most its fraction, nothing was trained on.
@@ -67,11 +66,9 @@ def split(rows: Sequence[Row], test: float, total: float = 1.0) -> tuple[list[Ro
     return fitted, tested
 
 
-def load_rows(*folders: str) -> list[Row]:
-    """The rollouts of datasets that hold at least one token, checked."""
-    rows = acceptance_rows(folders)
-    check_rows(rows)
-    return [row for row in rows if row.x]
+def load_rows(*folders: str) -> list[Text]:
+    """The rollouts of acceptance datasets that hold at least one token, checked."""
+    return [text for folder in folders for text in read_texts(folder, "acceptance") if text.x]
 
 
 def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> CausalLM:
@@ -88,7 +85,7 @@ def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> Ca
 
 @torch.inference_mode()
 def read_positions(
-    draft: CausalLM, rows: Sequence[Row], sampling: SamplingParams, vocab_size: int | None = None
+    draft: CausalLM, rows: Sequence[Text], sampling: SamplingParams, vocab_size: int | None = None
 ) -> Positions:
     """Every position of ``rows``, in order; without those whose y the draft here could not have drawn, by rounding.
 
@@ -100,8 +97,8 @@ def read_positions(
     p: list[float] = []
     place: list[int] = []
     for row in track(rows, "positions", transient=True):
-        logits, states = read_target_context(draft, row)
-        for i, (token, chance) in enumerate(zip(row.y, row.p, strict=True)):
+        logits, states = at_drafted_tokens(draft, row)
+        for i, (token, chance) in enumerate(zip(row.tokens, row.accept, strict=True)):
             q = TokenDistribution.from_logits(sampling, logits[i : i + 1], vocab_size)
             (probability,) = q.of([token])
             if probability == 0:

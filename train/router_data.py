@@ -14,8 +14,8 @@ from torch import Tensor
 from ..controllers.errors import InputError
 from ..data_gen.rewards import check_finite, rewards
 from ..data_gen.router_dataset import RouterDataset
+from ..data_gen.split import is_validation
 from ..options import RouterTrainingOptions
-from .acceptance_data import is_validation
 from .loader import ResumableLoader
 
 
@@ -100,6 +100,8 @@ class RouterDataModule(pl.LightningDataModule):
     def _train_batch(self, epoch: int, rows: Tensor) -> Batch:
         # One number a query and epoch, whatever the batch it falls into.
         stream = np.random.default_rng([self.settings.seed, epoch]).random(len(self.training.ids))
+        if self.trainer is not None:  # of several processes each takes its part; validation is small, and every one's
+            rows = rows.tensor_split(self.trainer.world_size)[self.trainer.global_rank]
         return self._batch(self.training, rows, torch.tensor(stream, dtype=torch.float32)[rows])
 
     def _validation_batch(self, epoch: int, rows: Tensor) -> Batch:

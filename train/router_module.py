@@ -6,6 +6,7 @@ Shapes: logits and rewards (B, A), uniforms (B,).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,22 @@ from .controller_module import ControllerModule
 from .router_data import Batch, RouterDataModule
 from .router_metrics import choice_table, router_metrics
 
+Total = Callable[[Tensor], Tensor]
 
-def policy_loss(logits: Tensor, batch: Batch, gradient: str, baseline: str, entropy: float) -> Tensor:
-    """A scalar whose gradient is minus the policy gradient, less ``entropy`` times the policy's entropy."""
+
+def same(value: Tensor) -> Tensor:
+    """The sum over all processes, where there is one."""
+    return value
+
+
+def policy_loss(
+    logits: Tensor, batch: Batch, gradient: str, baseline: str, entropy: float, total: Total = same
+) -> Tensor:
+    """Σ over queries: a scalar whose gradient is minus the policy gradient, less ``entropy`` · its entropy.
+
+    Args:
+        total: sums a tensor over the processes that the batch is split over.
+    """
     log_policy = logits.log_softmax(-1)
     policy = log_policy.exp()
     if gradient == "exact":
@@ -30,21 +44,24 @@ def policy_loss(logits: Tensor, batch: Batch, gradient: str, baseline: str, entr
         action = draw(policy.detach(), batch.uniforms).unsqueeze(-1)  # (B, 1)
         got, log_taken = batch.rewards.gather(-1, action), log_policy.gather(-1, action)
         taken = torch.ones_like(got)
-    advantage = got - baseline_of(batch, (taken * got).sum(-1).detach(), baseline).unsqueeze(-1)
-    gain = (log_taken * advantage.detach()).sum(-1).mean()
-    return -gain - entropy * -(policy * log_policy).sum(-1).mean()
+    advantage = got - baseline_of(batch, (taken * got).sum(-1).detach(), baseline, total).unsqueeze(-1)
+    gain = (log_taken * advantage.detach()).sum()
+    return -gain - entropy * -(policy * log_policy).sum()
 
 
-def baseline_of(batch: Batch, got: Tensor, baseline: str) -> Tensor:
-    """What is taken off each query's reward (B,); it does not depend on the query's own action, so nothing is biased.
+def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -> Tensor:
+    """What is subtracted from each query's reward (B,); it does not depend on the query's own action: no bias.
 
     Args:
         got: (B,) the rewards that were got; ``batch`` takes the mean of the others'.
+        total: as in :func:`policy_loss`.
     """
     if baseline == "query":
         return batch.rewards.mean(-1)
-    if baseline == "batch" and len(got) > 1:
-        return (got.sum() - got) / (len(got) - 1)
+    if baseline == "batch":
+        summed, count = total(torch.stack([got.sum(), got.new_tensor(len(got))])).unbind()
+        if float(count) > 1:
+            return (summed - got) / (count - 1)
     return torch.zeros_like(got)
 
 
@@ -63,11 +80,10 @@ class RouterModule(ControllerModule):
     def __init__(
         self, head: RouterPolicy, settings: RouterTrainingOptions, data: RouterDataModule, arms: list[str]
     ) -> None:
-        super().__init__()
+        super().__init__(settings)
         self.head = head
         self.settings, self.arms = settings, arms
         self.held_out, self.scale = data.validation, data.scale
-        self.validation: dict[str, float] = {}
         self.choices: dict[str, Any] = {}
         self._seen: list[Tensor] = []
 
@@ -78,12 +94,15 @@ class RouterModule(ControllerModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         settings = self.settings
-        loss = policy_loss(self.head(batch.x), batch, settings.gradient, settings.baseline, settings.entropy)
+        options = settings.gradient, settings.baseline, settings.entropy, self.total
+        loss: Tensor = self.share(
+            policy_loss(self.head(batch.x).float(), batch, *options), batch.x.new_tensor(len(batch.x))
+        )
         self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.x))
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._seen.append(self.head(batch.x).cpu().double().softmax(-1))
+        self._seen.append(self.head(batch.x).float().cpu().double().softmax(-1))
 
     def on_validation_epoch_end(self) -> None:
         probabilities = torch.cat(self._seen).numpy()
@@ -97,9 +116,8 @@ class RouterModule(ControllerModule):
     def findings(self) -> dict[str, Any]:
         return {"choices": self.choices, "scale": self.scale.tolist()}
 
-    def lr_at(self, step: int) -> float:
-        """Constant."""
-        return self.settings.lr
+    def score(self) -> float:
+        return -self.validation["regret"]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         settings = self.settings  # betas and epsilon: Table 9

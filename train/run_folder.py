@@ -24,16 +24,16 @@ from ..controllers.errors import InputError
 from ..controllers.json_file import blaming, build, read_object
 from ..data_gen.dataset import check_manifest, replacing
 from ..data_gen.lock import LOCK
-from ..options import AcceptanceTrainingOptions, RouterTrainingOptions
+from ..options import LoggedTrainingOptions
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "command.txt", "env.json", "result.json"
-METRICS, CHECKPOINTS, FEATURES = "metrics.csv", "checkpoints", "features.npy"
+METRICS, CHECKPOINTS, FEATURES = "metrics.csv", "checkpoints", "features"
 PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", "scikit-learn", "torchmetrics")
 
 
 AGAIN = "train again, into another folder"
 
-S = TypeVar("S", AcceptanceTrainingOptions, RouterTrainingOptions)
+S = TypeVar("S", bound=LoggedTrainingOptions)
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,14 @@ class Run(Generic[S]):
 
 
 def run_kind(folder: str | Path) -> str:
-    """What the run in ``folder`` trains: the kind of its data; ``acceptance`` where there is no run to ask.
+    """What the run in ``folder`` trains: specdec, lag-free, features or router; specdec where there is no run to ask.
 
     Raises:
         InputError: its files are damaged.
     """
     file = Path(folder) / DATASET
-    return str(read_object(file, AGAIN).get("kind")) if file.is_file() else "acceptance"
+    dataset = read_object(file, AGAIN) if file.is_file() else {}
+    return "router" if dataset.get("kind") == "router" else str(dataset.get("predictor", "specdec"))
 
 
 def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
@@ -89,8 +90,11 @@ def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
         if not (folder / name).is_file():
             raise InputError(f"{folder}: no training run, it holds no {name}; give the folder training wrote")
     dataset = check_manifest(read_object(folder / DATASET, AGAIN), folder / DATASET)
+    values = read_object(folder / SETTINGS, AGAIN, _parse_yaml)
+    for old in ("cache_features", "cache_epochs"):  # of version 0.1
+        values.pop(old, None)
     with blaming(folder / SETTINGS, AGAIN):
-        settings = build(kind, read_object(folder / SETTINGS, AGAIN, _parse_yaml))
+        settings = build(kind, values)
     with blaming(folder / ENVIRONMENT, AGAIN):
         run_id = build(str, read_object(folder / ENVIRONMENT, AGAIN).get("run_id"), "run_id")
     return Run(folder, settings, dataset, run_id)

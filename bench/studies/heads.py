@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -23,7 +24,8 @@ from ...simulate.replay import PrecomputedPredictor
 from ...simulate.trace import Trace
 from ...train.acceptance import train_acceptance
 from ...train.export import best_head
-from ...train.run_folder import read_run
+from ...train.features import make_features
+from ...train.run_folder import RESULT, read_run
 from ..store import content_key
 from .held_out import PromptBatch, in_domain
 from .replay import MakeController, Rule
@@ -120,30 +122,33 @@ def train_heads(
         data=data,
         draft=settings.draft,
         mixing=settings.mixing,
+        mixings=settings.epochs,
         epochs=settings.epochs,
         batch_size=settings.batch_size,
         lr=settings.lr,
         validation_fraction=settings.validation_fraction,
         seed=settings.seed,
-        cache_features=True,
+        traced=0,  # SpecDec++ chooses by validation KL
         device=settings.device,
     )
     common = {
         "version": version("specpilot"), "data": manifest["dataset_fingerprint"],
         **{name: value for name, value in vars(base).items() if name not in ("data", "depth", "w_rej")},
     }  # fmt: skip
-    (folder / "heads").mkdir(parents=True, exist_ok=True)
-    features = folder / "heads" / f"features-{content_key(common)}.npy"
+    grid = [replace(base, depth=depth, w_rej=w_rej) for w_rej in settings.weights for depth in settings.depths]
+    names = [content_key({**common, "depth": config.depth, "w_rej": config.w_rej}) for config in grid]
+    outputs = [folder / "heads" / name for name in names]
+    features = folder / "heads" / f"features-{content_key(common)}"
+    if not all((output / RESULT).exists() for output in outputs):
+        make_features(base.features, features, console)
     heads = []
-    for w_rej in settings.weights:
-        for depth in settings.depths:
-            config = replace(base, depth=depth, w_rej=w_rej)
-            output = folder / "heads" / content_key({**common, "depth": depth, "w_rej": w_rej})
-            console.print(f"head D={depth} w_rej={w_rej:g}")
-            train_acceptance(config, output=output, resume=True, features=features)
-            head, metrics = best_head(read_run(output, AcceptanceTrainingOptions))
-            heads.append(Head(depth, w_rej, head, weights_digest(head), metrics))
-    features.unlink(missing_ok=True)  # large, and quickly made again
+    for config, output in zip(grid, outputs, strict=True):
+        if not (output / RESULT).exists():
+            console.print(f"head D={config.depth} w_rej={config.w_rej:g}")
+            train_acceptance(replace(config, data=str(features)), output=output, resume=True)
+        head, metrics = best_head(read_run(output, AcceptanceTrainingOptions))
+        heads.append(Head(config.depth, config.w_rej, head, weights_digest(head), metrics))
+    shutil.rmtree(features, ignore_errors=True)  # large, and quickly made again
     return heads
 
 

@@ -14,9 +14,9 @@ import torch
 from rich.console import Console
 
 from ...controllers.length.cost_model import CostModel
+from ...data_gen.split import is_validation
 from ...infer.decoder import SpeculativeDecoder
 from ...options import MixingOptions
-from ...train.acceptance_data import is_validation
 from ...train.datasets import acceptance_manifest
 from ...train.metrics import auroc, binary_kl, undo_weights
 from ...train.positions import Positions, load_rows, read_positions

@@ -9,6 +9,7 @@ from ..options import (
     OtmBenchOptions,
     ProfileBenchOptions,
     RolloutsBenchOptions,
+    TrainScaleBenchOptions,
     WorkloadOptions,
 )
 from .measuring import begin, finish
@@ -85,6 +86,15 @@ def profile(options: ProfileBenchOptions) -> None:
     result = profile_decoder(decoder, prompts, options.sampling | {"length": Fixed(options.length)})
     show_profile(result, console)
     finish(result, options)
+
+
+def train_scale(options: TrainScaleBenchOptions) -> None:
+    """Measure the memory of training a lag-free head, by the number of examples on disk."""
+    from ..bench.micro.train_scale import bench_train_scale
+
+    console = begin()
+    result = bench_train_scale(options.examples, options.hidden_size, options.width, options.folder, console)
+    finish(result, options, options.output)
 
 
 def otm(options: OtmBenchOptions) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..options import (
     AcceptanceDataOptions,
     DatasetFolderOptions,
+    FeatureDataOptions,
     OnPolicyDataOptions,
     PlannedDatasetOptions,
     RouterDataOptions,
@@ -30,6 +31,18 @@ def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> No
 
     quiet()
     make_on_policy_data(options, dataset.output)
+
+
+def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions) -> None:
+    """Compute what acceptance predictors learn from: the draft's hidden states, evidence, and traces to validate on."""
+    from ..infer.quiet import quiet
+    from ..train.features import make_features, plan_features
+
+    quiet()
+    if dataset.plan:
+        print(plan_features(options))
+        return
+    make_features(options, dataset.output)
 
 
 def router(options: RouterDataOptions, dataset: DatasetFolderOptions) -> None:

@@ -2,50 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from ..options import (
     AcceptanceTrainingOptions,
-    CheckpointOptions,
     FeatureTrainingOptions,
     LagFreeTrainingOptions,
+    PredictorTrainingOptions,
     RouterTrainingOptions,
     RunOptions,
 )
 
+if TYPE_CHECKING:
+    from ..train.acceptance import TrainingResult
+
 
 def acceptance(options: AcceptanceTrainingOptions, run: RunOptions) -> None:
-    """Train an acceptance head on a dataset (SpecDec++ §3.2)."""
+    """Train a predictor of acceptance: --predictor specdec, lag-free or features."""
+    _predictor(options, run)
+
+
+def lag_free(options: LagFreeTrainingOptions, run: RunOptions) -> None:
+    """Train a head that predicts whether a token is accepted before the draft has read it, and the one after it."""
+    _predictor(options, run)
+
+
+def features(options: FeatureTrainingOptions, run: RunOptions) -> None:
+    """Train a predictor that goes by the draft's probabilities alone: a logistic model, four numbers."""
+    _predictor(options, run)
+
+
+def verb_of_predictor(words: Sequence[str]) -> str:
+    """The verb that ``train acceptance`` with these words is: each --predictor has one, with options of its own."""
+    given: dict[str, str] = {}
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        given[name] = value if equals else following
+    predictor = given.get("--predictor")
+    if predictor is None and (file := Path(given.get("--config", ""))).is_file():
+        import yaml
+
+        with suppress(OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError):  # which the parser reports
+            predictor = yaml.safe_load(file.read_text(encoding="utf-8")).get("predictor")
+    return predictor if predictor in ("lag-free", "features") else "acceptance"
+
+
+def _predictor(options: PredictorTrainingOptions, run: RunOptions) -> None:
     from ..infer.quiet import quiet
     from ..train.acceptance import train_acceptance
 
     quiet()
-    result = train_acceptance(options, output=run.output, resume=run.resume)
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
-    print(f"{result.run}: best after epoch {result.epoch + 1}; {metrics}")
-    print(f"next: specpilot export {result.run} <folder>")
-
-
-def features(options: FeatureTrainingOptions) -> None:
-    """Fit a controller that goes by the draft's probabilities alone: a logistic model, four numbers."""
-    import json
-
-    from ..infer.quiet import quiet
-    from ..train.calibrate import train_features
-
-    quiet()
-    result = train_features(options)
-    output = options.output
-    print(f"{output}: a controller checkpoint; use it with specpilot generate --length {output} --cost FILE")
-    print(json.dumps(result))
-
-
-def lag_free(options: LagFreeTrainingOptions, checkpoint: CheckpointOptions) -> None:
-    """Train a head that predicts whether a token is accepted before the draft has read it, and the one after it."""
-    from ..infer.quiet import quiet
-    from ..train.lag_free import train_lag_free
-
-    quiet()
-    metrics = train_lag_free(options, checkpoint.output, overwrite=checkpoint.overwrite)
-    print(f"{checkpoint.output}: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    _report(train_acceptance(options, output=run.output, resume=run.resume))
 
 
 def router(options: RouterTrainingOptions, run: RunOptions) -> None:
@@ -54,7 +64,10 @@ def router(options: RouterTrainingOptions, run: RunOptions) -> None:
     from ..train.router import train_router
 
     quiet()
-    result = train_router(options, output=run.output, resume=run.resume)
+    _report(train_router(options, output=run.output, resume=run.resume))
+
+
+def _report(result: TrainingResult) -> None:
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     print(f"{result.run}: best after epoch {result.epoch + 1}; {metrics}")
     print(f"next: specpilot export {result.run} <folder>")

@@ -18,6 +18,7 @@ from .draft_signals import DraftSignals
 from .feature_model import SMALLEST, features
 from .ngram_index import MAX_NGRAM, NgramMatch
 
+FEATURES = 3  # of the inputs, what the draft says
 INPUTS = 7  # log q(y), log(1 - max q), entropy; and of the text agreement, match, share, and whether y is the copy
 VECTORS = 3  # the draft's state, the embedding of y and that of the copy
 
@@ -28,13 +29,12 @@ class LagFreeHead(nn.Module):
     Args:
         hidden_size: d, of the draft's last hidden state and of its output embedding.
         width: hidden units.
-        dropout: share of the three vectors' entries that training leaves out.
     """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, hidden_size: int, width: int = 128, dropout: float = 0.0) -> None:
+    def __init__(self, hidden_size: int, width: int = 128) -> None:
         super().__init__()
         for name, value in (("hidden_size", hidden_size), ("width", width)):
             if value < 1:
@@ -42,11 +42,12 @@ class LagFreeHead(nn.Module):
         self.hidden_size, self.width = hidden_size, width
         self.inner = nn.Linear(INPUTS + VECTORS * hidden_size, width)
         self.out = nn.Linear(width, 2)
-        self.dropout = nn.Dropout(dropout)
         self.register_buffer("mean", torch.zeros(INPUTS))
         self.register_buffer("scale", torch.ones(INPUTS))
 
-    def forward(self, evidence: Tensor, hidden: Tensor, embedding: Tensor, copied: Tensor) -> Tensor:
+    def forward(
+        self, evidence: Tensor, hidden: Tensor, embedding: Tensor, copied: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
         """Logits (…, 2): that the token is kept if all before it are, and then the one that will be drafted after it.
 
         Args:
@@ -54,10 +55,13 @@ class LagFreeHead(nn.Module):
             hidden: (…, d) the draft's last hidden state at the token before.
             embedding: (…, d) the draft's output embedding of the token.
             copied: (…, d) that of the token which the text would go on with, zeros where there is none.
+            mask: (…, 3d) factors of the entries of the three normalised vectors: dropout in training.
         """
         # Without learnt scales: models differ in how long these vectors are, and the first layer has weights enough.
-        vectors = [self.dropout(F.layer_norm(x.float(), x.shape[-1:])) for x in (hidden, embedding, copied)]
-        return self.out(F.silu(self.inner(torch.cat([(evidence - self.mean) / self.scale, *vectors], -1))))  # type: ignore[no-any-return]
+        vectors = torch.cat([F.layer_norm(x.float(), x.shape[-1:]) for x in (hidden, embedding, copied)], -1)
+        if mask is not None:
+            vectors = vectors * mask
+        return self.out(F.silu(self.inner(torch.cat([(evidence - self.mean) / self.scale, vectors], -1))))  # type: ignore[no-any-return]
 
 
 def evidence(said: DraftSignals, ngram_match: NgramMatch, token: int) -> list[float]:

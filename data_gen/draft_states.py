@@ -1,0 +1,144 @@
+"""What a draft computes at drafted tokens: the examples that acceptance predictors are trained on.
+
+Two contexts. After the *target's own text* x_<i, as in serving: the lag-free head and the feature model go by the
+draft's distribution and hidden state before y_i. After a *mixed* text (SpecDec++, Huang et al. 2024, §3.3), whose
+tokens Z_i are x_i with probability r and y_i otherwise: the acceptance head reads the hidden state at Z_i = y_i.
+Shapes: n texts, m examples in all, d the draft's hidden size, V the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..controllers.acceptance.draft_signals import draft_signals
+from ..controllers.acceptance.lag_free_head import all_evidence, copies_of
+from ..controllers.acceptance.ngram_index import NgramIndex, NgramMatch
+from ..controllers.sampling import SamplingParams
+from ..infer.distribution import TokenDistribution
+from ..infer.models import LanguageModel, Read, TextReader, TreeMask
+from .scores import MAX_SCORES
+from .texts import Text
+
+Examples = dict[str, Tensor]
+"""``states`` (m, d), ``accept`` (m,) and ``counts`` (n,), the examples of each text; after the target's own text also
+``evidence`` (m, 7), ``tokens`` (m,), ``copies`` (m,) and ``then`` (m,), as of ``LagFreeHead`` and ``Text``."""
+
+
+@torch.inference_mode()
+def after_target_text(
+    draft: LanguageModel, texts: Sequence[Text], sampling: SamplingParams, vocab_size: int
+) -> Examples:
+    """Examples of the drafted tokens of ``texts``; without those that this draft could not have drawn, by rounding."""
+    sequences = [(text, max(text.places), max(text.places) - min(text.places) + 1) for text in texts]
+    found: list[Examples] = []
+    for text, logits, hidden in _read(draft, sequences):
+        before = torch.tensor(text.places, device=logits.device) - min(text.places)  # place 0: the prompt's last token
+        scores = logits[before]
+        q = TokenDistribution.from_logits(sampling, scores, vocab_size)
+        chosen = q.of(text.tokens)
+        matches = match_all(text)
+        drawn = torch.tensor([probability > 0 for probability in chosen])
+        evidence = all_evidence(draft_signals(chosen, text.tokens, q.probabilities, scores), matches, text.tokens)
+        columns = {
+            "states": hidden[before].float().cpu(),
+            "evidence": evidence,
+            "tokens": torch.tensor(text.tokens, dtype=torch.int32),
+            "copies": copies_of(matches).int(),
+            "accept": torch.tensor(text.accept),
+            "then": torch.tensor(text.then),
+        }
+        found.append({name: column[drawn] for name, column in columns.items()})
+    return _joined(found)
+
+
+@torch.inference_mode()
+def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Sequence[NDArray[np.bool_]]) -> Examples:
+    """Examples of the tokens Z_i = y_i; ``drafted`` says where, (T,) for each text."""
+    mixed = []
+    for text, where in zip(texts, drafted, strict=True):
+        z = np.where(where, text.tokens, text.x).tolist()
+        mixed.append(Text(text.prompt_id, text.prompt_ids, z, np.flatnonzero(where).tolist(), [], text.accept, []))
+    sequences = [(text, len(text.x), len(text.x)) for text in mixed]
+    found: list[Examples] = []
+    for text, _, hidden in _read(draft, sequences):
+        found.append({"states": hidden[text.places].float().cpu(), "accept": torch.tensor(text.accept)[text.places]})
+    return _joined(found)
+
+
+@torch.inference_mode()
+def at_drafted_tokens(draft: LanguageModel, text: Text) -> tuple[Tensor, Tensor]:
+    """Logits (T, V) behind q_i, and hidden states (T, d) at y_i, both after prompt and x_<i, for all T positions.
+
+    This is the limit r = 1 of the mixed text. Each y_i has a context of its own: one forward reads them as branches.
+    """
+    start, count = len(text.prompt_ids), len(text.x)
+    reader, prompt = TextReader.begin(draft, text.prompt_ids, 2 * count)
+    logits, _ = reader.read([*prompt, *text.x[:-1]], keep=count)
+    branches = TreeMask(start, [list(range(start, start + i)) for i in range(count)])
+    _, hidden = reader.read(text.tokens, tree=branches)
+    return logits, hidden
+
+
+def at_all_drafted_tokens(draft: LanguageModel, texts: Sequence[Text]) -> Examples:
+    """Examples of every y_i of ``texts``, each after the target's own text."""
+    found = [
+        {"states": at_drafted_tokens(draft, text)[1].float().cpu(), "accept": torch.tensor(text.accept)}
+        for text in texts
+    ]
+    return _joined(found)
+
+
+def _read(draft: LanguageModel, sequences: Sequence[tuple[Text, int, int]]) -> Iterator[tuple[Text, Tensor, Tensor]]:
+    """Each text with logits (keep, V) and hidden states (keep, d) of the last ``keep`` of its first tokens.
+
+    Args:
+        sequences: texts, how many of each text's tokens are read after the prompt, and ``keep``.
+    """
+    longest = max((keep for _, _, keep in sequences), default=1)
+    together = max(1, MAX_SCORES // (longest * draft.vocab_size))
+    for start in range(0, len(sequences), together):
+        some = sequences[start : start + together]
+        cache = draft.new_cache()
+        reads = [
+            Read(row, [*draft.begin(cache, row, text.prompt_ids, len(text.x)), *text.x[:length]], keep)
+            for row, (text, length, keep) in enumerate(some)
+        ]
+        logits, hidden = draft.forward(cache, reads)
+        sizes = [keep for _, _, keep in some]
+        found = zip(some, torch.split(logits, sizes), torch.split(hidden, sizes), strict=True)
+        yield from ((text, scores, states) for (text, _, _), scores, states in found)
+
+
+def _joined(parts: Sequence[Examples]) -> Examples:
+    counts = torch.tensor([len(part["accept"]) for part in parts])
+    return {"counts": counts, **{name: torch.cat([part[name] for part in parts]) for name in parts[0]}}
+
+
+def match_all(text: Text) -> list[NgramMatch]:
+    """(M,) n-gram matches of the drafted tokens in the prompt and the text before each."""
+    before = [*text.prompt_ids]
+    index = NgramIndex(before)
+    matches = []
+    for place, token in zip(text.places, text.tokens, strict=True):  # ascending places
+        before += text.x[len(before) - len(text.prompt_ids) : place]
+        matches.append(index.match([token]))
+    return matches
+
+
+def from_draft(seed: int, stream: int, row: int, length: int, mixing: float) -> NDArray[np.bool_]:
+    """Where Z_i = Y_i, (length,): each with probability 1 - ``mixing``, as a function of the first three arguments."""
+    return np.random.default_rng([seed, stream, row]).random(length) >= mixing
+
+
+def mixing_for(mean_acceptance: float) -> float:
+    """The share of target tokens to train with where the draft's tokens are accepted with this mean probability.
+
+    A draft that agrees often writes nearly what the target would, and the paper's share (§3.3) is as good as any. One
+    that does not leaves a context unlike what the head meets when it serves (``specpilot bench mixing``).
+    """
+    return 0.15 if mean_acceptance >= 0.5 else 0.5

@@ -1,0 +1,97 @@
+"""Texts with drafted tokens, from datasets of either kind, read one shard at a time.
+
+*Acceptance data* has a drafted token at every position of a text. *Rounds*, logged by the decoder, have those that a
+controller drafted, and often the token drafted after each, which the lag-free head's second output is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from ..controllers.errors import InputError
+from .dataset import Row, shard_files
+from .on_policy import RoundsRow
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text sampled from the target and M tokens drafted in it, each after a prefix of the text.
+
+    Attributes:
+        places: (M,) number of the text's tokens before each, ascending.
+        tokens: (M,) the drafted tokens.
+        accept: (M,) acceptance probability of each.
+        then: (M,) acceptance probability of the token drafted after it; NaN where none was.
+    """
+
+    prompt_id: str
+    prompt_ids: list[int]
+    x: list[int]
+    places: list[int]
+    tokens: list[int]
+    accept: list[float]
+    then: list[float]
+
+    def cut(self, length: int) -> Text:
+        """The first ``length`` tokens, and what is drafted within them."""
+        return replace(self._drafted(0, sum(place < length for place in self.places)), x=self.x[:length])
+
+    def after_first(self) -> Text:
+        """Without a token drafted in the first place: a text's first token comes from the prefill."""
+        return self._drafted(sum(place < 1 for place in self.places), len(self.places))
+
+    def _drafted(self, start: int, end: int) -> Text:
+        parts = {name: vars(self)[name][start:end] for name in ("places", "tokens", "accept", "then")}
+        return replace(self, **parts)
+
+
+def text_of_row(row: Row) -> Text:
+    """A rollout: one drafted token at every position, the first included."""
+    count = len(row.x)
+    return Text(row.prompt_id, row.prompt_ids, row.x, [*range(count)], row.y, row.p, [nan] * count)
+
+
+def text_of_rounds(row: RoundsRow) -> Text:
+    """A generation: the verified tokens of its rounds."""
+    return Text(
+        row.prompt_id, row.prompt_ids, row.x,
+        [start + i for start, draft in zip(row.starts, row.drafted, strict=True) for i in range(len(draft))],
+        [token for draft in row.drafted for token in draft],
+        [probability for accept in row.accept for probability in accept],
+        [then for accept in row.accept for then in [*accept[1:], nan]],
+    )  # fmt: skip
+
+
+def texts_of(file: Path, kind: str) -> list[Text]:
+    """The texts of one shard of a dataset of ``kind``, in order.
+
+    Raises:
+        InputError: a row is malformed.
+    """
+    rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+    if kind == "rounds":
+        return [_checked(text_of_rounds(RoundsRow(**row))) for row in rows]
+    return [_checked(text_of_row(Row(**row))) for row in rows]
+
+
+def read_texts(folder: str | Path, kind: str) -> Iterator[Text]:
+    """All texts of a dataset."""
+    for file in shard_files(folder):
+        yield from texts_of(file, kind)
+
+
+def _checked(text: Text) -> Text:
+    if not len(text.places) == len(text.tokens) == len(text.accept):
+        raise InputError(f"prompt {text.prompt_id!r}: x, y and p differ in length; generate the data again")
+    for probability in text.accept:
+        if not 0 <= probability <= 1:  # also false for NaN
+            raise InputError(
+                f"prompt {text.prompt_id!r}: P={probability} is no probability in [0, 1]; generate the data again"
+            )
+    return text

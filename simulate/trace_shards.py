@@ -1,0 +1,59 @@
+"""Traces as tensors, for the shards of a feature dataset."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from ..controllers.acceptance.ngram_index import NgramMatch
+from ..controllers.sampling import SamplingParams
+from ..data_gen.texts import Text
+from ..data_gen.vocabulary import traceable
+from ..infer.models import LanguageModel
+from ..infer.random_source import RandomSource
+from .trace import Trace, trace
+
+LISTS = {
+    "text": torch.int32, "kept": torch.bool, "after": torch.int32, "tokens": torch.int32, "q": torch.float64,
+    "said": torch.float64, "accept": torch.float64,
+}  # fmt: skip
+
+
+def trace_text(
+    target: LanguageModel,
+    draft: LanguageModel,
+    text: Text,
+    budget: int,
+    sampling: SamplingParams,
+    stop_tokens: frozenset[int],
+) -> Trace:
+    """The trace of one text, with random draws that depend on its prompt's id alone."""
+    seed = int.from_bytes(hashlib.sha256(text.prompt_id.encode()).digest()[:8])
+    x, room = traceable(text.x, budget, draft.vocab_size, stop_tokens)
+    return trace(target, draft, text.prompt_ids, x, room, sampling, RandomSource(seed), stop_tokens)
+
+
+def as_tensors(trace: Trace, states: torch.dtype) -> dict[str, Tensor]:
+    """What :func:`from_tensors` reads; hidden states in the precision ``states``."""
+    matches = [(m.agrees, m.matches, m.share, -1 if m.copy is None else m.copy) for m in trace.ngram_matches]
+    return {
+        **{name: torch.tensor(vars(trace)[name], dtype=dtype) for name, dtype in LISTS.items()},
+        "budget": torch.tensor(trace.budget),
+        "ngram_matches": torch.tensor(matches, dtype=torch.float64),
+        "states": trace.states.to(states),
+    }
+
+
+def from_tensors(tensors: dict[str, Tensor]) -> Trace:
+    """The trace that :func:`as_tensors` wrote."""
+    lists = {name: tensors[name].tolist() for name in LISTS}
+    matches = [
+        NgramMatch(int(agrees), int(longest), share, None if copy < 0 else int(copy))
+        for agrees, longest, share, copy in tensors["ngram_matches"].tolist()
+    ]
+    said = [(confidence, top, entropy) for confidence, top, entropy in lists.pop("said")]
+    return Trace(
+        **lists, said=said, budget=int(tensors["budget"]), ngram_matches=matches, states=tensors["states"].float()
+    )

@@ -1,0 +1,288 @@
+"""Feature datasets: what the shards hold, where it comes from, and how it is read."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from specpilot import main as cli
+from specpilot.controllers.errors import InputError
+from specpilot.data_gen.dataset import Row
+from specpilot.data_gen.draft_states import after_mixed_text, at_all_drafted_tokens, from_draft
+from specpilot.data_gen.feature_shards import TRAIN, VALIDATION, FeatureDataset, mapped
+from specpilot.data_gen.split import is_validation
+from specpilot.data_gen.texts import text_of_row, texts_of
+from specpilot.infer.models import CausalLM
+from specpilot.infer.models.hidden import forward_with_hidden
+from specpilot.options import AcceptanceTrainingOptions, FeatureDataOptions
+from specpilot.train import features
+from specpilot.train.acceptance_data import AcceptanceDataModule
+from specpilot.train.features import make_features
+from specpilot.train.loader import ResumableLoader
+
+from .training import HIDDEN, make_model, make_rows, write_dataset
+
+ROWS = make_rows(60)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("features")
+    make_model(1).save_pretrained(folder / "draft")
+    write_dataset(folder / "data", ROWS, str(folder / "draft"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def options(work: Path) -> FeatureDataOptions:
+    return FeatureDataOptions(
+        data=str(work / "data"),
+        mixing=0.4,
+        mixings=2,
+        validation_fraction=0.2,
+        traced=0,
+        states="float32",
+        device="cpu",
+    )
+
+
+@pytest.fixture(scope="module")
+def dataset(work: Path, options: FeatureDataOptions) -> FeatureDataset:
+    return FeatureDataset(make_features(options, work / "features"))
+
+
+def held_out(rows: Iterable[Row]) -> tuple[list[int], list[int]]:
+    """Indices of rows to train on and to validate."""
+    held = [is_validation(row.prompt_id, 0.2) for row in rows]
+    return [i for i, one in enumerate(held) if not one], [i for i, one in enumerate(held) if one]
+
+
+def part(dataset: FeatureDataset, name: str) -> dict[str, torch.Tensor]:
+    shards = [mapped(shard.file) for shard in dataset.part(name)]
+    return {name: torch.cat([shard[name] for shard in shards]) for name in shards[0]}
+
+
+def test_mixing_share_and_determinism() -> None:
+    drafted = np.concatenate([from_draft(0, 1, row, 100, 0.15) for row in range(400)])
+    # 40,000 draws: five standard deviations are 0.009
+    assert abs(1 - drafted.mean() - 0.15) < 0.009
+    assert np.array_equal(from_draft(0, 1, 7, 100, 0.15), from_draft(0, 1, 7, 100, 0.15))
+    for other in ((1, 1, 7), (0, 2, 7), (0, 1, 8)):
+        assert not np.array_equal(from_draft(0, 1, 7, 100, 0.15), from_draft(*other, 100, 0.15))
+
+
+def test_shards_hold_the_states_at_mixed_tokens(dataset: FeatureDataset) -> None:
+    """Row by row: the draft's hidden state after reading Z_i, not the one that proposed it; anew in every mixing."""
+    draft = make_model(1)
+    training, validation = held_out(ROWS)
+    assert dataset.training_parts == 2
+    for name, stream, rows in ((VALIDATION, 0, validation), (f"{TRAIN}0", 1, training), (f"{TRAIN}1", 2, training)):
+        expected, accept, counts = [], [], []
+        for index in rows:
+            row, drafted = ROWS[index], from_draft(0, stream, index, len(ROWS[index].x), 0.4)
+            z = [row.y[i] if drafted[i] else row.x[i] for i in range(len(row.x))]
+            ids = torch.tensor([[*row.prompt_ids, *z]])
+            states = draft.model(ids).last_hidden_state[0, len(row.prompt_ids) :]
+            expected.append(states[drafted])
+            accept += [row.p[i] for i in np.flatnonzero(drafted)]
+            counts.append(int(drafted.sum()))
+        found = part(dataset, name)
+        torch.testing.assert_close(found["states"], torch.cat(expected), atol=1e-5, rtol=1e-5)
+        assert found["accept"].tolist() == pytest.approx(accept)
+        assert found["counts"].tolist() == counts
+    assert torch.equal(dataset.embedding, draft.get_output_embeddings().weight)
+
+
+def test_all_of_the_target_s_is_every_token_after_its_text(work: Path, options: FeatureDataOptions) -> None:
+    """r = 1: each Y_i after X_<i alone, by a forward of its own; one mixing is enough."""
+    draft = make_model(1)
+    settings = replace(options, mixing=1.0, max_length=14)
+    dataset = FeatureDataset(make_features(settings, work / "all"))
+    assert dataset.training_parts == 1
+    expected, p = [], []
+    for index in held_out(ROWS)[0]:
+        row = ROWS[index]
+        for i in range(min(len(row.x), 14 - len(row.prompt_ids))):
+            ids = torch.tensor([[*row.prompt_ids, *row.x[:i], row.y[i]]])
+            expected.append(forward_with_hidden(draft, input_ids=ids)[1][0, -1])
+            p.append(row.p[i])
+    found = part(dataset, f"{TRAIN}0")
+    torch.testing.assert_close(found["states"], torch.stack(expected), atol=1e-5, rtol=1e-4)
+    assert found["accept"].tolist() == pytest.approx(p)
+
+
+def test_nothing_drafted_is_no_example() -> None:
+    draft, text = CausalLM(make_model(1)), text_of_row(ROWS[0])
+    found = after_mixed_text(draft, [text], [np.zeros(len(text.x), dtype=np.bool_)])
+    assert (found["counts"].tolist(), found["states"].shape) == ([0], (0, HIDDEN))
+    assert at_all_drafted_tokens(draft, [text])["counts"].tolist() == [len(text.x)]
+
+
+def test_half_precision_is_the_rounded_state(dataset: FeatureDataset, work: Path, options: FeatureDataOptions) -> None:
+    half = FeatureDataset(make_features(replace(options, states="float16"), work / "half"))
+    ours, theirs = part(half, VALIDATION), part(dataset, VALIDATION)
+    assert ours["states"].dtype == torch.float16
+    assert torch.equal(ours["states"], theirs["states"].half())
+    assert torch.equal(ours["accept"], theirs["accept"])
+
+
+def test_a_state_that_half_precision_cannot_hold_is_refused(
+    work: Path, options: FeatureDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "after_mixed_text", lambda *_: {"states": torch.full((2, 2), 1e5)})
+    with pytest.raises(InputError, match=r"states=float16: .*; use float32"):
+        make_features(replace(options, states="float16"), tmp_path / "f")
+
+
+def test_split_goes_by_the_prompt_and_keeps_to_the_fraction() -> None:
+    share = sum(is_validation(f"prompt-{n}", 0.1) for n in range(10_000)) / 10_000
+    assert abs(share - 0.1) < 0.015
+
+
+def test_max_length_cuts_responses_and_leaves_out_prompts_that_fill_it(
+    work: Path, options: FeatureDataOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [*ROWS, Row("long", "", list(range(20)), [1], [2], [0.5])]
+    data = write_dataset(tmp_path / "data", rows, str(work / "draft"))
+    settings = replace(options, data=str(data), max_length=10)
+    dataset = FeatureDataset(make_features(settings, tmp_path / "f", Console()))
+    assert "1 texts are left out" in capsys.readouterr().out
+    lengths = sum(min(len(row.x), 10 - len(row.prompt_ids)) for row in ROWS)
+    counted = [sum(shard.texts for shard in dataset.part(name)) for name in (VALIDATION, f"{TRAIN}0")]
+    assert sum(counted) == 60
+    everything = FeatureDataset(make_features(replace(settings, mixing=1.0), tmp_path / "all"))
+    assert sum(s.rows for name in (VALIDATION, f"{TRAIN}0") for s in everything.part(name)) == lengths
+
+
+def test_only_so_many_texts_of_each_dataset(work: Path, options: FeatureDataOptions, tmp_path: Path) -> None:
+    second = write_dataset(tmp_path / "data", make_rows(30, seed=4), str(work / "draft"))
+    data = (str(work / "data"), str(second))
+    dataset = FeatureDataset(make_features(replace(options, data=data, texts=5), tmp_path / "f"))
+    assert sum(shard.texts for shard in dataset.part(f"{TRAIN}0")) == 10
+    assert sum(shard.texts for shard in dataset.part(VALIDATION)) == sum(
+        len(held_out(rows)[1]) for rows in (ROWS, make_rows(30, seed=4))
+    )
+    assert len(dataset.manifest["datasets"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [([0.5, 1.5], "P=1.5"), ([0.5, -0.1], "P=-0.1"), ([math.nan, 0.1], "P=nan"), ([0.5], "differ in length")],
+)
+def test_malformed_rows_are_refused(work: Path, tmp_path: Path, p: list[float], words: str) -> None:
+    data = write_dataset(tmp_path / "data", [Row("bad", "", [1], [1, 2], [3, 4], p)], str(work / "draft"))
+    with pytest.raises(InputError, match=f"'bad'.*{words}"):
+        texts_of(data / "shard-00000.parquet", "acceptance")
+
+
+def test_each_side_of_the_split_needs_a_rollout(options: FeatureDataOptions, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="0 to validation"):
+        make_features(replace(options, validation_fraction=1e-6), tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+
+
+def test_no_room_is_said_before_anything_is_computed(
+    options: FeatureDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
+    with pytest.raises(InputError, match=r"needs 0\.\d MB and 0\.0 MB are free"):
+        make_features(options, tmp_path / "f")
+
+
+def test_another_draft_and_other_settings_are_refused(options: FeatureDataOptions, work: Path, tmp_path: Path) -> None:
+    make_model(2).save_pretrained(tmp_path / "other")
+    with pytest.raises(InputError, match="is not the draft the data was made with"):
+        make_features(replace(options, draft=str(tmp_path / "other")), tmp_path / "f")
+    with pytest.raises(InputError, match="belongs to a run with other settings"):
+        make_features(replace(options, seed=1), work / "features")
+
+
+def test_a_changed_shard_is_noticed(dataset: FeatureDataset, tmp_path: Path) -> None:
+    shutil.copytree(dataset.folder, tmp_path / "f")
+    file = FeatureDataset(tmp_path / "f").part(VALIDATION)[0].file
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    with pytest.raises(InputError, match="missing or changed"):
+        FeatureDataset(tmp_path / "f").check()
+    manifest = json.loads((tmp_path / "f" / "manifest.json").read_text())
+    (tmp_path / "f" / "manifest.json").write_text(json.dumps(manifest | {"complete": False}))
+    with pytest.raises(InputError, match="run 'specpilot data features' again"):
+        FeatureDataset(tmp_path / "f")
+
+
+def test_small_shards_give_the_same_batches(
+    options: FeatureDataOptions, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset: FeatureDataset
+) -> None:
+    """Whatever the shards, the examples are the same; more of them than may be mapped are read in turn."""
+    monkeypatch.setattr(features, "SHARD_BYTES", 2000)
+    small = FeatureDataset(make_features(options, tmp_path / "f"))
+    shards, whole = small.part(f"{TRAIN}0"), dataset.part(f"{TRAIN}0")
+    assert len(shards) > 20 > len(whole)
+    rows = torch.randperm(sum(shard.rows for shard in shards), generator=torch.Generator().manual_seed(0))
+    for mine in (rows, rows[:0]):
+        ours, theirs = small.gather(shards, mine), dataset.gather(whole, mine)
+        assert torch.equal(ours["accept"], theirs["accept"])
+        torch.testing.assert_close(ours["states"], theirs["states"], atol=1e-5, rtol=1e-5)  # read in other company
+    texts = torch.tensor([40, 0, 17])
+    assert torch.equal(small.rows_of_texts(shards, texts), dataset.rows_of_texts(whole, texts))
+    assert len(small.mapped) <= 9
+
+
+def test_batches_are_whole_rollouts(dataset: FeatureDataset) -> None:
+    settings = AcceptanceTrainingOptions(data=str(dataset.folder), mixings=2, batch_size=8, device="cpu")
+    data = AcceptanceDataModule(dataset, settings)
+    training = held_out(ROWS)[0]
+    batches = [batch.accept for batch in data.train_dataloader()]
+    assert len(batches) == len(data.train_loader) == math.ceil(len(training) / 8)
+    assert torch.equal(torch.cat(batches).sort().values, part(dataset, f"{TRAIN}0")["accept"].sort().values)
+    second = torch.cat([batch.accept for batch in data.train_dataloader()])  # epoch 1 takes the other mixing
+    assert torch.equal(second.sort().values, part(dataset, f"{TRAIN}1")["accept"].sort().values)
+    validation = torch.cat([batch.accept for batch in data.val_dataloader()])
+    assert torch.equal(validation, part(dataset, VALIDATION)["accept"])
+
+
+def test_the_order_mixes_within_a_few_blocks_and_resumes_anywhere() -> None:
+    sizes = [5, 1, 7, 3, 0, 8, 2, 6, 4, 9, 5, 5]
+    blocks = {
+        row: block for block, size in enumerate(sizes) for row in range(sum(sizes[:block]), sum(sizes[: block + 1]))
+    }
+
+    def loader() -> ResumableLoader[list[int]]:
+        return ResumableLoader(sum(sizes), 4, 3, lambda epoch, rows: rows.tolist(), blocks=lambda epoch: sizes)
+
+    whole = loader()
+    epochs = [list(whole), list(whole)]
+    assert epochs[0] != epochs[1]
+    for epoch in epochs:
+        assert [len(batch) for batch in epoch] == [4] * 13 + [3]
+        rows = [row for batch in epoch for row in batch]
+        assert sorted(rows) == list(range(sum(sizes)))
+        assert rows != sorted(rows)
+        first = {blocks[row] for row in rows[: len(rows) // 3]}
+        assert len(first) <= 8
+    for done in (0, 1, 6, 13):
+        resumed = loader()
+        resumed.load_state_dict({"epoch": 1, "batch": done})
+        assert list(resumed) == epochs[1][done:]
+
+
+def test_the_command_plans_makes_and_finishes(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["data", "features", "--data", str(work / "data"), "--mixing", "0.4", "--traced", "0", "--device", "cpu"]
+    assert cli.main([*words, "--output", str(tmp_path / "f"), "--plan"]) == 0
+    plan = capsys.readouterr().out
+    assert not (tmp_path / "f").exists()
+    assert cli.main([*words, "--output", str(tmp_path / "f")]) == 0
+    dataset = FeatureDataset(tmp_path / "f")
+    for name in (VALIDATION, TRAIN):
+        rows = sum(shard.get("rows", 0) for shard in dataset.manifest["shards"] if shard["part"].startswith(name))
+        assert f"{rows:,} " in plan
+    capsys.readouterr()
+    assert cli.main([*words, "--output", str(tmp_path / "f")]) == 0
+    assert "already complete" in " ".join(capsys.readouterr().err.split())

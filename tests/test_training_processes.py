@@ -1,0 +1,116 @@
+"""Training and its features in processes: killed ten times over they leave the same files; two do the work of one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specpilot.data_gen.acceptance import make_acceptance_data
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.options import (
+    AcceptanceDataOptions,
+    AcceptanceTrainingOptions,
+    FeatureDataOptions,
+    FeatureTrainingOptions,
+    LagFreeTrainingOptions,
+    PredictorTrainingOptions,
+    RouterTrainingOptions,
+)
+from specpilot.train import features
+from specpilot.train.acceptance import train_acceptance
+from specpilot.train.features import make_features
+from specpilot.train.router import train_router
+
+from .test_router_training import make_rows as make_router_rows
+from .test_router_training import write as write_router_data
+from .tiny import save_pair
+from .training import assert_same_bytes, assert_same_run, kill_ten_times, metrics_rows
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Acceptance data of a pair, features of both contexts with traces, and a router's data."""
+    folder = tmp_path_factory.mktemp("processes")
+    target, draft = save_pair(folder, draft_seed=3)
+    (folder / "p.txt").write_text("".join(f"{word} {i}\n" for i in range(20) for word in ("one", "two")))
+    data = AcceptanceDataOptions(
+        target=target, draft=draft, prompts=str(folder / "p.txt"), chat=False, max_new_tokens=12, shard_size=8,
+        batch_size=8, device="cpu",
+    )  # fmt: skip
+    make_acceptance_data(data, folder / "data")
+    for predictor in ("specdec", "lag-free"):
+        make_features(options(folder, predictor), folder / predictor)
+    write_router_data(folder / "router", make_router_rows(200))
+    return folder
+
+
+def options(work: Path, predictor: str) -> FeatureDataOptions:
+    common = {"data": str(work / "data"), "validation_fraction": 0.3, "traced": 4, "device": "cpu"}
+    return FeatureDataOptions(**common, **({"mixings": 2} if predictor == "specdec" else {"predictor": predictor}))
+
+
+SETTINGS: dict[str, PredictorTrainingOptions] = {
+    "specdec": AcceptanceTrainingOptions(data="data", depth=1, mixings=2, epochs=3, batch_size=5, lr=1e-2),
+    "lag-free": LagFreeTrainingOptions(data="data", width=8, epochs=3, batch_size=51),
+    "features": FeatureTrainingOptions(data="data", epochs=3, batch_size=51),
+}
+
+
+def settings_for(work: Path, predictor: str) -> PredictorTrainingOptions:
+    folder = work / ("specdec" if predictor == "specdec" else "lag-free")
+    every = {"checkpoint_every": 3, "log_every": 2, "threads": 1, "device": "cpu"}
+    return replace(SETTINGS[predictor], data=str(folder), **every)
+
+
+def make_some_features(settings: FeatureDataOptions, output: Path) -> None:
+    features.SHARD_BYTES = 4000  # in a process of its own
+    make_features(settings, output)
+
+
+@pytest.mark.parametrize("predictor", ["specdec", "lag-free"])
+def test_killed_features_are_the_same_bytes(work: Path, tmp_path: Path, predictor: str) -> None:
+    kill_ten_times(partial(make_some_features, options(work, predictor)), tmp_path / "f")
+    assert_same_bytes(tmp_path / "f", tmp_path / "f-whole")
+    assert len(read_manifest(tmp_path / "f")["shards"]) > 10
+
+
+def train(settings: PredictorTrainingOptions, output: Path) -> None:
+    train_acceptance(settings, output=output, resume=True)
+
+
+def train_a_router(settings: RouterTrainingOptions, output: Path) -> None:
+    train_router(settings, output=output, resume=True)
+
+
+@pytest.mark.parametrize("predictor", ["specdec", "lag-free", "features"])
+def test_a_killed_training_is_the_same_weights(work: Path, tmp_path: Path, predictor: str) -> None:
+    kill_ten_times(partial(train, settings_for(work, predictor)), tmp_path / "run")
+    assert_same_run(tmp_path / "run", tmp_path / "run-whole")
+    assert len(metrics_rows(tmp_path / "run")) > 5
+
+
+def test_a_killed_router_is_the_same_weights(work: Path, tmp_path: Path) -> None:
+    settings = RouterTrainingOptions(
+        data=str(work / "router"), width=8, epochs=4, batch_size=32, checkpoint_every=2, log_every=1, device="cpu"
+    )
+    kill_ten_times(partial(train_a_router, settings), tmp_path / "run")
+    assert_same_run(tmp_path / "run", tmp_path / "run-whole")
+
+
+def test_two_processes_do_what_one_does(work: Path, tmp_path: Path) -> None:
+    """With dropout, batches that do not divide by two, and a last batch of one example."""
+    settings = settings_for(work, "lag-free")
+    rows = sum(s["rows"] for s in read_manifest(settings.folders[0])["shards"] if s["part"].startswith("train"))
+    size = next(size for size in range(31, 100, 2) if rows % size == 1)
+    ours = replace(settings, batch_size=size, epochs=2)
+    one = train_acceptance(ours, output=tmp_path / "one")
+    two = train_acceptance(replace(ours, devices=2, strategy="ddp"), output=tmp_path / "two")
+    assert two.metrics == pytest.approx(one.metrics, abs=1e-5)
+    for a, b in zip(metrics_rows(tmp_path / "one"), metrics_rows(tmp_path / "two"), strict=True):
+        numbers = [[float(value or np.nan) for value in row.values()] for row in (a, b)]
+        np.testing.assert_allclose(*numbers, atol=1e-5)
+    assert json.loads((tmp_path / "two" / "result.json").read_text())["epoch"] == one.epoch

@@ -1,0 +1,140 @@
+"""What tests of training share: a small pair, datasets, and processes that are killed again and again."""
+
+from __future__ import annotations
+
+import csv
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.dataset import DatasetWriter, Row
+from transformers import LlamaConfig, LlamaForCausalLM
+
+VOCABULARY, HIDDEN = 64, 32
+
+
+def make_model(seed: int) -> LlamaForCausalLM:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config = LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=HIDDEN,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=128,
+        )
+        return LlamaForCausalLM(config).eval().requires_grad_(False)
+
+
+def make_rows(count: int, seed: int = 0) -> list[Row]:
+    """Rollouts whose acceptance depends on the draft's token, so that there is something to learn."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        length = int(generator.integers(3, 12))
+        x, y = (generator.integers(0, VOCABULARY, length).tolist() for _ in range(2))
+        p = [0.95 if token % 2 else 0.15 for token in y]
+        prompt = generator.integers(0, VOCABULARY, int(generator.integers(2, 9))).tolist()
+        rows.append(Row(f"prompt-{number}", "", prompt, x, y, p))
+    return rows
+
+
+def write_dataset(
+    folder: Path, rows: list[Row], draft: str, *, complete: bool = True, kind: str = "acceptance"
+) -> Path:
+    fingerprint = {"target": "t" * 64, "draft": model_fingerprint(make_model(1)), "tokenizer": "k" * 64}
+    identity = {
+        "kind": kind,
+        "schema_version": 1,
+        "target": "some/target",
+        "draft": draft,
+        "fingerprint": fingerprint,
+        "sampling": SamplingParams(0.8, 20, 0.95).as_dict(),
+        "seed": 0,
+        "settings": {"max_new_tokens": 12},
+        "code_version": "0",
+    }
+    with DatasetWriter(folder, identity) as writer:
+        for start in range(0, len(rows), 16):
+            writer.write(rows[start : start + 16])
+        if complete:
+            writer.complete()
+    return folder
+
+
+def metrics_rows(run: Path) -> list[dict[str, str]]:
+    with open(run / "metrics.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def last_weights(run: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    return state
+
+
+def assert_same_run(run: Path, other: Path) -> None:
+    ours, theirs = last_weights(run), last_weights(other)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+    assert (run / "metrics.csv").read_bytes() == (other / "metrics.csv").read_bytes()
+    assert (run / "result.json").read_bytes() == (other / "result.json").read_bytes()
+    best, other_best = (torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True) for folder in (run, other))
+    assert all(torch.equal(best["head"][name], other_best["head"][name]) for name in best["head"])
+
+
+def assert_same_bytes(folder: Path, other: Path) -> None:
+    ours, theirs = (
+        {path.relative_to(top): path for path in top.rglob("*") if path.is_file()} for top in (folder, other)
+    )
+    assert ours.keys() == theirs.keys()
+    for name, path in ours.items():
+        assert path.read_bytes() == theirs[name].read_bytes(), name
+
+
+def in_a_process(work: Callable[[], Any], folder: Path, die_at: int = sys.maxsize) -> int:
+    """Do ``work`` in a process of its own, which gets SIGKILL before it touches a file in ``folder`` for the n-th time.
+
+    Returns:
+        how often it touched one; -1 if it was killed.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["specpilot.train.acceptance", "specpilot.train.router", "tests.training"])
+    touched = context.Value("i", 0)
+    process = context.Process(target=_count_and_die, args=(work, str(folder), die_at, touched))
+    process.start()
+    process.join()
+    if process.exitcode == -signal.SIGKILL:
+        return -1
+    assert process.exitcode == 0
+    return int(touched.value)
+
+
+def kill_ten_times(work: Callable[[Path], Any], folder: Path) -> None:
+    """Do ``work`` with a new folder beside ``folder``; then in ``folder``, where it is killed ten times on the way."""
+    whole = folder.with_name(folder.name + "-whole")
+    step = in_a_process(partial(work, whole), whole) // 10
+    assert [in_a_process(partial(work, folder), folder, step) for _ in range(10)] == [-1] * 10
+    assert in_a_process(partial(work, folder), folder) > 0
+
+
+def _count_and_die(work: Callable[[], Any], folder: str, die_at: int, touched: Any) -> None:
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("open", "os.rename", "os.remove") and str(arguments[0]).startswith(folder + os.sep):
+            touched.value += 1
+            if touched.value == die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    torch.set_num_threads(1)
+    sys.addaudithook(hook)
+    work()

@@ -1,0 +1,98 @@
+"""The acceptance head's training step: weighted binary cross-entropy on soft labels (SpecDec++, §3.3)."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from ..controllers.acceptance.acceptance_head import AcceptanceHead
+from ..controllers.acceptance.calibration import Sigmoid, undo_weights
+from ..controllers.acceptance.head_predictor import HeadPredictor
+from ..controllers.length import AcceptancePredictor, Prediction
+from ..data_gen.feature_shards import FeatureDataset
+from ..options import AcceptanceTrainingOptions
+from ..simulate.trace import Trace
+from .acceptance_data import Batch
+from .acceptance_module import AcceptanceModule
+from .metrics import Bin
+from .streamed_metrics import StreamedMetrics
+
+
+def weighted_sums(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> tuple[Tensor, Tensor]:
+    """``Σ -w_acc·P·log â - w_rej·(1-P)·log(1-â)`` and ``Σ w_acc·P + w_rej·(1-P)``; logits and p are (m,), m ≥ 0.
+
+    Their ratio is the loss: divided by the weights' sum instead of the number of tokens, the size of a step does not
+    depend on w_rej.
+    """
+    accept, reject = w_acc * p, w_rej * (1 - p)
+    return -(accept * logsigmoid(logits) + reject * logsigmoid(-logits)).sum(), (accept + reject).sum()
+
+
+def new_head(hidden_size: int, depth: int, seed: int) -> AcceptanceHead:
+    """A head with random weights that depend on ``seed`` alone; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AcceptanceHead(hidden_size, depth)
+
+
+class SpecDecModule(AcceptanceModule):
+    """SpecDec++'s head. ``reliability`` holds the table of the last validation."""
+
+    head: AcceptanceHead
+
+    def __init__(self, settings: AcceptanceTrainingOptions, dataset: FeatureDataset, steps: int) -> None:
+        super().__init__(settings, dataset, steps)
+        self.settings = settings
+        self.head = new_head(dataset.manifest["hidden_size"], settings.depth, settings.seed)
+        self.reliability: list[Bin] = []
+        self.seen.append(StreamedMetrics())  # with the loss weights undone
+
+    def logits(self, batch: Batch) -> Tensor:
+        logits: Tensor = self.head(batch.states.float())
+        return logits.float()
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        loss = self.share(*weighted_sums(self.logits(batch), batch.accept, self.settings.w_acc, self.settings.w_rej))
+        self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.accept))
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        logits = self.logits(batch)
+        for metrics, shift in zip(self.seen, (0.0, self.weights.shift), strict=True):
+            metrics.update(logits + shift, batch.accept)
+
+    def metrics(self) -> dict[str, float]:
+        """All of the head's own output and, under ``…_undone``, with the loss weights undone."""
+        raw, undone = (metrics.compute() for metrics in self.seen)
+        self.reliability = self.seen[0].reliability()
+        loss = self.seen[0].loss(self.settings.w_acc, self.settings.w_rej)
+        return {"loss": loss, **raw, **{f"{name}_undone": undone[name] for name in ("kl", "brier", "ece")}}
+
+    @property
+    def weights(self) -> Sigmoid:
+        """The calibration that undoes the loss weights."""
+        return undo_weights(self.settings.w_acc, self.settings.w_rej)
+
+    def predictor(self) -> HeadPredictor:
+        return HeadPredictor(deepcopy(self.head).cpu(), self.weights, self.mean)
+
+    def judge(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
+        logits = self.head(trace.states.to(self.device)).tolist()
+        return [Prediction(self.weights(logit)) for logit in logits]
+
+    def findings(self) -> dict[str, Any]:
+        return super().findings() | {"reliability": [vars(row) for row in self.reliability]}
+
+    def configure_optimizers(self) -> Any:
+        settings, steps = self.settings, self.steps
+        # AdamW is Adam when weight_decay is 0, the paper's case.
+        optimizer = torch.optim.AdamW(self.head.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
