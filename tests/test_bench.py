@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from specpilot.bench.micro.forward import bench_forward
+from specpilot.bench.micro.forward import READ, bench_forward
 from specpilot.bench.micro.rollouts import bench_rollouts
 from specpilot.bench.micro.spectr import RULES, as_table, bench_spectr, efficiency
 from specpilot.bench.plots import plot_pareto
@@ -17,10 +16,13 @@ from specpilot.bench.runner import decode_all, interleave, interleave_stored, ra
 from specpilot.bench.store import Store
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation, Stats
+from specpilot.infer.models import CausalLM
 from specpilot.options import AcceptanceDataOptions, ForwardBenchOptions
 
+from .clock import time_forwards, time_transformers
 from .tiny import make, save_pair
 
 QUIET = Console(quiet=True)
@@ -61,16 +63,28 @@ def test_every_decoder_decodes_every_prompt_with_the_same_seed() -> None:
     assert row["throughput_eq23"] == pytest.approx(36 / (0.001 * three.n_drafted + 0.01 * three.n_target_forwards))
 
 
-def test_rollouts_are_timed_both_ways(tmp_path: Path) -> None:
+def test_rollouts_are_timed_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward of ours takes half a second; one of transformers, which makes one a token, takes two."""
     target, draft = save_pair(tmp_path)
     prompts = tmp_path / "p.txt"
     prompts.write_text("".join(f"prompt {i}\n" for i in range(14)))
     settings = AcceptanceDataOptions(target=target, draft=draft, prompts=str(prompts), chat=False, max_new_tokens=6)
+    builder = AcceptanceDatasetBuilder(settings)
+    tokens = sum(len(row.x) for row in builder.rows(builder.items))
+    forwards: list[int] = []
+
+    def seconds(model: CausalLM, n: int) -> float:
+        forwards.append(n)
+        return 0.5
+
+    time_transformers(monkeypatch, time_forwards(monkeypatch, seconds), 2.0)
     result = bench_rollouts(settings, 2, QUIET)
-    by_kind = result["tokens_per_second"]
-    assert set(by_kind) == {"specpilot-data", "transformers-generate-batch-1"}
+    batched = tokens / (0.5 * len(forwards) / 3)  # three passes, one of which warms up
+    assert result["tokens_per_second"] == pytest.approx(
+        {"specpilot-data": batched, "transformers-generate-batch-1": 0.5}
+    )
+    assert result["ratio"] == pytest.approx(batched / 0.5)
     assert (result["prompts"], result["repeats"]) == (14, 2)
-    assert 0 < min(by_kind.values()) <= max(by_kind.values()) < math.inf
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
@@ -79,13 +93,21 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_forwards_are_timed_on_both_paths(tmp_path: Path) -> None:
+def test_forwards_are_timed_on_both_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer takes a millisecond a token in the lean forward, two in transformers' own."""
     target, draft = save_pair(tmp_path)
+
+    def seconds(model: CausalLM, n: int) -> float:
+        layers: int = model.model.config.num_hidden_layers
+        return 1e-3 * n * layers * (2 if model.lean is None else 1)
+
+    time_forwards(monkeypatch, seconds)
     result = bench_forward(ForwardBenchOptions(target=target, draft=draft, repeats=2), QUIET)
-    for paths in result["milliseconds"].values():
-        assert set(paths) == {"transformers", "lean"}
-        assert all(value > 0 for by_n in paths.values() for value in by_n.values())
-    assert result["ratio"] > 0
+    for name, layers in (("target", 2), ("draft", 1)):
+        for path, factor in (("transformers", 2), ("lean", 1)):
+            expected = {str(n): n * layers * factor for n in READ}
+            assert result["milliseconds"][name][path] == pytest.approx(expected)
+    assert result["ratio"] == pytest.approx(1 / 2)
 
 
 def test_drafts_of_the_target_itself_are_accepted_whole() -> None:

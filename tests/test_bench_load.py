@@ -3,55 +3,103 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from rich.console import Console
 from specpilot.bench.micro.memory import bench_memory
 from specpilot.bench.micro.profile import profile
-from specpilot.bench.workloads.batch import LENGTHS, SIZES, bench_batch
+from specpilot.bench.workloads.batch import BUDGETS, LENGTHS, SIZES, bench_batch, bench_continuous
+from specpilot.controllers.length import Fixed
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.generation import Stats
 from specpilot.infer.models import CausalLM
 from specpilot.infer.verify import VERIFIERS
 from specpilot.main import main
 
+from .clock import time_forwards
 from .tiny import make, save_pair
 
 PROMPTS = [[1, 2, 3], [9, 8], [7] * 12]
-SAMPLING = {"max_new_tokens": 12, "temperature": 1.0, "top_k": 8, "top_p": 1.0}
+QUIET = Console(quiet=True)
+SAMPLING: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "top_k": 8, "top_p": 1.0}
 
 
-def test_batches_of_all_sizes() -> None:
-    decoder = SpeculativeDecoder(make(), make(layers=1))
-    rates = bench_batch(decoder, PROMPTS, SAMPLING, 1, Console(quiet=True))["tokens_per_second"]
-    assert {int(name.removeprefix("fixed-")) for name in rates} == set(LENGTHS)
-    assert all(
-        {int(size) for size in by_size} == set(SIZES) and min(by_size.values()) > 0 for by_size in rates.values()
+def test_batches_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of a batch is one forward of the target: greedy drafts of its own are accepted to their end."""
+    target, draft = CausalLM(make()), CausalLM(make())
+    decoder = SpeculativeDecoder(target, draft)
+    time_forwards(monkeypatch, lambda model, n: float(model is target))
+    rates = bench_batch(decoder, PROMPTS, SAMPLING | {"temperature": 0.0}, 1, QUIET)["tokens_per_second"]
+    for length in LENGTHS:
+        rounds = 1 + math.ceil(11 / (length + 1))  # the first of 12 tokens is the prefill's
+        expected = {str(size): 36 / (rounds * math.ceil(3 / size)) for size in SIZES}
+        assert rates[f"fixed-{length}"] == pytest.approx(expected)
+
+
+def test_continuous_batching(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six requests, two at a time: the rounds that each way of batching makes of their budgets."""
+    decoder = SpeculativeDecoder(make(context=256), None)
+    time_forwards(monkeypatch, lambda model, n: 1.0)
+    result = bench_continuous(
+        decoder, PROMPTS, SamplingParams(1.0, 8), QUIET, requests=6, running=2, lengths=(0,), repeats=1
     )
+    random = Random(0)
+    budgets = [random.randint(*BUDGETS) for _ in range(6)]
+    rows = [0, 0]  # when each of the two is free again
+    for budget in sorted(budgets, reverse=True):  # the largest begin first
+        rows[rows.index(min(rows))] += budget
+    fixed = sum(budgets) / sum(max(budgets[i : i + 2]) for i in (0, 2, 4))
+    continuous = sum(budgets) / max(rows)
+    assert result["tokens_per_second"]["autoregressive"] == pytest.approx(
+        {
+            "continuous": continuous, "fixed_batches": fixed, "fixed_batches_leaving": fixed,
+            "ratio": continuous / fixed, "ratio_leaving": continuous / fixed,
+        }
+    )  # fmt: skip
 
 
 def test_requests_leave_nothing_behind() -> None:
     decoder = SpeculativeDecoder(make(), make(layers=1))
-    readings = bench_memory(decoder, PROMPTS, SAMPLING, 300, Console(quiet=True))["readings"]
+    readings = bench_memory(decoder, PROMPTS, SAMPLING, 300, QUIET)["readings"]
     assert [reading["requests"] // 100 for reading in readings] == [1, 2, 3]  # a list may pass the hundred
     assert len({reading["tensors"] for reading in readings}) == 1
 
 
-def test_profile_adds_up_and_is_taken_off_again() -> None:
-    decoder = SpeculativeDecoder(make(), make(layers=1))
-    before, verify = CausalLM.forward, VERIFIERS["token-wise"]
+def test_profile_counts_what_was_done_and_is_taken_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward of the target takes 5 s, one of the draft 1 s, a verification 2 s, and all the rest nothing."""
+    decoder = SpeculativeDecoder(make(), make(layers=1), length=Fixed(4))
+    clock = time_forwards(monkeypatch, lambda model, n: 5.0 if model is decoder.target else 1.0)
+    plain = VERIFIERS["token-wise"]
+
+    def verify(*arguments: Any) -> Any:
+        clock.now += 2.0
+        return plain(*arguments)
+
+    monkeypatch.setitem(VERIFIERS, "token-wise", verify)
+    forward = CausalLM.forward
     result = profile(decoder, PROMPTS, SAMPLING)
-    assert sum(part["share"] for part in result["parts"].values()) + result["rest_share"] == pytest.approx(1)
-    assert {
-        "target: prompts",
-        "target: forwards of 5",
-        "draft 1: forwards of 1",
-        "verification",
-        "drawing tokens",
-    } <= result["parts"].keys()
-    assert 0 < result["rest_share"] < 1
-    assert CausalLM.forward is before
+    assert CausalLM.forward is forward
     assert VERIFIERS["token-wise"] is verify
+    stats = sum((decoder.generate(p, seed=i, **SAMPLING).stats for i, p in enumerate(PROMPTS)), Stats())
+    rounds, prompts = stats.n_target_forwards, len(PROMPTS)
+    seconds = {
+        "target: prompts": 5.0 * prompts, "target: forwards": 5.0 * (rounds - prompts), "verification": 2.0 * rounds,
+        "draft 1: prompts": 1.0 * prompts, "draft 1: forwards": 1.0 * stats.n_draft_forwards,
+    }  # fmt: skip
+    parts = result["parts"]
+    assert result["seconds"] == pytest.approx(sum(seconds.values()))
+    assert result["rest_share"] == pytest.approx(0)
+    for name, expected in seconds.items():
+        share = sum(part["share"] for label, part in parts.items() if label.startswith(name))
+        assert share == pytest.approx(expected / result["seconds"]), name
+    assert (parts["target: prompts"]["calls"], parts["verification"]["calls"]) == (prompts, rounds)
+    assert parts["verification"]["microseconds"] == pytest.approx(2e6)
+    assert parts["drawing tokens"]["share"] == 0
 
 
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

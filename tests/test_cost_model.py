@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 from specpilot import main as cli
 from specpilot.bench.micro.cost import DRAFTED, bench_cost, fit_line, fit_loop, split_sums, warnings
@@ -28,31 +26,11 @@ from specpilot.controllers.length import (
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation, Stats
-from specpilot.infer.models import CausalLM, RaggedKVCache, Read
-from transformers import PreTrainedModel
 
+from .clock import Clock, Timed
 from .tiny import make, save_pair
 
 QUIET = Console(quiet=True)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Timed(CausalLM):
-    """A model whose forward over n tokens moves ``clock`` by ``fixed + per_token·n`` seconds."""
-
-    def __init__(self, model: PreTrainedModel, clock: Clock, fixed: float, per_token: float) -> None:
-        super().__init__(model)
-        self.clock, self.fixed, self.per_token = clock, fixed, per_token
-
-    def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[torch.Tensor, torch.Tensor]:
-        self.clock.now += self.fixed + self.per_token * max(len(read.tokens) for read in reads)
-        return super().forward(cache, reads)
 
 
 def timed_pair(clock: Clock) -> SpeculativeDecoder:

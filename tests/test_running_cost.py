@@ -15,7 +15,7 @@ from specpilot.controllers.length.rate import steady_rate
 from specpilot.controllers.length.running_cost import MAX_OVERRUN, RunningCost
 from specpilot.infer.decoder import SpeculativeDecoder
 
-from .test_cost_model import Clock, Timed
+from .clock import Clock, Timed
 from .tiny import make
 
 FIRST = CostModel(t_draft=0.2, t_verify=0.95, t_verify_token=0.05)
