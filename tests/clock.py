@@ -52,13 +52,15 @@ def time_forwards(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[CausalLM, 
     return clock
 
 
-def time_transformers(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float) -> None:
-    """Every forward that transformers' own ``generate`` makes of a Llama takes ``seconds`` of ``clock``."""
+def time_transformers(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float, only: PreTrainedModel | None = None
+) -> None:
+    """Every forward that transformers' own ``generate`` makes of a Llama, or of one, takes ``seconds`` of ``clock``."""
     plain = LlamaForCausalLM.forward
 
     @wraps(plain)
     def forward(model: LlamaForCausalLM, *arguments: Any, **options: Any) -> Any:
-        clock.now += seconds
+        clock.now += seconds if only in (None, model) else 0.0
         return plain(model, *arguments, **options)
 
     monkeypatch.setattr(LlamaForCausalLM, "forward", forward)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,9 @@ from specpilot.bench.workloads.assisted import ASSISTED, Transformers
 from specpilot.bench.workloads.decode import AUTOREGRESSIVE, PLAIN, Times, as_table, bench_decode, summary
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.verify import VERIFIERS
 
+from .clock import time_forwards, time_transformers
 from .tiny import make
 
 PROMPTS = [[1, 2, 3], [9, 8]]
@@ -35,8 +38,18 @@ def test_every_form_of_assistance_is_really_asked_for() -> None:
     assert draft.generation_config.assistant_confidence_threshold == 0
 
 
-def test_bench_decode(tmp_path: Path) -> None:
+def test_bench_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second for a forward of the target, half of one for a verification, and nothing for drafts."""
     decoder = SpeculativeDecoder(make(), make(layers=1))
+    clock = time_forwards(monkeypatch, lambda model, n: float(model is decoder.target))
+    time_transformers(monkeypatch, clock, 1.0, decoder.target.model)
+    plain = VERIFIERS["token-wise"]
+
+    def verify(*arguments: Any) -> Any:
+        clock.now += 0.5
+        return plain(*arguments)
+
+    monkeypatch.setitem(VERIFIERS, "token-wise", verify)
     result = bench_decode(
         decoder,
         PROMPTS,
@@ -49,18 +62,23 @@ def test_bench_decode(tmp_path: Path) -> None:
     rates = result["tokens_per_second"]
     best = {"transformers-assisted-best", "specpilot-best"}
     assert {PLAIN, AUTOREGRESSIVE, "transformers-assisted-8", "specpilot-fixed-4", *best} <= rates.keys()
+    assert rates[PLAIN] == pytest.approx(1.0)
+    ours = [name for name in rates.keys() - best if name.startswith("specpilot-")]
     for kind in best:
         assert rates[kind] == rates[result["best"][kind]]
         prefix = kind.removesuffix("best")
         assert rates[kind] == max(rate for name, rate in rates.items() if name.startswith(prefix))
     assert result["intervals"].keys() == rates.keys() - best
-    assert all(0 < low <= high for low, high in result["intervals"].values())
+    for name in ours:  # each target forward is followed by a verification
+        low, high = result["intervals"][name]
+        assert low <= result["block_efficiency"][name] / 1.5 <= high
+    assert rates[AUTOREGRESSIVE] == pytest.approx(1 / 1.5)
     plot_rates(result, tmp_path / "rates.png")
     assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
     assert result["block_efficiency"][AUTOREGRESSIVE] == 1
     assert result["block_efficiency"]["specpilot-fixed-4"] >= 1
-    assert result["bound_share"] > 0
-    assert 0 < result["overhead_share"] < 1
+    assert result["overhead_share"] == pytest.approx(0.5 / 1.5)
+    assert result["bound_share"] == pytest.approx(1 / 1.5)
     assert "forward" not in vars(decoder.target)  # the profiler is taken off again
     assert len(as_table(result).rows) == len(rates) - len(best)
 

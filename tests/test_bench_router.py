@@ -55,8 +55,11 @@ def test_accuracy_counts_where_there_is_something_to_select() -> None:
 
 
 def test_sampled_follows_the_policy() -> None:
-    chosen = sampled(np.tile([0.2, 0.0, 0.8], (4000, 1)))
-    assert np.bincount(chosen, minlength=3) / 4000 == pytest.approx([0.2, 0, 0.8], abs=0.03)
+    for seed in range(3):
+        chosen = sampled(np.tile([0.2, 0.0, 0.8], (4000, 1)), seed)
+        # five standard deviations are 0.032
+        assert np.bincount(chosen, minlength=3) / 4000 == pytest.approx([0.2, 0, 0.8], abs=0.032)
+        assert not (chosen == 1).any()
     assert sampled(np.array([[1.0, 0.0]])).tolist() == [0]
 
 
@@ -100,11 +103,11 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     result = json.loads((tmp_path / "router.json").read_text())
     assert json.loads(capsys.readouterr().out) == result
-    assert 0 <= result["selection_accuracy_of"]["all_domains"] <= 1
-    assert result["throughput_vs_best_arm"] > 0
     assert {"best_single", "router", "router_and_length"} <= result["mixture"].keys()
-    assert {"autoregressive_loss", "selection_accuracy", "machine", "versions", "settings"} <= result.keys()
-    assert 0 < result["overhead_share"] < 1
+    assert {
+        "autoregressive_loss", "selection_accuracy", "selection_accuracy_of", "throughput_vs_best_arm", "machine",
+        "versions", "settings",
+    } <= result.keys()  # fmt: skip
     assert {"table_1", "figure_2", "figure_3", "table_3_4", "table_5", "table_6", "tables_11_12", "tables_13_14"} <= (
         result["tables"].keys()
     )

@@ -3,10 +3,13 @@
 import inspect
 import json
 import math
+import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -74,10 +77,19 @@ def test_version_help_and_no_arguments() -> None:
 
 
 def test_env_as_json() -> None:
-    report = json.loads(specpilot("env", "--json").stdout)
-    assert report["versions"]["python"].startswith("3.")
-    assert report["machine"]["cores"] >= 1
-    assert report["machine"]["threads"] >= 1
+    """Threads and, on Linux, cores are those that the process may use, not those of the machine."""
+    program = (
+        "import os, sys\n"
+        "if sys.platform == 'linux':\n    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from specpilot.main import main\nmain(['env', '--json'])\n"
+    )
+    call = [sys.executable, "-c", program]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    report = json.loads(subprocess.run(call, env=environment, capture_output=True, check=True, timeout=120).stdout)
+    assert report["versions"]["python"] == platform.python_version()
+    assert report["versions"]["torch"] == version("torch")
+    assert report["machine"]["threads"] == 1
+    assert sys.platform != "linux" or report["machine"]["cores"] == 1
 
 
 def test_refusals_reach_the_shell() -> None:

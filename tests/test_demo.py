@@ -22,19 +22,18 @@ def test_demo(tmp_path: Path) -> None:
     names = ["autoregressive", *(f"fixed-{k}" for k in FIXED)]
     names += [*(f"confidence-{c}" for c in CONFIDENCE), *(f"head-{h}" for h in THRESHOLDS)]
     assert list(report["decoders"]) == names
-    for name, row in report["decoders"].items():
-        assert row.keys() >= {
-            "tokens_per_second", "speedup", "discard_rate", "verification_rate", "acceptance_rate",
-            "block_efficiency", "throughput_eq23",
-        }, name  # fmt: skip
-        assert row["tokens_per_second"] > 0
-    assert report["decoders"]["autoregressive"]["speedup"] == 1
-    assert report["decoders"]["autoregressive"]["verification_rate"] == 1
+    cost, plain = report["cost"], report["decoders"]["autoregressive"]
+    for row in report["decoders"].values():
+        assert row["speedup"] == pytest.approx(row["tokens_per_second"] / plain["tokens_per_second"])
+        assert row["block_efficiency"] == pytest.approx(1 / row["verification_rate"])
+        seconds = cost["t_draft"] * (1 + row["discard_rate"] - row["verification_rate"])
+        seconds += cost["t_target"] * row["verification_rate"]
+        assert row["throughput_eq23"] == pytest.approx(1 / seconds)
+    assert (plain["verification_rate"], plain["discard_rate"]) == (1, 0)
     assert report["greedy"] == {"checked": 3, "identical": 3}
     assert report["cost"].keys() == {"t_draft", "t_target", "r_squared"}
     assert report["seconds"].keys() == {"data", "training", "export", "decoding", "greedy", "total"}
-    assert report["machine"]["cores"] >= 1
-    assert "torch" in report["versions"]
+    assert {"machine", "versions"} <= report.keys()
     assert (output / "pareto.png").read_bytes().startswith(b"\x89PNG")
     page = (output / "report.md").read_text()
     assert all(name in page for name in names)
