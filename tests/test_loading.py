@@ -195,21 +195,22 @@ import json, sys, time
 from specpilot.controllers.errors import InputError
 from specpilot.infer.loading import load_model, load_tokenizer
 
+waits = []
+time.sleep = waits.append  # before a request is repeated
+
 def attempt(name, revision=None):
-    started = time.perf_counter()
     try:
         model, tokenizer = load_model(name, revision=revision, device="cpu"), load_tokenizer(name, revision=revision)
-        found = [model.config.num_hidden_layers, len(tokenizer)]
+        return [model.config.num_hidden_layers, len(tokenizer)]
     except InputError as error:
-        found = str(error)
-    return found, time.perf_counter() - started
+        return str(error)
 
-print(json.dumps([attempt(*names) for names in json.loads(sys.argv[1])]))
+print(json.dumps([[attempt(*names) for names in json.loads(sys.argv[1])], waits]))
 """
 
 
 def test_the_hub(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
-    """An id without a slash is loaded while the hub answers, and from the cache when it does not; others fail fast."""
+    """An id without a slash is loaded from the hub, or from the cache if the hub is away; no request is repeated."""
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path / "hf")}
     environment |= {"HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"}
@@ -218,9 +219,9 @@ def test_the_hub(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
         command = [sys.executable, "-c", CLIENT, json.dumps(names)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=250)
         assert done.returncode == 0, done.stderr
-        answers = json.loads(done.stdout)
-        assert all(seconds < 15 for _, seconds in answers)  # transformers' own retries take 23
-        return [found for found, _ in answers]
+        found, waits = json.loads(done.stdout)
+        assert waits == []
+        return list(found)
 
     target, old, unknown, revision = ask(["gpt2"], ["gpt2", "old"], ["tinny"], ["gpt2", "new"])
     assert target == [2, 257]

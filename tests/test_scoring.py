@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -105,7 +107,8 @@ GOLD = "SELECT name FROM item WHERE price < 4"
     ],
 )
 def test_execution_accuracy(database: Path, text: str, score: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_query, "__defaults__", (0.3,))
+    """A query is stopped after a time; here every look at the clock takes a second."""
+    monkeypatch.setattr(time, "monotonic", itertools.count().__next__)
     assert sql_score(text, GOLD, database) == score
 
 
@@ -159,15 +162,15 @@ def test_programs_that_pass_and_fail() -> None:
         "import os; os.fork()",
         "import os; os.system('true')",
         "import ctypes; ctypes.CDLL(None)",
-        "open('/tmp/specpilot-was-here', 'w')",
+        "open('FILE', 'w')",
         "import os; os.kill(os.getppid(), 9)",
         "x = []\nwhile True: x.append(bytes(10**6))",
         "def f(): f()\nf()",
     ],
 )
-def test_programs_that_do_their_worst(program: str) -> None:
-    assert not passes(program, SLOW)
-    assert not Path("/tmp/specpilot-was-here").exists()
+def test_programs_that_do_their_worst(program: str, tmp_path: Path) -> None:
+    assert not passes(program.replace("FILE", str(tmp_path / "file")), SLOW)
+    assert not (tmp_path / "file").exists()
 
 
 @pytest.mark.parametrize("program", ["while True: pass", "import time; time.sleep(99)"])
