@@ -1,7 +1,7 @@
-"""A controller's rounds over a traced text: the counters that the decoder would have come to, without its forwards.
+"""A controller's rounds over a traced text: the counters that the decoder would have had, without its forwards.
 
-What is drafted from any point of the text on is in the trace, and so is which of it the target keeps. All controllers
-meet the same text and the same draws, so that their differences are not noise.
+The trace holds what is drafted from every point of the text, and which of it the target accepts. All controllers are
+replayed over the same text with the same random draws, so that their differences are not noise.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NO_LAW = torch.empty(0)
 
 @dataclass(frozen=True)
 class TracedStep(Step):
-    """A step whose distribution is gone; what it said is kept.
+    """A step without its distribution, of which the draft signals remain.
 
     Attributes:
-        node: which of the trace's nodes it is.
-        said: what the draft said of its token.
+        node: index of the trace's node.
+        said: the draft signals of its token.
     """
 
     node: int
@@ -48,11 +48,11 @@ def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[in
     controller.start_text()
     length = len(trace.text)
     stats = Stats(n_generated=length, n_target_forwards=1)
-    said = 1
-    while said < length:
-        drafted = _draft(trace, said, controller, stop_tokens)
+    position = 1
+    while position < length:
+        drafted = _draft(trace, position, controller, stop_tokens)
         accepted = 0
-        while accepted < drafted and said + accepted < length and trace.kept[said + accepted]:
+        while accepted < drafted and position + accepted < length and trace.kept[position + accepted]:
             accepted += 1
         if drafted:
             controller.end_round(drafted, accepted)
@@ -62,16 +62,16 @@ def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[in
         stats.n_drafted += drafted
         stats.n_accepted += accepted
         stats.n_discarded += drafted - accepted
-        said += accepted + 1
+        position += accepted + 1
     return stats
 
 
-def _draft(trace: Trace, said: int, controller: LengthController, stop_tokens: frozenset[int]) -> int:
-    """How many tokens the round after the first ``said`` tokens of the text drafts."""
-    longest = min(MAX_DRAFT, trace.budget - said - 1)
+def _draft(trace: Trace, position: int, controller: LengthController, stop_tokens: frozenset[int]) -> int:
+    """How many tokens are drafted in the round after the first ``position`` tokens of the text."""
+    longest = min(MAX_DRAFT, trace.budget - position - 1)
     if longest < 1 or not controller.start_round():
         return 0
-    node = said
+    node = position
     for index in range(1, longest + 1):
         step = _step(trace, node, index)
         if index == longest or trace.tokens[node] in stop_tokens or not controller.observe(step):
@@ -89,16 +89,16 @@ def _step(trace: Trace, node: int, index: int) -> TracedStep:
 
 
 class PrecomputedPredictor(AcceptancePredictor):
-    """A source whose judgements of a trace's nodes are there already: made at once, they take a fraction of the time.
+    """Predictions for the nodes of a trace, computed at once: that takes a fraction of the time.
 
     Args:
-        source: who made them.
-        judged: (N,) by node; for a late source, of the state *before* the node's token.
+        predictor: the one that made them.
+        predictions: (N,) by node; of a lagging predictor, for the state *before* the node's token.
     """
 
-    def __init__(self, source: AcceptancePredictor, judged: list[Prediction]) -> None:
-        self.lag, self.mean, self.judged = source.lag, source.mean, judged
+    def __init__(self, predictor: AcceptancePredictor, predictions: list[Prediction]) -> None:
+        self.lag, self.mean, self.predictions = predictor.lag, predictor.mean, predictions
 
     def predict(self, step: Step) -> Prediction:
         assert isinstance(step, TracedStep)
-        return self.judged[step.node]
+        return self.predictions[step.node]

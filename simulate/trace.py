@@ -1,9 +1,9 @@
-"""What a draft would say at every point of a text of the target's, and how far the target would keep it.
+"""What a draft would propose at every point of a text of the target, and how much of it the target would accept.
 
-A decoder's output has the target's law whatever its length controller does, so one text can be decoded again under any
-of them. The coupling is that of token-wise verification, read backwards: the text's token x_t is the one that was
-drafted with chance min(1, q(x_t)/p(x_t)), and otherwise stands for a rejected one, drawn from norm((q - p)+). These
-draws are made once for each position. From a rejected token the draft goes on alone, off the text.
+The distribution of a decoder's output does not depend on its length controller, so one text can be decoded again under
+any of them. The coupling is that of token-wise verification in reverse: the text's token x_t is the drafted token with
+probability min(1, q(x_t)/p(x_t)), and otherwise stands for a rejected one, drawn from norm((q - p)+). These draws are
+made once for each position. After a rejected token the draft continues by itself, off the text.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Trace:
         kept: (T,) whether the token drafted at a position is the text's own.
         after: (N,) the node drafted after each; ``END`` after stop tokens and where no draft may go on.
         tokens: (N,) y.
-        q: (N,) q(y), warped.
-        said: (N,) what the draft says of it.
-        ngram_matches: (N,) what the text before it says of it.
+        q: (N,) q(y) under the sampling parameters.
+        said: (N,) its draft signals.
+        ngram_matches: (N,) the match of the n-gram before it in the text so far.
         accept: (N,) min(1, p(y)/q(y)).
         states: (N, d) the draft's hidden states at the token before.
     """
@@ -64,7 +64,7 @@ def trace(
     rng: RandomSource,
     stop_tokens: frozenset[int],
 ) -> Trace:
-    """Trace ``text``, which the target said after ``prompt`` under ``sampling``, up to ``budget`` tokens."""
+    """Trace ``text``, which the target generated after ``prompt`` under ``sampling``, up to ``budget`` tokens."""
     p, q = (TextReader.begin(model, prompt, (1 + MAX_DRAFT) * len(text))[0] for model in (target, draft))
     traced = _trace_text(p, q, prompt, text, budget, sampling, rng)
     _trace_beside(traced, p, q, len(prompt), sampling, rng, stop_tokens)
@@ -136,9 +136,9 @@ def _trace_beside(
         column = draft.length
         branches = TreeMask(start, [above[node] for node in level])
         logits, hidden = draft.read([tokens[node] for node in level], tree=branches)
-        law = TokenDistribution.from_logits(sampling, logits, target.model.vocab_size)
-        drawn = [law.sample(row, rng) for row in range(len(level))]
-        chosen = law.of(drawn)
+        distribution = TokenDistribution.from_logits(sampling, logits, target.model.vocab_size)
+        drawn = [distribution.sample(row, rng) for row in range(len(level))]
+        chosen = distribution.of(drawn)
         for row, node in enumerate(level):
             child = len(tokens) + row
             traced.after[node], roots[child] = child, roots[node]
@@ -147,7 +147,7 @@ def _trace_beside(
         level = [len(tokens) + row for row, token in enumerate(drawn) if token not in stop_tokens]
         traced.after += [END] * len(drawn)
         traced.q += chosen
-        traced.said += draft_signals(chosen, drawn, law.probabilities, logits)
+        traced.said += draft_signals(chosen, drawn, distribution.probabilities, logits)
         tokens += drawn
         states.append(hidden.float().cpu())
     if read:
@@ -159,19 +159,19 @@ def _trace_beside(
 
 
 def _look_up(traced: Trace, prompt: list[int]) -> None:
-    """Add what ``prompt``, the text and the draft so far say of every node."""
+    """Add the n-gram matches of every node, in the prompt, the text and the draft so far."""
     traced.ngram_matches = [NOTHING] * len(traced.tokens)
     text = [*prompt]
-    lookup = NgramIndex(text)
-    for t, said in enumerate(traced.text):
+    index = NgramIndex(text)
+    for t, token in enumerate(traced.text):
         drafted, node = [], t
         while node != END:
             drafted.append(traced.tokens[node])
-            traced.ngram_matches[node] = lookup.match(drafted)
+            traced.ngram_matches[node] = index.match(drafted)
             node = END if traced.kept[t] else traced.after[node]  # what follows a kept token comes with its own t
-        text.append(said)
+        text.append(token)
 
 
 def _acceptances(p: list[float], q: list[float]) -> list[float]:
-    """min(1, p/q); q is positive, for the tokens were drawn from it, but where rounding says otherwise."""
+    """min(1, p/q); q is positive, for the tokens were drawn from it, up to rounding."""
     return [min(1.0, a / b) if b > 0 else 0.0 for a, b in zip(p, q, strict=True)]
