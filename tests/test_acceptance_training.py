@@ -155,7 +155,7 @@ def test_loss_against_a_hand_computation() -> None:
     assert float(weighted_loss(logits, p)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_loss_is_least_where_theory_says() -> None:
+def test_loss_is_least_where_theory_has_it() -> None:
     """A token accepted with probability a pulls the head to w_acc·a / (w_acc·a + w_rej·(1-a))."""
     p, grid = torch.full((1,), 0.8), torch.linspace(0.001, 0.999, 999)
     losses = torch.stack([weighted_loss(torch.logit(a)[None], p) for a in grid])

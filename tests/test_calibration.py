@@ -97,8 +97,8 @@ def test_calibrations_that_make_no_sense(data: dict[str, Any], words: str) -> No
     assert "\n" not in str(error.value)
 
 
-def test_each_method_finds_the_chances_it_can_express() -> None:
-    """The labels are chances: a fit to them is exact where the method has the right form, with no noise of tosses."""
+def test_each_method_finds_the_probabilities_it_can_express() -> None:
+    """The labels are probabilities: a fit to them is exact where the method has the right form."""
     weighted = fit_all(LOGITS, sigmoid(LOGITS + math.log(6)), w_acc=1, w_rej=6)
     for name in ("weights", "temperature", "platt"):
         assert apply(weighted[name], LOGITS) == pytest.approx(sigmoid(LOGITS + math.log(6)), abs=1e-4)
@@ -110,25 +110,25 @@ def test_each_method_finds_the_chances_it_can_express() -> None:
     assert apply(fit_all(LOGITS, odd, w_acc=1, w_rej=6)["isotonic"], LOGITS) == pytest.approx(odd)
 
 
-def test_soft_labels_count_as_their_tosses() -> None:
-    """Fitting to chances is fitting to so many tosses of each coin."""
+def test_soft_labels_count_as_their_draws() -> None:
+    """Fitting to a probability is fitting to so many draws from it."""
     x, p = np.array([[0.0], [1.0], [3.0]]), np.array([0.25, 0.5, 1.0])
-    tossed = np.repeat(x, 4, axis=0), np.array([1.0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1])
-    assert logistic(x, p)[0] == pytest.approx(logistic(*tossed)[0], rel=1e-4)
+    drawn = np.repeat(x, 4, axis=0), np.array([1.0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1])
+    assert logistic(x, p)[0] == pytest.approx(logistic(*drawn)[0], rel=1e-4)
     assert logistic_chances(x, np.array([2.0]), -1.0) == pytest.approx(sigmoid(2 * x[:, 0] - 1))
 
 
-def test_judgement_by_place() -> None:
+def test_metrics_by_place() -> None:
     p = np.full(6, 0.5)
-    judged = judge(np.array([0.6, 0.5, 0.5, 0.5, 0.2, 0.2]), p, np.array([0, 1, 2, 3, 4, 7]))
-    assert judged["ece_by_place"] == pytest.approx({"0": 0.1, "1": 0.0, "2": 0.0, "4": 0.3})
-    assert judged["ece"] == pytest.approx((0.1 + 2 * 0.3) / 6)
-    assert judged["brier"] == pytest.approx((0.01 + 2 * 0.09) / 6)
+    found = judge(np.array([0.6, 0.5, 0.5, 0.5, 0.2, 0.2]), p, np.array([0, 1, 2, 3, 4, 7]))
+    assert found["ece_by_place"] == pytest.approx({"0": 0.1, "1": 0.0, "2": 0.0, "4": 0.3})
+    assert found["ece"] == pytest.approx((0.1 + 2 * 0.3) / 6)
+    assert found["brier"] == pytest.approx((0.01 + 2 * 0.09) / 6)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize("sampling", [SamplingParams(0.9, 12), SamplingParams(1.0, None), SamplingParams(0.0, None)])
-def test_positions_are_read_as_when_serving(architecture: str, sampling: SamplingParams) -> None:
+def test_positions_are_read_as_in_serving(architecture: str, sampling: SamplingParams) -> None:
     """Each y_i after its own prefix alone, by transformers' own forward; the features are those of a serving step."""
     model = make(architecture)
     x, prompt = [5, 9, 60, 3, 17, 8], [1, 2, 3]
@@ -141,14 +141,14 @@ def test_positions_are_read_as_when_serving(architecture: str, sampling: Samplin
         y.append(choice if likely is None else int(likely[choice]))
         _, read = forward_with_hidden(model, input_ids=torch.tensor([[*prompt, *x[:i], y[-1]]]))
         step = Step(1, y[-1], float(q[choice]), q, logits[0, -1], states[0, -1], nothing)
-        said = features(step.confidence(), step.top_probability(), step.entropy())
-        expected.append((read[0, -1], said))
-    chances = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    found = read_positions(CausalLM(model), [text_of_row(Row("a", "", prompt, x, y, chances))] * 2, sampling)
-    for i, (state, said) in enumerate(expected * 2):
+        of_step = features(step.confidence(), step.top_probability(), step.entropy())
+        expected.append((read[0, -1], of_step))
+    probabilities = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    found = read_positions(CausalLM(model), [text_of_row(Row("a", "", prompt, x, y, probabilities))] * 2, sampling)
+    for i, (state, of_step) in enumerate(expected * 2):
         torch.testing.assert_close(found.hidden[i], state, rtol=1e-4, atol=1e-5)
-        assert found.features[i] == pytest.approx(said, rel=1e-3, abs=1e-4)
-    assert found.p.tolist() == chances * 2
+        assert found.features[i] == pytest.approx(of_step, rel=1e-3, abs=1e-4)
+    assert found.p.tolist() == probabilities * 2
     assert found.place.tolist() == [0, 1, 2, 3, 4, 5] * 2
 
 
@@ -187,15 +187,15 @@ def test_the_shipped_head_is_calibrated(
     assert json.loads(report.read_text()) == result
     assert {"machine", "versions"} <= result.keys()
     assert result["fitted"] + result["judged"] == sum(len(row.x) for row in read_dataset(data))
-    judged = result["metrics"]
-    assert judged[method]["ece"] < judged["none"]["ece"] / 2
-    assert judged[method]["brier"] < judged["none"]["brier"]
+    metrics = result["metrics"]
+    assert metrics[method]["ece"] < metrics["none"]["ece"] / 2
+    assert metrics[method]["brier"] < metrics["none"]["brier"]
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert method in (new / "README.md").read_text()
 
     old, calibrated = load_controller(FOLDER / "tiny-head"), load_controller(new)
     assert calibrated.config.calibration is not None
-    assert calibrated.config.metrics["calibrated_ece"] == judged[method]["ece"]
+    assert calibrated.config.metrics["calibrated_ece"] == metrics[method]["ece"]
     curve = parse_calibration(calibrated.config.calibration)
     pair, hidden = old.config.provenance.fingerprint, torch.linspace(-2, 2, old.config.hidden_size)
     logit = float(old.head(hidden))
@@ -207,7 +207,7 @@ def test_the_shipped_head_is_calibrated(
         assert rule.source.probability(hidden) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_head_is_judged_by_what_its_training_held_out(
+def test_a_head_is_evaluated_on_what_its_training_held_out(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On the data it was trained on, only the validation prompts are taken."""

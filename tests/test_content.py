@@ -1,4 +1,4 @@
-"""Results are filed by what is in a controller's files: trained again in its old place it is asked again."""
+"""Results are filed by what is in a controller's files: trained again in its old place it is measured again."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_the_command_writes_what_the_model_reads(tmp_path: Path, capsys: pytest.
     assert CostModel.load(file).as_dict() == result["cost"]
 
 
-def test_a_rule_judges_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rule_predicts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, draft = save_pair(tmp_path)
     words = ["bench", "cost", "--target", target, "--draft", draft, "--judge", "confidence:0.5"]
     assert cli.main(words) == 2

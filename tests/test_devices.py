@@ -46,7 +46,7 @@ class Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def source(device: str) -> LagFreePredictor:
+def predictor(device: str) -> LagFreePredictor:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         head, embedding = LagFreeHead(HIDDEN, 4), torch.randn(VOCAB, HIDDEN)
@@ -57,16 +57,16 @@ def source(device: str) -> LagFreePredictor:
 def steps(device: str, *, kind: str) -> list[Step]:
     """A round's tokens, drawn from few tokens, from all, or from a point mass."""
     generator = torch.Generator().manual_seed(1)
-    lookup, found = NgramIndex([*TEXT]), []
-    for index in range(1, 6):
+    index, found = NgramIndex([*TEXT]), []
+    for place in range(1, 6):
         logits = torch.randn(1, VOCAB, generator=generator)
         token = int(logits.argmax())
         q = {"few": logits.topk(4).values.softmax(-1), "all": logits.softmax(-1), "greedy": torch.ones(1, 1)}[kind]
         hidden = torch.randn(1, HIDDEN, generator=generator)
         found.append(
             Step(
-                index, token, float(q.max()), q.to(device), logits.to(device), hidden.to(device),
-                partial(lookup.match, [token]),
+                place, token, float(q.max()), q.to(device), logits.to(device), hidden.to(device),
+                partial(index.match, [token]),
             )
         )  # fmt: skip
     return found
@@ -92,7 +92,7 @@ def test_meta_tensors_catch_what_they_stand_for() -> None:
 def test_the_lag_free_head_is_read_once_a_token(
     make: Callable[[LagFreePredictor], LengthController], kind: str
 ) -> None:
-    controller = make(source("meta"))
+    controller = make(predictor("meta"))
     for again in range(2):  # what a token's embedding comes to is remembered
         assert controller.start_round()
         for count, step in enumerate(steps("meta", kind=kind), 1):
@@ -102,8 +102,8 @@ def test_the_lag_free_head_is_read_once_a_token(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_judgement_is_the_same_on_the_host_and_on_the_device(kind: str) -> None:
-    host, device = source("cpu"), source("cpu")
+def test_a_prediction_is_the_same_on_the_host_and_on_the_device(kind: str) -> None:
+    host, device = predictor("cpu"), predictor("cpu")
     device.on_host = False
     for step in steps("cpu", kind=kind):
         assert device.predict(step) == pytest.approx(host.predict(step), abs=1e-6)
@@ -128,16 +128,16 @@ def test_a_feature_controller_is_read_once_a_token() -> None:
         assert reads.count == 1
 
 
-def test_a_trace_is_judged_where_the_head_is() -> None:
+def test_a_trace_is_predicted_where_the_head_is() -> None:
     """Its states are on the CPU, wherever the models are."""
     cpu = steps("cpu", kind="few")
-    said, ngram_match = [step.signals() for step in cpu], [step.match() for step in cpu]
+    signals, ngram_match = [step.signals() for step in cpu], [step.match() for step in cpu]
     hidden, tokens = torch.cat([step.hidden for step in cpu]), [step.token for step in cpu]
-    chances = source("meta").chances(said, ngram_match, hidden, tokens)
-    assert (chances.device.type, chances.shape) == ("meta", (5, 2))
-    judged = source("cpu").judge_all(said, ngram_match, hidden, tokens)
-    assert [one.accept for one in judged] == pytest.approx(
-        [source("cpu").predict(step).accept for step in cpu], abs=1e-6
+    probabilities = predictor("meta").chances(signals, ngram_match, hidden, tokens)
+    assert (probabilities.device.type, probabilities.shape) == ("meta", (5, 2))
+    predictions = predictor("cpu").judge_all(signals, ngram_match, hidden, tokens)
+    assert [one.accept for one in predictions] == pytest.approx(
+        [predictor("cpu").predict(step).accept for step in cpu], abs=1e-6
     )
 
 

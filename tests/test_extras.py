@@ -1,4 +1,4 @@
-"""Without the extra ``bench``: what needs it says so at once, what can do without does."""
+"""Without the extra ``bench``: what needs it is refused at once, everything else works."""
 
 from __future__ import annotations
 

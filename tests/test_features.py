@@ -189,7 +189,7 @@ def test_each_side_of_the_split_needs_a_rollout(options: FeatureDataOptions, tmp
     assert not (tmp_path / "f").exists()
 
 
-def test_no_room_is_said_before_anything_is_computed(
+def test_no_room_is_reported_before_anything_is_computed(
     options: FeatureDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))

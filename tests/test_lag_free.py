@@ -1,4 +1,4 @@
-"""The lag-free head: data of both kinds, training, checkpoint, and the same chances while training and serving."""
+"""The lag-free head: data of both kinds, training, checkpoint, and the same outputs in training and in serving."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, OnPolicyDataOp
     return folder, settings, make_on_policy_data(settings, folder / "rounds")
 
 
-class Watching(LengthController):
-    """Drafts on and writes down what a source says of every step."""
+class Recording(LengthController):
+    """Drafts on and records a predictor's output for every step."""
 
-    def __init__(self, source: LagFreePredictor) -> None:
-        self.source = source
+    def __init__(self, predictor: LagFreePredictor) -> None:
+        self.predictor = predictor
         self.rounds: list[list[Prediction]] = []
 
     def start_round(self) -> bool:
@@ -55,7 +55,7 @@ class Watching(LengthController):
         return True
 
     def observe(self, step: Step) -> bool:
-        self.rounds[-1].append(self.source.predict(step))
+        self.rounds[-1].append(self.predictor.predict(step))
         return step.index < 5
 
 
@@ -67,15 +67,15 @@ def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyDataOptions, 
     for place, row in enumerate(rows):
         alone = decoder.generate(row.prompt_ids, seed=sample_seed(settings.seed, place), max_new_tokens=24)
         assert row.x == alone.tokens
-        said, drafts = 0, []
+        length, drafts = 0, []
         for round in alone.rounds:
             if round.drafted:
-                drafts.append((said, round.drafted[: round.accepted + 1], round.accepted))
-            said += len(round.emitted)
+                drafts.append((length, round.drafted[: round.accepted + 1], round.accepted))
+            length += len(round.emitted)
         assert [(s, d) for s, d, _ in drafts] == list(zip(row.starts, row.drafted, strict=True))
-        for (start, tokens, accepted), chances in zip(drafts, row.accept, strict=True):
-            assert len(chances) == len(tokens)
-            assert all(0 <= chance <= 1 for chance in chances)
+        for (start, tokens, accepted), probabilities in zip(drafts, row.accept, strict=True):
+            assert len(probabilities) == len(tokens)
+            assert all(0 <= probability <= 1 for probability in probabilities)
             assert tokens[:accepted] == row.x[start : start + accepted]
 
 
@@ -93,7 +93,7 @@ def test_what_comes_after_is_known_within_a_draft_alone(data: tuple[Path, OnPoli
         assert place == len(text.places)
 
 
-def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
+def test_serving_predicts_what_training_computes(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     """Train/serve parity on real traces, to 1e-5, of both outputs."""
     _, settings, folder = data
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
@@ -103,7 +103,7 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
     embedding = draft.model.get_output_embeddings().weight
     head.mean.copy_(torch.linspace(-1, 1, 7))
     head.scale.copy_(torch.linspace(0.5, 2, 7))
-    source = LagFreePredictor(head, embedding)
+    predictor = LagFreePredictor(head, embedding)
     texts = list(read_texts(folder, "rounds"))
     examples = after_target_text(draft, texts, SamplingParams(), decoder.target.vocab_size)
     with torch.no_grad():
@@ -113,14 +113,14 @@ def test_what_serving_judges_is_what_training_computes(data: tuple[Path, OnPolic
     assert (examples["copies"] >= 0).any()  # texts do repeat themselves
     served: list[list[float]] = []
     for place, text in enumerate(texts):
-        watching = Watching(source)
-        decoder.config = replace(decoder.config, length=watching)
+        recording = Recording(predictor)
+        decoder.config = replace(decoder.config, length=recording)
         generation = decoder.generate(text.prompt_ids, seed=sample_seed(settings.seed, place), max_new_tokens=24)
         drafted = [round for round in generation.rounds if round.drafted]
-        for round, judged in zip(drafted, watching.rounds, strict=True):
+        for round, predictions in zip(drafted, recording.rounds, strict=True):
             verified = len(round.drafted[: round.accepted + 1])
-            missing = verified - len(judged)  # the round's last token is not judged where budget or cap ends it
-            served += [[one.accept, one.next_accept or 0.0] for one in judged[:verified]] + [[-1.0, -1.0]] * max(
+            missing = verified - len(predictions)  # of the last token where budget or cap ends the round
+            served += [[one.accept, one.next_accept or 0.0] for one in predictions[:verified]] + [[-1.0, -1.0]] * max(
                 0, missing
             )
     assert len(served) == len(trained) > 100
@@ -195,12 +195,12 @@ def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path,
     export(folder / "run-a", folder / "head-a")
     config = load_controller(folder / "head-a").config
     assert not config.predicts_next
-    source = load_trained(
+    predictor = load_trained(
         str(folder / "head-a"), config.provenance.fingerprint, torch.device("cpu"),
         torch.randn(64, config.hidden_size), cost=CostModel(0.1, 1.0, 0.0),
     ).source  # type: ignore[attr-defined]  # fmt: skip
     step = Step(1, 0, 0.5, torch.tensor([0.5, 0.5]), torch.zeros(2), torch.randn(config.hidden_size), nothing)
-    assert source.predict(step).next_accept is None
+    assert predictor.predict(step).next_accept is None
 
 
 def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
@@ -208,7 +208,7 @@ def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataO
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft)
     torch.manual_seed(0)
     head = LagFreeHead(decoder.drafts[0].hidden_size, 16)
-    head.inner.weight.data[:, 3:7] *= 20  # what the text says decides
+    head.inner.weight.data[:, 3:7] *= 20  # the matches in the text decide
     embedding = decoder.drafts[0].model.get_output_embeddings().weight
     decoder.config = replace(
         decoder.config, length=RateOptimal(LagFreePredictor(head, embedding), CostModel(0.1, 1.0, 0.0))
@@ -222,19 +222,18 @@ def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataO
     assert len({length for one in lengths for length in one}) > 2
 
 
-def test_one_judgement_is_that_of_many() -> None:
+def test_one_prediction_is_that_of_many() -> None:
     torch.manual_seed(0)
-    source = LagFreePredictor(LagFreeHead(8, 4), torch.randn(10, 8))
+    predictor = LagFreePredictor(LagFreeHead(8, 4), torch.randn(10, 8))
     q = torch.tensor([0.6, 0.3, 0.1])
-    lookup = NgramIndex([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 12, 5, 12, 5])  # 12: a token that the draft does not have
+    index = NgramIndex([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 12, 5, 12, 5])  # 12: a token that the draft does not have
     steps = [
-        Step(1, token, float(q[0]), q, q.log(), torch.randn(1, 8), partial(lookup.match, [token]))
-        for token in range(10)
+        Step(1, token, float(q[0]), q, q.log(), torch.randn(1, 8), partial(index.match, [token])) for token in range(10)
     ]
     ngram_match = [step.match() for step in steps]
     assert {one.agrees for one in ngram_match} == {0, 1}
     hidden = torch.cat([step.hidden for step in steps])
-    many = source.judge_all([step.signals() for step in steps], ngram_match, hidden, [*range(10)])
-    for step, judged in zip(steps, many, strict=True):
+    many = predictor.judge_all([step.signals() for step in steps], ngram_match, hidden, [*range(10)])
+    for step, prediction in zip(steps, many, strict=True):
         for _ in range(2):  # the second time from memory
-            assert source.predict(step) == pytest.approx(judged, abs=1e-6)
+            assert predictor.predict(step) == pytest.approx(prediction, abs=1e-6)

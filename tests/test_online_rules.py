@@ -1,4 +1,4 @@
-"""Rules that learn while decoding, without training: formulas, what they share, exact laws, and what a seed gives."""
+"""Rules that learn while decoding, without training: formulas, what they share, exact distributions, seeds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_adaptive_length_by_its_formula() -> None:
 
 def test_ucb1_by_its_formula() -> None:
     rewards, rng = Rewards(3), Random(0)
-    chances = [0.2, 0.5, 0.3]
+    probabilities = [0.2, 0.5, 0.3]
     for turn in range(400):
         arm = rewards.best()
         if turn < 3:
@@ -70,7 +70,7 @@ def test_ucb1_by_its_formula() -> None:
                 s / n + math.sqrt(2 * math.log(turn) / n) for s, n in zip(rewards.sums, rewards.counts, strict=True)
             ]
             assert bounds[arm] == max(bounds)
-        rewards.add(arm, float(rng.random() < chances[arm]))
+        rewards.add(arm, float(rng.random() < probabilities[arm]))
     assert rewards.counts[1] == max(rewards.counts)
     assert sum(rewards.counts) == 400
 

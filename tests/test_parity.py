@@ -1,4 +1,4 @@
-"""What a source says while serving is what training computes on the same tokens: real traces of the shipped pair.
+"""A predictor's output in serving is what training computes on the same tokens: real traces of the shipped pair.
 
 Serving reads token by token, its caches rolled back round by round, alone or in a batch; training reads whole texts.
 Both are compared with transformers' own forward.
@@ -36,54 +36,54 @@ SAMPLING = SamplingParams(1.0, 50)
 CONTROLLER = load_controller(FOLDER / "tiny-head")
 
 
-class Watched(LengthController):
-    """Asks a source at every token, and drafts on whatever it says."""
+class Recording(LengthController):
+    """Records a predictor's output at every token, and drafts on."""
 
-    def __init__(self, source: AcceptancePredictor) -> None:
-        self.source = source
+    def __init__(self, predictor: AcceptancePredictor) -> None:
+        self.predictor = predictor
         self.texts: list[list[list[float]]] = []  # of all rows of a batch, which are copies of this one
 
     def start_text(self) -> None:
-        self.said: list[list[float]] = []
-        self.texts.append(self.said)
+        self.rounds: list[list[float]] = []
+        self.texts.append(self.rounds)
 
     def start_round(self) -> bool:
-        self.said.append([])
+        self.rounds.append([])
         return True
 
     def observe(self, step: Step) -> bool:
-        if step.index > self.source.lag:
-            self.said[-1].append(self.source.predict(step).accept)
+        if step.index > self.predictor.lag:
+            self.rounds[-1].append(self.predictor.predict(step).accept)
         return step.index < MAX_TOKENS
 
 
 class Served(NamedTuple):
-    """One round: what came before it, what was drafted, and the chances of its first tokens as served."""
+    """One round: what came before it, what was drafted, and the probabilities of its first tokens as served."""
 
     text: list[int]
     drafted: list[int]
-    chances: list[float]
+    probabilities: list[float]
 
 
-def serve(decoder: SpeculativeDecoder, source: AcceptancePredictor, batched: bool) -> list[Served]:
-    watched = Watched(source)
+def serve(decoder: SpeculativeDecoder, predictor: AcceptancePredictor, batched: bool) -> list[Served]:
+    recording = Recording(predictor)
     rows = load_prompts("builtin", split="test", limit=5)
     prompts: list[list[int]] = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
-    sampling = {"length": watched, "max_new_tokens": 32, "temperature": SAMPLING.temperature, "top_k": SAMPLING.top_k}
+    sampling = {"length": recording, "max_new_tokens": 32, "temperature": SAMPLING.temperature, "top_k": SAMPLING.top_k}
     generations: list[Generation] = (
         decoder.generate(prompts, **sampling)  # type: ignore[call-overload]
         if batched
         else [decoder.generate(prompt, seed=sample_seed(0, i), **sampling) for i, prompt in enumerate(prompts)]  # type: ignore[call-overload]
     )
     served = []
-    for generation, said in zip(generations, watched.texts, strict=True):
+    for generation, rounds in zip(generations, recording.texts, strict=True):
         text = [*generation.prompt_tokens]
-        waiting = iter(said)
+        waiting = iter(rounds)
         for round in generation.rounds:
             if round.drafted:
                 served.append(Served([*text], round.drafted, next(waiting)))
             text += round.emitted
-    assert sum(len(one.chances) for one in served) > 150
+    assert sum(len(one.probabilities) for one in served) > 150
     return served
 
 
@@ -102,28 +102,28 @@ def decoder() -> SpeculativeDecoder:
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batched: bool) -> None:
-    source = acceptance_predictor(CONTROLLER, torch.device("cpu"), torch.empty(0), undone=True)
-    served = serve(decoder, source, batched)
+    predictor = acceptance_predictor(CONTROLLER, torch.device("cpu"), torch.empty(0), undone=True)
+    served = serve(decoder, predictor, batched)
     (draft,) = decoder.drafts
     head: AcceptanceHead = CONTROLLER.head
     texts = as_texts(served)
     everywhere = [np.ones(len(text.x), dtype=np.bool_) for text in texts]
     hidden = after_mixed_text(draft, texts, everywhere)["states"]
-    expected = apply(source.calibration, head(hidden).double().numpy())
+    expected = apply(predictor.calibration, head(hidden).double().numpy())
     for one in served:
-        count, chances = len(one.drafted), one.chances
-        np.testing.assert_allclose(chances, expected[: len(chances)], rtol=0, atol=TOLERANCE)
-        assert len(chances) >= count - 2
+        count, probabilities = len(one.drafted), one.probabilities
+        np.testing.assert_allclose(probabilities, expected[: len(probabilities)], rtol=0, atol=TOLERANCE)
+        assert len(probabilities) >= count - 2
         _, states = forward_with_hidden(draft.model, input_ids=torch.tensor([one.text + one.drafted]))
-        theirs = apply(source.calibration, head(states[0, -count:]).detach().double().numpy())
+        theirs = apply(predictor.calibration, head(states[0, -count:]).detach().double().numpy())
         np.testing.assert_allclose(theirs, expected[:count], rtol=0, atol=TOLERANCE)
         expected = expected[count:]
 
     positions = read_positions(draft, as_texts(served), SAMPLING)
-    calibrated = iter(apply(source.calibration, head(positions.hidden).double().numpy()))
+    calibrated = iter(apply(predictor.calibration, head(positions.hidden).double().numpy()))
     for one in served:
         of_round = [next(calibrated) for _ in one.drafted]
-        np.testing.assert_allclose(one.chances, of_round[: len(one.chances)], rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(one.probabilities, of_round[: len(one.probabilities)], rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -135,4 +135,4 @@ def test_a_feature_model_serves_what_it_was_fitted_to(decoder: SpeculativeDecode
     expected = iter(logistic_chances(positions.features, np.array([0.7, -0.9, -0.4]), 0.3).tolist())
     for one in served:
         of_round = [next(expected) for _ in one.drafted]
-        np.testing.assert_allclose(one.chances, of_round[: len(one.chances)], rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(one.probabilities, of_round[: len(one.probabilities)], rtol=0, atol=TOLERANCE)

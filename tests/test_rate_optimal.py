@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 
 import pytest
@@ -43,14 +45,14 @@ CHEAP, FAIR, DEAR = (CostModel(t_draft, 1.0, 0.02) for t_draft in (0.01, 0.2, 2.
 costs = st.builds(CostModel, st.floats(0.001, 2.0), st.floats(0.1, 5.0), st.floats(0.0, 0.5))
 
 
-class Told(AcceptancePredictor):
-    """A source that is told the answers: token i of a round is kept with chance ``chances[i]``."""
+class Known(AcceptancePredictor):
+    """Token i of a round is accepted with probability ``probabilities[i]``."""
 
-    def __init__(self, chances: list[float], mean: float = 0.6, lag: int = 0) -> None:
-        self.chances, self.mean, self.lag = chances, mean, lag
+    def __init__(self, probabilities: list[float], mean: float = 0.6, lag: int = 0) -> None:
+        self.probabilities, self.mean, self.lag = probabilities, mean, lag
 
     def predict(self, step: Step) -> Prediction:
-        return Prediction(self.chances[step.index - 1 - self.lag])
+        return Prediction(self.probabilities[step.index - 1 - self.lag])
 
 
 def step(index: int, q: list[float] | None = None) -> Step:
@@ -72,11 +74,12 @@ def test_the_steady_rate_is_that_of_the_best_fixed_length(cost: CostModel, accep
     assert steady_rate(acceptance, cost) == pytest.approx(max(rates))
 
 
-logged = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6).map(
-    lambda chances: (
-        (survivals := [math.prod(chances[: k + 1]) for k in range(len(chances))]) and LoggedRound(survivals, survivals)
-    )
-)
+def logged_round(probabilities: list[float]) -> LoggedRound:
+    survivals = list(accumulate(probabilities, mul))
+    return LoggedRound(survivals, survivals)
+
+
+logged = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6).map(logged_round)
 
 
 @settings(max_examples=60)
@@ -109,15 +112,15 @@ def test_a_running_ratio_forgets() -> None:
 @settings(max_examples=100)
 @given(
     cost=costs,
-    chances=st.lists(st.floats(0.5, 1.0), min_size=MAX_DRAFT, max_size=MAX_DRAFT),
+    probabilities=st.lists(st.floats(0.5, 1.0), min_size=MAX_DRAFT, max_size=MAX_DRAFT),
     mean=st.floats(0.3, 0.95),
     before=st.lists(st.integers(0, 3), max_size=8),
 )
 def test_drafting_goes_on_while_it_pays(
-    lag: int, cost: CostModel, chances: list[float], mean: float, before: list[int]
+    lag: int, cost: CostModel, probabilities: list[float], mean: float, before: list[int]
 ) -> None:
-    """Against the formula, written out: tokens not judged yet count with the means of what came before."""
-    rule = RateOptimal(Told(chances, mean, lag), cost)
+    """Against the formula, written out: tokens without a prediction yet count with the means of what came before."""
+    rule = RateOptimal(Known(probabilities, mean, lag), cost)
     for accepted in before:
         rule.end_round(3, accepted)
     first, later, price = rule.first.value, rule.later.value, rule.rate.value * cost.per_token
@@ -125,24 +128,24 @@ def test_drafting_goes_on_while_it_pays(
     if lag:
         gains.append(first * later)
     while len(gains) < MAX_DRAFT:
-        gains.append(math.prod(chances[: len(gains) - lag]) * later ** (1 + lag))
+        gains.append(math.prod(probabilities[: len(gains) - lag]) * later ** (1 + lag))
     if any(gain == pytest.approx(price) for gain in gains):
         return
     assert drafted(rule) == next((k for k, gain in enumerate(gains) if gain < price), MAX_DRAFT)
 
 
-def test_the_same_probabilities_are_stopped_where_the_machine_says() -> None:
-    chances = [0.8] * MAX_DRAFT
-    lengths = [drafted(RateOptimal(Told(chances), cost)) for cost in (CHEAP, FAIR, DEAR)]
+def test_the_same_probabilities_stop_earlier_where_tokens_cost_more() -> None:
+    probabilities = [0.8] * MAX_DRAFT
+    lengths = [drafted(RateOptimal(Known(probabilities), cost)) for cost in (CHEAP, FAIR, DEAR)]
     assert lengths[0] > lengths[1] > lengths[2] == 0
-    dearer_to_verify = drafted(RateOptimal(Told(chances), replace(FAIR, t_verify_token=0.2)))
+    dearer_to_verify = drafted(RateOptimal(Known(probabilities), replace(FAIR, t_verify_token=0.2)))
     assert dearer_to_verify < lengths[1]
 
 
 def test_what_is_accepted_moves_the_means() -> None:
-    rule = RateOptimal(Told([0.5] * MAX_DRAFT), FAIR)
+    rule = RateOptimal(Known([0.5] * MAX_DRAFT), FAIR)
     assert (rule.first.value, rule.later.value) == pytest.approx((0.6, 0.6))
-    rule.end_round(5, 2)  # y_1 and y_2 are kept, y_3 is not, y_4 and y_5 were never judged
+    rule.end_round(5, 2)  # y_1 and y_2 are kept, y_3 is not, y_4 and y_5 were never verified
     keep = 1 - 1 / TOKENS
     assert rule.first.above == pytest.approx(0.6 * PRIOR * keep + 1)
     assert rule.later.below == pytest.approx((PRIOR * keep + 1) * keep + 1)
@@ -155,8 +158,8 @@ def test_what_is_accepted_moves_the_means() -> None:
     assert (rule.first.value, rule.rate.value) == pytest.approx((0.6, rule.prior_rate))
 
 
-def test_where_drafting_does_not_pay_it_looks_again_now_and_then() -> None:
-    rule = RateOptimal(Told([0.9] * MAX_DRAFT, mean=0.9), replace(FAIR, t_draft=0.6))
+def test_where_drafting_does_not_pay_it_probes_now_and_then() -> None:
+    rule = RateOptimal(Known([0.9] * MAX_DRAFT, mean=0.9), replace(FAIR, t_draft=0.6))
 
     def play(kept: bool, rounds: int) -> list[bool]:
         starts = []
@@ -174,22 +177,22 @@ def test_where_drafting_does_not_pay_it_looks_again_now_and_then() -> None:
 
 
 def test_the_price_is_a_rate_the_controller_reaches() -> None:
-    """Many rounds of a coin whose bias is known: the running rate settles at the best fixed length's."""
-    chance, generator = 0.7, torch.Generator().manual_seed(0)
-    rule = RateOptimal(Told([chance] * MAX_DRAFT, mean=chance), FAIR)
+    """Many rounds of one acceptance probability: the running rate settles at the best fixed length's."""
+    probability, generator = 0.7, torch.Generator().manual_seed(0)
+    rule = RateOptimal(Known([probability] * MAX_DRAFT, mean=probability), FAIR)
     tokens = seconds = 0.0
     for _ in range(4000):
         k = drafted(rule)
-        tosses = (torch.rand(k, generator=generator) < chance).tolist()
-        accepted = tosses.index(False) if False in tosses else k
+        kept = (torch.rand(k, generator=generator) < probability).tolist()
+        accepted = kept.index(False) if False in kept else k
         if k:
             rule.end_round(k, accepted)
         tokens, seconds = tokens + accepted + 1, seconds + FAIR.round(k)
-    assert tokens / seconds == pytest.approx(steady_rate(chance, FAIR), rel=0.03)
+    assert tokens / seconds == pytest.approx(steady_rate(probability, FAIR), rel=0.03)
 
 
-class Forgetful:
-    """A clock that says something else whenever it is asked."""
+class Erratic:
+    """A clock whose readings are of no use."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -199,20 +202,20 @@ class Forgetful:
         return self.now
 
 
-def test_same_seed_same_drafts_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_seed_same_drafts_whatever_the_clock_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = make(), make(layers=1)
     model = FeatureModel(2.0, 0.5)
     decoder = SpeculativeDecoder(target, draft, length=RateOptimal(FeaturePredictor(model, 0.9), CHEAP))
     first = decoder.generate([1, 2, 3], max_new_tokens=60, seed=1)
     decoder.generate([9, 9], max_new_tokens=60, seed=2)
-    monkeypatch.setattr("time.perf_counter", Forgetful())
+    monkeypatch.setattr("time.perf_counter", Erratic())
     again = decoder.generate([1, 2, 3], max_new_tokens=60, seed=1)
     monkeypatch.undo()
     assert again.rounds == first.rounds
     assert len({len(r.drafted) for r in first.rounds[1:]}) > 2
 
 
-def test_features_are_the_draft_s_own_words() -> None:
+def test_features_are_those_of_the_drafts_distribution() -> None:
     model = FeatureModel(0.3, 0.7, -1.1, -0.4)
     q = [0.5, 0.3, 0.2]
     entropy = -sum(x * math.log(x) for x in q)
@@ -260,8 +263,8 @@ def test_controllers_by_name(tmp_path: Path) -> None:
         SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", cost=FAIR)
 
 
-class Foreseeing(AcceptancePredictor):
-    """Every token is kept with chance 0.9, and says of the next what it is told."""
+class KnowsNext(AcceptancePredictor):
+    """Every token is accepted with probability 0.9, the next with ``then``."""
 
     lag, mean = 0, 0.9
 
@@ -273,14 +276,14 @@ class Foreseeing(AcceptancePredictor):
 
 
 @pytest.mark.parametrize("hard", [1, 2, 5])
-def test_it_stops_before_a_token_that_is_foreseen_to_fail(hard: int) -> None:
+def test_it_stops_before_a_token_predicted_to_fail(hard: int) -> None:
     then = [0.9] * MAX_DRAFT
     then[hard - 1] = 0.01
-    assert drafted(RateOptimal(Foreseeing(then), FAIR)) == hard
+    assert drafted(RateOptimal(KnowsNext(then), FAIR)) == hard
 
 
-def test_a_text_on_which_the_source_is_wrong_shifts_it() -> None:
-    rule = RateOptimal(Foreseeing([0.9] * MAX_DRAFT), FAIR)
+def test_a_text_on_which_the_predictor_is_wrong_shifts_it() -> None:
+    rule = RateOptimal(KnowsNext([0.9] * MAX_DRAFT), FAIR)
     for _ in range(40):
         rule.start_round()
         rule.observe(step(1))

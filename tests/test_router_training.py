@@ -125,7 +125,7 @@ def test_rewards_are_equation_2() -> None:
 
 
 def test_round_tokens_against_enumeration() -> None:
-    """Of drafts from every start that fits: the chance that the first k are kept, summed."""
+    """Of drafts from every start that fits: the probability that the first k are kept, summed."""
     a = [0.9, 0.2, 0.7, 1.0, 0.5]
     found = round_tokens(a, 3)
     for k in (1, 2, 3):

@@ -151,7 +151,7 @@ def test_answers_in_batches_are_answers_alone() -> None:
         assert (pair.prompt, pair.output) == (prompts[i], alone.output)
         assert end not in pair.output[:-1]
         assert pair.output[-1] == end or len(pair.output) == 40
-        expected = SamplingParams(1.0, 50)(log_q(model, pair))  # what it says of its labels, read without a cache
+        expected = SamplingParams(1.0, 50)(log_q(model, pair))  # its soft labels, read without a cache
         assert pair.soft is not None
         dense = torch.zeros_like(expected).scatter(-1, pair.soft[1], pair.soft[0])
         torch.testing.assert_close(dense, expected, rtol=1e-4, atol=1e-5)

@@ -148,7 +148,7 @@ def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, 
     assert train_acceptance(lag_free, output=tmp_path / "lag-free").metrics["simulated_speedup"] > 0
 
 
-def test_positions_are_judged_by_the_distribution_that_labels_were_drawn_from(
+def test_features_of_positions_are_those_of_the_labels_distribution(
     pair: Pair, data: tuple[AcceptanceDataOptions, Path]
 ) -> None:
     from specpilot.train.positions import load_draft, load_rows, read_positions
@@ -164,7 +164,7 @@ def test_positions_are_judged_by_the_distribution_that_labels_were_drawn_from(
     assert found.features[0][0] == pytest.approx(float(q[row.tokens[0]].log()), abs=1e-4)
 
 
-def test_bench_decode_says_that_transformers_cannot(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_decode_refuses_what_transformers_cannot_do(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "decode", "--target", pair.target, "--draft", pair.draft, "--prompts", pair.prompts]
     assert cli.main([*words, "--limit", "1", "--max-new-tokens", "4"]) == 2
     assert f"vocab_size: {pair.sizes[0]} of the target, {pair.sizes[1]} of the draft" in capsys.readouterr().err
@@ -193,7 +193,7 @@ def test_router_data(pair: Pair, tmp_path: Path) -> None:
     )
 
 
-def test_an_arm_has_nothing_to_say_after_a_prompt_it_cannot_read(tmp_path: Path) -> None:
+def test_an_arm_has_no_output_after_a_prompt_it_cannot_read(tmp_path: Path) -> None:
     folder = tmp_path / "pair"
     target, draft = save_pair(folder, vocab=257, draft_vocab=130)
     (folder / "p.txt").write_text("abc\na b\nxyz\n")  # a space is beyond the draft's tokens
