@@ -60,77 +60,96 @@ def run_demo(
     """
     console = console or Console()
     _make_room(output)
-    seconds: dict[str, float] = {}
-
-    @contextmanager
-    def stage(name: str, what: str) -> Iterator[None]:
-        console.rule(f"[bold]{what}", align="left")
-        started = time.perf_counter()
-        yield
-        seconds[name] = round(time.perf_counter() - started, 2)
-        console.print(f"[dim]{name}: {seconds[name]:.0f} s")
-
-    with stage("data", f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} guesses along"):
-        settings = AcceptanceDataOptions(
-            target=TARGET, draft=DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed
-        )
-        make_acceptance_data(settings, output / "data", console)
-    with stage("training", "2  Training: which drafted tokens will the target accept?"):
-        defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))
-        training = AcceptanceTrainingOptions(**defaults | {"data": str(output / "data"), "seed": seed})
-        train_acceptance(training, output=output / "train", resume=True)
-    with stage("export", "3  Export: a checkpoint of its own"):
-        export(output / "train", output / "controller", threshold=None, overwrite=True)
-        console.print(
-            f"{output / 'controller'}: {', '.join(sorted(p.name for p in (output / 'controller').iterdir()))}"
-        )
+    stages = Stages(console)
+    train_controller(output, stages, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
 
     decoder = SpeculativeDecoder.from_pretrained(TARGET, DRAFT, length=4)
     plain = SpeculativeDecoder(decoder.target, None, decoder.tokenizer)
     rows = load_prompts("builtin", split="test", limit=held_out)
     texts: list[list[int]] = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
-    with stage("decoding", f"4  Decoding: {len(texts)} held-out prompts, every length controller in turn"):
+    with stages.stage("decoding", f"4  Decoding: {len(texts)} held-out prompts, every length controller in turn"):
         measured, sample = _decode(decoder, plain, texts, output / "controller", max_new_tokens, console)
-    with stage("greedy", "5  Check: greedy output against transformers' own generate"):
+    with stages.stage("greedy", "5  Check: greedy output against transformers' own generate"):
         greedy = _check_greedy(decoder, texts, max_new_tokens)
         console.print(f"{greedy['identical']} of {greedy['checked']} outputs identical, token for token")
 
-    cost, r_squared = fit_loop([run for runs in measured.values() for run in runs])
-    decoders = {name: rates(runs, measured[AUTOREGRESSIVE], cost) for name, runs in measured.items()}
-    best = best_by_family(decoders)
-    report = {
-        "decoders": decoders,
-        "best": best,
-        "cost": {"t_draft": cost.per_token, "t_target": cost.verification(1), "r_squared": r_squared},
-        "greedy": greedy,
-        "settings": {
-            "target": TARGET,
-            "draft": DRAFT,
-            "prompts": prompts,
-            "held_out": len(texts),
-            "max_new_tokens": max_new_tokens,
-            "temperature": 1.0,
-            "top_k": 50,
-            "seed": seed,
-        },
-        "machine": machine(),
-        "versions": versions(),
-        "seconds": seconds | {"total": round(sum(seconds.values()), 2)},
-    }
+    settings = {
+        "target": TARGET, "draft": DRAFT, "prompts": prompts, "held_out": len(texts),
+        "max_new_tokens": max_new_tokens, "temperature": 1.0, "top_k": 50, "seed": seed,
+    }  # fmt: skip
+    report = make_report(measured, greedy, settings, stages.seconds)
     try:
-        plot_pareto(decoders, output / "pareto.png", f"{TARGET} + {DRAFT}, {len(texts)} held-out prompts")
+        plot_pareto(report["decoders"], output / "pareto.png", f"{TARGET} + {DRAFT}, {len(texts)} held-out prompts")
     except InputError as error:
         console.print(f"pareto.png: not drawn: {error}")
     (output / "report.md").write_text(as_markdown(report), encoding="utf-8")
     (output / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")  # last: marks the end
 
-    console.rule("[bold]What came out", align="left")
-    console.print(_table(decoders, best))
+    console.rule("[bold]Results", align="left")
+    console.print(_table(report["decoders"], report["best"]))
     _show_sample(console, decoder, rows, sample)
     for line in conclusions(report):
         console.print(line)
     console.print(f"[dim]{output}/report.md, report.json, pareto.png, controller/")
     return report
+
+
+class Stages:
+    """The stages of a demo: a heading for each, and how long it took.
+
+    Attributes:
+        seconds: of the stages done, by name.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str, title: str) -> Iterator[None]:
+        self.console.rule(f"[bold]{title}", align="left")
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = round(time.perf_counter() - started, 2)
+        self.console.print(f"[dim]{name}: {self.seconds[name]:.0f} s")
+
+
+def train_controller(output: Path, stages: Stages, *, prompts: int, max_new_tokens: int, seed: int) -> None:
+    """Data, training and export of an acceptance head, into ``output``; what is complete there is not done again."""
+    with stages.stage("data", f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} drafts along"):
+        data = AcceptanceDataOptions(
+            target=TARGET, draft=DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed
+        )
+        make_acceptance_data(data, output / "data", stages.console)
+    with stages.stage("training", "2  Training: which drafted tokens will the target accept?"):
+        defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))
+        training = AcceptanceTrainingOptions(**defaults | {"data": str(output / "data"), "seed": seed})
+        train_acceptance(training, output=output / "train", resume=True)
+    with stages.stage("export", "3  Export: a controller checkpoint"):
+        controller = output / "controller"
+        export(output / "train", controller, threshold=None, overwrite=True)
+        stages.console.print(f"{controller}: {', '.join(sorted(path.name for path in controller.iterdir()))}")
+
+
+def make_report(
+    measured: dict[str, list[Stats]],
+    greedy: dict[str, Any],
+    settings: dict[str, Any],
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    """The JSON report: every decoder's figures, the best of each family, the fitted costs, machine and versions."""
+    cost, r_squared = fit_loop([run for runs in measured.values() for run in runs])
+    decoders = {name: rates(runs, measured[AUTOREGRESSIVE], cost) for name, runs in measured.items()}
+    return {
+        "decoders": decoders,
+        "best": best_by_family(decoders),
+        "cost": {"t_draft": cost.per_token, "t_target": cost.verification(1), "r_squared": r_squared},
+        "greedy": greedy,
+        "settings": settings,
+        "machine": machine(),
+        "versions": versions(),
+        "seconds": seconds | {"total": round(sum(seconds.values()), 2)},
+    }
 
 
 def _make_room(output: Path) -> None:

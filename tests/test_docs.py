@@ -25,7 +25,11 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
 # Names of the first release that the documentation no longer uses.
-PRIVATE = r"\b(Law|Chance|Said|Recalled|Way|Looked|Contender|Lab|Studies|Moments|Exam|Taught|Origin|Warp)\b"
+RENAMED = [
+    "law", "chance", "said", "recalled", "way", "looked", "contender", "lab", "studies", "moments", "exam", "taught",
+    "origin", "warp",
+]  # fmt: skip
+PRIVATE = rf"\b({'|'.join(name.title() for name in RENAMED)})\b"
 
 
 class Block(NamedTuple):

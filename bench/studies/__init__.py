@@ -1,1 +1,1 @@
-"""Studies that train controllers and replay them over held-out texts."""
+"""Controllers trained in many variants and replayed over held-out texts."""
