@@ -577,7 +577,7 @@ class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
 
     data: Annotated[str | tuple[str, ...], Several()]
     predictor: Predictor = "specdec"
-    cost: str | None = None
+    cost: str | float | None = None
 
     @property
     def features(self) -> FeatureDataOptions:
