@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
-import multiprocessing
-import random
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -26,6 +22,7 @@ from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw
 from specpilot.options import AcceptanceDataOptions
 
+from .processes import assert_same_bytes, kill_ten_times
 from .tiny import ARCHITECTURES, make, save_pair
 
 
@@ -144,43 +141,20 @@ def test_draw_inverts_the_cdf(weights: list[float]) -> None:
     assert bool((p[draw(p.expand(2, -1), edge)] > 0).all())
 
 
-def run(arguments: AcceptanceDataOptions, output: Path) -> None:
-    torch.set_num_threads(1)
-    make_acceptance_data(arguments, output)
-
-
 def test_killed_ten_times_is_the_same_in_the_end(base: AcceptanceDataOptions, tmp_path: Path) -> None:
-    arguments = replace(base, max_new_tokens=60, batch_size=1, shard_size=1)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["specpilot.data_gen.acceptance"])
+    """What the manifest lists is whole at any moment, and grows."""
+    arguments = replace(base, batch_size=1, shard_size=1)
+    shards: list[int] = []
 
-    def start(folder: Path) -> Any:
-        process = context.Process(target=run, args=(arguments, folder))
-        process.start()
-        return process
+    def check(folder: Path) -> None:
+        read_dataset(folder)
+        shards.append(len(read_manifest(folder)["shards"]))
 
-    start(tmp_path / "warm-up").join()
-    started = time.perf_counter()
-    start(tmp_path / "whole").join()
-    duration = time.perf_counter() - started
-
-    chance = random.Random(0)
-    kills, seen = 0, []
-    for _ in range(10):
-        process = start(tmp_path / "killed")
-        process.join(timeout=chance.uniform(0.02, 0.35) * duration)
-        kills += process.is_alive()
-        process.kill()
-        process.join()
-        manifest = tmp_path / "killed" / "manifest.json"
-        seen.append(len(json.loads(manifest.read_text())["shards"]) if manifest.exists() else 0)
-        if manifest.exists():
-            read_dataset(tmp_path / "killed")  # what is listed is whole, at any moment
-    assert kills > 0
-    assert seen == sorted(seen)
-    start(tmp_path / "killed").join()
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
-    rows = read_dataset(tmp_path / "killed")
+    kill_ten_times(partial(make_acceptance_data, arguments), tmp_path / "data", check)
+    assert shards == sorted(shards)
+    assert 0 < shards[0] < shards[-1] < 24
+    assert_same_bytes(tmp_path / "data", tmp_path / "data-whole")
+    rows = read_dataset(tmp_path / "data")
     assert len({row.prompt_id for row in rows}) == len(rows) == 24
 
 

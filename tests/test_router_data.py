@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import random
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,6 +18,7 @@ from specpilot.data_gen.router_dataset import read_router_dataset, router_manife
 from specpilot.infer.models import CausalLM
 from specpilot.options import RouterDataOptions
 
+from .processes import assert_same_bytes, kill_ten_times
 from .tiny import byte_tokenizer, make, save_pair
 
 
@@ -35,10 +33,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> RouterDataOptions:
         target=target, arms=(draft, "exit:1", "autoregressive"), prompts=str(prompts), chat=False, max_new_tokens=8,
         batch_size=5, shard_size=4, top_k=20, seed=3,
     )  # fmt: skip
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "times.json"}
 
 
 def greedy(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool:
@@ -121,36 +115,13 @@ def test_encoder_decoders(tmp_path: Path) -> None:
         assert [len(shares) for shares in row.overlap] == [len(row.sampled), len(row.sampled), 0]
 
 
-def run(settings: RouterDataOptions, output: Path) -> None:
-    torch.set_num_threads(1)
-    make_router_data(settings, output)
-
-
 def test_killed_is_the_same_in_the_end(base: RouterDataOptions, tmp_path: Path) -> None:
-    settings = replace(base, max_new_tokens=24, shard_size=1)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["specpilot.data_gen.router"])
-
-    def start(folder: Path) -> Any:
-        process = context.Process(target=run, args=(settings, folder))
-        process.start()
-        return process
-
-    start(tmp_path / "warm-up").join()
-    started = time.perf_counter()
-    start(tmp_path / "whole").join()
-    duration = time.perf_counter() - started
-    chance, kills = random.Random(0), 0
-    for _ in range(4):
-        process = start(tmp_path / "killed")
-        process.join(timeout=chance.uniform(0.2, 0.7) * duration)
-        kills += process.is_alive()
-        process.kill()
-        process.join()
-    assert kills > 0
-    start(tmp_path / "killed").join()
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
-    assert len(read_router_dataset(tmp_path / "killed").rows) == 12
+    settings = replace(base, shard_size=1)
+    kill_ten_times(partial(make_router_data, settings), tmp_path / "data")
+    for folder in (tmp_path / "data", tmp_path / "data-whole"):
+        assert len(read_router_dataset(folder).rows) == 12
+        (folder / "times.json").unlink()  # the only file that is measured
+    assert_same_bytes(tmp_path / "data", tmp_path / "data-whole")
 
 
 def test_what_cannot_be_made_or_read(base: RouterDataOptions, tmp_path: Path) -> None:

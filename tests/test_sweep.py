@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +26,8 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.options import SweepOptions
+
+from .processes import in_a_process
 
 METRICS = {"kl": 0.4, "kl_undone": 0.3, "auroc": 0.7, "brier_undone": 0.1}
 COSTS = {"loop": {"t_draft": 1.0, "t_target": 5.0, "r_squared": 0.99}}
@@ -145,12 +144,8 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_a_killed_sweep_goes_on(tracer: Tracer, cost: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "sweep", *TOY, "--cost", str(cost)]
     replayed = tmp_path / "killed" / "records"
-    command = [sys.executable, "-m", "specpilot.main", *words, "--folder", str(tmp_path / "killed")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and len([*replayed.glob("*.json")]) < 2:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    work = partial(cli.main, [*words, "--folder", str(tmp_path / "killed")])
+    assert in_a_process(work, replayed, die_at=12) == -1
     before = {file.name: file.stat().st_mtime_ns for file in replayed.glob("*.json")}
     heads = {file: file.read_bytes() for file in (tmp_path / "killed" / "heads").glob("*/checkpoints/best.ckpt")}
     assert 2 <= len(before) < 6 * 4

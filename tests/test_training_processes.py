@@ -25,10 +25,11 @@ from specpilot.train.acceptance import train_acceptance
 from specpilot.train.features import make_features
 from specpilot.train.router import train_router
 
+from .processes import assert_same_bytes, kill_ten_times
 from .test_router_training import make_rows as make_router_rows
 from .test_router_training import write as write_router_data
 from .tiny import save_pair
-from .training import assert_same_bytes, assert_same_run, kill_ten_times, metrics_rows
+from .training import assert_same_run, metrics_rows
 
 
 @pytest.fixture(scope="module")

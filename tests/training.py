@@ -1,16 +1,9 @@
-"""What tests of training share: a small pair, datasets, and processes that are killed again and again."""
+"""What tests of training share: a small model, datasets, and the comparison of two runs."""
 
 from __future__ import annotations
 
 import csv
-import multiprocessing
-import os
-import signal
-import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -91,50 +84,3 @@ def assert_same_run(run: Path, other: Path) -> None:
     assert (run / "result.json").read_bytes() == (other / "result.json").read_bytes()
     best, other_best = (torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True) for folder in (run, other))
     assert all(torch.equal(best["head"][name], other_best["head"][name]) for name in best["head"])
-
-
-def assert_same_bytes(folder: Path, other: Path) -> None:
-    ours, theirs = (
-        {path.relative_to(top): path for path in top.rglob("*") if path.is_file()} for top in (folder, other)
-    )
-    assert ours.keys() == theirs.keys()
-    for name, path in ours.items():
-        assert path.read_bytes() == theirs[name].read_bytes(), name
-
-
-def in_a_process(work: Callable[[], Any], folder: Path, die_at: int = sys.maxsize) -> int:
-    """Do ``work`` in a process of its own, which gets SIGKILL before it touches a file in ``folder`` for the n-th time.
-
-    Returns:
-        how often it touched one; -1 if it was killed.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["specpilot.train.acceptance", "specpilot.train.router", "tests.training"])
-    touched = context.Value("i", 0)
-    process = context.Process(target=_count_and_die, args=(work, str(folder), die_at, touched))
-    process.start()
-    process.join()
-    if process.exitcode == -signal.SIGKILL:
-        return -1
-    assert process.exitcode == 0
-    return int(touched.value)
-
-
-def kill_ten_times(work: Callable[[Path], Any], folder: Path) -> None:
-    """Do ``work`` with a new folder beside ``folder``; then in ``folder``, where it is killed ten times on the way."""
-    whole = folder.with_name(folder.name + "-whole")
-    step = in_a_process(partial(work, whole), whole) // 10
-    assert [in_a_process(partial(work, folder), folder, step) for _ in range(10)] == [-1] * 10
-    assert in_a_process(partial(work, folder), folder) > 0
-
-
-def _count_and_die(work: Callable[[], Any], folder: str, die_at: int, touched: Any) -> None:
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("open", "os.rename", "os.remove") and str(arguments[0]).startswith(folder + os.sep):
-            touched.value += 1
-            if touched.value == die_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    torch.set_num_threads(1)
-    sys.addaudithook(hook)
-    work()
