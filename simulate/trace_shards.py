@@ -35,14 +35,14 @@ def trace_text(
     return trace(target, draft, text.prompt_ids, x, room, sampling, RandomSource(seed), stop_tokens)
 
 
-def as_tensors(trace: Trace, states: torch.dtype) -> dict[str, Tensor]:
-    """What :func:`from_tensors` reads; hidden states in the precision ``states``."""
+def as_tensors(trace: Trace) -> dict[str, Tensor]:
+    """What :func:`from_tensors` reads."""
     matches = [(m.agrees, m.matches, m.share, -1 if m.copy is None else m.copy) for m in trace.ngram_matches]
     return {
         **{name: torch.tensor(vars(trace)[name], dtype=dtype) for name, dtype in LISTS.items()},
         "budget": torch.tensor(trace.budget),
         "ngram_matches": torch.tensor(matches, dtype=torch.float64),
-        "states": trace.states.to(states),
+        "states": trace.states,
     }
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.checkpoints.router import RouterConfig
@@ -148,6 +150,40 @@ def test_the_online_router_begins_as_the_policy_and_moves_on() -> None:
     assert router.counts == [sum(arm == i for _, arm in chosen) for i in range(3)]
     with pytest.raises(InputError, match="explore=-1"):
         OnlineRouter(policy, explore=-1)
+
+
+def test_an_online_router_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    """The same bounds and the same choices as one that was never away."""
+    generator = torch.Generator().manual_seed(0)
+    policy = PolicyRouter(make_policy(arms=3))
+    whole, file = OnlineRouter(policy, explore=0.3), tmp_path / "state" / "router.safetensors"
+    prompts = [torch.randn(8, generator=generator) for _ in range(20)]
+
+    def learn(router: OnlineRouter, some: list[torch.Tensor]) -> list[int]:
+        chosen = [router.weigh(x).index(1.0) for x in some]
+        for x, arm in zip(some, chosen, strict=True):
+            router.learn(x, arm, 100.0 + 10 * float(x[arm]))
+        return chosen
+
+    learn(whole, prompts[:10])
+    loaded = OnlineRouter.load(whole.save(file), policy)
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert learn(loaded, prompts[10:]) == learn(whole, prompts[10:])
+    assert loaded.bounds(prompts[0]) == whole.bounds(prompts[0])
+    assert (loaded.counts, loaded.seen, loaded.mean) == (whole.counts, 20, whole.mean)
+    assert whole.save(file).read_bytes() == loaded.save(tmp_path / "other").read_bytes()
+
+    for other, words in ((make_policy(arms=3), "another policy"), (make_policy(arms=2), "not of 2 arms")):
+        with torch.no_grad():
+            other.out.bias.add_(1)
+        with pytest.raises(InputError, match=words):
+            OnlineRouter.load(file, PolicyRouter(other))
+    for content, words in ((file.read_bytes()[:40], "no readable router's state"), (save({}), "key 'kind' is missing")):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=words):
+            OnlineRouter.load(file, policy)
+    with pytest.raises(InputError, match="no readable router's state"):
+        OnlineRouter.load(tmp_path / "none", policy)
 
 
 def test_baselines_where_the_best_arm_shows() -> None:

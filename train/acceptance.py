@@ -24,7 +24,8 @@ from ..options import (
 from .acceptance_data import AcceptanceDataModule
 from .acceptance_module import AcceptanceModule
 from .feature_module import FeatureModule
-from .features import FeatureBuilder, feature_identity, is_made
+from .feature_sources import feature_identity
+from .features import FeatureBuilder, is_made
 from .fitting import fit, threads, writable
 from .lag_free_module import LagFreeModule
 from .run_folder import FEATURES, Run, begin_run, find_run

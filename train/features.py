@@ -11,9 +11,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,18 +24,16 @@ from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_f
 from ..controllers.errors import InputError
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
-from ..data_gen.dataset import MANIFEST, SCHEMA_VERSION, read_manifest, shard_files
+from ..data_gen.dataset import MANIFEST, read_manifest, shard_files
 from ..data_gen.draft_states import (
     Examples,
     after_mixed_text,
     after_target_text,
     at_all_drafted_tokens,
     from_draft,
-    mixing_for,
 )
 from ..data_gen.feature_shards import (
     EMBEDDING,
-    KIND,
     SHARD_BYTES,
     STORED,
     TRACES,
@@ -49,13 +45,12 @@ from ..data_gen.feature_shards import (
 from ..data_gen.split import is_validation
 from ..data_gen.texts import Text, texts_of
 from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import load_causal_lm, load_tokenizer, pick_device
+from ..infer.loading import load_causal_lm, load_tokenizer
 from ..infer.models import CausalLM
 from ..options import FeatureDataOptions
 from ..simulate.trace_shards import as_tensors, trace_text
-from .datasets import check_same, joint_fingerprint
+from .feature_sources import feature_identity
 
-SOURCES = ("acceptance", "rounds")
 ROW_BYTES = 48  # of an example besides its state, at most
 TRACE_BYTES = 96  # of a node besides its state
 
@@ -78,65 +73,22 @@ class Piece:
         file: index of the data's shard it is made from.
         texts: indices of its texts there.
         rows: its examples; for a trace the most nodes there can be.
+        first: texts in all files before; the mixing depends on a text's number in all data.
     """
 
     part: str
-    file: int
-    texts: tuple[int, ...]
-    rows: int
-
-
-def read_sources(settings: FeatureDataOptions) -> list[dict[str, Any]]:
-    """The manifests of the datasets.
-
-    Raises:
-        InputError: one is of another kind, incomplete, or not of the same pair and sampling as the first.
-    """
-    manifests = [read_manifest(folder) for folder in settings.folders]
-    for folder, manifest in zip(settings.folders, manifests, strict=True):
-        kinds = SOURCES[:1] if settings.predictor == "specdec" else SOURCES
-        if manifest["kind"] not in kinds:
-            made = " or ".join(f"'specpilot data {name}'" for name in ("acceptance", "on-policy")[: len(kinds)])
-            raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; make one with {made}")
-        if not manifest["complete"]:
-            raise InputError(f"{folder}: the dataset is incomplete; run the command that made it again to finish it")
-    check_same(settings.folders, manifests, ("fingerprint", "sampling"))
-    return manifests
-
-
-def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
-    """Everything the features depend on, from the settings and the datasets' manifests."""
-    manifests = read_sources(settings)
-    first = manifests[0]
-    mixed = settings.predictor == "specdec"
-    tokens = sum(shard["rows"] for manifest in manifests for shard in manifest["shards"])
-    mean = sum(m["mean_acceptance"] * sum(s["rows"] for s in m["shards"]) for m in manifests) / max(1, tokens)
-    mixing = mixing_for(mean) if settings.mixing is None else settings.mixing
-    mixings = 1 if mixing == 1 else settings.mixings  # at 1 nothing is drawn
-    return {
-        "kind": KIND,
-        "schema_version": SCHEMA_VERSION,
-        "code_version": version("specpilot"),
-        "target": settings.target or first["target"],
-        "draft": settings.draft or first["draft"],
-        "fingerprint": first["fingerprint"],
-        "sampling": first["sampling"],
-        "budget": max(manifest["settings"]["max_new_tokens"] for manifest in manifests),
-        "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
-        "data_fingerprint": joint_fingerprint(manifests),
-        "settings": {
-            "context": "mixed" if mixed else "target",
-            **({"mixing": mixing, "mixings": mixings, "seed": settings.seed} if mixed else {}),
-            **{name: vars(settings)[name] for name in ("texts", "traced", "max_length", "validation_fraction")},
-            "dtype": settings.dtype,
-            "states": settings.states,
-            "device": pick_device(settings.device).type,
-        },
-    }
+    file: int = 0
+    texts: tuple[int, ...] = ()
+    rows: int = 0
+    first: int = 0
 
 
 class FeatureBuilder:
     """Models, data and settings of one feature dataset.
+
+    Attributes:
+        pieces: all shards, in the order in which they are written.
+        left_out: texts that nothing is learnt from.
 
     Raises:
         InputError: the data or a model is missing, the models are not those of the data, or training or validation
@@ -154,7 +106,8 @@ class FeatureBuilder:
         ]
         self._load()
         self.read = lru_cache(maxsize=1)(self._read)
-        self.pieces = [Piece(EMBEDDING, 0, (), 0), *self._plan()]
+        self.left_out = 0
+        self.pieces = [Piece(EMBEDDING), *self._plan()]
 
     def _load(self) -> None:
         names = {role: self.identity[role] for role in (("target", "draft") if self.options["traced"] else ("draft",))}
@@ -202,93 +155,89 @@ class FeatureBuilder:
             text = text.after_first()
         return text if text.tokens else None
 
+    def _text(self, file: int, index: int) -> Text:
+        text = self.read(file)[index]
+        assert text is not None, "a piece is made of texts that are learnt from"
+        return text
+
     def _plan(self) -> Iterator[Piece]:
-        number, traced = 0, 0
-        counts = {VALIDATION: 0, TRAIN: 0}
+        first, traced = 0, 0
         taken = dict.fromkeys(range(len(self.settings.folders)), 0)  # training texts by dataset
-        self.numbers: list[int] = []  # by file, the number of its first text
-        self.left_out = 0
+        most = self.options["texts"] or math.inf
+        validation = 0
         for file, source in enumerate(self.files):
-            self.numbers.append(number)
-            held_out, training = [], []
-            for index, text in enumerate(self.read(file)):
-                if text is None:
-                    self.left_out += 1
-                elif is_validation(text.prompt_id, self.options["validation_fraction"]):
-                    held_out.append(index)
-                elif taken[source.folder] < (self.options["texts"] or math.inf):
-                    training.append(index)
-                    taken[source.folder] += 1
-            number += len(self.read(file))
-            counts[VALIDATION] += len(held_out)
-            counts[TRAIN] += len(training)
-            yield from self._pieces(VALIDATION, file, held_out)
+            usable = {index: text for index, text in enumerate(self.read(file)) if text is not None}
+            fraction = self.options["validation_fraction"]
+            held_out = [index for index, text in usable.items() if is_validation(text.prompt_id, fraction)]
+            training = [index for index in usable if index not in held_out]
+            training = training[: int(min(len(training), most - taken[source.folder]))]
+            yield from self._pieces(VALIDATION, file, held_out, first)
             for mixing in range(self.options.get("mixings", 1)):
-                yield from self._pieces(f"{TRAIN}{mixing}", file, training)
+                yield from self._pieces(f"{TRAIN}{mixing}", file, training, first)
             for index in held_out[: max(0, self.options["traced"] - traced)]:
-                text = self.read(file)[index]
-                assert text is not None
-                yield Piece(TRACES, file, (index,), MAX_DRAFT * len(text.x))
+                yield Piece(TRACES, file, (index,), MAX_DRAFT * len(usable[index].x))
+            taken[source.folder] += len(training)
+            validation += len(held_out)
             traced += len(held_out)
-        if not all(counts.values()):
+            first += len(self.read(file))
+            self.left_out += len(self.read(file)) - len(usable)
+        if not (validation and sum(taken.values())):
             raise InputError(
-                f"validation_fraction={self.options['validation_fraction']}: gives {counts[TRAIN]} texts to training "
-                f"and {counts[VALIDATION]} to validation; each needs at least one: use more data or another fraction"
+                f"validation_fraction={self.options['validation_fraction']}: gives {sum(taken.values())} texts to "
+                f"training and {validation} to validation; each needs at least one: use more data or another fraction"
             )
 
-    def _pieces(self, part: str, file: int, texts: Sequence[int]) -> Iterator[Piece]:
+    def _pieces(self, part: str, file: int, texts: Sequence[int], first: int) -> Iterator[Piece]:
         """``texts`` in shards of up to ``SHARD_BYTES``."""
         together: list[int] = []
         rows = 0
         for index in texts:
-            count = self._count(part, file, index)
+            text = self._text(file, index)
+            mixed = self.options["context"] == "mixed"
+            count = int(self._drafted(part, first + index, text).sum()) if mixed else len(text.tokens)
             if together and (rows + count) * self.row_bytes > SHARD_BYTES:
-                yield Piece(part, file, tuple(together), rows)
+                yield Piece(part, file, tuple(together), rows, first)
                 together, rows = [], 0
             together.append(index)
             rows += count
         if together:
-            yield Piece(part, file, tuple(together), rows)
+            yield Piece(part, file, tuple(together), rows, first)
 
-    def _count(self, part: str, file: int, index: int) -> int:
-        text = self.read(file)[index]
-        assert text is not None
-        return len(text.tokens) if self.options["context"] == "target" else int(self._drafted(part, file, index).sum())
-
-    def _drafted(self, part: str, file: int, index: int) -> NDArray[np.bool_]:
+    def _drafted(self, part: str, number: int, text: Text) -> NDArray[np.bool_]:
         """Where a mixed text has the draft's tokens: anew in every training part, and once for validation."""
-        text = self.read(file)[index]
-        assert text is not None
         if self.options["mixing"] == 1:
             return np.ones(len(text.x), dtype=np.bool_)
         stream = 0 if part == VALIDATION else 1 + int(part.removeprefix(TRAIN))
-        number = self.numbers[file] + index
         return from_draft(self.options["seed"], stream, number, len(text.x), self.options["mixing"])
 
     def shard(self, piece: Piece) -> FeatureShard:
-        """The tensors of one piece."""
-        states = STORED[self.options["states"]]
+        """The tensors of one piece.
+
+        Raises:
+            InputError: a state is too large for the precision it is stored in.
+        """
         if piece.part == EMBEDDING:
             return FeatureShard(EMBEDDING, {EMBEDDING: self.embedding.cpu()})
-        texts = [text for index in piece.texts if (text := self.read(piece.file)[index]) is not None]
-        if piece.part == TRACES:
-            assert self.target is not None
-            budget, (text,) = self.identity["budget"], texts
-            traced = trace_text(self.target, self.draft, text, budget, self.sampling, self.stop_tokens)
-            tensors = as_tensors(traced, states)
-        else:
-            tensors = self._examples(piece, texts)
-            tensors["states"] = tensors["states"].to(states)
+        states = STORED[self.options["states"]]
+        tensors = self._trace(piece) if piece.part == TRACES else self._examples(piece)
+        tensors["states"] = tensors["states"].to(states)
         if not bool(torch.isfinite(tensors["states"]).all()):
             raise InputError(f"states={self.options['states']}: a hidden state of the draft is too large; use float32")
         return FeatureShard(piece.part, tensors)
 
-    def _examples(self, piece: Piece, texts: Sequence[Text]) -> Examples:
+    def _trace(self, piece: Piece) -> dict[str, Tensor]:
+        assert self.target is not None, "loaded where texts are traced"
+        text, budget = self._text(piece.file, piece.texts[0]), self.identity["budget"]
+        return as_tensors(trace_text(self.target, self.draft, text, budget, self.sampling, self.stop_tokens))
+
+    def _examples(self, piece: Piece) -> Examples:
+        texts = [self._text(piece.file, index) for index in piece.texts]
         if self.options["context"] == "target":
             return after_target_text(self.draft, texts, self.sampling, self.size)
         if self.options["mixing"] == 1:
             return at_all_drafted_tokens(self.draft, texts)
-        drafted = [self._drafted(piece.part, piece.file, index) for index in piece.texts]
+        numbers = [piece.first + index for index in piece.texts]
+        drafted = [self._drafted(piece.part, number, text) for number, text in zip(numbers, texts, strict=True)]
         return after_mixed_text(self.draft, texts, drafted)
 
     def summary(self) -> str:

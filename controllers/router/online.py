@@ -8,15 +8,46 @@ seen the best arm is the policy's.
 
 from __future__ import annotations
 
+import json
 import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
+from ..checkpoints.fingerprint import weights_digest
 from ..errors import InputError
+from ..json_file import blaming, build, parse_object
 from ..sampling import SamplingParams
 from .base import Router, certain
 from .policy import PolicyRouter
+
+KIND = "online-router"
+AGAIN = "save the router again"
+
+
+@dataclass(frozen=True)
+class OnlineState:
+    """What a saved router knows besides its regressions.
+
+    Attributes:
+        policy: digest of the policy's weights.
+        explore, seen, mean: as of :class:`OnlineRouter`.
+        counts: generations by arm.
+    """
+
+    kind: str
+    schema_version: int
+    policy: str
+    explore: float
+    seen: int
+    mean: float
+    counts: list[int]
 
 
 class OnlineRouter(Router):
@@ -68,3 +99,56 @@ class OnlineRouter(Router):
         self.counts[arm] += 1
         self.precision[arm] += np.outer(z, z)
         self.moment[arm] += rate / self.mean * z
+
+    def save(self, file: str | Path) -> Path:
+        """Write all that was learnt to one safetensors file, which appears whole or not at all.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        file = Path(file)
+        digest = weights_digest(self.policy.policy)
+        state = OnlineState(KIND, 1, digest, self.explore, self.seen, self.mean, self.counts)
+        tensors = {"precision": torch.from_numpy(self.precision), "moment": torch.from_numpy(self.moment)}
+        temporary = file.with_name(file.name + ".tmp")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as out:
+                out.write(save(tensors, {"state": json.dumps(asdict(state))}))
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(temporary, file)
+        except OSError as error:
+            raise InputError(f"{file}: cannot be written ({error.strerror}); choose another place") from error
+        return file
+
+    @classmethod
+    def load(cls, file: str | Path, policy: PolicyRouter) -> OnlineRouter:
+        """The router that :meth:`save` wrote, of the same policy; it goes on as if it had never been away.
+
+        Raises:
+            InputError: the file is missing, damaged or something else, or belongs to another policy.
+        """
+        try:
+            with safe_open(file, framework="pt") as opened:
+                found = {name: opened.get_tensor(name).numpy() for name in opened.keys()}  # noqa: SIM118 - no mapping
+                text = (opened.metadata() or {}).get("state", "{}")
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{file}: no readable router's state ({error}); {AGAIN}") from error
+        with blaming(file, AGAIN):
+            state = build(OnlineState, parse_object(text))
+            if (state.kind, state.schema_version) != (KIND, 1):
+                raise InputError(f"kind={state.kind!r}, schema_version={state.schema_version}: not known here")
+            arms = policy.arms
+            shapes = {name: list(value.shape) for name, value in found.items()}
+            expected = {"precision": [arms, arms, arms], "moment": [arms, arms]}
+            if len(state.counts) != arms or shapes != expected:
+                raise InputError(f"counts={state.counts}: not of {arms} arms")
+            if not all(np.isfinite(value).all() for value in found.values()):
+                raise InputError("holds numbers that are not finite")
+        if state.policy != weights_digest(policy.policy):
+            raise InputError(f"{file}: belongs to another policy; load the one it began as")
+        router = cls(policy, explore=state.explore)
+        router.seen, router.mean, router.counts = state.seen, state.mean, list(state.counts)
+        router.precision, router.moment = found["precision"].copy(), found["moment"].copy()
+        return router

@@ -1,0 +1,66 @@
+"""What features are made from: the datasets' manifests, the choice of settings, and the identity that follows."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from ..controllers.errors import InputError
+from ..data_gen.dataset import SCHEMA_VERSION, read_manifest
+from ..data_gen.draft_states import mixing_for
+from ..data_gen.feature_shards import KIND
+from ..infer.loading import pick_device
+from ..options import FeatureDataOptions
+from .datasets import acceptance_manifest, check_same, joint_fingerprint
+
+SOURCES = {"acceptance": "specpilot data acceptance", "rounds": "specpilot data on-policy"}
+
+
+def read_sources(settings: FeatureDataOptions) -> list[dict[str, Any]]:
+    """The manifests of the datasets.
+
+    Raises:
+        InputError: one is of another kind, incomplete, or not of the same pair and sampling as the first.
+    """
+    manifests = [read_manifest(folder) for folder in settings.folders]
+    for folder, manifest in zip(settings.folders, manifests, strict=True):
+        if manifest["kind"] not in SOURCES:
+            made = " or ".join(f"'{command}'" for command in SOURCES.values())
+            raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; make one with {made}")
+        if not manifest["complete"]:
+            command = SOURCES[manifest["kind"]]
+            raise InputError(f"{folder}: the dataset is incomplete; run '{command}' again to finish it")
+    check_same(settings.folders, manifests, ("fingerprint", "sampling"))
+    return manifests
+
+
+def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
+    """Everything the features depend on, from the settings and the datasets' manifests.
+
+    Raises:
+        InputError: see :func:`read_sources`; for the mixed texts of specdec all must be acceptance data.
+    """
+    options: dict[str, Any] = {"context": "target"}
+    if settings.predictor == "specdec":
+        mean = acceptance_manifest(settings.folders)["mean_acceptance"]
+        mixing = mixing_for(mean) if settings.mixing is None else settings.mixing
+        mixings = 1 if mixing == 1 else settings.mixings  # at 1 nothing is drawn
+        options = {"context": "mixed", "mixing": mixing, "mixings": mixings, "seed": settings.seed}
+    manifests = read_sources(settings)
+    first = manifests[0]
+    names = ("texts", "traced", "max_length", "validation_fraction", "dtype", "states")
+    return {
+        "kind": KIND,
+        "schema_version": SCHEMA_VERSION,
+        "code_version": version("specpilot"),
+        "target": settings.target or first["target"],
+        "draft": settings.draft or first["draft"],
+        "fingerprint": first["fingerprint"],
+        "sampling": first["sampling"],
+        "budget": max(manifest["settings"]["max_new_tokens"] for manifest in manifests),
+        "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
+        "data_fingerprint": joint_fingerprint(manifests),
+        "settings": {
+            **options, **{name: vars(settings)[name] for name in names}, "device": pick_device(settings.device).type
+        },
+    }  # fmt: skip
