@@ -6,9 +6,11 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from specpilot.controllers.errors import InputError
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.options import (
@@ -22,8 +24,13 @@ from specpilot.options import (
 )
 from specpilot.train import features
 from specpilot.train.acceptance import train_acceptance
+from specpilot.train.acceptance_module import AcceptanceModule
+from specpilot.train.feature_module import FeatureModule
 from specpilot.train.features import make_features
+from specpilot.train.fitting import of_process
+from specpilot.train.lag_free_module import LagFreeModule
 from specpilot.train.router import train_router
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 from .processes import assert_same_bytes, kill_ten_times
 from .test_router_training import make_rows as make_router_rows
@@ -94,6 +101,29 @@ def test_a_killed_training_is_the_same_weights(work: Path, tmp_path: Path, predi
     assert len(metrics_rows(tmp_path / "run")) > 5
 
 
+@pytest.mark.parametrize(("predictor", "module"), [("lag-free", LagFreeModule), ("features", FeatureModule)])
+def test_a_stop_within_an_epoch_changes_nothing(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predictor: str, module: type[AcceptanceModule]
+) -> None:
+    """A checkpoint every two steps; stopped after one of them, and between two."""
+    settings = replace(settings_for(work, predictor), checkpoint_every=2)
+    train(settings, tmp_path / "whole")
+    step = module.training_step
+
+    def stopping(*arguments: Any) -> Any:
+        if next(calls) in (3, 6, 9):  # steps are counted from 1, and those after a checkpoint come again
+            raise RuntimeError("stopped here")
+        return step(*arguments)
+
+    calls = iter(range(1, 100))
+    monkeypatch.setattr(module, "training_step", stopping)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="stopped here"):
+            train(settings, tmp_path / "run")
+    train(settings, tmp_path / "run")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
 def test_a_killed_router_is_the_same_weights(work: Path, tmp_path: Path) -> None:
     settings = RouterTrainingOptions(
         data=str(work / "router"), width=8, epochs=4, batch_size=32, checkpoint_every=2, log_every=1, device="cpu"
@@ -115,3 +145,12 @@ def test_two_processes_do_what_one_does(work: Path, tmp_path: Path) -> None:
         numbers = [[float(value or np.nan) for value in row.values()] for row in (a, b)]
         np.testing.assert_allclose(*numbers, atol=1e-5)
     assert json.loads((tmp_path / "two" / "result.json").read_text())["epoch"] == one.epoch
+
+
+def test_an_error_of_one_of_several_processes_is_one_line() -> None:
+    text = "\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File …\n"
+    refused = of_process(ProcessRaisedException(text + "specpilot.controllers.errors.InputError: loss is nan\n", 1, 2))
+    assert isinstance(refused, InputError)
+    assert str(refused) == "loss is nan"
+    broken = ProcessRaisedException(text + "ValueError: something\n", 1, 2)
+    assert of_process(broken) is broken

@@ -50,7 +50,7 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, dev
         try:
             trainer.fit(module, datamodule=data, ckpt_path=run.last if run.last.exists() else None, weights_only=True)
         except ProcessRaisedException as error:
-            raise _of_process(error) from error
+            raise of_process(error) from error
     if settings.wandb is not None:
         import wandb
 
@@ -69,7 +69,7 @@ def lightning_devices(device: torch.device, count: int, strategy: str) -> dict[s
     return {"accelerator": "mps" if device.type == "mps" else "cpu", "devices": count, "strategy": chosen}
 
 
-def _of_process(error: ProcessRaisedException) -> Exception:
+def of_process(error: ProcessRaisedException) -> Exception:
     """What a spawned process raised, of which there is the traceback's text alone."""
     name, _, message = str(error).strip().rpartition("\n")[2].partition(": ")
     return InputError(message) if name.endswith(InputError.__name__) else error
