@@ -135,6 +135,10 @@ def test_sources_learn_what_the_model_yields() -> None:
     for _ in range(60):
         sources.end_round(0, 4, 4)
     assert sources.plan(0, 0) == Plan(0, True)
+    alone = DraftSources(EVEN, model=False)
+    for _ in range(17):
+        alone.end_round(0, 0, 0)
+    assert alone.plan(9, 4) == Plan(4, False)  # there is nothing to probe
     dear = DraftSources(DEAR, model=True)
     for _ in range(17):
         dear.end_round(0, 0, 0)

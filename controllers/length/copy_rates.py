@@ -12,8 +12,8 @@ from .rate import RunningRatio
 
 MAX_RUN = 16  # tokens of a match that are counted at most
 RUNS = (1, 2, 3, 4, 6, 9, MAX_RUN)  # the shortest match of each group
-PRIOR = (0.15, 0.3, 0.45, 0.55, 0.65, 0.75, 0.85)  # acceptance of a copy after such a match, before anything is seen
-WEIGHT = 4.0  # matches that the prior counts for
+PRIOR = (0.25, 0.45, 0.5, 0.55, 0.65, 0.75, 0.9)  # acceptance of a copy after such a match, before anything is seen
+WEIGHT = 8.0  # matches that the prior counts for
 MEMORY = 64.0  # matches
 
 

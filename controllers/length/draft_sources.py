@@ -57,7 +57,7 @@ class DraftSources:
         """The sources of a round that can copy up to ``copies`` tokens after a match of ``run``, and draft ``room``."""
         rate, cost = self.rate.value, self.cost
         price = rate * cost.per_token * self.drafted.value
-        probe = self.idle >= PROBE and self.drafted.value > price  # it would pay if all were kept
+        probe = self.model and self.idle >= PROBE and self.drafted.value > price  # it would pay if all were kept
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
         for count, survival in enumerate(self.rates.survivals(run, copies)):
             copied += survival if count else 0.0
