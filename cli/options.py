@@ -400,8 +400,8 @@ class RouterDataOptions(TargetOptions, DatasetOptions):
     """Router's dataset.
 
     Attributes:
-        arms: What is chosen between, in order: draft models, exit:LAYER (the target's first layers draft), and
-            autoregressive (no draft).
+        arms: What is chosen between, in order: draft models, exit:LAYER (the target's first layers draft), ngram
+            (copies of the text), and autoregressive (no draft).
     """
 
     arms: Annotated[tuple[str, ...], Several(2)] = ARMS

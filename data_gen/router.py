@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..controllers.arms import NGRAM
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
-from ..controllers.errors import InputError, optional_import
+from ..controllers.errors import optional_import
 from ..controllers.sampling import SamplingParams
 from ..infer.arms import load_arms
 from ..infer.generation_defaults import stop_tokens_of
@@ -25,6 +25,7 @@ from ..infer.prefill import read_prompts
 from ..infer.step_times import step_times
 from ..options import RouterDataOptions
 from .builder import DatasetBuilder, Item, write_shards
+from .copies import copied, copies
 from .dataset import SCHEMA_VERSION
 from .overlap import overlap
 from .rollout import Rollout, roll_out
@@ -58,8 +59,6 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
             settings.arms, self.target, self.tokenizer,
             dtype=settings.dtype, device=settings.device, trust_remote_code=trust,
         )  # fmt: skip
-        if any(arm.arm.kind == NGRAM for arm in self.arms):
-            raise InputError("arm 'ngram': has no text of its own to reward; train the router without it")
         self.stop_tokens = stop_tokens_of(model, self.tokenizer)
         self.prepare(self.tokenizer, [self.target, *(arm.model for arm in self.arms if arm.model is not None)])
 
@@ -84,10 +83,10 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
     def times(self) -> Times:
         """Seconds a token of each arm, and the target's cost of verifying, on this machine, now."""
         models = [arm.model for arm in self.arms]
-        size = min(model.vocab_size for model in models if model is not None)
+        size = min((model.vocab_size for model in models if model is not None), default=self.target.vocab_size)
         prompt = next((item.ids for item in self.items if can_read(item.ids, size)), [0])
         verify, arms = step_times(self.target, models, prompt, self.sampling)
-        return Times(arms, verify)
+        return Times([0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, arms, strict=True)], verify)
 
     def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[RouterRow]:
         items = sorted(shard, key=lambda item: (len(item.ids), item.id))  # like lengths together: little is padded
@@ -99,6 +98,11 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         outputs: list[list[Rollout]] = []
         overlaps: list[list[list[float]]] = []
         for arm in self.arms:
+            if arm.arm.kind == NGRAM:
+                pairs = [*zip(prompts, greedy, sampled, strict=True)]
+                outputs.append([Rollout(copies(prompt, text.tokens), None, None) for prompt, text, _ in pairs])
+                overlaps.append([[*map(float, copied(prompt, text.tokens))] for prompt, _, text in pairs])
+                continue
             if arm.model is None:
                 outputs.append(sampled)
                 overlaps.append([[] for _ in items])

@@ -77,7 +77,7 @@ def defined(tokens: Sequence[int], longest: int) -> Match | None:
 )
 def test_lookup_by_its_definition(before: list[int], text: list[int], start: int, longest: int) -> None:
     lookup = PromptLookup(before, text[:start], longest)
-    predicted = list(lookup.extend(text))
+    predicted = lookup.extend(text)
     tokens = [*before, *text]
     expected = []
     for place in range(len(before) + len(text[:start]), len(tokens)):

@@ -7,11 +7,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.overlap import overlap
+from specpilot.data_gen.rewards import rewards
 from specpilot.data_gen.rollout import roll_out
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, router_manifest
@@ -19,6 +21,7 @@ from specpilot.infer.models import CausalLM
 from specpilot.options import RouterDataOptions
 
 from .processes import assert_same_bytes, kill_ten_times
+from .test_ngram_drafts import defined
 from .tiny import byte_tokenizer, make, save_pair
 
 
@@ -113,6 +116,25 @@ def test_encoder_decoders(tmp_path: Path) -> None:
         logits = model(input_ids=torch.tensor([row.prompt_ids]), decoder_input_ids=text).logits[0]
         assert logits.argmax(-1).tolist() == row.greedy
         assert [len(shares) for shares in row.overlap] == [len(row.sampled), len(row.sampled), 0]
+
+
+def test_n_grams_as_an_arm(base: RouterDataOptions, tmp_path: Path) -> None:
+    """Along the target's own text: drawn, it decides on the copies; greedy, the copies are what n-grams know of it."""
+    settings = replace(base, arms=("ngram", "autoregressive"), max_new_tokens=40)
+    data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
+    assert (data.arms[0].kind, data.arms[0].parameters) == ("ngram", 0)
+    assert data.times.arms[0] == 0.0 < data.times.arms[1]
+    for row in data.rows:
+        shares, text = row.overlap[0], [*row.prompt_ids, *row.sampled]
+        assert len(shares) == len(row.sampled)
+        for place, share in enumerate(shares, len(row.prompt_ids)):
+            match = defined(text[:place], 4)
+            assert share == float(match is not None and text[match.position] == text[place])
+    assert any(any(row.overlap[0]) for row in data.rows)
+    speeds = rewards(data, "throughput")
+    assert (speeds[:, 0] > 0).all()
+    assert (speeds[:, 1] == 1).all()
+    assert np.isfinite(rewards(data, "rouge")).all()
 
 
 def test_killed_is_the_same_in_the_end(base: RouterDataOptions, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ Costs no forward. The copied tokens are a function of the text alone, so q is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...controllers.length.copy_rates import MAX_RUN
@@ -40,17 +40,19 @@ class PromptLookup:
         for token in (*before, *text):
             self._append(token)
 
-    def extend(self, text: Sequence[int]) -> Iterator[tuple[int, bool]]:
+    def extend(self, text: Sequence[int]) -> list[tuple[int, bool]]:
         """Append the tokens by which ``text`` has grown.
 
-        Yields:
+        Returns:
             for each that a match foretold, rightly or not: the length of the match, and whether it did rightly.
         """
+        foretold = []
         for token in text[len(self.tokens) - self.offset :]:
             match = self.match()
             if match is not None:
-                yield match.run, self.tokens[match.position] == token
+                foretold.append((match.run, self.tokens[match.position] == token))
             self._append(token)
+        return foretold
 
     def match(self) -> Match | None:
         """Where the text's last tokens stood before; None where even the last one did not."""
