@@ -167,7 +167,7 @@ def test_train_load_and_decode(
     export(folder / "run", folder / "head")
     config = load_controller(folder / "head").config
     assert config.predicts_next
-    assert config.metrics["simulated_speedup"] == metrics["simulated_speedup"] > 0
+    assert config.metrics["simulated_speedup"] == metrics["simulated_speedup"]
     assert len(config.datasets) == 2
     decoder = SpeculativeDecoder.from_pretrained(
         settings.target, settings.draft, length=str(folder / "head"), cost=CostModel(0.1, 1.0, 0.0)

@@ -127,12 +127,12 @@ def simulate(rule: LengthController, cost: CostModel, rounds: int) -> float:
 
 @pytest.mark.parametrize("ratio", [0.05, 0.21, 0.5])
 def test_draws_agree_and_the_controller_finds_its_rate(ratio: float) -> None:
-    """Thirty thousand rounds, whose rate is known to about 0.4 %."""
+    """Thirty thousand rounds, whose rate has a standard deviation of 0.33 %; five of them are allowed."""
     text, cost = MarkovText(np.array(TRANSITION), np.array(ACCEPTANCE)), costs(ratio)
-    assert simulate(Fixed(3), cost, 30_000) == pytest.approx(text.rate(fixed(3), cost), rel=0.015)
+    assert simulate(Fixed(3), cost, 30_000) == pytest.approx(text.rate(fixed(3), cost), rel=0.017)
     online = simulate(RateOptimal(ClassPredictor(), cost), cost, 30_000)
     mean = float(stationary(text.transition) @ text.acceptance)
-    assert online >= 0.985 * text.rate(one_step_fixed_point(text, cost, mean), cost)
+    assert online >= 0.968 * text.rate(one_step_fixed_point(text, cost, mean), cost)
     assert online >= 0.96 * text.optimal_rate(cost)
 
 

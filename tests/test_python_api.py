@@ -138,12 +138,16 @@ def test_paths_precisions_and_numbers(tmp_path: Path) -> None:
     target, draft = save_pair(tmp_path)
     decoder = SpeculativeDecoder.from_pretrained(Path(target), Path(draft), length=2, dtype="auto")
     assert decoder.target.model.dtype == torch.float32
-    assert len(decoder.generate("hello", max_new_tokens=5).tokens) <= 5
+    assert len(decoder.generate("hello", max_new_tokens=5).rounds[1].drafted) == 2
     shipped = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost=0.2, dtype="auto")
     assert shipped.target.model.dtype == torch.bfloat16
     head = Path(specpilot.checkpoints.__path__[0]) / "tiny-head"
-    for length in (head, "tiny-head", 3, Fixed(3), "none"):
-        assert shipped.generate("hello there", max_new_tokens=4, length=length).tokens
+    lengths = (head, "tiny-head", 3, Fixed(3), "none")
+    rounds = [
+        shipped.generate("What is 3 and 4?", max_new_tokens=24, seed=5, length=length).rounds for length in lengths
+    ]
+    assert rounds[0] == rounds[1] != rounds[2] == rounds[3]
+    assert not any(round.drafted for round in rounds[4])
 
 
 def test_length_and_rule_of_one_call() -> None:

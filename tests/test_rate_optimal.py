@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.acceptance.calibration import Sigmoid
 from specpilot.controllers.acceptance.feature_model import FeatureModel
@@ -129,8 +129,7 @@ def test_drafting_goes_on_while_it_pays(
         gains.append(first * later)
     while len(gains) < MAX_DRAFT:
         gains.append(math.prod(probabilities[: len(gains) - lag]) * later ** (1 + lag))
-    if any(gain == pytest.approx(price) for gain in gains):
-        return
+    assume(not any(gain == pytest.approx(price) for gain in gains))  # or rounding decides
     assert drafted(rule) == next((k for k, gain in enumerate(gains) if gain < price), MAX_DRAFT)
 
 
@@ -177,7 +176,10 @@ def test_where_drafting_does_not_pay_it_probes_now_and_then() -> None:
 
 
 def test_the_price_is_a_rate_the_controller_reaches() -> None:
-    """Many rounds of one acceptance probability: the running rate settles at the best fixed length's."""
+    """Many rounds of one acceptance probability: their rate is the best fixed length's.
+
+    It has a standard deviation of 0.7 %; four of them are allowed.
+    """
     probability, generator = 0.7, torch.Generator().manual_seed(0)
     rule = RateOptimal(Known([probability] * MAX_DRAFT, mean=probability), FAIR)
     tokens = seconds = 0.0

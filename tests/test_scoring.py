@@ -15,7 +15,7 @@ from specpilot.bench.scoring.code import code_score, extract_code
 from specpilot.bench.scoring.perplexity import Likelihood, likelihood, perplexity, perplexity_change
 from specpilot.bench.scoring.rouge import rouge_l
 from specpilot.bench.scoring.sandbox import Limits, passes
-from specpilot.bench.scoring.sql import extract_sql, run_query, sql_score
+from specpilot.bench.scoring.sql import SECONDS, extract_sql, run_query, sql_score
 from specpilot.controllers.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import language_model
@@ -90,6 +90,7 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 GOLD = "SELECT name FROM item WHERE price < 4"
 
 
@@ -102,14 +103,16 @@ GOLD = "SELECT name FROM item WHERE price < 4"
         ("SELECT name FROM items", 0),
         ("I do not know", 0),
         ("SELECT name FROM item WHERE price < 4; DROP TABLE item", 1),  # the first statement alone
-        ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n", 0),
+        (ENDLESS, 0),
         ("SELECT zeroblob(2000000000)", 0),
     ],
 )
 def test_execution_accuracy(database: Path, text: str, score: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query is stopped after a time; here every look at the clock takes a second."""
-    monkeypatch.setattr(time, "monotonic", itertools.count().__next__)
+    """The clock moves by a second each time it is read, so that only the endless query takes long."""
+    clock = itertools.count()
+    monkeypatch.setattr(time, "monotonic", clock.__next__)
     assert sql_score(text, GOLD, database) == score
+    assert (next(clock) > SECONDS) == (text == ENDLESS)
 
 
 def test_order_counts_where_gold_asks_for_it(database: Path) -> None:

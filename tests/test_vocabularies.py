@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -132,11 +133,13 @@ def test_labels_and_overlaps_of_cut_texts() -> None:
 
 def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, Path], tmp_path: Path) -> None:
     _, acceptance = data
+    results = []
     some = {"epochs": 1, "validation_fraction": 0.4, "traced": 3, "device": "cpu"}
     for mixing in (0.3, 1.0):
         training = AcceptanceTrainingOptions(data=str(acceptance), mixing=mixing, **some)
-        train_acceptance(training, output=tmp_path / f"run-{mixing}")
-    train_acceptance(FeatureTrainingOptions(data=str(acceptance), **some), output=tmp_path / "features")
+        results.append(train_acceptance(training, output=tmp_path / f"run-{mixing}"))
+    features = FeatureTrainingOptions(data=str(acceptance), **some)
+    results.append(train_acceptance(features, output=tmp_path / "features"))
     settings = OnPolicyDataOptions(
         target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS + 4,
         shard_size=8, length="3", top_k=None, device="cpu",
@@ -145,7 +148,8 @@ def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, 
     rows = read_rounds(rounds)
     assert (max(max(row.x) for row in rows) >= pair.sizes[1]) == (pair.sizes[0] > pair.sizes[1])
     lag_free = LagFreeTrainingOptions(data=[str(acceptance), str(rounds)], width=8, **some)
-    assert train_acceptance(lag_free, output=tmp_path / "lag-free").metrics["simulated_speedup"] > 0
+    results.append(train_acceptance(lag_free, output=tmp_path / "lag-free"))
+    assert all(math.isfinite(value) for result in results for value in result.metrics.values())
 
 
 def test_features_of_positions_are_those_of_the_labels_distribution(
