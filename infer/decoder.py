@@ -3,6 +3,8 @@
 A draft proposes, the target verifies, and a controller decides how long to draft (SpecDec++, Huang et al. 2024,
 Algorithm 2). ``p`` is the target, ``q`` the draft, both under the same sampling parameters; under a lossless rule the
 output is distributed as the target's, whatever the draft and the controller do.
+
+One class, longer than other files by the documentation of its public arguments.
 """
 
 from __future__ import annotations

@@ -51,20 +51,10 @@ def calibrate(
         check_matplotlib()
     if method not in METHODS:
         raise InputError(f"method={method!r}: choose one of {', '.join(METHODS)}")
-    trained = load_controller(controller)
-    config, head = trained.config, trained.head
-    if not isinstance(config, AcceptanceHeadConfig) or not isinstance(head, AcceptanceHead):
-        raise InputError(
-            f"controller={controller!r}: is a {config.kind}, trained without loss weights; calibrate an acceptance head"
-        )
+    config, head = _acceptance_head(controller)
     check_free(output, overwrite)
-    manifest = acceptance_manifest([data])
-    config.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
-    sampling = config.provenance.sampling
-    if SamplingParams(**manifest["sampling"]) != sampling:
-        raise InputError(
-            f"{data}: made under {SamplingParams(**manifest['sampling'])}, the head trained under {sampling}"
-        )
+    manifest, sampling = acceptance_manifest([data]), config.provenance.sampling
+    _check_data(data, manifest, config)
     same_data = manifest["dataset_fingerprint"] in config.datasets
     total = validation_fraction if same_data else 1.0
     reader = load_draft(draft, manifest, device=device)
@@ -89,6 +79,23 @@ def calibrate(
         shown = dict.fromkeys(("none", "weights", method, FEATURES))
         plot_reliability({name: (predicted[name], tested.p) for name in shown}, plot)
     return {"method": method, "fitted": len(fitted.p), "judged": len(tested.p), "metrics": judged}
+
+
+def _acceptance_head(controller: str) -> tuple[AcceptanceHeadConfig, AcceptanceHead]:
+    trained = load_controller(controller)
+    if not isinstance(trained.config, AcceptanceHeadConfig) or not isinstance(trained.head, AcceptanceHead):
+        raise InputError(
+            f"controller={controller!r}: is a {trained.config.kind}, trained without loss weights; calibrate an "
+            "acceptance head"
+        )
+    return trained.config, trained.head
+
+
+def _check_data(data: str, manifest: dict[str, Any], config: AcceptanceHeadConfig) -> None:
+    config.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
+    made, trained = SamplingParams(**manifest["sampling"]), config.provenance.sampling
+    if made != trained:
+        raise InputError(f"{data}: made under {made}, the head trained under {trained}")
 
 
 def _numbers(judged: dict[str, Any]) -> dict[str, float]:

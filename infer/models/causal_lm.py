@@ -3,7 +3,8 @@
 Three ways to read, all with the same result. *One text, token after token*: the model's own masks and positions do. A
 *ragged* forward of several texts or of a tree: one padded batch with positions and masks of ours (:mod:`.masks`). And
 *row by row*, for models that count positions by the cache's columns or take no such masks: a forward for each text,
-and a tree as a batch of its paths, which needs no mask at all.
+and a tree as a batch of its paths, which needs no mask at all. They share the cache and the self-check that decides
+between them, and so stand in one file, longer than others.
 """
 
 from __future__ import annotations
