@@ -14,6 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 from specpilot import main as cli
+from specpilot.bench.micro.train_scale import memory, peak_memory, write_random_features
 from specpilot.controllers.errors import InputError
 from specpilot.data_gen.dataset import Row
 from specpilot.data_gen.draft_states import after_mixed_text, at_all_drafted_tokens, from_draft
@@ -22,8 +23,9 @@ from specpilot.data_gen.split import is_validation
 from specpilot.data_gen.texts import text_of_row, texts_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.models.hidden import forward_with_hidden
-from specpilot.options import AcceptanceTrainingOptions, FeatureDataOptions
+from specpilot.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
 from specpilot.train import features
+from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_data import AcceptanceDataModule
 from specpilot.train.features import make_features
 from specpilot.train.loader import ResumableLoader
@@ -286,3 +288,16 @@ def test_the_command_plans_makes_and_finishes(work: Path, tmp_path: Path, capsys
     capsys.readouterr()
     assert cli.main([*words, "--output", str(tmp_path / "f")]) == 0
     assert "already complete" in " ".join(capsys.readouterr().err.split())
+
+
+def test_memory_of_training_is_measured_on_random_features(tmp_path: Path) -> None:
+    """The bench's data trains, and its readings see what is held meanwhile."""
+    write_random_features(tmp_path / "f", 700, 4)
+    settings = LagFreeTrainingOptions(data=str(tmp_path / "f"), width=2, epochs=1, device="cpu")
+    before = memory()
+    with peak_memory() as peak:
+        held = bytearray(64 << 20)
+        held[:: 1 << 12] = bytes([1]) * (len(held) >> 12)  # every page
+        assert train_acceptance(settings, output=tmp_path / "run").step == 2
+    assert peak["peak_anonymous_mib"] >= before["peak_anonymous_mib"] + 60
+    assert peak["peak_rss_mib"] >= peak["peak_anonymous_mib"]

@@ -66,8 +66,8 @@ def write_random_features(folder: Path, examples: int, hidden_size: int) -> None
     identity = {
         "kind": KIND, "schema_version": SCHEMA_VERSION, "target": "random", "draft": "random",
         "fingerprint": dict.fromkeys(("target", "draft", "tokenizer"), "0" * 64),
-        "sampling": {"temperature": 1.0, "top_k": 50, "top_p": 1.0}, "datasets": ["0" * 64],
-        "settings": {"context": "target"}, "hidden_size": hidden_size, "stop_tokens": [],
+        "sampling": {"temperature": 1.0, "top_k": 50, "top_p": 1.0}, "settings": {"context": "target"},
+        "datasets": ["0" * 64], "data_fingerprint": "0" * 64, "hidden_size": hidden_size, "stop_tokens": [],
     }  # fmt: skip
     with FeatureWriter(folder, identity) as writer:
         embedding = torch.randn(VOCABULARY, hidden_size, generator=generator).half()
@@ -121,10 +121,13 @@ def peak_memory() -> Iterator[dict[str, float]]:
     peak = {"peak_rss_mib": 0.0, "peak_anonymous_mib": 0.0}
     done = threading.Event()
 
+    def read() -> None:
+        for key, value in memory().items():
+            peak[key] = max(peak[key], value)
+
     def watch() -> None:
         while not done.wait(INTERVAL):
-            for key, value in memory().items():
-                peak[key] = max(peak[key], value)
+            read()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -133,6 +136,7 @@ def peak_memory() -> Iterator[dict[str, float]]:
     finally:
         done.set()
         watcher.join()
+        read()
 
 
 def memory() -> dict[str, float]:
