@@ -58,7 +58,7 @@ def after_target_text(
 
 @torch.inference_mode()
 def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Sequence[NDArray[np.bool_]]) -> Examples:
-    """Examples of the tokens Z_i = y_i; ``drafted`` says where, (T,) for each text."""
+    """Examples of the tokens Z_i = y_i; ``drafted`` is true there, (T,) for each text."""
     mixed = []
     for text, where in zip(texts, drafted, strict=True):
         z = np.where(where, text.tokens, text.x).tolist()
@@ -139,6 +139,6 @@ def mixing_for(mean_acceptance: float) -> float:
     """The share of target tokens to train with where the draft's tokens are accepted with this mean probability.
 
     A draft that agrees often writes nearly what the target would, and the paper's share (§3.3) is as good as any. One
-    that does not leaves a context unlike what the head meets when it serves (``specpilot bench mixing``).
+    that does not leaves a context unlike that in which the head is used (``specpilot bench mixing``).
     """
     return 0.15 if mean_acceptance >= 0.5 else 0.5

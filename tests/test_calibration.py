@@ -38,7 +38,7 @@ from specpilot.data_gen.split import is_validation
 from specpilot.data_gen.texts import text_of_row
 from specpilot.infer.models import CausalLM
 from specpilot.infer.models.hidden import forward_with_hidden
-from specpilot.train.calibration import apply, fit_all, judge, logistic, logistic_chances
+from specpilot.train.calibration import apply, evaluate, fit_all, logistic, logistic_probabilities
 from specpilot.train.metrics import binary_kl
 from specpilot.train.positions import read_positions, split
 
@@ -116,12 +116,12 @@ def test_soft_labels_count_as_their_draws() -> None:
     x, p = np.array([[0.0], [1.0], [3.0]]), np.array([0.25, 0.5, 1.0])
     drawn = np.repeat(x, 4, axis=0), np.array([1.0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1])
     assert logistic(x, p)[0] == pytest.approx(logistic(*drawn)[0], rel=1e-4)
-    assert logistic_chances(x, np.array([2.0]), -1.0) == pytest.approx(sigmoid(2 * x[:, 0] - 1))
+    assert logistic_probabilities(x, np.array([2.0]), -1.0) == pytest.approx(sigmoid(2 * x[:, 0] - 1))
 
 
 def test_metrics_by_place() -> None:
     p = np.full(6, 0.5)
-    found = judge(np.array([0.6, 0.5, 0.5, 0.5, 0.2, 0.2]), p, np.array([0, 1, 2, 3, 4, 7]))
+    found = evaluate(np.array([0.6, 0.5, 0.5, 0.5, 0.2, 0.2]), p, np.array([0, 1, 2, 3, 4, 7]))
     assert found["ece_by_place"] == pytest.approx({"0": 0.1, "1": 0.0, "2": 0.0, "4": 0.3})
     assert found["ece"] == pytest.approx((0.1 + 2 * 0.3) / 6)
     assert found["brier"] == pytest.approx((0.01 + 2 * 0.09) / 6)

@@ -27,7 +27,7 @@ from specpilot.infer.generation import Generation
 from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
-from specpilot.train.calibration import apply, logistic_chances
+from specpilot.train.calibration import apply, logistic_probabilities
 from specpilot.train.positions import read_positions
 
 TOLERANCE = 1e-5
@@ -132,7 +132,7 @@ def test_a_feature_model_serves_what_it_was_fitted_to(decoder: SpeculativeDecode
     served = serve(decoder, FeaturePredictor(model), batched)
     (draft,) = decoder.drafts
     positions = read_positions(draft, as_texts(served), SAMPLING)
-    expected = iter(logistic_chances(positions.features, np.array([0.7, -0.9, -0.4]), 0.3).tolist())
+    expected = iter(logistic_probabilities(positions.features, np.array([0.7, -0.9, -0.4]), 0.3).tolist())
     for one in served:
         of_round = [next(expected) for _ in one.drafted]
         np.testing.assert_allclose(one.probabilities, of_round[: len(one.probabilities)], rtol=0, atol=TOLERANCE)

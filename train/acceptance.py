@@ -45,7 +45,7 @@ class TrainingResult:
 
 
 def train_acceptance(settings: PredictorTrainingOptions, *, output: Path, resume: bool = False) -> TrainingResult:
-    """Train an acceptance predictor; the class of ``settings`` says which.
+    """Train an acceptance predictor; which one is decided by the class of ``settings``.
 
     Args:
         settings: data and settings.

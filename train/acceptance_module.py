@@ -51,7 +51,7 @@ class AcceptanceModule(ControllerModule):
         """A predictor with the present weights, on the CPU."""
 
     @abstractmethod
-    def judge(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
+    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
         """Its predictions at the nodes of a trace."""
 
     def score(self) -> float:
@@ -91,8 +91,8 @@ class AcceptanceModule(ControllerModule):
         counted, files = Stats(), self.dataset.files(TRACES)
         for file in files[self.trainer.global_rank :: self.trainer.world_size]:
             trace = from_tensors(mapped(file))
-            judged = PrecomputedPredictor(predictor, self.judge(predictor, trace))
-            counted += replay(trace, RateOptimal(judged, self.cost), stop_tokens)
+            precomputed = PrecomputedPredictor(predictor, self.predict_trace(predictor, trace))
+            counted += replay(trace, RateOptimal(precomputed, self.cost), stop_tokens)
         counts = [
             counted.n_draft_forwards, counted.n_target_forwards, counted.n_verified_tokens, counted.n_generated
         ]  # fmt: skip

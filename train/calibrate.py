@@ -14,7 +14,7 @@ from ..controllers.checkpoints.checkpoint import check_free, load_controller, sa
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
-from .calibration import METHODS, apply, fit_all, judge, logistic, logistic_chances, plot_reliability
+from .calibration import METHODS, apply, evaluate, fit_all, logistic, logistic_probabilities, plot_reliability
 from .datasets import acceptance_manifest
 from .figure import check_matplotlib
 from .positions import load_draft, load_rows, read_positions, split
@@ -36,11 +36,11 @@ def calibrate(
 ) -> dict[str, Any]:
     """Write the checkpoint ``controller`` with a calibration to ``output``.
 
-    Half of the prompts are fitted to, the other half judged on. Of the data the head was trained on only the prompts
+    Half of the prompts are fitted to, the other half evaluated on. Of the data the head was trained on only the prompts
     that training held out are taken.
 
     Returns:
-        how well the head judges before, under every method, and, fitted to the same half, a logistic model of draft
+        how well the head predicts before, under every method, and, fitted to the same half, a logistic model of draft
         probabilities alone.
 
     Raises:
@@ -66,9 +66,9 @@ def calibrate(
     predicted = {"none": apply(Sigmoid(), after)}
     predicted |= {name: apply(calibration, after) for name, calibration in calibrations.items()}
     coefficients, bias = logistic(fitted.features, fitted.p)
-    predicted[FEATURES] = logistic_chances(tested.features, coefficients, bias)
-    judged = {name: judge(chances, tested.p, tested.place) for name, chances in predicted.items()}
-    measured = {f"calibrated_{name}": value for name, value in _numbers(judged[method]).items()}
+    predicted[FEATURES] = logistic_probabilities(tested.features, coefficients, bias)
+    metrics = {name: evaluate(values, tested.p, tested.place) for name, values in predicted.items()}
+    measured = {f"calibrated_{name}": value for name, value in _numbers(metrics[method]).items()}
     new = replace(
         config,
         calibration={**calibrations[method].as_dict(), "dataset_fingerprint": manifest["dataset_fingerprint"]},
@@ -78,7 +78,7 @@ def calibrate(
     if plot is not None:
         shown = dict.fromkeys(("none", "weights", method, FEATURES))
         plot_reliability({name: (predicted[name], tested.p) for name in shown}, plot)
-    return {"method": method, "fitted": len(fitted.p), "judged": len(tested.p), "metrics": judged}
+    return {"method": method, "fitted": len(fitted.p), "judged": len(tested.p), "metrics": metrics}
 
 
 def _acceptance_head(controller: str) -> tuple[AcceptanceHeadConfig, AcceptanceHead]:
@@ -98,9 +98,9 @@ def _check_data(data: str, manifest: dict[str, Any], config: AcceptanceHeadConfi
         raise InputError(f"{data}: made under {made}, the head trained under {trained}")
 
 
-def _numbers(judged: dict[str, Any]) -> dict[str, float]:
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
     """The metrics a checkpoint keeps; AUROC is none where all tokens are kept."""
-    return {name: judged[name] for name in ("auroc", "brier", "kl", "ece") if math.isfinite(judged[name])}
+    return {name: metrics[name] for name in ("auroc", "brier", "kl", "ece") if math.isfinite(metrics[name])}
 
 
 def _check_fraction(fraction: float) -> None:

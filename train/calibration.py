@@ -1,7 +1,7 @@
-"""Calibration by scikit-learn: from logits to the chances they stand for, and how well chances fit what happens.
+"""Calibration by scikit-learn: from logits to probabilities, and how well probabilities fit what happens.
 
-Labels are chances P in [0, 1], not coin tosses: every position counts as two binary rows, accepted with weight P and
-rejected with weight 1 - P, which fits and scores the expectation over the tosses.
+Labels are probabilities P in [0, 1], not outcomes: every position counts as two binary rows, accepted with weight P and
+rejected with weight 1 - P, which fits and scores the expectation over the outcomes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PLACES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # edges of the groups of positio
 
 
 def logistic(x: Array, p: Array, *, intercept: bool = True) -> tuple[Array, float]:
-    """Coefficients (n,) and intercept of the logistic regression of chances ``p`` (N,) on ``x`` (N, n), unpenalised."""
+    """Coefficients (n,) and intercept of the unpenalised logistic regression of probabilities ``p`` (N,) on ``x`` (N, n)."""
     label = np.repeat([1, 0], len(p))
     fit = LogisticRegression(C=np.inf, fit_intercept=intercept, max_iter=1000, tol=1e-8)
     fit.fit(np.concatenate([x, x]), label, sample_weight=np.concatenate([p, 1 - p]))
     return fit.coef_[0], float(fit.intercept_[0]) if intercept else 0.0
 
 
-def logistic_chances(x: Array, coefficients: Array, intercept: float) -> Array:
+def logistic_probabilities(x: Array, coefficients: Array, intercept: float) -> Array:
     """(N,) what :func:`logistic` predicts for ``x`` (N, n)."""
     return np.asarray(torch.from_numpy(x @ coefficients + intercept).sigmoid().numpy())
 
@@ -62,12 +62,12 @@ METHODS: dict[str, Callable[[Array, Array, Sigmoid], Calibration]] = {
 
 
 def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str, Calibration]:
-    """Every method, fitted to a head's ``logits`` (N,) and the chances ``p`` (N,) they should stand for."""
+    """Every method, fitted to a head's ``logits`` (N,) and the probabilities ``p`` (N,) they should stand for."""
     return {name: fit(logits, p, undo_weights(w_acc, w_rej)) for name, fit in METHODS.items()}
 
 
-def judge(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, Any]:
-    """How well chances ``predicted`` (N,) fit ``p`` (N,): AUROC, Brier, KL, ECE, and ECE by ``place`` (N,)."""
+def evaluate(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, Any]:
+    """How well probabilities ``predicted`` (N,) fit ``p`` (N,): AUROC, Brier, KL, ECE, and ECE by ``place`` (N,)."""
     truth = torch.from_numpy(p)
     logits = torch.logit(torch.from_numpy(predicted), eps=1e-12)
 
@@ -84,11 +84,11 @@ def judge(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, Any
     }
 
 
-def plot_reliability(judged: dict[str, tuple[Array, Array]], file: Path) -> None:
+def plot_reliability(predictions: dict[str, tuple[Array, Array]], file: Path) -> None:
     """Observed against predicted acceptance, a line for each name → (predicted, p); a point's size is its share."""
     figure, axes = canvas(6, 6)
     axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
-    for name, (predicted, p) in judged.items():
+    for name, (predicted, p) in predictions.items():
         bins = reliability(torch.logit(torch.from_numpy(predicted), eps=1e-12), torch.from_numpy(p))
         x, y = [b.predicted for b in bins], [b.observed for b in bins]
         (line,) = axes.plot(x, y, label=name)
@@ -98,5 +98,5 @@ def plot_reliability(judged: dict[str, tuple[Array, Array]], file: Path) -> None
 
 
 def apply(calibration: Calibration, logits: Array) -> Array:
-    """(N,) calibrated chances of ``logits`` (N,), by the function that serves."""
+    """(N,) calibrated probabilities of ``logits`` (N,), by the function that serves."""
     return np.array([calibration(float(logit)) for logit in logits])

@@ -132,7 +132,7 @@ def _router(run: Run[RouterTrainingOptions]) -> tuple[RouterPolicy, RouterConfig
 
 
 def _origin(run: Run[S], draft: str | None, metrics: dict[str, float]) -> dict[str, Any]:
-    """What every kind of configuration says of the data and the result."""
+    """What every kind of configuration records of the data and the result."""
     dataset = run.dataset
     pair = PairFingerprint(**{"draft": None, **dataset["fingerprint"]})
     return {

@@ -1,4 +1,4 @@
-"""The feature model's training: Newton's method, an epoch a step. Four numbers on what the draft's distribution says.
+"""The feature model's training: Newton's method, an epoch a step. Four numbers.
 
 The log-likelihood of a logistic model is concave: some passes over the data find its maximum, in any order of batches.
 """
@@ -96,7 +96,7 @@ class FeatureModule(AcceptanceModule):
     def predictor(self) -> FeaturePredictor:
         return FeaturePredictor(self.head.model(), self.mean)
 
-    def judge(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
+    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
         assert isinstance(predictor, FeaturePredictor)
         return [predictor.predict_signals(signals) for signals in trace.said]
 

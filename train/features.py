@@ -88,7 +88,7 @@ class FeatureBuilder:
 
     Attributes:
         pieces: all shards, in the order in which they are written.
-        left_out: texts that nothing is learnt from.
+        left_out: texts without examples.
 
     Raises:
         InputError: the data or a model is missing, the models are not those of the data, or training or validation
@@ -143,7 +143,7 @@ class FeatureBuilder:
         return ROW_BYTES + self.draft.hidden_size * STORED[self.options["states"]].itemsize
 
     def _read(self, file: int) -> list[Text | None]:
-        """The texts of one shard of the data as they are learnt from; None where nothing is."""
+        """The texts of one shard of the data as examples are made of them; None where there are none."""
         return [self._usable(text) for text in texts_of(self.files[file].path, self.files[file].kind)]
 
     def _usable(self, text: Text) -> Text | None:
@@ -157,7 +157,7 @@ class FeatureBuilder:
 
     def _text(self, file: int, index: int) -> Text:
         text = self.read(file)[index]
-        assert text is not None, "a piece is made of texts that are learnt from"
+        assert text is not None, "a piece is made of texts with examples"
         return text
 
     def _plan(self) -> Iterator[Piece]:

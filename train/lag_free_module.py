@@ -98,7 +98,7 @@ class LagFreeModule(AcceptanceModule):
             mean=self.mean, predicts_next=self.predicts_next, uses_ngrams=self.settings.use_ngrams,
         )  # fmt: skip
 
-    def judge(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
+    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
         assert isinstance(predictor, LagFreePredictor)
         return predictor.judge_all(trace.said, trace.ngram_matches, trace.states, trace.tokens)
 

@@ -1,7 +1,7 @@
-"""How well an acceptance head judges: binary KL, AUROC, Brier score and calibration against soft labels.
+"""How well an acceptance head predicts: binary KL, AUROC, Brier score and calibration against soft labels.
 
 ``logits`` (n,) are the head's outputs, ``p`` (n,) the true conditional acceptance probabilities P in [0, 1]. A label is
-no coin toss but the coin's own bias: the metrics count a position as P of an accepted and 1 - P of a rejected token.
+no outcome but its probability: the metrics count a position as P of an accepted and 1 - P of a rejected token.
 
 A head trained with weights (w_acc, w_rej) converges to w_acc·a / (w_acc·a + w_rej·(1 - a)); ``undo_weights`` takes that
 back: odds(a) = (w_rej / w_acc)·odds(â). SpecDec++ (Huang et al. 2024, Table 3) reports the KL of the raw output.

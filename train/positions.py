@@ -1,7 +1,7 @@
-"""A dataset's positions as a controller meets them while serving: each drafted token y_i after the target's own x_<i.
+"""A dataset's positions as a controller finds them when decoding: each drafted token y_i after the target's own x_<i.
 
-A token only counts if all before it were kept, and kept tokens follow the target's law. So the context of interest is
-the target's text, at every position; no mixing. All y_i of a rollout are read in one forward, each after its prefix.
+A token only counts if all before it were accepted, and accepted tokens follow the target's distribution. So the context
+of interest is the target's text, at every position; no mixing. All y_i of a rollout are read in one forward, each after its prefix.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Positions:
     Attributes:
         hidden: (N, d) the draft's last hidden state at y_i.
         features: (N, 3) log q(y_i), log(1 - max q) and the entropy of q, as a feature controller takes them.
-        p: (N,) the chance that the target keeps y_i.
+        p: (N,) the probability that the target accepts y_i.
         place: (N,) how many tokens of the rollout come before.
     """
 
@@ -48,7 +48,7 @@ class Positions:
 
 
 def split(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:
-    """Rows to fit to and rows to judge on: a share ``test`` of all prompts, out of a share ``total`` that is taken.
+    """Rows to fit to and rows to evaluate on: a share ``test`` of all prompts, out of a share ``total`` that is taken.
 
     Both are shares from the end that training holds out for validation: at most its fraction, nothing was trained on.
 
@@ -60,8 +60,7 @@ def split(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[T
     fitted = [row for row in taken if not is_validation(row.prompt_id, test)]
     if not fitted or not tested:
         raise InputError(
-            f"data: {len(fitted)} rollouts to fit to and {len(tested)} held out to judge on; each needs at least one: "
-            "use more data"
+            f"data: {len(fitted)} rollouts to fit to and {len(tested)} held out; each needs at least one: use more data"
         )
     return fitted, tested
 
@@ -72,7 +71,7 @@ def load_rows(*folders: str) -> list[Text]:
 
 
 def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> CausalLM:
-    """The draft a dataset was made with; ``name`` says where it is now, by default where it was.
+    """The draft a dataset was made with; ``name`` is where it is now, by default where it was.
 
     Raises:
         InputError: it is another model.
@@ -93,19 +92,19 @@ def read_positions(
         vocab_size: V of the target, where the draft's rows are longer: the manifest's ``vocab_size``.
     """
     hidden: list[Tensor] = []
-    said: list[tuple[float, float, float]] = []
+    signals: list[tuple[float, float, float]] = []
     p: list[float] = []
     place: list[int] = []
     for row in track(rows, "positions", transient=True):
         logits, states = at_drafted_tokens(draft, row)
-        for i, (token, chance) in enumerate(zip(row.tokens, row.accept, strict=True)):
+        for i, (token, probability) in enumerate(zip(row.tokens, row.accept, strict=True)):
             q = TokenDistribution.from_logits(sampling, logits[i : i + 1], vocab_size)
-            (probability,) = q.of([token])
-            if probability == 0:
+            (drawn,) = q.of([token])
+            if drawn == 0:
                 continue
-            step = Step(1, token, probability, q.probabilities, logits[i], states[i], nothing)  # what serving goes by
-            said.append(features(step.confidence(), step.top_probability(), step.entropy()))
+            step = Step(1, token, drawn, q.probabilities, logits[i], states[i], nothing)  # what serving goes by
+            signals.append(features(step.confidence(), step.top_probability(), step.entropy()))
             hidden.append(states[i])
-            p.append(chance)
+            p.append(probability)
             place.append(i)
-    return Positions(torch.stack(hidden).float().cpu(), np.array(said), np.array(p), np.array(place))
+    return Positions(torch.stack(hidden).float().cpu(), np.array(signals), np.array(p), np.array(place))

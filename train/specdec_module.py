@@ -81,7 +81,7 @@ class SpecDecModule(AcceptanceModule):
     def predictor(self) -> HeadPredictor:
         return HeadPredictor(deepcopy(self.head).cpu(), self.weights, self.mean)
 
-    def judge(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
+    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
         logits = self.head(trace.states.to(self.device)).tolist()
         return [Prediction(self.weights(logit)) for logit in logits]
 
