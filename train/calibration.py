@@ -25,7 +25,7 @@ PLACES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # edges of the groups of positio
 
 
 def logistic(x: Array, p: Array, *, intercept: bool = True) -> tuple[Array, float]:
-    """Coefficients (n,) and intercept of the unpenalised logistic regression of probabilities ``p`` (N,) on ``x`` (N, n)."""
+    """Coefficients (n,) and intercept of the logistic regression of probabilities ``p`` (N,) on ``x`` (N, n)."""
     label = np.repeat([1, 0], len(p))
     fit = LogisticRegression(C=np.inf, fit_intercept=intercept, max_iter=1000, tol=1e-8)
     fit.fit(np.concatenate([x, x]), label, sample_weight=np.concatenate([p, 1 - p]))

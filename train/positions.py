@@ -1,7 +1,8 @@
 """A dataset's positions as a controller finds them when decoding: each drafted token y_i after the target's own x_<i.
 
 A token only counts if all before it were accepted, and accepted tokens follow the target's distribution. So the context
-of interest is the target's text, at every position; no mixing. All y_i of a rollout are read in one forward, each after its prefix.
+of interest is the target's text, at every position; no mixing. All y_i of a rollout are read in one forward, each after
+its prefix.
 """
 
 from __future__ import annotations
