@@ -108,7 +108,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts.write_text("one\nanother\n")
     words = ["--target", target, "--draft", draft, "--limit", "2", "--max-new-tokens", "4", "--prompts", str(prompts)]
     for command, more, key in (
-        ("batch", ["--repeats", "1"], "tokens_per_second"),
+        ("batch", ["--repeats", "1", "--requests", "4", "--running", "2"], "tokens_per_second"),
         ("memory", ["--requests", "100"], "readings"),
         ("profile", ["--length", "2"], "parts"),
         ("spectr", [], "block_efficiency"),
