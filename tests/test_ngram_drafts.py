@@ -39,6 +39,7 @@ from specpilot.infer.routing import ArmRuntime, Routing
 from specpilot.main import main
 
 from . import test_lossless
+from .clock import time_forwards
 from .enumeration import output_distribution
 from .test_lossless import DEPTH, SAMPLINGS, assert_same, decoder_distribution, lengths, pair, target_distribution
 from .tiny import make
@@ -331,7 +332,7 @@ class Recording(LengthController):
         self.reported.append((drafted, accepted))
 
 
-def test_the_length_controller_is_told_of_the_models_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_length_controller_sees_the_models_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """And of their n-gram matches after the copy before them; a draft that is the target is always right there."""
     monkeypatch.setattr(copy_rates, "PRIOR", SHORT)
     rule = Recording()
@@ -397,10 +398,12 @@ def test_drafts_by_name(options: dict[str, Any], drafts: int, ngram: Ngram, plai
     assert stream == decoder.tokenizer.decode(plain, skip_special_tokens=True)
 
 
-def test_costs_are_measured_for_a_target_alone() -> None:
+def test_costs_are_measured_for_a_target_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_forwards(monkeypatch, lambda model, n: 0.010 + 0.001 * n)
     decoder = SpeculativeDecoder.from_pretrained("tiny", "ngram", cost="auto")
     assert decoder.config.ngram is not None
-    assert decoder.config.ngram.cost.t_verify > 0
+    measured = decoder.config.ngram.cost.as_dict()
+    assert measured == pytest.approx({"t_draft": 0.0, "t_verify": 0.010, "t_verify_token": 0.001})
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

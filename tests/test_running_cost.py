@@ -15,7 +15,7 @@ from specpilot.controllers.length.rate import steady_rate
 from specpilot.controllers.length.running_cost import MAX_OVERRUN, RunningCost
 from specpilot.infer.decoder import SpeculativeDecoder
 
-from .clock import Clock, Timed
+from .clock import Clock, Timed, time_forwards
 from .tiny import make
 
 FIRST = CostModel(t_draft=0.2, t_verify=0.95, t_verify_token=0.05)
@@ -117,13 +117,21 @@ def test_the_decoder_learns_what_its_models_take(batched: bool, monkeypatch: pyt
     assert fixed.cost == slower(truth, 0.5)
 
 
-def test_auto_measures_and_adapts() -> None:
+def test_auto_measures_and_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward takes a second a layer when the costs are measured, and two when the text is decoded."""
+    time_forwards(monkeypatch, lambda model, n: float(model.model.config.num_hidden_layers))
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost="auto")
     rule = decoder.length
     assert isinstance(rule, RateOptimal)
     assert rule.running is not None
-    decoder.generate([1, 2, 3], max_new_tokens=12)
-    assert rule.running.cost is not rule.running.first
+    layers = [decoder.target.model.config.num_hidden_layers, decoder.drafts[0].model.config.num_hidden_layers]
+    assert rule.running.first.as_dict() == pytest.approx(
+        {"t_draft": layers[1], "t_verify": layers[0], "t_verify_token": 0.0}
+    )
+    time_forwards(monkeypatch, lambda model, n: 2.0 * model.model.config.num_hidden_layers)
+    decoder.generate([1, 2, 3], max_new_tokens=60, top_k=None, temperature=2.0)
+    first = rule.running.first.round(2)
+    assert 1.2 * first < rule.running.cost.round(2) < 2.1 * first
     known = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost=FIRST, adapt=True)
     assert isinstance(known.length, RateOptimal)
     assert known.length.running is not None

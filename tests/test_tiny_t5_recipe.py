@@ -65,7 +65,6 @@ def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert [(a["draft"], a["task"], a["origin"]) for a in results["agreement"]] == [
         (draft, task, origin) for draft in drafts for task in ("shell", "sql") for origin in ("text", "built-in")
     ]
-    assert all(0 < a["overlap"] <= 1 for a in results["agreement"])
     decoder = SpeculativeDecoder.from_pretrained(str(output / TARGET), str(output / drafts[0]))
     plain = decoder.generate("List 3 files", max_new_tokens=10)
     assert decoder.generate("List 3 files", chat=True, max_new_tokens=10).prompt_tokens == plain.prompt_tokens
