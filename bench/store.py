@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from filelock import FileLock
-
 from ..controllers.errors import InputError
 from ..controllers.json_file import read_object
 from ..data_gen.dataset import replacing
-from ..data_gen.lock import lock_folder
+from ..data_gen.lock import FolderLock
 
 RECORDS = "records"
 
@@ -40,10 +38,10 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock: FileLock | None = None
+        self._lock: FolderLock | None = None
 
     def __enter__(self) -> Self:
-        self._lock = lock_folder(self.folder, "is measuring there")
+        self._lock = FolderLock(self.folder, "is measuring there")
         return self
 
     def __exit__(self, *_: object) -> None:

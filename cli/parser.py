@@ -18,6 +18,7 @@ from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentParser
 
 from .controllers.errors import InputError
+from .controllers.json_file import parse_yaml, read_object
 
 
 class _Bool:
@@ -95,14 +96,17 @@ class CommandParser:
         Raises:
             InputError: a flag, key or value that the options have no place for.
         """
+        words = self.arrange(words)
+        for word in words:
+            file = word.removeprefix("--config=")
+            if file != word and not file.startswith("{"):  # or it is YAML itself
+                read_object(file, f"give a YAML file of options, see {self.parser.prog} --help", parse_yaml)
         try:
-            values = self.parser.parse_args(self.arrange(words))
+            values = self.parser.parse_args(words)
             del values["config"]
             self.parser.validate(values, skip_unset=False)  # null, where a key cannot be null
         except (ArgumentError, TypeError) as error:
             raise InputError(f"{one_line(str(error))} (see {self.parser.prog} --help)") from None
-        except UnicodeDecodeError as error:
-            raise InputError(f"config: not UTF-8 text ({error.reason}, byte {error.start}); give a YAML file") from None
         except RecursionError:
             raise InputError("config: a value contains itself; give plain keys and values") from None
         found = vars(self.parser.instantiate(values))
@@ -161,7 +165,6 @@ _REWORDED = [
     (r"Not of type (\w+): .* not NoneType$", r"expected \1, got null"),
     (r"Not of type (\w+): .* not (\w+)$", r"expected \1, got a value of type \2"),
     (r"^Option '(.*)' is not accepted$", r"unknown key '\1' in the configuration"),
-    (r"^Unexpected config: ?(.*)$", r"config: expected a mapping of keys to values, got '\1'"),
     (r"^unrecognized arguments: ", "unknown option or extra word: "),
     (r"^argument (\S+): ignored explicit argument (.*)$", r"\1: takes no value, got \2"),
     (r"^argument (-\S+): ", r"\1: "),

@@ -58,6 +58,16 @@ def parse_json(text: str) -> Any:
         raise InputError(f"not JSON ({error})") from None
 
 
+def parse_yaml(text: str) -> Any:
+    """The YAML value that ``text`` is; raises InputError if it is none."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"not YAML ({' '.join(str(error).split())})") from None
+
+
 def read_object(file: str | Path, remedy: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
     """The JSON object in ``file``.
 
@@ -82,12 +92,12 @@ def parse_object(text: str, parse: Callable[[str], Any] = parse_json) -> dict[st
 
 
 @contextmanager
-def blaming(file: str | Path, remedy: str = "") -> Iterator[None]:
-    """Put the name of ``file`` before any InputError of what was read from it, and a remedy after it."""
+def blaming(file: str | Path, remedy: str) -> Iterator[None]:
+    """Put the name of ``file`` before an InputError of what was read from it, and a remedy after it if it has none."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{file}: {error}" + (f"; {remedy}" if remedy else "")) from error
+        raise InputError(f"{file}: {error}" + ("" if "; " in str(error) else f"; {remedy}")) from error
 
 
 def build(kind: type[T], value: object, name: str = "") -> T:

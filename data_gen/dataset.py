@@ -23,7 +23,7 @@ from ..controllers.checkpoints.old_keys import rename_old_keys
 from ..controllers.errors import InputError
 from ..controllers.json_file import blaming, build, read_object
 from ..controllers.sampling import SamplingParams
-from .lock import LOCK, lock_folder
+from .lock import LOCK, FolderLock
 from .rows import read_parquet
 
 MANIFEST = "manifest.json"
@@ -120,8 +120,9 @@ class ShardWriter(ABC, Generic[S]):
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
-        self._lock = lock_folder(folder, "is writing this dataset")
+        self._lock = FolderLock(folder, "is writing this dataset")
         try:
+            self._begun = not (folder / MANIFEST).exists()
             self.manifest = self._open(identity)
             for leftover in folder.glob("*.tmp"):
                 leftover.unlink()
@@ -180,7 +181,9 @@ class ShardWriter(ABC, Generic[S]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._begun and not self.finished:
+            (self.folder / MANIFEST).unlink(missing_ok=True)  # nothing came of it
         self.close()
 
 

@@ -24,6 +24,8 @@ def read_rows(source: str, *, split: str = "train") -> list[dict[str, Any]]:
     Raises:
         InputError: the source does not exist, holds nothing, or a line of it cannot be parsed.
     """
+    if not source.strip():
+        raise InputError(f"prompts={source!r}: empty; give a file, a folder, a hub dataset id, or 'builtin'")
     path = Path(source).expanduser()
     if path.is_file():
         rows = _read_file(path)

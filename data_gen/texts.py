@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from typing import Any
-
-import pyarrow.parquet as pq
 
 from ..controllers.errors import InputError
-from .dataset import Row, shard_files
+from .dataset import AGAIN, Row, shard_files
 from .on_policy import RoundsRow
+from .rows import read_parquet
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def texts_of(file: Path, kind: str) -> list[Text]:
     Raises:
         InputError: a row is malformed.
     """
-    rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+    rows = read_parquet(file, AGAIN)
     if kind == "rounds":
         return [_checked(text_of_rounds(RoundsRow(**row))) for row in rows]
     return [_checked(text_of_row(Row(**row))) for row in rows]

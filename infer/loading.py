@@ -30,6 +30,7 @@ from transformers.quantizers.auto import AutoHfQuantizer
 
 from ..checkpoints import shipped, shipped_models
 from ..controllers.errors import InputError
+from ..controllers.json_file import blaming, build, read_object
 
 DTYPES: dict[str, torch.dtype | Literal["auto"]] = {
     "float32": torch.float32,
@@ -40,6 +41,12 @@ DTYPES: dict[str, torch.dtype | Literal["auto"]] = {
 }
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # computed by accelerate
 INVALID = "no valid id"
+AGAIN = "fetch the model again"
+LARGEST_SIZES = {  # by the names that architectures give them
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 10**6),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10**4),
+    "vocab_size": 10**8,
+}
 HUB_SECONDS = 10.0  # how long the hub may take to answer whether it has a model
 
 DeviceMap = str | Mapping[str, str | int]
@@ -232,9 +239,7 @@ def _source(name: str | Path, revision: str | None) -> _Source:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise InputError(f"{name}: the folder holds no config.json, so it is no model in transformers' format")
-        _check_json(path / "config.json")
-        if (path / "generation_config.json").is_file():
-            _check_json(path / "generation_config.json")
+        _check_files(path)
         return _Source(str(path))
     if path.is_file():
         raise InputError(f"{name}: a file; give the folder of a model in transformers' format")
@@ -280,14 +285,20 @@ def _names() -> str:
     return f"give a folder, a hub id, or a shipped model: {', '.join(shipped_models())}"
 
 
-def _check_json(file: Path) -> None:
-    """Refuse a file that is no JSON object; transformers ignores a damaged generation_config.json without a word."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise InputError(f"{file}: damaged, not JSON ({_one_line(error)}); fetch it again") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{file}: damaged, a JSON {type(found).__name__} and no object; fetch it again")
+def _check_files(folder: Path) -> None:
+    """Refuse settings that are no JSON objects, and sizes that no model has.
+
+    transformers ignores a damaged generation_config.json without a word, and builds what config.json asks for.
+    """
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        if not (folder / name).is_file():
+            continue
+        values = read_object(folder / name, AGAIN)
+        if name == "config.json":
+            with blaming(folder / name, AGAIN):
+                for size, largest in LARGEST_SIZES.items():
+                    if values.get(size) is not None and not 1 <= build(int, values[size], size) <= largest:
+                        raise InputError(f"{size}={values[size]}: must be between 1 and {largest}")
 
 
 def _check_device_map(device_map: DeviceMap, device: str) -> None:

@@ -126,7 +126,7 @@ def load_policy(name: str | Path) -> tuple[RouterPolicy, RouterConfig]:
     controller = load_controller(name)
     policy, config = controller.head, controller.config
     if not isinstance(policy, RouterPolicy) or not isinstance(config, RouterConfig):
-        raise InputError(f"router={str(name)!r}: is a {config.kind}, which chooses no arm; give it as length")
+        raise InputError(f"router={str(name)!r}: is of kind {config.kind!r}, which chooses no arm; give it as length")
     return policy, config
 
 

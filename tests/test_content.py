@@ -23,7 +23,7 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
-from specpilot.data_gen.lock import lock_folder, locked
+from specpilot.data_gen.lock import FolderLock, locked
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.lengths import length_digest
@@ -161,16 +161,16 @@ def test_a_folder_has_one_holder(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     with locked(folder, "is at work"):
         with pytest.raises(InputError, match=rf"^{folder}: another process is at work; wait for it, or stop it$"):
-            lock_folder(folder, "is at work")
+            FolderLock(folder, "is at work")
         with locked(tmp_path / "a", "is at work"):
             pass
-    lock_folder(folder, "is at work").release()
+    FolderLock(folder, "is at work").release()
     with pytest.raises(ZeroDivisionError), locked(folder, "is at work"):
         _ = 1 / 0
-    lock_folder(folder, "is at work").release()
+    FolderLock(folder, "is at work").release()
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file; give a folder"):
-        lock_folder(tmp_path / "file", "is at work")
+        FolderLock(tmp_path / "file", "is at work")
 
 
 @pytest.mark.parametrize("command", [
@@ -192,4 +192,4 @@ def test_a_second_process_is_told_so(
         assert cli.main(words) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert f"{folder}: another process" in error
-    assert sorted(path.name for path in folder.iterdir()) == [".lock", "kept.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["kept.json"]

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from ..controllers.errors import InputError
+from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.lock import locked
@@ -26,7 +27,7 @@ from .acceptance_module import AcceptanceModule
 from .feature_module import FeatureModule
 from .feature_sources import feature_identity
 from .features import FeatureBuilder, is_made
-from .fitting import fit, threads, writable
+from .fitting import discarding, fit, threads, writable
 from .lag_free_module import LagFreeModule
 from .run_folder import FEATURES, Run, begin_run, find_run
 from .specdec_module import SpecDecModule
@@ -75,6 +76,8 @@ def resolve(settings: P) -> tuple[P, dict[str, Any]]:
     Raises:
         InputError: the data is missing, incomplete or of another kind; features were made under other settings.
     """
+    if settings.cost is not None:
+        CostModel.load(settings.cost)  # a mistake in it is met before features are made
     folder = settings.folders[0]
     if len(settings.folders) == 1 and read_manifest(folder)["kind"] == KIND:
         identity = FeatureDataset(Path(folder)).manifest
@@ -115,19 +118,20 @@ def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any
     builder = None if given or is_made(settings.features, folder) else FeatureBuilder(settings.features)
     run = run or begin_run(output, settings, dataset)
     run.log_command()
-    if builder is not None:
-        builder.write(folder, Console(stderr=True))
-        del builder
-        gc.collect()  # neither target nor draft is in memory from here on
-    features = FeatureDataset(folder)
-    features.check()
-    data = AcceptanceDataModule(features, settings)
-    module = new_module(settings, data)
-    print(
-        f"{data.train_loader.rows:,} {'rollouts' if data.by_text else 'drafted tokens'} to train on, "
-        f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
-    )
-    fit(run, module, data, pick_device(settings.device))
+    with discarding(run):
+        if builder is not None:
+            builder.write(folder, Console(stderr=True))
+            del builder
+            gc.collect()  # neither target nor draft is in memory from here on
+        features = FeatureDataset(folder)
+        features.check()
+        data = AcceptanceDataModule(features, settings)
+        module = new_module(settings, data)
+        print(
+            f"{data.train_loader.rows:,} {'rollouts' if data.by_text else 'drafted tokens'} to train on, "
+            f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
+        )
+        fit(run, module, data, pick_device(settings.device))
     best = torch.load(run.best, weights_only=True, map_location="cpu")
     result = {name: value for name, value in best.items() if name != "head"}
     run.complete(result)

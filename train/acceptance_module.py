@@ -73,7 +73,9 @@ class AcceptanceModule(ControllerModule):
             metrics.reset()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.seen[0].update(self.logits(batch).float(), batch.accept)
+        logits = self.logits(batch).float()
+        self.require_finite("predictions are", logits)
+        self.seen[0].update(logits, batch.accept)
 
     def on_validation_epoch_end(self) -> None:
         for metrics in self.seen:

@@ -16,7 +16,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
 
-from ..controllers.errors import InputError
 from ..data_gen.dataset import replacing
 from .controller_module import ControllerModule
 
@@ -50,13 +49,10 @@ class RunLog(Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, ControllerModule)
         validation = {f"val_{name}": value for name, value in pl_module.validation.items()}
-        self._add(trainer, validation, f"val_{pl_module.criterion}")
+        self._add(trainer, validation)
         self._write(trainer)
 
-    def _add(self, trainer: pl.Trainer, values: dict[str, float], criterion: str = "loss") -> None:
-        for name in ("loss", criterion):
-            if name in values and not math.isfinite(values[name]):
-                raise InputError(f"{name} is {values[name]} at step {trainer.global_step}; try a smaller lr")
+    def _add(self, trainer: pl.Trainer, values: dict[str, float]) -> None:
         self.rows.append({"step": trainer.global_step, "epoch": trainer.current_epoch, **values})
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)

@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from ..controllers.errors import InputError
 from ..options import LoggedTrainingOptions
 
 
@@ -17,7 +18,7 @@ class ControllerModule(pl.LightningModule, ABC):
 
     Attributes:
         head: the weights that are kept.
-        criterion: the validation metric that must be finite.
+        criterion: the validation metric that epochs are compared by.
         validation: metrics of the last validation.
         learning_rate: of the last step.
     """
@@ -46,6 +47,14 @@ class ControllerModule(pl.LightningModule, ABC):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.learning_rate = optimizer.param_groups[0]["lr"]
+
+    def require_finite(self, what: str, values: Tensor) -> None:
+        """Raises InputError, naming the learning rate, if one of ``values`` is NaN or infinite."""
+        if not bool(torch.isfinite(values).all()):
+            raise InputError(
+                f"lr={self.fitting.lr}: training diverged, {what} not finite after step {self.global_step}; use a "
+                "smaller lr, or a smaller weight decay or loss weight"
+            )
 
     def total(self, value: Tensor) -> Tensor:
         """The sum of ``value`` over all processes, on the device it is on."""

@@ -20,6 +20,7 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 from ..controllers.errors import InputError
 from .callbacks import RunCheckpoints, RunLog
 from .controller_module import ControllerModule
+from .divergence import RefuseDivergence
 from .run_folder import METRICS, Run, S
 
 
@@ -37,6 +38,7 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, dev
             max_epochs=settings.epochs,
             logger=loggers(run),
             callbacks=[
+                RefuseDivergence(),
                 RunLog(run.folder / METRICS, settings.log_every),
                 RunCheckpoints(run.last.parent, settings.checkpoint_every),
                 RichProgressBar(),
@@ -73,6 +75,17 @@ def of_process(error: ProcessRaisedException) -> Exception:
     """What a spawned process raised, of which there is the traceback's text alone."""
     name, _, message = str(error).strip().rpartition("\n")[2].partition(": ")
     return InputError(message) if name.endswith(InputError.__name__) else error
+
+
+@contextmanager
+def discarding(run: Run[S]) -> Iterator[None]:
+    """Remove a run that is refused, or diverges, before its first checkpoint: nothing came of it."""
+    try:
+        yield
+    except InputError:
+        if not run.last.exists() and not run.best.exists():
+            run.discard()
+        raise
 
 
 @contextmanager

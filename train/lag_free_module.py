@@ -81,7 +81,9 @@ class LagFreeModule(AcceptanceModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         assert batch.then is not None
-        accept, then = self.both(batch).unbind(-1)
+        both = self.both(batch)
+        self.require_finite("predictions are", both)
+        accept, then = both.unbind(-1)
         known = batch.then.isfinite()
         self.seen[0].update(accept, batch.accept)
         self.seen[1].update(then[known], batch.then[known])

@@ -15,7 +15,8 @@ from ..infer.loading import pick_device
 from ..options import RouterTrainingOptions
 from .acceptance import TrainingResult
 from .datasets import joint_router_manifest, router_rows
-from .fitting import fit, quiet_lightning, threads, writable
+from .divergence import RefuseDivergence
+from .fitting import discarding, fit, quiet_lightning, threads, writable
 from .router_data import RouterDataModule, Table, table_of
 from .router_module import RouterModule, new_policy
 from .router_plot import plot_choices
@@ -62,7 +63,8 @@ def _train(
         f"{len(data.training.ids)} queries to train on, {len(data.validation.ids)} to validate, {data.total_steps} "
         f"steps; {len(names)} arms"
     )
-    fit(run, module, data, pick_device(settings.device))
+    with discarding(run):
+        fit(run, module, data, pick_device(settings.device))
     best = torch.load(run.best, weights_only=True, map_location="cpu")
     result = {name: best[name] for name in ("epoch", "step", "metrics", "choices")}
     try:
@@ -85,6 +87,7 @@ def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
         trainer = pl.Trainer(
             accelerator="cpu", devices=1, max_epochs=settings.epochs, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
+            callbacks=[RefuseDivergence()],
         )  # fmt: skip
         trainer.fit(module, datamodule=data)
     policy = module.policy

@@ -93,16 +93,17 @@ class RouterModule(ControllerModule):
         return self.head
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        settings = self.settings
+        settings, logits = self.settings, self.head(batch.x).float()
+        self.require_finite("predictions are", logits)
         options = settings.gradient, settings.baseline, settings.entropy, self.total
-        loss: Tensor = self.share(
-            policy_loss(self.head(batch.x).float(), batch, *options), batch.x.new_tensor(len(batch.x))
-        )
+        loss: Tensor = self.share(policy_loss(logits, batch, *options), batch.x.new_tensor(len(batch.x)))
         self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.x))
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._seen.append(self.head(batch.x).float().cpu().double().softmax(-1))
+        logits = self.head(batch.x).float()
+        self.require_finite("predictions are", logits)
+        self._seen.append(logits.cpu().double().softmax(-1))
 
     def on_validation_epoch_end(self) -> None:
         probabilities = torch.cat(self._seen).numpy()

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import sys
 import uuid
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ import torch
 import yaml
 
 from ..controllers.errors import InputError
-from ..controllers.json_file import blaming, build, read_object
+from ..controllers.json_file import blaming, build, parse_yaml, read_object
 from ..data_gen.dataset import check_manifest, replacing
 from ..data_gen.lock import LOCK
 from ..options import LoggedTrainingOptions
@@ -63,6 +64,12 @@ class Run(Generic[S]):
         with open(self.folder / COMMAND, "a", encoding="utf-8") as file:
             file.write(shlex.join(sys.argv) + "\n")
 
+    def discard(self) -> None:
+        """Remove the run's files from its folder, but for the features, which another run may use."""
+        for name in (SETTINGS, DATASET, COMMAND, ENVIRONMENT, METRICS):
+            (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
+
     def complete(self, result: dict[str, Any]) -> None:
         """Mark the run complete."""
         _write(self.folder / RESULT, json.dumps(result, indent=2))
@@ -90,21 +97,15 @@ def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
         if not (folder / name).is_file():
             raise InputError(f"{folder}: no training run, it holds no {name}; give the folder training wrote")
     dataset = check_manifest(read_object(folder / DATASET, AGAIN), folder / DATASET)
-    values = read_object(folder / SETTINGS, AGAIN, _parse_yaml)
+    values = read_object(folder / SETTINGS, AGAIN, parse_yaml)
     for old in ("cache_features", "cache_epochs"):  # of version 0.1
         values.pop(old, None)
     with blaming(folder / SETTINGS, AGAIN):
         settings = build(kind, values)
+    environment = read_object(folder / ENVIRONMENT, AGAIN)
     with blaming(folder / ENVIRONMENT, AGAIN):
-        run_id = build(str, read_object(folder / ENVIRONMENT, AGAIN).get("run_id"), "run_id")
+        run_id = build(str, environment.get("run_id"), "run_id")
     return Run(folder, settings, dataset, run_id)
-
-
-def _parse_yaml(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"not YAML ({' '.join(str(error).split())})") from None
 
 
 def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool) -> Run[S] | None:
@@ -116,7 +117,7 @@ def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool
     """
     if not (folder / SETTINGS).exists():
         # run.yaml is written last: with no more than these a run has not begun.
-        ours = {DATASET, ENVIRONMENT, CHECKPOINTS, LOCK}
+        ours = {DATASET, ENVIRONMENT, CHECKPOINTS, FEATURES, LOCK}
         if foreign := [path.name for path in folder.glob("*") if path.name.removesuffix(".tmp") not in ours]:
             raise InputError(f"{folder}: is not empty (it holds {foreign[0]!r}) and no run; choose another folder")
         return None

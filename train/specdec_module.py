@@ -63,6 +63,7 @@ class SpecDecModule(AcceptanceModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         logits = self.logits(batch)
+        self.require_finite("predictions are", logits)
         for metrics, shift in zip(self.seen, (0.0, self.weights.shift), strict=True):
             metrics.update(logits + shift, batch.accept)
 

@@ -25,10 +25,13 @@ def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, A
     """
     result: dict[str, Any] = {}
     repeats = options.repeats
-    for name, source in (("target", options.target), ("draft", options.draft)):
-        model = load_causal_lm(
+    models = {
+        name: load_causal_lm(
             source, dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code
         )
+        for name, source in (("target", options.target), ("draft", options.draft))
+    }
+    for name, model in models.items():
         paths = _paths(CausalLM(model), options.compile)
         found = interleave(paths, 1, console, repeats=repeats, warm_up=2, label=f"{name}: passes")
         result[name] = {

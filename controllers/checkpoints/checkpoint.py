@@ -129,7 +129,9 @@ def read_config(folder: Path) -> ControllerConfig:
     Raises:
         InputError: a file is missing or damaged, or the weights are not those that ``config.json`` names.
     """
-    data = read_object(folder / CONFIG, f"so {folder} is no controller; {AGAIN}")
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder}: holds no {CONFIG}, so it is no controller; {AGAIN}")
+    data = read_object(folder / CONFIG, AGAIN)
     digest = data.pop(_DIGEST, None)
     with blaming(folder / CONFIG, AGAIN):
         config = _parse_config(data)
@@ -137,7 +139,7 @@ def read_config(folder: Path) -> ControllerConfig:
             raise InputError(f"key {_DIGEST!r} is missing")
     weights = folder / WEIGHTS
     if not weights.is_file():
-        raise InputError(f"{weights}: no such file, so {folder} is no controller; {AGAIN}")
+        raise InputError(f"{folder}: holds no {WEIGHTS}; {AGAIN}")
     if digest != sha256(weights.read_bytes()):
         raise InputError(f"{weights}: truncated or changed, its SHA-256 is not the one in {CONFIG}; {AGAIN}")
     return config

@@ -83,9 +83,9 @@ class CostModel:
         if ratio is not None:
             return cls(ratio, 1.0, 0.0)
         document = read_object(str(file), MEASURE)
-        with blaming(str(file)):
+        with blaming(str(file), MEASURE):
             if "cost" not in document:
-                raise InputError(f"holds no costs of a pair; {MEASURE}")
+                raise InputError("holds no costs of a pair")
             return build(cls, document["cost"], "cost")
 
 

@@ -101,4 +101,4 @@ def acceptance_predictor(
         case Controller(FeatureModelConfig() as config, FeatureModel() as model):
             return FeaturePredictor(model, config.mean, sampling)
         case _:
-            raise InputError(f"is a {controller.config.kind}, which predicts no acceptance; give it as router")
+            raise InputError(f"is of kind {controller.config.kind!r}, which predicts no acceptance; give it as router")

@@ -106,8 +106,10 @@ class ArmDecoders:
 
 def bench_router(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
     """The whole benchmark: main figures, selection, online learning, and the paper's tables."""
-    train, test = datasets(work, console)
     decoders = ArmDecoders(work)
+    for name in work.drafts:
+        decoders.length(name, LEARNED)  # a mistake in it is met before anything is made
+    train, test = datasets(work, console)
     fixed, main, no_help = str(work.length), [*work.drafts, AUTOREGRESSIVE], [*work.pair, AUTOREGRESSIVE]
     policy = train_policy(subset(train, main), **serving(fixed))
     with_length = train_policy(subset(train, main), **serving(LEARNED))

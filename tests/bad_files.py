@@ -1,0 +1,263 @@
+"""Files that are wrong in every way: models, controllers, datasets, runs, prompts, costs and configurations."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from specpilot.checkpoints import FOLDER
+from transformers import AutoModelForCausalLM
+
+from .tiny import byte_tokenizer, save_pair
+
+OLD = Path(__file__).parent / "files" / "v0.1"
+BOM = b"\xef\xbb\xbf"
+
+Change = bytes | dict[str, Any] | None | Callable[[bytes], bytes]
+
+
+def copy(source: Path, target: Path, **files: Change) -> None:
+    """``source`` as ``target``, with its files changed: other bytes, other keys of a JSON object, or gone.
+
+    A dot of a file's name is written ``__``.
+    """
+    shutil.copytree(source, target)
+    for name, change in files.items():
+        file = target / name.replace("__", ".")
+        if change is None:
+            file.unlink()
+        elif isinstance(change, dict):
+            values = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+            file.write_text(json.dumps({**values, **change}), encoding="utf-8")
+        else:
+            file.write_bytes(change(file.read_bytes()) if callable(change) else change)
+
+
+def make_bad_files(place: Path) -> None:
+    save_pair(place)
+    models(place)
+    controllers(place)
+    datasets_and_runs(place)
+    prompts(place)
+    small_files(place)
+
+
+def models(place: Path) -> None:
+    target = place / "target"
+    broken = AutoModelForCausalLM.from_pretrained(target)
+    broken.get_output_embeddings().weight.data[5] = torch.nan
+    broken.save_pretrained(place / "broken")
+    byte_tokenizer().save_pretrained(place / "broken")
+    copy(place / "draft", place / "other")
+    byte_tokenizer(extra=2).save_pretrained(place / "other")
+    changes: dict[str, dict[str, Change]] = {
+        "cut": {"model__safetensors": lambda content: content[:-64]},
+        "empty": {"model__safetensors": b""},
+        "text": {"model__safetensors": b"hello"},
+        "weightless": {"model__safetensors": None},
+        "pickled": {"model__safetensors": None, "pytorch_model__bin": b"\x80\x04."},
+        "no-config": {"config__json": None},
+        "config-cut": {"config__json": b'{"model_type": '},
+        "config-list": {"config__json": b"[]"},
+        "config-latin": {"config__json": b'{"model_type": "ll\xe4ma"}'},
+        "config-empty": {"config__json": b""},
+        "no-type": {"config__json": {"model_type": None}},
+        "type": {"config__json": {"model_type": "toaster"}},
+        "hidden-text": {"config__json": {"hidden_size": "many"}},
+        "hidden-huge": {"config__json": {"hidden_size": 10**9}},
+        "layers-negative": {"config__json": {"num_hidden_layers": -1}},
+        "layers-huge": {"config__json": {"num_hidden_layers": 10**9}},
+        "vocabulary": {"config__json": {"vocab_size": 300}},
+        "heads": {"config__json": {"num_attention_heads": 5}},
+        "activation": {"config__json": {"hidden_act": "shrug"}},
+        "defaults-cut": {"generation_config__json": b"{"},
+        "defaults-list": {"generation_config__json": b"[]"},
+        "defaults-penalty": {"generation_config__json": {"repetition_penalty": 1.3}},
+        "defaults-hot": {"generation_config__json": {"do_sample": True, "temperature": "hot"}},
+        "defaults-cold": {"generation_config__json": {"do_sample": True, "temperature": -1}},
+        "no-tokenizer": {"tokenizer__json": None, "tokenizer_config__json": None},
+        "tokenizer-cut": {"tokenizer__json": lambda content: content[:200]},
+        "tokenizer-list": {"tokenizer__json": b"[]"},
+        "tokenizer-config-list": {"tokenizer_config__json": b"[]"},
+        "tokenizer-config-cut": {"tokenizer_config__json": b"{"},
+        "template": {"chat_template__jinja": b"{{ raise_exception('no users here') }}"},
+        "template-syntax": {"chat_template__jinja": b"{% for %}"},
+        "template-name": {"chat_template__jinja": b"{{ nobody.home }}"},
+        "template-none": {"chat_template__jinja": b""},
+        "quant-magic": {"config__json": {"quantization_config": {"quant_method": "magic"}}},
+        "quant-nothing": {"config__json": {"quantization_config": {}}},
+    }
+    for method in QUANTISED:
+        changes[f"quant-{method}"] = {"config__json": {"quantization_config": {"quant_method": method, "bits": 4}}}
+    for name, files in changes.items():
+        copy(target, place / name, **files)
+
+
+# Formats whose weights need a package that the tests' environment does not have, and that package.
+QUANTISED = {
+    "gptq": "optimum",
+    "awq": "gptqmodel",
+    "compressed-tensors": "compressed-tensors",
+    "aqlm": "aqlm",
+    "quanto": "optimum-quanto",
+    "hqq": "HQQ",
+    "eetq": "kernels",
+    "torchao": "torchao",
+    "vptq": "vptq",
+    "quark": "Quark",
+    "auto-round": "auto-round",
+}
+
+
+def controllers(place: Path) -> None:
+    head, router = OLD / "acceptance-head", OLD / "router"
+    changes: dict[str, dict[str, Change]] = {
+        "head-flipped": {"model__safetensors": lambda content: content[:-1] + b"?"},
+        "head-weightless": {"model__safetensors": None},
+        "head-cut": {"config__json": b"{"},
+        "head-list": {"config__json": b"[1]"},
+        "head-latin": {"config__json": b"\xff"},
+        "head-empty": {"config__json": b""},
+        "head-type": {"config__json": {"type": "toaster"}},
+        "head-new": {"config__json": {"schema_version": 99}},
+        "head-unknown": {"config__json": {"colour": "red"}},
+        "head-text": {"config__json": {"hidden_size": "128"}},
+        "head-huge": {"config__json": {"hidden_size": 10**12}},
+        "head-deep": {"config__json": {"depth": 65}},
+        "head-threshold": {"config__json": {"threshold": 7}},
+        "head-nan": {"config__json": {"w_acc": float("nan")}},
+        "head-sampling": {"config__json": {"warp": {"temperature": -1}}},
+        "head-calibration": {"config__json": {"calibration": {"method": "isotonic", "logits": [1]}}},
+        "head-digest": {"config__json": {"weights_sha256": 3}},
+    }
+    for name, files in changes.items():
+        copy(head, place / name, **files)
+    copy(router, place / "router-arms", config__json={"arms": []})
+    copy(router, place / "router-arm", config__json={"arms": [{"kind": "draft"}, 3]})
+    copy(router, place / "router-alpha", config__json={"alpha": "x"})
+    (place / "features.json").write_text(json.dumps(json.loads((OLD / "features.json").read_text()) | {"bias": "x"}))
+    (place / "features-cut.json").write_bytes((OLD / "features.json").read_bytes()[:100])
+    shutil.copytree(FOLDER / "tiny-head", place / "head-shipped")
+
+
+def datasets_and_runs(place: Path) -> None:
+    data = OLD / "acceptance"
+    manifest = json.loads((data / "manifest.json").read_text())
+    (shard,) = manifest["shards"]
+    changes: dict[str, dict[str, Change]] = {
+        "data-cut": {"manifest__json": b"{"},
+        "data-list": {"manifest__json": b"[]"},
+        "data-latin": {"manifest__json": b"\xff"},
+        "data-new": {"manifest__json": {"schema_version": 99}},
+        "data-kind": {"manifest__json": {"kind": "poems"}},
+        "data-kind-number": {"manifest__json": {"kind": 3}},
+        "data-incomplete": {"manifest__json": {"complete": False}},
+        "data-complete-text": {"manifest__json": {"complete": "yes"}},
+        "data-shards": {"manifest__json": {"shards": 3}},
+        "data-shard": {"manifest__json": {"shards": [{"file": 3, "sha256": "0"}]}},
+        "data-sampling": {"manifest__json": {"warp": {"temperature": "hot", "top_k": 50, "top_p": 1.0}}},
+        "data-fingerprint": {"manifest__json": {"fingerprint": [1]}},
+        "data-shardless": {"shard-00000__parquet": None},
+        "data-flipped": {"shard-00000__parquet": lambda content: content[:-1] + b"?"},
+        "data-text": {"shard-00000__parquet": b"hello"},
+    }
+    for name, files in changes.items():
+        copy(data, place / name, **files)
+    forged = dict(shard, sha256=hashlib.sha256(b"hello").hexdigest())
+    copy(data, place / "data-forged", **{"shard-00000__parquet": b"hello", "manifest__json": {"shards": [forged]}})
+    copy(OLD / "router-data", place / "router-times-cut", times__json=b"{")
+    copy(OLD / "router-data", place / "router-times-text", times__json={"seconds_per_token": ["x"]})
+    copy(OLD / "router-data", place / "router-times-cost", times__json={"cost": {"t_draft": -1}})
+    copy(OLD / "router-data", place / "router-timeless", times__json=None)
+    run = OLD / "run"
+    changes = {
+        "run-cut": {"run__yaml": b"data: [\n"},
+        "run-list": {"run__yaml": b"- a\n"},
+        "run-latin": {"run__yaml": b"data: \xff\n"},
+        "run-unknown": {"run__yaml": lambda content: content + b"momentum: 0.9\n"},
+        "run-text": {"run__yaml": lambda content: content.replace(b"depth: 0", b"depth: deep")},
+        "run-settingless": {"run__yaml": None},
+        "run-data-cut": {"dataset__json": b"{"},
+        "run-data-kind": {"dataset__json": {"kind": 3}},
+        "run-env": {"env__json": {"run_id": 3}},
+        "run-env-cut": {"env__json": b"{"},
+    }
+    for name, files in changes.items():
+        copy(run, place / name, **files)
+    for name, content in (("run-best-cut", b"PK\x03\x04"), ("run-best-empty", b""), ("run-best-text", b"hello")):
+        copy(run, place / name)
+        (place / name / "checkpoints" / "best.ckpt").write_bytes(content)
+    copy(run, place / "run-bestless")
+    (place / "run-bestless" / "checkpoints" / "best.ckpt").unlink()
+
+
+def prompts(place: Path) -> None:
+    (place / "prompts.txt").write_text("".join(f"prompt {i}\n" for i in range(6)))
+    (place / "bom.txt").write_bytes(BOM + b"prompt\n")
+    for name, content in {
+        "long.txt": b"long " * 60 + b"\n",
+        "latin.txt": b"caf\xe9\n",
+        "null.txt": b"a\0b\n",
+        "blank.txt": b"\n \n",
+        "table.csv": b"prompt,domain\nhello,a\n",
+        "table.tsv": b"prompt\tdomain\nhello\ta\n",
+        "sheet.xlsx": b"PK\x03\x04",
+        "prompts.txt.gz": b"\x1f\x8b",
+        "cut.jsonl": b'{"prompt": "a"}\n{"prompt": \n',
+        "list.jsonl": b"[1]\n",
+        "latin.jsonl": b'{"prompt": "caf\xe9"}\n',
+        "deep.jsonl": b"[" * 100_000 + b"\n",
+        "other.jsonl": b'{"text": "a"}\n',
+        "empty-prompt.jsonl": b'{"prompt": " "}\n',
+        "number.jsonl": b'{"prompt": 5}\n',
+        "null.jsonl": b'{"prompt": null}\n',
+        "ids.jsonl": b'{"prompt": "a", "id": 1}\n{"prompt": "b", "id": 1}\n',
+        "nothing.jsonl": b"",
+        "text.parquet": b"hello",
+        "empty.parquet": b"",
+        "question.jsonl": b'{"question": "1 + 1?"}\n',
+        "turns.jsonl": b'{"question_id": 1, "category": "a", "turns": [" "]}\n',
+    }.items():
+        (place / name).write_bytes(content)
+    letters = ["".join(random.Random(row).choices("abcdefgh ", k=60)) for row in range(50)]
+    pq.write_table(pa.table({"prompt": letters}), place / "good.parquet", compression="snappy", use_dictionary=False)
+    content = (place / "good.parquet").read_bytes()
+    start = pq.ParquetFile(place / "good.parquet").metadata.row_group(0).column(0).data_page_offset + 40
+    (place / "cut.parquet").write_bytes(content[:-20])
+    (place / "page.parquet").write_bytes(content[:start] + bytes(200) + content[start + 200 :])
+    pq.write_table(pa.table({"prompt": [1, 2]}), place / "numbers.parquet")
+    (place / "folder").mkdir()
+    (place / "folder.txt").mkdir()
+
+
+def small_files(place: Path) -> None:
+    for name, content in {
+        "cost-cut.json": b"{",
+        "cost-list.json": b"[]",
+        "cost-latin.json": b"\xff",
+        "cost-none.json": b"{}",
+        "cost-key.json": b'{"cost": {"t_draft": 1}}',
+        "cost-text.json": b'{"cost": {"t_draft": "x", "t_verify": 1, "t_verify_token": 0}}',
+        "cost-negative.json": b'{"cost": {"t_draft": -1, "t_verify": 1, "t_verify_token": 0}}',
+        "cost-nan.json": b'{"cost": {"t_draft": NaN, "t_verify": 1, "t_verify_token": 0}}',
+        "cost-huge.json": b'{"cost": {"t_draft": 1e999, "t_verify": 1, "t_verify_token": 0}}',
+        "cost-zero.json": b'{"cost": {"t_draft": 0, "t_verify": 0, "t_verify_token": 0}}',
+        "cost-unknown.json": b'{"cost": {"t_draft": 0, "t_verify": 1, "t_verify_token": 0, "t_coffee": 9}}',
+        "unknown.yaml": b"max_new_tokens: 4\nmax_new_token: 4\n",
+        "wrong.yaml": b"max_new_tokens: four\n",
+        "null.yaml": b"max_new_tokens: null\n",
+        "list.yaml": b"- a\n- b\n",
+        "text.yaml": b"hello\n",
+        "cut.yaml": b"prompt: [\n",
+        "latin.yaml": b"prompt: \xff\n",
+        "file": b"I am a file\n",
+    }.items():
+        (place / name).write_bytes(content)

@@ -1,0 +1,437 @@
+"""Bad input on the command line: one line that names it on standard error, exit code 2, and nothing written.
+
+Each table belongs to one command, in which ``{}`` stands for what is tried: a name in the folder of ``bad_files``, or
+more words. ``@place`` is that folder, ``@old`` the files of version 0.1 and ``@out`` a folder that must not appear.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import shlex
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from specpilot import main as cli
+
+from .bad_files import OLD, QUANTISED, make_bad_files
+
+PAIR = "--target @place/target --draft @place/draft"
+SOME = "--validation-fraction 0.4"  # of the eight prompts of version 0.1's datasets
+TABLES: dict[str, list[tuple[str, str]]] = {}
+
+TABLES["generate hello --target @place/{} --draft @place/draft"] = [
+    ("nothing", "nothing: no such model folder"),
+    ("file", "file: a file; give the folder of a model"),
+    ("folder", "the folder holds no config.json"),
+    ("cut", "a weight file is truncated or damaged"),
+    ("empty", "a weight file is truncated or damaged"),
+    ("text", "a weight file is truncated or damaged"),
+    ("weightless", "no file named model.safetensors"),
+    ("pickled", "no file named model.safetensors"),
+    ("no-config", "the folder holds no config.json"),
+    ("config-cut", "config.json: not JSON"),
+    ("config-empty", "config.json: not JSON"),
+    ("config-list", "config.json: an object of keys and values is expected, not a list"),
+    ("config-latin", "config.json: not UTF-8 text (byte 18)"),
+    ("no-type", "no-type: cannot be loaded as a language model"),
+    ("type", "toaster"),
+    ("hidden-text", "config.json: hidden_size='many': a whole number is expected"),
+    ("hidden-huge", "config.json: hidden_size=1000000000: must be between 1 and"),
+    ("layers-negative", "config.json: num_hidden_layers=-1: must be between 1 and"),
+    ("layers-huge", "config.json: num_hidden_layers=1000000000: must be"),
+    ("vocabulary", "do not have the shape config.json asks for"),
+    ("heads", "not a multiple of the number of attention heads"),
+    ("activation", "KeyError: 'shrug'"),
+    ("defaults-cut", "generation_config.json: not JSON"),
+    ("defaults-list", "generation_config.json: an object"),
+    ("defaults-penalty", "repetition_penalty=1.3"),
+    ("defaults-hot", "temperature='hot'"),
+    ("defaults-cold", "temperature=-1"),
+    ("no-tokenizer", "no-tokenizer: has no tokenizer that can be loaded"),
+    ("tokenizer-cut", "has no tokenizer that can be loaded: a file is damaged, not JSON"),
+    ("tokenizer-list", "tokenizer-list: has no tokenizer that can be loaded"),
+    ("tokenizer-config-list", "tokenizer_config.json: an object of keys and values is expected"),
+    ("tokenizer-config-cut", "tokenizer_config.json: not JSON"),
+    ("template", "the chat template does not take these messages (roles: user): no users here"),
+    ("template-syntax", "the chat template does not take these messages"),
+    ("template-name", "'nobody' is undefined"),
+    ("template-none", "template-none: the chat template makes no tokens"),
+    ("quant-magic", "weights quantised with 'magic'"),
+    ("quant-nothing", "its quantization_config is damaged"),
+    *((f"quant-{method}", package) for method, package in QUANTISED.items()),
+    ("broken", "NaN or infinite logits"),
+    ("other", "do not share a tokenizer: 2 tokens differ, the first is '<0>'"),
+]
+TABLES["generate hello --target @place/target --draft {}"] = [
+    ("@place/nothing", "nothing: no such model folder"),
+    ("@place/cut", "a weight file is truncated or damaged"),
+    ("@place/broken", "NaN or infinite logits"),
+    ("''", "draft: it is empty"),
+    ("a/b/c/d", "a/b/c/d: no such folder"),
+    ("[]", "draft=[]: give at least one value"),
+    ("[@place/draft,@place/target]", "can only feed one tree"),
+]
+TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
+    ("nothing", "nothing: no such controller"),
+    ("folder", "folder: holds no config.json, so it is no controller"),
+    ("target", "config.json: kind=None: not a controller this version knows"),
+    ("prompts.txt", "prompts.txt: not JSON"),
+    ("head-flipped", "model.safetensors: truncated or changed"),
+    ("head-weightless", "head-weightless: holds no model.safetensors"),
+    ("head-cut", "config.json: not JSON"),
+    ("head-empty", "config.json: not JSON"),
+    ("head-list", "config.json: an object of keys and values is expected, not a list"),
+    ("head-latin", "config.json: not UTF-8 text"),
+    ("head-type", "kind='toaster': not a controller this version knows"),
+    ("head-new", "schema_version=99: this version reads up to"),
+    ("head-unknown", "unknown key 'colour'"),
+    ("head-text", "hidden_size='128': a whole number is expected"),
+    ("head-huge", "hidden_size=1000000000000: must be between"),
+    ("head-deep", "depth=65: must be between 0 and 64"),
+    ("head-threshold", "threshold=7: must be between 0 and 1"),
+    ("head-nan", "w_acc=nan: a finite number is expected"),
+    ("head-sampling", "temperature=-1"),
+    ("head-calibration", "calibration={'method': 'isotonic'"),
+    ("head-digest", "its SHA-256 is not the one in config.json"),
+    ("head-shipped", "another target and draft and tokenizer is given"),
+    ("features.json", "features.json: bias='x': a finite number is expected"),
+    ("features-cut.json", "features-cut.json: not JSON"),
+    ("router-arms", "config.json: arms: none: a router chooses between two or more"),
+]
+TABLES["generate hello --target @place/target --router @place/{}"] = [
+    ("nothing", "nothing: no such controller"),
+    ("router-arm", "config.json: arms[0]: key 'name' is missing"),
+    ("router-alpha", "config.json: alpha='x': a finite number is expected"),
+    ("head-shipped", "is of kind 'acceptance-head', which chooses no arm"),
+]
+TABLES["generate hello --length tiny-lag-free --cost {}"] = [
+    ("@place/nothing.json", "nothing.json: no such file; measure again"),
+    ("@place/folder", "folder: is a folder, where a file is expected"),
+    ("@place/cost-cut.json", "cost-cut.json: not JSON"),
+    ("@place/cost-list.json", "cost-list.json: an object of keys and values is expected"),
+    ("@place/cost-latin.json", "cost-latin.json: not UTF-8 text"),
+    ("@place/cost-none.json", "cost-none.json: holds no costs of a pair"),
+    ("@place/cost-key.json", "cost-key.json: cost: key 't_verify' is missing"),
+    ("@place/cost-text.json", "cost.t_draft='x': a finite number is expected"),
+    ("@place/cost-negative.json", "cost-negative.json: t_draft=-1: a cost must be"),
+    ("@place/cost-nan.json", "cost.t_draft=nan: a finite number is expected"),
+    ("@place/cost-huge.json", "cost.t_draft=inf: a finite number is expected"),
+    ("@place/cost-zero.json", "t_verify=0: the target's forward takes time"),
+    ("@place/cost-unknown.json", "unknown key 't_coffee'"),
+    ("-1", "t_draft=-1.0: a cost must be"),
+    ("cheap", "cheap: no such file"),
+]
+TABLES["generate {}"] = [
+    ("", "prompt: standard input is closed"),
+    ("''", "prompt: it is empty"),
+    ("hello --draft tiny-t5-draft-sql", "one of them is an encoder-decoder"),
+    ("hello extra", "unknown option or extra word: extra"),
+    ("hello --colour", "unknown option or extra word: --colour"),
+    ("hello --length tiny-lag-free", "length='tiny-lag-free': has no threshold of its own"),
+    ("hello --length tiny-head --cost 0.2 --threshold 0.5", "give one of threshold and cost"),
+    ("hello --length a/b/c/d", "a/b/c/d: no such folder or file, no shipped controller (tiny-head"),
+    ("hello --length cumulative-confidence:7", "cumulative-confidence:7.0: the threshold must be in [0, 1]"),
+    ("hello --length confidence:x", "length='confidence:x': give the rule's number"),
+    ("hello --length 21", "length=21: a fixed draft length must be between"),
+    ("hello --length oracle", "length='oracle': at temperature 1.0"),
+    ("hello --draft null --length tiny-head", "length='tiny-head': without a draft"),
+    ("hello --temperature -1", "temperature=-1.0: must be at least 0"),
+    ("hello --temperature hot", "temperature: expected float or 'auto', got 'hot'"),
+    ("hello --top-k 0", "top_k=0: must be at least 1"),
+    ("hello --top-p 1.1", "top_p=1.1: must be at most 1"),
+    ("hello --seed null", "seed: expected int, got null"),
+    ("hello --seed 1234567890123456789012345678901", "seed=1234567890123456789012345678901: must be at most"),
+    ("hello --max-new-tokens null", "max_new_tokens: expected int or 'auto', got null"),
+    ("hello --n 0", "n=0: must be at least 1"),
+    ("hello --device cuda:9", "device='cuda:9': not available on this machine"),
+    ("hello --device meta", "device='meta': no device of this machine"),
+    ("hello --dtype float8", "got 'float8'"),
+    ("hello --tree 3x0", "tree='3x0': give the children at each level"),
+    ("hello --tree 3x2 --verifier block", "verifier='block': verifies one chain"),
+    ("hello --verifier magic", "verifier='magic': choose one of"),
+    ("hello --verifier mtad:7", "verifier='mtad:7'"),
+    ("hello --threshold 0.5", "threshold=0.5: belongs to a trained controller"),
+    ("hello --length 4 --cost 0.2", "the rule '4' does not ask what a token costs"),
+    ("hello --adapt", "adapt: corrects what a token costs"),
+    ("hello --sample-arm", "sample_arm: there is no choice to draw"),
+    ("hello --system x --no-chat", "system: is part of the chat template"),
+    ("hello --color --json", "color: JSON has no colours"),
+    ("hello --device cpu --device-map auto", "both place the model"),
+    ("hello --offload-folder @place/folder", "only a device_map offloads"),
+    ("hello --config @place/nothing.yaml", "nothing.yaml: no such file"),
+    ("hello --config @place/folder", "folder: is a folder"),
+    ("hello --config @place/unknown.yaml", "unknown key 'max_new_token'"),
+    ("hello --config @place/wrong.yaml", "max_new_tokens: expected int or 'auto', got 'four'"),
+    ("hello --config @place/null.yaml", "max_new_tokens: expected int or 'auto', got null"),
+    ("hello --config @place/list.yaml", "list.yaml: an object of keys and values is expected, not a list"),
+    ("hello --config @place/text.yaml", "text.yaml: an object of keys and values is expected, not text"),
+    ("hello --config @place/cut.yaml", "cut.yaml: not YAML"),
+    ("hello --config @place/latin.yaml", "latin.yaml: not UTF-8 text"),
+]
+TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
+    ("''", "prompts: it is empty"),
+    ("@place/nothing.txt", "nothing.txt: no such file"),
+    ("@place/folder", "the folder holds no .jsonl, .json, .parquet, .txt file"),
+    ("@place/long.txt", "300 tokens, but the context holds 128"),
+    ("@place/latin.txt", "latin.txt: not UTF-8 text (byte 3)"),
+    ("@place/null.txt", "null.txt: a binary file, no text"),
+    ("@place/blank.txt", "blank.txt: holds no rows"),
+    ("@place/table.csv", "table.csv: .csv files are not read; give a JSON Lines"),
+    ("@place/table.tsv", "table.tsv: .tsv files are not read"),
+    ("@place/sheet.xlsx", "sheet.xlsx: .xlsx files are not read"),
+    ("@place/prompts.txt.gz", "prompts.txt.gz: .gz files are not read"),
+    ("@place/cut.jsonl", "cut.jsonl:2: not JSON"),
+    ("@place/list.jsonl", "list.jsonl:1: an object of keys and values is expected, not a list"),
+    ("@place/latin.jsonl", "latin.jsonl: not UTF-8 text"),
+    ("@place/deep.jsonl", "deep.jsonl:1: not JSON"),
+    ("@place/other.jsonl", "row 1 has no column 'prompt'; it has text"),
+    ("@place/empty-prompt.jsonl", "row 1 holds an empty prompt"),
+    ("@place/number.jsonl", "one that is no text: 5"),
+    ("@place/null.jsonl", "one that is no text: None"),
+    ("@place/ids.jsonl", "the column 'id' repeats an id"),
+    ("@place/nothing.jsonl", "nothing.jsonl: holds no rows"),
+    ("@place/text.parquet", "text.parquet: not a readable Parquet file"),
+    ("@place/empty.parquet", "empty.parquet: not a readable Parquet file"),
+    ("@place/cut.parquet", "cut.parquet: not a readable Parquet file"),
+    ("@place/page.parquet", "page.parquet: not a readable Parquet file (Corrupt snappy compressed data.)"),
+    ("@place/numbers.parquet", "one that is no text: 1"),
+    ("@place/prompts.txt --column question", "row 1 has no column 'question'"),
+    ("@place/prompts.txt --split test", "split='test': would be ignored"),
+    ("@place/prompts.txt --skip 99", "skip=99"),
+    ("@place/prompts.txt --domains [poems]", "no prompt of 'poems'"),
+    ("@place/prompts.txt --max-prompt-tokens 1", "no prompt is left after --max-prompt-tokens"),
+    ("@place/prompts.txt --draft @place/other", "do not share a tokenizer"),
+    ("@place/prompts.txt --draft @place/broken", "NaN or infinite logits"),
+    ("@place/prompts.txt --target @place/broken", "NaN or infinite logits"),
+    ("@place/prompts.txt --output @place/file", "output='@place/file'"),
+    ("@place/prompts.txt --output @place/file/sub", "file/sub"),
+    ("@place/prompts.txt --output @place/target", "target: is not empty and holds no manifest.json"),
+    ("@place/prompts.txt --output @place/data-cut", "manifest.json: not JSON"),
+    ("@place/prompts.txt --batch-size 0", "batch_size=0: must be at least 1"),
+    ("@place/prompts.txt --shard-size null", "shard_size: expected int, got null"),
+]
+TABLES["data {} --output @out"] = [
+    ("acceptance --prompts builtin --split poems", "split='poems': the built-in prompts have"),
+    ("acceptance --draft tiny-t5-draft-sql", "an encoder-decoder model"),
+    ("acceptance --domains [poems]", "no prompt of 'poems' in builtin"),
+    (f"on-policy {PAIR} --prompts @place/prompts.txt --no-chat --length @place/head-cut", "config.json: not JSON"),
+    ("on-policy --length tiny-lag-free --cost @place/cost-cut.json", "cost-cut.json: not JSON"),
+    ("router --arms [tiny-draft]", "arms=['tiny-draft']: give at least 2 values"),
+    ("router --arms [tiny-draft,exit:0]", "arm 'exit:0': give the layer"),
+    ("router --target @place/target --arms [@place/draft,@place/nothing]", "nothing: no such model folder"),
+    ("router --target @place/target --arms [@place/draft,exit:9]", "arm 'exit:9': the target has 2 layers"),
+]
+TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
+    ("@place/nothing", "nothing: no manifest.json here, so it is no dataset"),
+    ("@place/file", "file: no manifest.json here"),
+    ("@place/data-cut", "manifest.json: not JSON"),
+    ("@place/data-list", "manifest.json: an object of keys and values is expected"),
+    ("@place/data-latin", "manifest.json: not UTF-8 text"),
+    ("@place/data-new", "manifest.json: schema_version=99: this version reads up to"),
+    ("@place/data-kind", "a dataset of kind 'poems'"),
+    ("@place/data-kind-number", "manifest.json: kind=3: text is expected"),
+    ("@place/data-incomplete", "the dataset is incomplete"),
+    ("@place/data-complete-text", "manifest.json: complete='yes': true or false is expected"),
+    ("@place/data-shards", "manifest.json: shards=3: a list is expected"),
+    ("@place/data-shard", "manifest.json: shards[0].file=3: text is expected"),
+    ("@place/data-sampling", "manifest.json: sampling.temperature='hot'"),
+    ("@place/data-fingerprint", "manifest.json: fingerprint=[1]"),
+    ("@place/data-shardless", "shard-00000.parquet: missing or changed"),
+    ("@place/data-flipped", "shard-00000.parquet: missing or changed"),
+    ("@place/data-forged", "shard-00000.parquet: not a readable Parquet file"),
+    ("@old/router-data", "router-data: a dataset of kind 'router'"),
+    ("[@old/acceptance,@old/router-data]", "router-data: a dataset of kind 'router'"),
+    ("@old/acceptance --validation-fraction 0.01", "validation_fraction=0.01: gives 8 texts to training and 0"),
+    ("@old/acceptance --draft tiny-draft-math", "draft='tiny-draft-math': is not the draft the data was made with"),
+    ("@old/acceptance --draft @place/nothing", "nothing: no such model folder"),
+    ("@old/acceptance --lr 1e30", "lr=1e+30: must be at most 1"),
+    ("@old/acceptance --depth 65", "depth=65: must be at most 64"),
+    ("@old/acceptance --threads 100000", "threads=100000: must be at most 1024"),
+    ("@old/acceptance --seed null", "seed: expected int, got null"),
+    ("@old/acceptance --output @place/file", "output='@place/file'"),
+    ("@old/acceptance --output @place/target", "is not empty (it holds"),
+    ("@old/acceptance --output @place/run-cut", "run.yaml: not YAML"),
+    ("@old/acceptance --output @place/run-text", "run.yaml: depth='deep': a whole number is expected"),
+]
+TABLES["train {}"] = [
+    (f"features {SOME} --output @out --data @old/acceptance --output @place/target", "is not empty"),
+    (f"lag-free {SOME} --output @out --data @place/nothing", "nothing: no manifest.json here"),
+    (f"lag-free {SOME} --output @out --data @old/router-data", "router-data: a dataset of kind 'router'"),
+    (f"lag-free {SOME} --output @out --data @old/acceptance --cost @place/cost-cut.json", "cost-cut.json: not JSON"),
+    (f"lag-free {SOME} --output @out --data @old/acceptance --dropout 1", "dropout=1.0: must be below 1"),
+    (f"lag-free {SOME} --output @out --data @old/acceptance --output @place/target", "is not empty"),
+    (f"router {SOME} --output @out --data @old/acceptance", "acceptance: a dataset of kind 'acceptance'"),
+    (f"router {SOME} --output @out --data @place/router-timeless", "times.json: no such file"),
+    (f"router {SOME} --output @out --data @place/router-times-cut", "times.json: not JSON"),
+    (f"router {SOME} --output @out --data @place/router-times-text", "times.json: seconds_per_token[0]='x'"),
+    (f"router {SOME} --output @out --data @place/router-times-cost", "times.json: cost: key 't_verify' is missing"),
+    (
+        f"router {SOME} --output @out --data @old/router-data --reward fame",
+        "reward: expected 'rouge' or 'throughput', got 'fame'",
+    ),
+]
+TABLES["export {} @out"] = [
+    ("@place/nothing", "nothing: no training run, it holds no run.yaml"),
+    ("@place/file", "file: not JSON"),
+    ("@place/target", "config.json: kind=None: not a controller"),
+    ("@place/head-flipped", "model.safetensors: truncated or changed"),
+    ("@place/run-cut", "run.yaml: not YAML"),
+    ("@place/run-list", "run.yaml: an object of keys and values is expected, not a list"),
+    ("@place/run-latin", "run.yaml: not UTF-8 text"),
+    ("@place/run-unknown", "run.yaml: unknown key 'momentum'"),
+    ("@place/run-text", "run.yaml: depth='deep': a whole number is expected"),
+    ("@place/run-settingless", "it holds no run.yaml"),
+    ("@place/run-data-cut", "dataset.json: not JSON"),
+    ("@place/run-data-kind", "dataset.json: kind=3: text is expected"),
+    ("@place/run-env", "env.json: run_id=3: text is expected"),
+    ("@place/run-env-cut", "env.json: not JSON"),
+    ("@place/run-best-cut", "best.ckpt: truncated or damaged"),
+    ("@place/run-best-empty", "best.ckpt: truncated or damaged"),
+    ("@place/run-best-text", "best.ckpt: truncated or damaged"),
+    ("@place/run-bestless", "no epoch is finished yet"),
+    ("@old/router --threshold 0.5", "threshold=0.5: a controller keeps its own"),
+    ("@old/run --threshold 2", "threshold=2.0: must be at most 1"),
+]
+TABLES["calibrate --output @out {}"] = [
+    ("@place/nothing --data @old/acceptance", "nothing: no such controller"),
+    ("tiny-lag-free --data @old/acceptance", "controller='tiny-lag-free': is a lag-free-head"),
+    ("tiny-head --data @place/data-cut", "manifest.json: not JSON"),
+    ("tiny-head --data @old/acceptance --method magic", "got 'magic'"),
+    ("tiny-head --data @old/acceptance --plot a.gif", "plot='a.gif': no kind of picture"),
+    ("tiny-head --data @old/acceptance --report @place/folder", "report='@place/folder': is a folder"),
+    ("tiny-head --data @old/acceptance --output @place/target", "is not empty"),
+]
+TABLES["{}"] = [
+    ("toast", "unknown command 'toast'"),
+    ("bench toast", "unknown command 'bench toast'"),
+    ("env --yaml", "unknown option or extra word: --yaml"),
+    ("export @old/run @place/target --overwrite", "which is no part of a controller"),
+    ("bench decode --target @place/nothing", "nothing: no such model folder"),
+    ("bench decode --prompts @place/table.csv", "table.csv: .csv files are not read"),
+    ("bench decode --plot a.txt", "plot='a.txt': no kind of picture"),
+    ("bench batch --shape big", "shape='big': give layers and width"),
+    ("bench cost --judge confidence:0.5", "judge='confidence:0.5'"),
+    ("bench cost --judge @place/head-cut", "config.json: not JSON"),
+    ("bench forward --draft @place/nothing", "nothing: no such model folder"),
+    ("bench memory --requests 0", "requests=0: must be at least 1"),
+    ("bench profile --length 21", "length=21"),
+    ("bench rollouts --repeats 0", "repeats=0: must be at least 1"),
+    ("bench stopping --output @place/folder", "output='@place/folder': is a folder"),
+    ("bench stopping --output @place/file/a.json", "'@place/file' is no folder"),
+    ("bench ablation --controllers [tiny-head] --folder @out", "controllers: 'tiny-head': give it as name=PATH"),
+    ("bench ablation --controllers [a=@place/head-cut] --folder @out", "config.json: not JSON"),
+    ("bench ablation --controllers [a=tiny-head] --costs [] --folder @out", "costs=[]: give at least one value"),
+    ("bench ablation --controllers [a=tiny-head] --costs [@place/cost-cut.json] --folder @out", "cost-cut.json: not"),
+    ("bench router --learned magic:1 --work @out", "magic:1: no such folder or file"),
+    ("bench router --pair [a,b] --work @out", "pair=['a', 'b']: name two of the drafts"),
+    ("bench sweep --data @place/nothing --folder @out", "nothing: no manifest.json here"),
+    ("bench sweep --cost @place/cost-cut.json --folder @out", "cost-cut.json: not JSON"),
+    ("bench sweep --cost @place/cost-none.json --folder @out", "cost-none.json': holds no measured costs"),
+    ("bench sweep --in-domain [poems] --folder @out", "in_domain: no prompts of 'poems'"),
+    ("bench mixing --drafts [] --folder @out", "drafts=[]: give at least one value"),
+    ("bench questions --task poems --output @out", "task='poems': choose one of"),
+    ("bench questions --task spec-bench --prompts @place/turns.jsonl --output @out", "row 1 holds an empty question"),
+    ("bench questions --task spider --prompts @place/question.jsonl --output @out", "databases: Spider's questions"),
+    ("bench papers magic --output @out", "paper='magic': choose one of"),
+    ("demo --held-out 1 --output @out", "held_out=1: must be at least 2"),
+    ("demo --output @place/target", "target: holds files that are no demo's"),
+]
+DIVERGING = (
+    "acceptance --w-rej 1e300 --data @old/acceptance",
+    "acceptance --weight-decay 1e30 --data @old/acceptance",
+    "lag-free --weight-decay 1e30 --data @old/acceptance",
+    "router --entropy 1e300 --data @old/router-data",
+)
+ROWS = [(command.replace("{}", what), message) for command, rows in TABLES.items() for what, message in rows]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad") / "place"
+    folder.mkdir()
+    make_bad_files(folder)
+    return folder
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on standard error, but for progress, before ``specpilot words`` exits with 2."""
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.strip() and not line.startswith("rollouts ")]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("specpilot: error: ")
+    return lines[0].removeprefix("specpilot: error: ")
+
+
+def state(folder: Path) -> dict[Path, int]:
+    """Every file below ``folder`` and its time of change."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_there_are_many() -> None:
+    assert len(ROWS) == len({words for words, _ in ROWS}) >= 250
+
+
+@pytest.mark.parametrize(("words", "message"), ROWS, ids=[words for words, _ in ROWS])
+def test_one_line_and_nothing_written(
+    words: str,
+    message: str,
+    place: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def at(text: str) -> str:
+        return text.replace("@place", str(place)).replace("@old", str(OLD)).replace("@out", str(tmp_path / "out"))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", None)
+    before = state(place)
+    assert at(message) in refused([at(word) for word in shlex.split(words)], capsys)
+    assert list(tmp_path.iterdir()) == []
+    assert state(place) == before
+
+
+@pytest.mark.parametrize("words", DIVERGING)
+def test_a_training_that_diverges(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Features that were made on the way may stay, a run may not."""
+    out = tmp_path / "out"
+    command = f"train {words.replace('@old', str(OLD))} {SOME} --output {out}"
+    assert cli.main(command.split()) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert re.match("specpilot: error: lr=.*: training diverged, .* not finite after step 1; use a smaller lr", line)
+    assert {path.name for path in out.glob("*")} <= {"features"}
+
+
+@pytest.fixture
+def data(place: Path, tmp_path: Path) -> list[str]:
+    """A command that makes data."""
+    words = f"data acceptance {PAIR} --prompts @place/bom.txt --no-chat --max-new-tokens 4 --output {tmp_path / 'data'}"
+    return [word.replace("@place", str(place)) for word in words.split()]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(data: list[str], tmp_path: Path) -> None:
+    assert cli.main(data) == 0
+    (row,) = pq.read_table(tmp_path / "data" / "shard-00000.parquet").to_pylist()
+    assert row["prompt"] == "prompt"
+
+
+def test_data_of_another_run(data: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(data) == 0
+    assert "other settings (seed differ)" in refused([*data, "--seed", "9"], capsys)
+
+
+def test_no_space_left(
+    data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(table: object, path: Path, **options: object) -> None:
+        path.write_bytes(b"PAR1")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "write_table", full)
+        assert refused(data, capsys).endswith("shard-00000.parquet")
+    assert list(tmp_path.iterdir()) == []
+    assert cli.main(data) == 0
