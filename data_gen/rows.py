@@ -80,7 +80,7 @@ def read_parquet(path: Path, remedy: str) -> list[dict[str, Any]]:
 def _read_hub(source: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
-    from ..infer.loading import hub_problem
+    from ..infer.model_files import hub_problem
 
     name, _, config = source.partition(":")
     problem = hub_problem(name, dataset=True)

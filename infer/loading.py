@@ -1,20 +1,16 @@
-"""Models and tokenizers by name: a shipped tiny model, a local folder, or an id on the Hugging Face hub."""
+"""Models and tokenizers, loaded by name onto a device."""
 
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -28,9 +24,8 @@ from transformers import (
 )
 from transformers.quantizers.auto import AutoHfQuantizer
 
-from ..checkpoints import shipped, shipped_models
 from ..controllers.errors import InputError
-from ..controllers.json_file import blaming, build, read_object
+from .model_files import find_files, one_line
 
 DTYPES: dict[str, torch.dtype | Literal["auto"]] = {
     "float32": torch.float32,
@@ -40,14 +35,6 @@ DTYPES: dict[str, torch.dtype | Literal["auto"]] = {
     "auto": "auto",
 }
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # computed by accelerate
-INVALID = "no valid id"
-AGAIN = "fetch the model again"
-LARGEST_SIZES = {  # by the names that architectures give them
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 10**6),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10**4),
-    "vocab_size": 10**8,
-}
-HUB_SECONDS = 10.0  # how long the hub may take to answer whether it has a model
 
 DeviceMap = str | Mapping[str, str | int]
 
@@ -106,7 +93,7 @@ def load_model(
         )
     place = pick_device(device)
     check_dtype(DTYPES[dtype], place)
-    source = _source(name, revision)
+    source = find_files(name, revision)
     options: dict[str, Any] = {
         "revision": revision,
         "trust_remote_code": trust_remote_code,
@@ -155,7 +142,7 @@ def load_tokenizer(
     Raises:
         InputError: there is none.
     """
-    source = _source(name, revision)
+    source = find_files(name, revision)
     with _refusing(name, "has no tokenizer that can be loaded"):
         return AutoTokenizer.from_pretrained(
             source.path,
@@ -213,92 +200,6 @@ def input_device(model: PreTrainedModel) -> torch.device:
 def _hook(module: nn.Module) -> Any:
     """The hook accelerate put on ``module``, or None."""
     return vars(module).get("_hf_hook")
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Where a model's files are."""
-
-    path: str  # a folder, or an id on the hub
-    local_files_only: bool = False  # the hub cannot be asked, but its files are in the local cache
-
-
-def _source(name: str | Path, revision: str | None) -> _Source:
-    """The files of ``name``: of a shipped model if it is text that names one, of a folder, or of a hub id.
-
-    Raises:
-        InputError: there is no such model, or the folder's configuration is damaged.
-    """
-    if isinstance(name, str):
-        if not name.strip():
-            raise InputError(f"name={name!r}: empty; {_names()}")
-        local = shipped(name)
-        if local is not None:
-            return _Source(str(local))
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise InputError(f"{name}: the folder holds no config.json, so it is no model in transformers' format")
-        _check_files(path)
-        return _Source(str(path))
-    if path.is_file():
-        raise InputError(f"{name}: a file; give the folder of a model in transformers' format")
-    if isinstance(name, Path) or name.startswith((".", "/", "~")):
-        raise InputError(f"{name}: no such model folder")
-    return _hub_source(name, revision)
-
-
-def _hub_source(name: str, revision: str | None) -> _Source:
-    """An id on the hub; if the hub cannot answer, the local cache must have the model."""
-    problem = hub_problem(name, revision=revision)
-    if problem is None:
-        return _Source(name)
-    if problem != INVALID and any(_cached(name, file, revision) for file in ("config.json", "tokenizer_config.json")):
-        return _Source(name, local_files_only=True)
-    raise InputError(f"{name}: no such folder, and not found on the hub ({problem}); {_names()}")
-
-
-def hub_problem(name: str, *, dataset: bool = False, revision: str | None = None) -> str | None:
-    """Why the hub does not have a model or dataset of this name, in one line; None if it has.
-
-    One request, which may take ``HUB_SECONDS``: the libraries' own are repeated for 20 seconds and more, for each file.
-    """
-    try:
-        HfApi().repo_info(name, repo_type="dataset" if dataset else "model", revision=revision, timeout=HUB_SECONDS)
-    except HFValidationError:
-        return INVALID
-    except RepositoryNotFoundError as error:
-        return _one_line(error)
-    except HfHubHTTPError:  # it is there, but may not be read, or not at this revision: loading it says which
-        return None
-    except Exception as error:  # no connection: an error of the HTTP library, which differs between hub versions
-        return _one_line(error)
-    return None
-
-
-def _cached(name: str, file: str, revision: str | None) -> bool:
-    return isinstance(try_to_load_from_cache(name, file, revision=revision), str)
-
-
-def _names() -> str:
-    """What a name may be."""
-    return f"give a folder, a hub id, or a shipped model: {', '.join(shipped_models())}"
-
-
-def _check_files(folder: Path) -> None:
-    """Refuse settings that are no JSON objects, and sizes that no model has.
-
-    transformers ignores a damaged generation_config.json without a word, and builds what config.json asks for.
-    """
-    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
-        if not (folder / name).is_file():
-            continue
-        values = read_object(folder / name, AGAIN)
-        if name == "config.json":
-            with blaming(folder / name, AGAIN):
-                for size, largest in LARGEST_SIZES.items():
-                    if values.get(size) is not None and not 1 <= build(int, values[size], size) <= largest:
-                        raise InputError(f"{size}={values[size]}: must be between 1 and {largest}")
 
 
 def _check_device_map(device_map: DeviceMap, device: str) -> None:
@@ -381,11 +282,4 @@ def _refusing(name: str | Path, problem: str) -> Iterator[None]:
     except json.JSONDecodeError as error:
         raise InputError(f"{name}: {problem}: a file is damaged, not JSON ({error}); fetch it again") from error
     except Exception as error:
-        raise InputError(f"{name}: {problem} ({_one_line(error)})") from error
-
-
-def _one_line(error: Exception) -> str:
-    """The message of ``error``, in one line of at most 500 characters."""
-    text = textwrap.shorten(str(error), 500, placeholder=" …")
-    plain = isinstance(error, OSError | ValueError | ImportError) or (type(error) is RuntimeError)
-    return text if plain and text else f"{type(error).__name__}: {text}".removesuffix(": ")
+        raise InputError(f"{name}: {problem} ({one_line(error)})") from error
