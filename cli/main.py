@@ -71,9 +71,8 @@ def main(argv: Sequence[str] | None = None, commands: Commands | None = None, pr
             run(list(sys.argv[1:] if argv is None else argv), commands, prog)
         finally:
             if sys.stdout is not None:  # it is None where it was closed before
-                sys.stdout.flush()  # a reader that has left is noticed here, not in the interpreter's shutdown
+                _flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # 128 + SIGPIPE, as the shell reports it
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
@@ -130,6 +129,22 @@ def _leaves(prefix: str, commands: Commands) -> Iterator[tuple[str, Command]]:
             yield from _leaves(f"{prefix}{name} ", entry)
         else:
             yield prefix + name, entry
+
+
+def _flush() -> None:
+    """Write what was printed, here and not in the interpreter's shutdown.
+
+    Raises:
+        BrokenPipeError: the reader has left.
+        InputError: it cannot be written.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise InputError(f"standard output: {error.strerror}; free space or choose another place") from error
 
 
 def _fail(message: str, code: int) -> int:

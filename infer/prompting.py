@@ -95,7 +95,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt, chat: boo
         messages += [{"role": "user", "content": prompt}]
     ids = _apply_template(tokenizer, messages) if messages else list(tokenizer(prompt)["input_ids"])
     if not ids and messages:
-        name = tokenizer.name_or_path
+        name = tokenizer.name_or_path or type(tokenizer).__name__
         raise InputError(f"{name}: the chat template makes no tokens of the messages; give plain text (chat=False)")
     if not ids:
         raise InputError(f"prompt={reprlib.repr(prompt)}: the tokenizer makes no tokens of it; give other text")

@@ -7,6 +7,7 @@ step's metrics are logged. Here a checkpoint holds the rows that belong to it, a
 from __future__ import annotations
 
 import csv
+import io
 import math
 from contextlib import nullcontext
 from pathlib import Path
@@ -102,8 +103,10 @@ class RunCheckpoints(Checkpoint):
                 **pl_module.findings(),
             }
             if trainer.is_global_zero:
+                content = io.BytesIO()  # to a file that is full torch.save raises errors of its own
+                torch.save(best, content)
                 with replacing(self.best) as temporary:
-                    torch.save(best, temporary)
+                    temporary.write_bytes(content.getvalue())
         self._save_last(trainer)
 
     def _save_last(self, trainer: pl.Trainer) -> None:
