@@ -80,7 +80,7 @@ def load_pair(
         costs = None  # for the n-grams alone
     controller = load_length(str(length), model, first, tokenizer, threshold, costs)
     if adapt and isinstance(controller, RateOptimal):
-        controller = RateOptimal(controller.source, controller.cost, adapt=True)
+        controller = RateOptimal(controller.predictor, controller.cost, adapt=True)
     return Pair(model, drafts, tokenizer, controller, ngram)
 
 

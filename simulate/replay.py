@@ -24,23 +24,23 @@ class TracedStep(Step):
 
     Attributes:
         node: index of the trace's node.
-        said: the draft signals of its token.
+        recorded: the draft signals of its token.
     """
 
     node: int
-    said: DraftSignals
+    recorded: DraftSignals
 
     def confidence(self) -> float:
-        return self.said[0]
+        return self.recorded[0]
 
     def top_probability(self) -> float:
-        return self.said[1]
+        return self.recorded[1]
 
     def entropy(self) -> float:
-        return self.said[2]
+        return self.recorded[2]
 
     def signals(self) -> DraftSignals:
-        return self.said
+        return self.recorded
 
 
 def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[int]) -> Stats:
@@ -84,7 +84,7 @@ def _draft(trace: Trace, position: int, controller: LengthController, stop_token
 def _step(trace: Trace, node: int, index: int) -> TracedStep:
     return TracedStep(
         index, trace.tokens[node], trace.q[node], NO_LAW, NO_LAW, trace.states[node], lambda: trace.ngram_matches[node],
-        node, trace.said[node],
+        node, trace.signals[node],
     )  # fmt: skip
 
 

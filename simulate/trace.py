@@ -35,7 +35,7 @@ class Trace:
         after: (N,) the node drafted after each; ``END`` after stop tokens and where no draft may go on.
         tokens: (N,) y.
         q: (N,) q(y) under the sampling parameters.
-        said: (N,) its draft signals.
+        signals: (N,) its draft signals.
         ngram_matches: (N,) the match of the n-gram before it in the text so far.
         accept: (N,) min(1, p(y)/q(y)).
         states: (N, d) the draft's hidden states at the token before.
@@ -47,7 +47,7 @@ class Trace:
     after: list[int]
     tokens: list[int]
     q: list[float]
-    said: list[DraftSignals]
+    signals: list[DraftSignals]
     ngram_matches: list[NgramMatch]
     accept: list[float]
     states: Tensor
@@ -147,7 +147,7 @@ def _trace_beside(
         level = [len(tokens) + row for row, token in enumerate(drawn) if token not in stop_tokens]
         traced.after += [END] * len(drawn)
         traced.q += chosen
-        traced.said += draft_signals(chosen, drawn, distribution.probabilities, logits)
+        traced.signals += draft_signals(chosen, drawn, distribution.probabilities, logits)
         tokens += drawn
         states.append(hidden.float().cpu())
     if read:

@@ -17,7 +17,7 @@ from .trace import Trace, trace
 
 LISTS = {
     "text": torch.int32, "kept": torch.bool, "after": torch.int32, "tokens": torch.int32, "q": torch.float64,
-    "said": torch.float64, "accept": torch.float64,
+    "signals": torch.float64, "accept": torch.float64,
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def from_tensors(tensors: dict[str, Tensor]) -> Trace:
         NgramMatch(int(agrees), int(longest), share, None if copy < 0 else int(copy))
         for agrees, longest, share, copy in tensors["ngram_matches"].tolist()
     ]
-    said = [(confidence, top, entropy) for confidence, top, entropy in lists.pop("said")]
+    signals = [(confidence, top, entropy) for confidence, top, entropy in lists.pop("signals")]
     return Trace(
-        **lists, said=said, budget=int(tensors["budget"]), ngram_matches=matches, states=tensors["states"].float()
+        **lists, signals=signals, budget=int(tensors["budget"]), ngram_matches=matches, states=tensors["states"].float()
     )

@@ -204,8 +204,8 @@ def test_the_shipped_head_is_calibrated(
     by_threshold = load_trained(str(new), pair, torch.device("cpu"), torch.empty(0))
     for rule, expected in ((by_cost, curve(logit)), (by_threshold, sigmoid(logit))):
         assert isinstance(rule, AcceptanceLength | RateOptimal)
-        assert isinstance(rule.source, HeadPredictor)
-        assert rule.source.probability(hidden) == pytest.approx(expected, rel=1e-4)
+        assert isinstance(rule.predictor, HeadPredictor)
+        assert rule.predictor.probability(hidden) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_head_is_evaluated_on_what_its_training_held_out(

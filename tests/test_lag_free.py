@@ -173,7 +173,7 @@ def test_train_load_and_decode(
         settings.target, settings.draft, length=str(folder / "head"), cost=CostModel(0.1, 1.0, 0.0)
     )
     assert isinstance(decoder.length, RateOptimal)
-    assert isinstance(decoder.length.source, LagFreePredictor)
+    assert isinstance(decoder.length.predictor, LagFreePredictor)
     plain = SpeculativeDecoder.from_pretrained(settings.target)
     for seed in range(3):
         ours = decoder.generate("one two", temperature=0.0, seed=seed, max_new_tokens=16).tokens
@@ -198,7 +198,7 @@ def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path,
     predictor = load_trained(
         str(folder / "head-a"), config.provenance.fingerprint, torch.device("cpu"),
         torch.randn(64, config.hidden_size), cost=CostModel(0.1, 1.0, 0.0),
-    ).source  # type: ignore[attr-defined]  # fmt: skip
+    ).predictor  # type: ignore[attr-defined]  # fmt: skip
     step = Step(1, 0, 0.5, torch.tensor([0.5, 0.5]), torch.zeros(2), torch.randn(config.hidden_size), nothing)
     assert predictor.predict(step).next_accept is None
 
@@ -233,7 +233,7 @@ def test_one_prediction_is_that_of_many() -> None:
     ngram_match = [step.match() for step in steps]
     assert {one.agrees for one in ngram_match} == {0, 1}
     hidden = torch.cat([step.hidden for step in steps])
-    many = predictor.judge_all([step.signals() for step in steps], ngram_match, hidden, [*range(10)])
+    many = predictor.predict_all([step.signals() for step in steps], ngram_match, hidden, [*range(10)])
     for step, prediction in zip(steps, many, strict=True):
         for _ in range(2):  # the second time from memory
             assert predictor.predict(step) == pytest.approx(prediction, abs=1e-6)

@@ -234,14 +234,14 @@ def test_controllers_by_name(tmp_path: Path) -> None:
     pair = target, draft, tokenizer
     head = load_length("tiny-head", *pair, cost=FAIR)
     assert isinstance(head, RateOptimal)
-    assert isinstance(head.source, HeadPredictor)
+    assert isinstance(head.predictor, HeadPredictor)
     shipped = load_controller(Path(__file__).parent.parent / "checkpoints" / "tiny-head")
-    assert head.source.mean == shipped.config.metrics["mean_acceptance"]
-    assert head.source.calibration == Sigmoid(1.0, math.log(6.0), "weights")  # it is the rejections that weigh six
+    assert head.predictor.mean == shipped.config.metrics["mean_acceptance"]
+    assert head.predictor.calibration == Sigmoid(1.0, math.log(6.0), "weights")  # it is the rejections that weigh six
     plain = load_length("tiny-head", *pair)
     assert isinstance(plain, AcceptanceLength)
-    assert isinstance(plain.source, HeadPredictor)
-    assert plain.source.calibration == Sigmoid()
+    assert isinstance(plain.predictor, HeadPredictor)
+    assert plain.predictor.calibration == Sigmoid()
 
     provenance = Provenance("tiny", "tiny-draft", PairFingerprint.of(*pair), SamplingParams(1.0, 50))
     config = FeatureModelConfig(provenance=provenance, datasets=["0" * 64], mean=0.6)

@@ -120,7 +120,7 @@ def test_a_trace_off_the_text_is_the_models_own() -> None:
         assert torch.allclose(found.states[node].double(), hidden[0], atol=1e-6)
         step = Step(1, token, q, distributions[1].probabilities, logits, hidden, nothing)
         assert found.ngram_matches[node] == NgramIndex([*prefix]).match([token])
-        assert found.said[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
+        assert found.signals[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
         prefix.append(token)
         node = found.after[node]
         assert node != END

@@ -98,7 +98,7 @@ class FeatureModule(AcceptanceModule):
 
     def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
         assert isinstance(predictor, FeaturePredictor)
-        return [predictor.predict_signals(signals) for signals in trace.said]
+        return [predictor.predict_signals(signals) for signals in trace.signals]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.head.parameters(), lr=1.0)  # a gradient is a step of Newton's method

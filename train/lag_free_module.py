@@ -102,7 +102,7 @@ class LagFreeModule(AcceptanceModule):
 
     def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
         assert isinstance(predictor, LagFreePredictor)
-        return predictor.judge_all(trace.said, trace.ngram_matches, trace.states, trace.tokens)
+        return predictor.predict_all(trace.signals, trace.ngram_matches, trace.states, trace.tokens)
 
     def configure_optimizers(self) -> Any:
         settings = self.settings

@@ -195,9 +195,9 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptancePredictor
     embedding = draft.model.get_output_embeddings().weight
     predictor = acceptance_predictor(controller, torch.device("cpu"), embedding, undone=True)
     if isinstance(predictor, FeaturePredictor):
-        return predictor, lambda t: [predictor.predict_signals(signals) for signals in t.said], digest
+        return predictor, lambda t: [predictor.predict_signals(signals) for signals in t.signals], digest
     if isinstance(predictor, LagFreePredictor):
-        return predictor, lambda t: predictor.judge_all(t.said, t.ngram_matches, t.states, t.tokens), digest
+        return predictor, lambda t: predictor.predict_all(t.signals, t.ngram_matches, t.states, t.tokens), digest
     assert isinstance(predictor, HeadPredictor)
 
     def predict_all(t: Trace) -> list[Prediction]:

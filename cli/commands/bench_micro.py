@@ -51,7 +51,7 @@ def cost(options: CostBenchOptions) -> None:
             raise InputError(f"judge={options.judge!r}: a rule predicts nothing; name a trained controller")
         controller = load_length(options.judge, *pair, cost=CHECK_COST)
         assert isinstance(controller, RateOptimal), "given costs, it goes by them"
-        predictor = controller.source
+        predictor = controller.predictor
     result = bench_cost(
         decoder, prompts, console,
         repeats=options.repeats, sampling=options.sampling, predictor=predictor, check=controllers,

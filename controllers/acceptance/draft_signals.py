@@ -21,10 +21,10 @@ def signals_tensor(token: int, chosen: Tensor | None, q: Tensor, logits: Tensor)
         logits: (…, V) the logits behind it.
     """
     unwarped = torch.softmax(logits.flatten().float(), -1)
-    law, own = (unwarped, unwarped[token]) if chosen is None else (q, chosen)
+    support, own = (unwarped, unwarped[token]) if chosen is None else (q, chosen)
     top = q.max().float()
     top = torch.where(top == 1.0, unwarped.max(), top)
-    return torch.stack([own.float(), top, torch.special.entr(law).sum().float()])
+    return torch.stack([own.float(), top, torch.special.entr(support).sum().float()])
 
 
 def draft_signals(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[DraftSignals]:

@@ -64,9 +64,9 @@ class LagFreeHead(nn.Module):
         return self.out(F.silu(self.inner(torch.cat([(evidence - self.mean) / self.scale, vectors], -1))))  # type: ignore[no-any-return]
 
 
-def evidence(said: DraftSignals, ngram_match: NgramMatch, token: int) -> list[float]:
+def evidence(signals: DraftSignals, ngram_match: NgramMatch, token: int) -> list[float]:
     """(7,) numbers: what the draft and the text say of a token."""
-    return [*features(*said), *text_evidence(ngram_match, token)]
+    return [*features(*signals), *text_evidence(ngram_match, token)]
 
 
 def text_evidence(ngram_match: NgramMatch, token: int) -> list[float]:
@@ -76,15 +76,15 @@ def text_evidence(ngram_match: NgramMatch, token: int) -> list[float]:
     return [agrees / MAX_NGRAM, matches / MAX_NGRAM, share, is_copy]
 
 
-def feature_tensor(said: Tensor) -> Tensor:
-    """(3,) of them: :func:`~.feature_model.features` of ``said`` (3,), on its device."""
-    confidence, top, entropy = said.unbind()
+def feature_tensor(signals: Tensor) -> Tensor:
+    """(3,) of them: :func:`~.feature_model.features` of ``signals`` (3,), on its device."""
+    confidence, top, entropy = signals.unbind()
     return torch.stack([confidence.clamp(min=1e-30).log(), (1.0 - top).clamp(min=SMALLEST).log(), entropy])
 
 
-def all_evidence(said: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], tokens: Sequence[int]) -> Tensor:
+def all_evidence(signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], tokens: Sequence[int]) -> Tensor:
     """(N, 7) of N tokens."""
-    rows = [evidence(*one) for one in zip(said, ngram_match, tokens, strict=True)]
+    rows = [evidence(*one) for one in zip(signals, ngram_match, tokens, strict=True)]
     return torch.tensor(rows, dtype=torch.float32).reshape(-1, INPUTS)
 
 

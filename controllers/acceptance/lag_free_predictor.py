@@ -112,21 +112,21 @@ class LagFreePredictor(AcceptancePredictor):
         return F.layer_norm(vector.float(), self.shape)
 
     @torch.inference_mode()
-    def judge_all(
-        self, said: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
+    def predict_all(
+        self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> list[Prediction]:
         """Judge N tokens at once, given the states (N, d) before them, which may be on another device."""
-        chances = self.chances(said, ngram_match, hidden, tokens).tolist()
-        return [Prediction(kept, then if self.predicts_next else None) for kept, then in chances]
+        probabilities = self.probabilities(signals, ngram_match, hidden, tokens).tolist()
+        return [Prediction(kept, then if self.predicts_next else None) for kept, then in probabilities]
 
-    def chances(
-        self, said: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
+    def probabilities(
+        self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> Tensor:
-        """(N, 2) the judgements of :meth:`judge_all`, on the device of the head and the embedding."""
+        """(N, 2) the judgements of :meth:`predict_all`, on the device of the head and the embedding."""
         if not self.uses_ngrams:
             ngram_match = [NOTHING] * len(ngram_match)
         device = self.embedding.device
         copied = copied_embeddings(self.embedding, copies_of(ngram_match))
-        numbers = all_evidence(said, ngram_match, tokens).to(device)
+        numbers = all_evidence(signals, ngram_match, tokens).to(device)
         embedded = self.embedding[torch.tensor(tokens, device=device)]
         return torch.sigmoid(self.head(numbers, hidden.to(device), embedded, copied))

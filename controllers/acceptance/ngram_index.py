@@ -45,7 +45,7 @@ class NgramIndex:
 
     def __init__(self, text: list[int]) -> None:
         self.text = text
-        self.said = 0  # how much of the text is in the index
+        self.indexed = 0  # how much of the text is in the index
         self.tokens: list[int] = []  # what is in the index: so much of the text, and a draft after it
         self.following: dict[tuple[int, ...], list[int]] = {}
 
@@ -66,8 +66,8 @@ class NgramIndex:
 
     def _follow(self, drafted: Sequence[int]) -> None:
         """Bring the index to the text as it is now, and ``drafted`` after it."""
-        wanted = [*self.text[self.said :], *drafted]
-        there = self.tokens[self.said :]
+        wanted = [*self.text[self.indexed :], *drafted]
+        there = self.tokens[self.indexed :]
         same = 0
         while same < len(wanted) and same < len(there) and wanted[same] == there[same]:
             same += 1
@@ -75,7 +75,7 @@ class NgramIndex:
             self._drop()
         for token in wanted[same:]:
             self._add(token)
-        self.said = len(self.text)
+        self.indexed = len(self.text)
 
     def _add(self, token: int) -> None:
         for length in range(1, min(MAX_NGRAM, len(self.tokens)) + 1):

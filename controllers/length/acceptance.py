@@ -12,20 +12,20 @@ from .base import LengthController, Step
 
 
 class AcceptanceLength(LengthController):
-    def __init__(self, source: AcceptancePredictor, threshold: float) -> None:
+    def __init__(self, predictor: AcceptancePredictor, threshold: float) -> None:
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold={threshold}: the acceptance head's stopping threshold must be in [0, 1]")
-        self.source, self.threshold = source, threshold
+        self.predictor, self.threshold = predictor, threshold
         self.survival = 1.0
 
     def check_sampling(self, sampling: SamplingParams) -> None:
-        self.source.check_sampling(sampling)
+        self.predictor.check_sampling(sampling)
 
     def start_round(self) -> bool:
         self.survival = 1.0
         return True
 
     def observe(self, step: Step) -> bool:
-        if step.index > self.source.lag:  # the state before the first token belongs to a token that is no draft
-            self.survival *= self.source.predict(step).accept
+        if step.index > self.predictor.lag:  # the state before the first token belongs to a token that is no draft
+            self.survival *= self.predictor.predict(step).accept
         return 1.0 - self.survival <= self.threshold

@@ -24,7 +24,7 @@ from .running_cost import RunningCost
 
 ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
 TOKENS = 256.0  # memory of mean acceptances
-PRIOR = 16.0  # what the source's mean counts for at the beginning, in rounds or tokens
+PRIOR = 16.0  # what the predictor's mean counts for at the beginning, in rounds or tokens
 SHIFT = 0.1  # of the surprise at each verified token goes into the shift: logistic regression of an intercept alone
 PROBE = 16  # rounds without a draft after which one is drafted all the same, to see whether it pays again
 
@@ -34,42 +34,42 @@ class RateOptimal(LengthController):
 
     The rate is the text's own so far, by the cost model's times: no clock is read, and the same seed drafts the same.
     Only with ``adapt`` do the costs follow the rounds' wall times: from one text to the next, for all rows of a batch.
-    Tokens that ``source`` has not judged count with the mean acceptance of this text so far, of first tokens of a draft
+    Tokens that ``predictor`` has not judged count with the mean acceptance of this text so far, of first tokens of a draft
     and of later ones apart. Those it has judged are shifted by a log-odds learnt from this text: on text of a kind it
-    was not trained on, a source may be too sure throughout, or not sure enough. Where the mean of first tokens does not
+    was not trained on, a predictor may be too sure throughout, or not sure enough. Where the mean of first tokens does not
     pay, nothing is drafted but now and then a probe.
 
     Args:
-        source: judges the tokens drafted; its probabilities must be calibrated, for they are compared with costs.
+        predictor: judges the tokens drafted; its probabilities must be calibrated, for they are compared with costs.
         cost: what a draft step and a verification cost.
         adapt: take ``cost`` as a beginning, and learn from the rounds' times what it is now. What a seed drafts then
             depends on the machine's pace; the law of the text does not.
     """
 
-    def __init__(self, source: AcceptancePredictor, cost: CostModel, *, adapt: bool = False) -> None:
-        self.source, self.cost = source, cost
+    def __init__(self, predictor: AcceptancePredictor, cost: CostModel, *, adapt: bool = False) -> None:
+        self.predictor, self.cost = predictor, cost
         self.running = RunningCost(cost) if adapt else None
-        self.prior_rate = steady_rate(source.mean, cost)
+        self.prior_rate = steady_rate(predictor.mean, cost)
         self.start_text()
 
     def check_sampling(self, sampling: SamplingParams) -> None:
-        self.source.check_sampling(sampling)
+        self.predictor.check_sampling(sampling)
 
     def start_text(self) -> None:
         if self.running is not None and self.running.cost is not self.cost:
             self.cost = self.running.cost
-            self.prior_rate = steady_rate(self.source.mean, self.cost)
+            self.prior_rate = steady_rate(self.predictor.mean, self.cost)
         # New objects, not old ones reset: the rows of a batch are copies of one controller.
         self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
-        self.first = RunningRatio(self.source.mean, PRIOR, TOKENS)  # acceptances per first token of a draft
-        self.later = RunningRatio(self.source.mean, PRIOR, TOKENS)  # acceptances per later token
+        self.first = RunningRatio(self.predictor.mean, PRIOR, TOKENS)  # acceptances per first token of a draft
+        self.later = RunningRatio(self.predictor.mean, PRIOR, TOKENS)  # acceptances per later token
         self.idle = 0  # rounds since something was drafted
         self.shift = 0.0  # log-odds
         self.survival = 1.0  # of the tokens judged so far
-        self.judged: list[float] = []  # their chances
+        self.predicted: list[float] = []  # their chances
 
     def start_round(self) -> bool:
-        self.survival, self.judged = 1.0, []
+        self.survival, self.predicted = 1.0, []
         if self.first.value >= self._price() or self.idle == PROBE:
             self.idle = 0
             return True
@@ -78,12 +78,12 @@ class RateOptimal(LengthController):
         return False
 
     def observe(self, step: Step) -> bool:
-        lag = self.source.lag
+        lag = self.predictor.lag
         then: float | None = None
         if step.index > lag:
-            kept, then = self.source.predict(step)
-            self.judged.append(self._shifted(kept))
-            self.survival *= self.judged[-1]
+            kept, then = self.predictor.predict(step)
+            self.predicted.append(self._shifted(kept))
+            self.survival *= self.predicted[-1]
         next_survival = self.survival * (self.later.value if then is None else self._shifted(then))
         if lag:  # the token in hand is not judged yet
             next_survival *= self.first.value if step.index == 1 else self.later.value
@@ -94,8 +94,8 @@ class RateOptimal(LengthController):
         self.first.add(accepted > 0, 1.0)
         for position in range(2, min(drafted, accepted + 1) + 1):  # those verified with all before them kept
             self.later.add(position <= accepted, 1.0)
-        for position, chance in enumerate(self.judged[: accepted + 1]):
-            self.shift += SHIFT * ((position < accepted) - chance)
+        for position, accept in enumerate(self.predicted[: accepted + 1]):
+            self.shift += SHIFT * ((position < accepted) - accept)
 
     def timed(self, drafted: int, seconds: float) -> None:
         if self.running is not None:
@@ -108,10 +108,10 @@ class RateOptimal(LengthController):
             self.cost = self.running.cost
         self.rate.add(tokens, self.cost.round(drafted))
 
-    def _shifted(self, chance: float) -> float:
-        if not 0.0 < chance < 1.0:
-            return chance
-        return sigmoid(math.log(chance / (1.0 - chance)) + self.shift)
+    def _shifted(self, accept: float) -> float:
+        if not 0.0 < accept < 1.0:
+            return accept
+        return sigmoid(math.log(accept / (1.0 - accept)) + self.shift)
 
     def _price(self) -> float:
         """λ·(t_draft + b): what drafting one token more must yield."""
