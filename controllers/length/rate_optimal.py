@@ -34,10 +34,10 @@ class RateOptimal(LengthController):
 
     The rate is the text's own so far, by the cost model's times: no clock is read, and the same seed drafts the same.
     Only with ``adapt`` do the costs follow the rounds' wall times: from one text to the next, for all rows of a batch.
-    Tokens that ``predictor`` has not judged count with the mean acceptance of this text so far, of first tokens of a draft
-    and of later ones apart. Those it has judged are shifted by a log-odds learnt from this text: on text of a kind it
-    was not trained on, a predictor may be too sure throughout, or not sure enough. Where the mean of first tokens does not
-    pay, nothing is drafted but now and then a probe.
+    Tokens without a prediction count with the mean acceptance of this text so far, kept apart for the first tokens of
+    drafts and later ones. Predictions are shifted by a log-odds learnt from this text: on kinds of text it was not
+    trained on, a predictor may be over- or underconfident throughout. Where the mean acceptance of first tokens does
+    not pay for drafting, nothing is drafted except for an occasional probe.
 
     Args:
         predictor: judges the tokens drafted; its probabilities must be calibrated, for they are compared with costs.
