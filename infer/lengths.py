@@ -10,7 +10,7 @@ from ..controllers.errors import InputError
 from ..controllers.length import LengthController, load_trained, names_rule, parse_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
-from .loading import input_device
+from .devices import input_device
 from .models import language_model
 from .step_times import step_times
 

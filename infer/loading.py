@@ -6,13 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -25,32 +23,8 @@ from transformers import (
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from ..controllers.errors import InputError
+from .devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
 from .model_files import find_files, one_line
-
-DTYPES: dict[str, torch.dtype | Literal["auto"]] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-    "auto": "auto",
-}
-DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # computed by accelerate
-
-DeviceMap = str | Mapping[str, str | int]
-
-
-def pick_device(device: str) -> torch.device:
-    """``"auto"`` is CUDA where there is one, else the CPU; anything else is taken at its word.
-
-    Raises:
-        InputError: the device does not exist here.
-    """
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return _existing(device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device={device!r}: not available on this machine; use 'auto' or 'cpu'") from error
 
 
 def load_model(
@@ -86,7 +60,7 @@ def load_model(
     if dtype not in DTYPES:
         raise InputError(f"dtype={dtype!r}: choose one of {', '.join(DTYPES)}")
     if device_map is not None:
-        _check_device_map(device_map, device)
+        check_device_map(device_map, device)
     elif offload_folder is not None:
         raise InputError(
             f"offload_folder={str(offload_folder)!r}: only a device_map offloads; give one, or leave it out"
@@ -103,21 +77,26 @@ def load_model(
         config = AutoConfig.from_pretrained(source.path, **options)
     if config.is_encoder_decoder and decoder_only:
         raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
+    options |= {"dtype": DTYPES[dtype], "device_map": device_map, "offload_folder": offload_folder}
+    model = _read_weights(name, source.path, config, place, options)
+    return model.eval().requires_grad_(False)
 
+
+def _read_weights(
+    name: str | Path, path: str, config: PreTrainedConfig, place: torch.device, options: dict[str, Any]
+) -> PreTrainedModel:
+    """The model of ``config`` with the weights of its files, on ``place`` or where the device map puts it."""
     quantised = _quantisation(name, config)
-    if device_map is None and quantised is not None:  # weights in such a format are loaded in place, never moved
-        _require_accelerate(f"{name}: weights quantised with {quantised}")
-        device_map = {"": str(place)}
     problem = "cannot be loaded as a language model"
     if quantised is not None:
         problem = f"its weights are quantised with {quantised} and cannot be loaded here"
+        if options["device_map"] is None:  # weights in such a format are loaded in place, never moved
+            require_accelerate(f"{name}: weights quantised with {quantised}")
+            options = options | {"device_map": {"": str(place)}}
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with _refusing(name, problem):
         loaded: Any = kind.from_pretrained(
-            source.path,
-            dtype=DTYPES[dtype],
-            device_map=device_map,
-            offload_folder=offload_folder,
+            path,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
             output_loading_info=True,
@@ -125,10 +104,10 @@ def load_model(
         )
     model, report = loaded
     _check_complete(name, report)
-    if device_map is None:
+    if options["device_map"] is None:
         check_dtype(model.dtype, place)
         model = model.to(place)
-    return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
+    return model  # type: ignore[no-any-return]
 
 
 load_causal_lm = partial(load_model, decoder_only=True)  # what datasets, training and benchmarks are made for
@@ -166,75 +145,6 @@ def check_same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedToken
             f"target and draft do not share a tokenizer: {len(differing)} tokens differ, the first is {token!r} "
             f"(id {ours.get(token)} in the target, {theirs.get(token)} in the draft); choose a draft of the same family"
         )
-
-
-def check_dtype(dtype: torch.dtype | Literal["auto"], device: torch.device) -> None:
-    """Refuse a dtype that ``device`` does not have.
-
-    Raises:
-        InputError: float64 on an Apple GPU.
-    """
-    if dtype == torch.float64 and device.type == "mps":
-        raise InputError(f"dtype='float64': not available on device='{device}'; use dtype='float32' or device='cpu'")
-
-
-def is_dispatched(model: nn.Module) -> bool:
-    """Whether accelerate's hooks move this model's inputs and weights, because a device map spread it.
-
-    Weights on ``cpu`` beside a GPU, or on ``disk``, are then on the ``meta`` device outside their module's forward, and
-    only calling the modules gives results; ``model.to`` raises.
-    """
-    return any(_hook(module) is not None for module in model.modules())
-
-
-def input_device(model: PreTrainedModel) -> torch.device:
-    """The device on which ``model``'s input embeddings are computed: where to put token ids.
-
-    ``model.device``, the first parameter's, is ``meta`` where that parameter is offloaded.
-    """
-    embeddings: Any = model.get_input_embeddings()
-    hook = _hook(embeddings)
-    return torch.device(embeddings.weight.device if hook is None else hook.execution_device)
-
-
-def _hook(module: nn.Module) -> Any:
-    """The hook accelerate put on ``module``, or None."""
-    return vars(module).get("_hf_hook")
-
-
-def _check_device_map(device_map: DeviceMap, device: str) -> None:
-    """Refuse a device map beside a device, without accelerate, or with devices that do not exist here."""
-    if device != "auto":
-        raise InputError(f"device={device!r} and device_map={device_map!r}: both place the model; give one of them")
-    _require_accelerate(f"device_map={device_map!r}")
-    if not device_map:
-        raise InputError(f"device_map={device_map!r}: empty; give 'auto', or a device for each module")
-    if isinstance(device_map, str):
-        places: list[str | int] = [] if device_map in DEVICE_MAPS else [device_map]
-    else:
-        places = [place for place in device_map.values() if place != "disk"]
-    for place in places:
-        try:
-            _existing(place)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise InputError(
-                f"device_map={device_map!r}: {place!r} is not available on this machine; use 'auto', or give each "
-                "module 'cpu', 'disk' or a device that is"
-            ) from error
-
-
-def _existing(device: str | int) -> torch.device:
-    """The device, which must hold tensors; raises what torch raises where it does not exist."""
-    chosen = torch.device(device)
-    torch.empty(0, device=chosen)
-    if chosen.type == "meta":
-        raise NotImplementedError("tensors on the meta device have no values")
-    return chosen
-
-
-def _require_accelerate(what: str) -> None:
-    if find_spec("accelerate") is None:
-        raise InputError(f"{what}: needs the package accelerate; pip install accelerate")
 
 
 def _quantisation(name: str | Path, config: PreTrainedConfig) -> str | None:

@@ -19,15 +19,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from specpilot.controllers.errors import InputError
-from specpilot.infer.loading import (
-    check_dtype,
-    input_device,
-    is_dispatched,
-    load_causal_lm,
-    load_model,
-    load_tokenizer,
-    pick_device,
-)
+from specpilot.infer.devices import check_dtype, input_device, is_dispatched, pick_device
+from specpilot.infer.loading import load_causal_lm, load_model, load_tokenizer
 from torch import Tensor
 from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedModel
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading import is_dispatched
+from specpilot.infer.devices import is_dispatched
 
 from .tiny import byte_tokenizer, make
 

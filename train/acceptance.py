@@ -15,7 +15,7 @@ from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.lock import locked
-from ..infer.loading import pick_device
+from ..infer.devices import pick_device
 from ..options import (
     AcceptanceTrainingOptions,
     FeatureTrainingOptions,

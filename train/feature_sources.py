@@ -9,7 +9,7 @@ from ..controllers.errors import InputError
 from ..data_gen.dataset import SCHEMA_VERSION, read_manifest
 from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
-from ..infer.loading import pick_device
+from ..infer.devices import pick_device
 from ..options import FeatureDataOptions
 from .datasets import acceptance_manifest, check_same, joint_fingerprint
 

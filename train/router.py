@@ -11,7 +11,7 @@ import torch
 from ..controllers.errors import InputError
 from ..controllers.router import RouterPolicy
 from ..data_gen.lock import locked
-from ..infer.loading import pick_device
+from ..infer.devices import pick_device
 from ..options import RouterTrainingOptions
 from .acceptance import TrainingResult
 from .datasets import joint_router_manifest, router_rows

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...controllers.errors import InputError
-from ..loading import input_device
+from ..devices import input_device
 from .base import LanguageModel, Read
 from .hidden import forward_with_hidden
 from .kv_cache import RaggedKVCache

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from ..loading import is_dispatched
+from ..devices import is_dispatched
 from .base import Read
 from .kv_cache import RaggedKVCache
 from .packed_linear import PackedLinear
