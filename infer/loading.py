@@ -79,7 +79,7 @@ def load_model(
         raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
     options |= {"dtype": DTYPES[dtype], "device_map": device_map, "offload_folder": offload_folder}
     model = _read_weights(name, source.path, config, place, options)
-    return model.eval().requires_grad_(False)
+    return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 
 def _read_weights(

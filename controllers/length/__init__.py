@@ -52,29 +52,22 @@ __all__ = [
     "takes_cost",
 ]
 
-RULES: dict[str, Callable[[float], LengthController]] = {
-    "heuristic": Heuristic,
-    "confidence": Confidence,
-    "cumulative-confidence": CumulativeConfidence,
-    "entropy": Entropy,
-    "fallback": Fallback,
-    "adaptive-length": AdaptiveLength,
-    "online-confidence": OnlineConfidence,
+# A rule's name, its class, and a parameter to show in messages.
+RULES: dict[str, tuple[Callable[[float], LengthController], str]] = {
+    "heuristic": (Heuristic, "5"),
+    "confidence": (Confidence, "0.4"),
+    "cumulative-confidence": (CumulativeConfidence, "0.4"),
+    "entropy": (Entropy, "0.5"),
+    "fallback": (Fallback, "0.6"),
+    "adaptive-length": (AdaptiveLength, "4"),
+    "online-confidence": (OnlineConfidence, "0.4"),
 }
+# Names of rules that need no parameter.
 ALONE: dict[str, Callable[[], LengthController]] = {
     "none": lambda: Fixed(0),
     "oracle": Oracle,
     "bandit": Bandit,
     "adaptive-length": AdaptiveLength,
-}
-EXAMPLES = {
-    "heuristic": "5",
-    "confidence": "0.4",
-    "cumulative-confidence": "0.4",
-    "entropy": "0.5",
-    "fallback": "0.6",
-    "adaptive-length": "4",
-    "online-confidence": "0.4",
 }
 PRICED = "online-confidence"  # by what tokens cost, where it is given no threshold
 
@@ -107,8 +100,9 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
     name, _, parameter = spec.partition(":")
     if name not in RULES:
         return None
+    make, example = RULES[name]
     try:
         value = float(parameter)
     except ValueError:
-        raise InputError(f"length={spec!r}: give the rule's number, as in '{name}:{EXAMPLES[name]}'") from None
-    return RULES[name](value)
+        raise InputError(f"length={spec!r}: give the rule's number, as in '{name}:{example}'") from None
+    return make(value)
