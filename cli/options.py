@@ -579,6 +579,15 @@ class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
     predictor: Predictor = "specdec"
     cost: str | float | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = next(entry.default for entry in fields(self) if entry.name == "predictor")
+        if self.predictor != own:
+            raise InputError(
+                f"predictor={self.predictor!r}: the other options are those of {own!r}; train it by 'specpilot train "
+                f"acceptance --predictor {self.predictor}'"
+            )
+
     @property
     def features(self) -> FeatureDataOptions:
         """The features to make, if ``data`` holds none."""
@@ -602,7 +611,7 @@ class AcceptanceTrainingOptions(PredictorTrainingOptions):
         mixings: How often the texts are mixed anew; epochs use the mixings in turn.
     """
 
-    predictor: Literal["specdec"] = "specdec"
+    predictor: Predictor = "specdec"
     depth: Depth = 3
     w_acc: Positive = 1.0
     w_rej: Positive = 6.0
@@ -623,7 +632,7 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
         use_ngrams: Use as features what followed the text's last tokens where they stood before.
     """
 
-    predictor: Literal["lag-free"] = "lag-free"
+    predictor: Predictor = "lag-free"
     width: Count = 128
     dropout: Annotated[float, Range(0, 1, "[)")] = 0.3
     use_ngrams: bool = True
@@ -637,7 +646,7 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
 class FeatureTrainingOptions(PredictorTrainingOptions):
     """Feature model, four numbers. Each epoch is a step of Newton's method, which has no learning rate."""
 
-    predictor: Literal["features"] = "features"
+    predictor: Predictor = "features"
     epochs: Count = 6
     batch_size: Count = 512
 
