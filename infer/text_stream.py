@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tokenizers.decoders import DecodeStream
     from transformers import PreTrainedTokenizerBase
 
-# What decoders put in the place of bytes that are not (yet) a character.
+# The replacement character, in place of bytes that are not (yet) a character.
 INCOMPLETE = "\ufffd"
 
 
@@ -22,19 +23,35 @@ def decode(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
 class TextStream:
     """Incremental detokeniser: the pieces of `push` and `flush` joined are the text of all tokens pushed.
 
-    Only a window of tokens is decoded each time: the last whole piece, as context (many tokenizers drop or add a space
-    at the start of a text), and what came after it.
+    Tokenizers of the `tokenizers` library are read by its own `DecodeStream`. For others, and for those that clean up
+    spaces after decoding, only a window of tokens is decoded each time: the last complete piece, as context (many
+    tokenizers drop or add a space at the start of a text), and what came after it.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        from tokenizers.decoders import DecodeStream
+        from transformers import PreTrainedTokenizerFast
+
         self.tokenizer = tokenizer
         self.window: list[int] = []
         self.context = 0  # tokens of the window that are only context
-        self.sent = 0  # characters of the window's text that were handed out
+        self.sent = 0  # characters of the window's text that were returned
+        self.stream: DecodeStream | None = None
+        if isinstance(tokenizer, PreTrainedTokenizerFast) and not tokenizer.clean_up_tokenization_spaces:
+            self.stream = DecodeStream(skip_special_tokens=True)
 
     def push(self, tokens: Sequence[int]) -> str:
         """The new text that is certain after `tokens`."""
         self.window.extend(tokens)
+        return self._from_window() if self.stream is None else self._from_stream(self.stream, tokens)
+
+    def _from_stream(self, stream: DecodeStream, tokens: Sequence[int]) -> str:
+        backend = self.tokenizer.backend_tokenizer
+        piece = "".join(stream.step(backend, token) or "" for token in tokens)
+        self.sent += len(piece)
+        return piece
+
+    def _from_window(self) -> str:
         text = decode(self.tokenizer, self.window)
         whole = text.rstrip(INCOMPLETE)
         piece = whole[self.sent :]
@@ -46,7 +63,7 @@ class TextStream:
         return piece
 
     def flush(self) -> str:
-        """What is still held back: bytes that never became a character."""
+        """The rest: bytes that never became a character."""
         piece = decode(self.tokenizer, self.window)[self.sent :]
         self.sent += len(piece)
         return piece

@@ -10,6 +10,8 @@ from specpilot.infer.generation import Generation, Round
 from specpilot.infer.text_stream import TextStream
 from specpilot.trace_view import ACCEPTED, OWN, REJECTED, legend, render
 
+from .tiny import byte_tokenizer
+
 TEXT = "naïve 🙂 日本語 e\u0301 – ok"
 
 
@@ -42,6 +44,18 @@ def test_any_bytes(chunks: list[bytes]) -> None:
     stream = stream_of()
     text = "".join(stream.push(list(chunk)) for chunk in chunks) + stream.flush()
     assert text == b"".join(chunks).decode("utf-8", errors="replace")
+    assert stream.flush() == ""
+
+
+@given(tokens=st.lists(st.integers(0, 300), max_size=40), size=st.integers(1, 5))
+@pytest.mark.parametrize("cleans_up", [False, True])
+def test_real_tokenizers(cleans_up: bool, tokens: list[int], size: int) -> None:
+    """Of any tokens, characters cut in pieces and special tokens among them."""
+    tokenizer = byte_tokenizer(extra=44)
+    tokenizer.clean_up_tokenization_spaces = cleans_up
+    stream = TextStream(tokenizer)
+    pieces = [stream.push(tokens[start : start + size]) for start in range(0, len(tokens), size)]
+    assert "".join(pieces) + stream.flush() == tokenizer.decode(tokens, skip_special_tokens=True)
     assert stream.flush() == ""
 
 
