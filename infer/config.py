@@ -8,9 +8,10 @@ from math import prod
 
 from ..controllers.errors import InputError
 from ..controllers.length import MAX_DRAFT, AcceptanceLength, Fixed, LengthController, Oracle, RateOptimal
+from ..controllers.length.rate_optimal_tree import RateOptimalTree
 from ..controllers.sampling import SamplingParams
-from .drafters import Beams, Ngram, parse_expansions
-from .verify import SELECTIONS, Verifier, parse_verifier
+from .drafters import AUTO_TREE, Beams, Ngram, TreeShape, parse_expansions
+from .verify import SELECTIONS, Verifier, candidates, parse_verifier
 from .verify.otm import MOST, unknowns
 
 JOINT = ("mtad", "mtjd")  # rules whose sequences are searched by beams
@@ -27,7 +28,8 @@ class DecoderConfig:
             a draft.
         verifier: the verification rule, with its threshold where it has one.
         beams: how MTAD's drafts and MTJD's steps are searched; None: four beams, drawn.
-        tree: children at each level of a tree draft; None drafts chains.
+        tree: children at each level of a tree draft, or ``"auto"``: chosen by what they cost and yield; None drafts
+            chains.
         routed: a router chooses between arms for each prompt.
         ngram: how n-grams of the text draft, before or instead of the draft model; None: they do not.
 
@@ -39,22 +41,24 @@ class DecoderConfig:
     length: LengthController | None = None
     verifier: str = "token-wise"
     beams: Beams | None = None
-    tree: tuple[int, ...] | None = None
+    tree: TreeShape | None = None
     routed: bool = False
     ngram: Ngram | None = None
 
     def __post_init__(self) -> None:
-        if self.tree is not None:
+        if self.tree == AUTO_TREE:
+            self._check_auto_tree()
+        elif self.tree is not None:
             parse_expansions("x".join(map(str, self.tree)))
-        if self.tree is not None and self.rule not in SELECTIONS:
+        if self.tree is not None and self.tree != AUTO_TREE and self.rule not in SELECTIONS:
             raise InputError(
                 f"verifier={self.verifier!r}: verifies one chain; a tree needs one of {', '.join(SELECTIONS)}, which "
                 "choose from several proposals"
             )
         if self.routed:
             self._check_routed()
-        elif self.tree is not None:
-            self._check_tree(self.tree)
+        elif self.tree is not None and self.tree != AUTO_TREE:
+            self._check_tree()
         if self.drafts > 1 and (self.tree is None or self.rule != "spec-infer"):
             raise InputError(
                 f"draft: {self.drafts} of them can only feed one tree, and only spec-infer verifies proposals of "
@@ -76,7 +80,26 @@ class DecoderConfig:
         if self.rule in JOINT:
             raise InputError(f"verifier={self.verifier!r}: a router's arms draft chains; leave the router out")
 
-    def _check_tree(self, tree: tuple[int, ...]) -> None:
+    def _check_auto_tree(self) -> None:
+        if self.verifier != "token-wise":
+            raise InputError(
+                f"verifier={self.verifier!r}: a tree='auto' has a rule of its own, token-wise at every node; leave the "
+                "verifier out"
+            )
+        if self.drafts != 1:
+            raise InputError("tree='auto': takes one draft model; name one, or give the tree's shape, as in '3x2x1'")
+        if not isinstance(self.length, RateOptimal) or self.length.predictor.lag:
+            raise InputError(
+                "tree='auto': is grown by predicted acceptance and costs; give a lag-free or feature predictor as "
+                "length, and cost"
+            )
+        if self.length.running is not None:
+            raise InputError(
+                "tree='auto': what its nodes cost cannot be learned while decoding; give cost=FILE or a number, and "
+                "leave adapt out"
+            )
+
+    def _check_tree(self) -> None:
         if not self.drafts:
             raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")
         if self.length is not None:
@@ -124,11 +147,13 @@ class DecoderConfig:
 
     @property
     def verify(self) -> Verifier:
-        return parse_verifier(self.verifier)[1]
+        return candidates if self.tree == AUTO_TREE else parse_verifier(self.verifier)[1]
 
     @cached_property
     def stopping(self) -> LengthController:
         """``length``, or what it is by default."""
+        if self.tree == AUTO_TREE and isinstance(self.length, RateOptimal):
+            return RateOptimalTree(self.length.predictor, self.length.cost)
         if self.length is not None:
             return self.length
         if self.ngram is not None and not self.drafts:
@@ -156,7 +181,7 @@ class DecoderConfig:
         Raises:
             InputError: optimal transport would have too many unknowns, or beams are wider than the support.
         """
-        proposals = prod(self.tree or (1,))
+        proposals = prod(self.tree) if isinstance(self.tree, tuple) else 1
         tokens = min(sampling.support or vocab_size, vocab_size)
         if self.rule == "otm" and unknowns(tokens, proposals) > MOST:
             raise InputError(

@@ -24,7 +24,7 @@ from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
 from .arguments import check_boolean, check_count, seeds_of
 from .config import DecoderConfig
-from .drafters import Beams, Ngram, parse_expansions
+from .drafters import Beams, Ngram, parse_tree
 from .drafting import Drafting
 from .engine import Engine
 from .generation import Generation
@@ -56,7 +56,8 @@ class SpeculativeDecoder:
         verifier: the verification rule, with its threshold where it has one: ``"block"``, ``"mtad:0.5"``; see
             ``specpilot.infer.verify``. ``"mtjd"`` is joint decoding by the target alone, ``length`` tokens a step.
         beams: how MTAD's drafts and MTJD's steps are searched (default: four beams, drawn).
-        tree: draft a tree instead of a chain: children at each level, such as (3, 2, 1).
+        tree: draft a tree instead of a chain: children at each level, such as (3, 2, 1), or ``"auto"``: as many as pay
+            by the predicted acceptance and the costs of ``length``.
         ngram: copy what followed the text's last tokens where they stood before, instead of a draft model's tokens, or
             before them where both are given, in rounds in which that pays.
         compile: pass both models through ``torch.compile``: seconds to minutes at first, faster forwards after.
@@ -77,7 +78,7 @@ class SpeculativeDecoder:
         length: LengthController | None = None,
         verifier: str = "token-wise",
         beams: Beams | None = None,
-        tree: Sequence[int] | None = None,
+        tree: str | Sequence[int] | None = None,
         ngram: Ngram | None = None,
         compile: bool = False,
         routing: Routing | None = None,
@@ -86,7 +87,7 @@ class SpeculativeDecoder:
     ) -> None:
         drafts = [] if draft is None else [draft] if isinstance(draft, Model) else list(draft)
         self.config = DecoderConfig(
-            len(drafts), length, verifier, beams, None if tree is None else tuple(tree), routing is not None, ngram
+            len(drafts), length, verifier, beams, None if tree is None else parse_tree(tree), routing is not None, ngram
         )
         check_count("max_running", max_running)
         if generation_config not in (FOLLOW, IGNORE):
@@ -139,7 +140,8 @@ class SpeculativeDecoder:
             length: a number (fixed K; default 4), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path
                 or hub id of a trained controller, or a controller object.
             beams: how MTAD's drafts and MTJD's steps are searched.
-            tree: children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``.
+            tree: children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``. ``"auto"``
+                grows trees by the predictions of a trained ``length`` and by ``cost``: a node is drafted where it pays.
             threshold: stopping threshold h of a trained controller, instead of the one its checkpoint names.
             cost: what a token costs: the file of ``specpilot bench cost --output``, or a number, the verifications that
                 a draft step costs. A trained controller then stops where drafting on no longer pays, without a
@@ -179,7 +181,7 @@ class SpeculativeDecoder:
             target, draft,
             length=length, threshold=threshold, cost=cost, adapt=adapt, loading=loading, placement=placement,
         )  # fmt: skip
-        own |= {"beams": beams, "tree": parse_expansions(tree) if isinstance(tree, str) else tree, "compile": compile}
+        own |= {"beams": beams, "tree": tree, "compile": compile}
         own["ngram"] = pair.ngram
         return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, verifier=verifier, **own)
 

@@ -7,8 +7,10 @@ from functools import partial
 
 from .config import DecoderConfig
 from .drafters import (
+    AUTO_TREE,
     Autoregressive,
     BeamDrafter,
+    BestFirstDrafter,
     ChainDrafter,
     Drafter,
     EarlyExitDrafter,
@@ -63,7 +65,9 @@ class Drafting:
         if config.search is not None:
             beams, length = config.search, config.joint_length
             return self._once(("beams", beams, length), lambda: BeamDrafter(first, size, beams, length))
-        if config.tree is not None:
+        if config.tree == AUTO_TREE:
+            return self._once("best-first", lambda: BestFirstDrafter(first, size))
+        if isinstance(config.tree, tuple):
             return self._tree(config.tree, replacement=config.rule != "mcss")
         if config.oracle:
             return self._once("oracle", lambda: OracleDrafter(first, size, self.engine.target))

@@ -20,12 +20,14 @@ class Round:
         emitted: tokens this round added to the output: accepted ones, then the target's own; trimmed after EOS.
         ratios: p(y)/q(y) of each drafted token, under token-wise verification; it is accepted with probability
             min(1, p(y)/q(y)) if it keeps all before.
+        parents: the index of the token before each drafted one; -1 for the first tokens of a tree's branches.
     """
 
     drafted: list[int]
     path: list[int]
     emitted: list[int]
     ratios: list[float] = field(default_factory=list, compare=False)  # equal but for rounding is equal
+    parents: list[int] = field(default_factory=list)
 
     @property
     def accepted(self) -> int:
@@ -119,7 +121,7 @@ class Generation:
         self.stats.n_target_forwards += 1
         if self.rounds:  # the first token comes of the prefill
             self.stats.n_verified_tokens += len(draft.tokens) + 1
-        return self.record(Round(draft.tokens, verdict.path, emitted, verdict.ratios), stop_tokens)
+        return self.record(Round(draft.tokens, verdict.path, emitted, verdict.ratios, draft.parents), stop_tokens)
 
     def record(self, round: Round, stop_tokens: frozenset[int]) -> list[int]:
         """Add a round, its output trimmed after the first stop token; returns that output."""

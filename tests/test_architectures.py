@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
-from specpilot.controllers.length import Fixed
+from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.length import FeaturePredictor, Fixed, RateOptimal
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.dataset import Row
 from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.texts import text_of_row
@@ -75,8 +78,11 @@ def together(decoder: SpeculativeDecoder, prompts: list[list[int]]) -> list[Gene
 MODES = {"chain": (one_by_one, False), "tree": (one_by_one, True), "list": (together, False), "trees": (together, True)}
 
 
-def decoder_of(name: str, *, tree: bool) -> SpeculativeDecoder:
+def decoder_of(name: str, *, tree: bool, grown: bool = False) -> SpeculativeDecoder:
     target, draft = pair_of(name)
+    if grown:
+        predictor = FeaturePredictor(FeatureModel(2.0, 1.0, -0.3, -0.3), 0.7)
+        return SpeculativeDecoder(target, draft, length=RateOptimal(predictor, CostModel(0.02, 1.0, 0.01)), tree="auto")
     if tree:
         return SpeculativeDecoder(target, draft, tree=(3, 2, 1), verifier="spec-infer")
     return SpeculativeDecoder(target, draft, length=Fixed(4))
@@ -92,6 +98,17 @@ def test_every_mode_is_transformers_greedy(name: str, mode: str) -> None:
     assert sum(output.stats.n_discarded for output in outputs) > len(outputs)
     whole = {(3 if tree else 4) + 1, 2}  # a draft accepted to its end; a partly accepted one
     assert whole <= {len(r.emitted) for output in outputs for r in output.rounds}
+
+
+@pytest.mark.parametrize("generate", [one_by_one, together])
+@pytest.mark.parametrize("name", [*MAKERS, *ENCODER_DECODERS])
+def test_rate_optimal_trees_are_transformers_greedy(name: str, generate: Any) -> None:
+    """Trees of uneven branches, of which the draft has read a part."""
+    outputs = generate(decoder_of(name, tree=True, grown=True), prompts_of(name))
+    assert [output.tokens for output in outputs] == references(name)
+    rounds = [r for output in outputs for r in output.rounds]
+    assert any(r.parents != list(range(-1, len(r.parents) - 1)) for r in rounds)
+    assert any(r.path != list(range(len(r.path))) for r in rounds)
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -2,6 +2,7 @@
 
 from .base import Autoregressive, Drafter, ModelDrafter
 from .beams import Beams
+from .best_first_tree import BestFirstDrafter
 from .chain import ChainDrafter
 from .early_exit import EarlyExitDrafter
 from .joint import BeamDrafter, JointDrafter
@@ -9,12 +10,14 @@ from .mixed import MixedDrafter
 from .ngram import Ngram, NgramDrafter, split_ngram
 from .oracle import OracleDrafter
 from .several import SeveralDrafters
-from .tree import TreeDrafter, count_nodes, parse_expansions
+from .tree import AUTO_TREE, TreeDrafter, TreeShape, count_nodes, parse_expansions, parse_tree
 
 __all__ = [
+    "AUTO_TREE",
     "Autoregressive",
     "BeamDrafter",
     "Beams",
+    "BestFirstDrafter",
     "ChainDrafter",
     "Drafter",
     "EarlyExitDrafter",
@@ -26,7 +29,9 @@ __all__ = [
     "OracleDrafter",
     "SeveralDrafters",
     "TreeDrafter",
+    "TreeShape",
     "count_nodes",
     "parse_expansions",
+    "parse_tree",
     "split_ngram",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ...controllers.errors import InputError
 from ..distribution import TokenDistribution, distributions
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from ..request import Request
 
 MOST_NODES = 256
+AUTO_TREE = "auto"  # a tree whose shape is chosen while it is drafted
+
+TreeShape = tuple[int, ...] | Literal["auto"]  # children at each level, or chosen by predicted acceptance
+
+
+def parse_tree(tree: str | Sequence[int]) -> TreeShape:
+    """``"auto"``, or the expansions that ``tree`` is or names.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if isinstance(tree, str):
+        return "auto" if tree == AUTO_TREE else parse_expansions(tree)
+    return tuple(tree)
 
 
 def parse_expansions(spec: str) -> tuple[int, ...]:
@@ -26,7 +40,7 @@ def parse_expansions(spec: str) -> tuple[int, ...]:
     """
     parts = spec.lower().split("x")
     if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise InputError(f"tree={spec!r}: give the children at each level, as in '3x2x1'")
+        raise InputError(f"tree={spec!r}: give the children at each level, as in '3x2x1', or 'auto'")
     expansions = tuple(int(part) for part in parts)
     if count_nodes(expansions) > MOST_NODES:
         raise InputError(f"tree={spec!r}: {count_nodes(expansions)} nodes; take at most {MOST_NODES}")

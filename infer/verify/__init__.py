@@ -16,6 +16,7 @@ from ..draft import Draft
 from ..random_source import RandomSource
 from .bild import bild
 from .block import block
+from .candidates import candidates
 from .k_seq import k_seq
 from .mcss import mcss
 from .mtad import mtad
@@ -27,7 +28,17 @@ from .tree import Selection, verify_tree
 from .typical import typical
 from .verdict import Verdict
 
-__all__ = ["LOSSY", "SELECTIONS", "VERIFIERS", "Selection", "Verdict", "Verifier", "parse_verifier", "verify_tree"]
+__all__ = [
+    "LOSSY",
+    "SELECTIONS",
+    "VERIFIERS",
+    "Selection",
+    "Verdict",
+    "Verifier",
+    "candidates",
+    "parse_verifier",
+    "verify_tree",
+]
 
 Verifier = Callable[[TokenDistribution, Draft, RandomSource], Verdict]
 

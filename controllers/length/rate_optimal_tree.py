@@ -1,0 +1,118 @@
+"""Rate-optimal trees: rate-optimal stopping (:mod:`.rate_optimal`), generalised to width.
+
+Let π(v) be the predicted probability that node v of a draft tree is accepted. A round with the tree yields 1 + Σ π(v)
+tokens in expectation, and π never grows from a node to its children. For a rate λ and a cost c of each node the best
+tree is therefore {v : π(v) ≥ λ·c}: nodes are added best first while the next is worth its price. What drafting costs is
+shared: a forward of the draft reads all nodes of a level that get children, and a level is drafted if its nodes are
+worth more than their own price by what the forward costs. With one child for each node this is the stopping rule of a
+chain, and where a second child is nowhere worth its price the tree is that chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..acceptance.predictor import Prediction
+from ..acceptance.sibling_acceptance import shifted
+from .base import Step
+from .rate import RunningRatio
+from .rate_optimal import PRIOR, SHIFT, TOKENS, RateOptimal
+from .tree_cost import level_cost, read_cost, tree_cost
+
+LEAST_GAIN = 0.02  # nodes of less are not drafted, whatever they cost: bounds trees where nodes are free
+RESCUE = 0.25  # acceptance of further children after the first is rejected, before anything is known
+
+
+@dataclass
+class Visit:
+    """A node that has children, at which verification arrived.
+
+    Attributes:
+        accept: the predicted acceptance of its first child.
+        siblings: of its further children, each given that those before it are rejected.
+        kept: which child was accepted; None: none was.
+    """
+
+    accept: float
+    siblings: list[float] = field(default_factory=list)
+    kept: int | None = None
+
+
+class RateOptimalTree(RateOptimal):
+    """Decides which nodes of a tree are drafted, for one request.
+
+    First children are predicted by the trained predictor, which must not lag; further ones by
+    :mod:`~specpilot.controllers.acceptance.sibling_acceptance`. Both are shifted by log-odds learned from the text. The
+    rate is the text's own so far, by the cost model's times, and no clock is read.
+    """
+
+    def start_text(self) -> None:
+        super().start_text()
+        self.rescue = RunningRatio(RESCUE, PRIOR, TOKENS)  # acceptances of siblings per rejected first child
+        self.sibling_shift = 0.0  # log-odds
+        self.visits: list[Visit] = []
+
+    @property
+    def node_price(self) -> float:
+        """λ·b: what a node must yield that no forward of the draft is needed for."""
+        return max(self.rate.value * self.cost.t_verify_token, LEAST_GAIN)
+
+    def predict(self, step: Step) -> Prediction:
+        """Acceptance of a first child, and of its own first child."""
+        accept, then = self.predictor.predict(step)
+        return Prediction(self._shifted(accept), self.later.value if then is None else self._shifted(then))
+
+    def sibling(self, logit: float) -> float:
+        """Acceptance of a further child by its log-odds."""
+        return shifted(logit, self.sibling_shift)
+
+    def level(self, survivals: Sequence[float], accepts: Sequence[float | None]) -> list[int]:
+        """Which nodes of a level get children; none if the level is not worth the draft's forward.
+
+        Args:
+            survivals: π of each node.
+            accepts: acceptance of each one's first child; None: unknown.
+        """
+        rate = self.rate.value
+        own = max(rate * (self.cost.t_verify_token + read_cost(self.cost)), LEAST_GAIN)
+        worth: list[int] = []
+        surplus = 0.0
+        for node, (survival, accept) in enumerate(zip(survivals, accepts, strict=True)):
+            known = self.later.value if accept is None else accept
+            sibling = survival * (1.0 - known) * self.rescue.value - self.node_price
+            gain = survival * known - own + max(0.0, sibling)
+            if gain >= 0.0:
+                worth.append(node)
+                surplus += gain
+        forward = rate * (level_cost(self.cost, 1) - read_cost(self.cost))
+        return worth if surplus >= forward else []
+
+    def end_tree(self, parents: Sequence[int], visits: list[Visit]) -> None:
+        """A tree was verified.
+
+        Args:
+            parents: of its nodes, -1 for children of the root.
+            visits: the nodes at which verification arrived, from the root down, as far as they had children.
+        """
+        accepted = sum(visit.kept is not None for visit in visits)
+        self.rate.add(accepted + 1.0, tree_cost(self.cost, parents))
+        self.first.add(accepted > 0, 1.0)
+        for depth, visit in enumerate(visits):
+            first = visit.kept == 0
+            if depth:
+                self.later.add(first, 1.0)
+            self.shift += SHIFT * (first - visit.accept)
+            if first or not visit.siblings:
+                continue
+            self.rescue.add(visit.kept is not None, 1.0)
+            for place, accept in enumerate(visit.siblings, 1):
+                self.sibling_shift += SHIFT * ((visit.kept == place) - accept)
+                if visit.kept == place:
+                    break
+
+    def end_round(self, drafted: int, accepted: int) -> None:
+        """The drafter reports trees to :meth:`end_tree`."""
+
+    def timed(self, drafted: int, seconds: float) -> None:
+        """Costs are not learned from rounds: trees of as many nodes take different times."""

@@ -1,0 +1,278 @@
+"""Trees grown while the next node is worth its price (:mod:`~specpilot.controllers.length.rate_optimal_tree`).
+
+A node that is read by the draft gets one drawn child; further children are drawn without replacement, or *candidates*:
+the text's n-gram match, and at temperature 0 the draft's most probable tokens. The target's distribution is preserved
+because every drawn child is verified, and whether another one is drawn is decided by those before it, never by itself
+(:mod:`~specpilot.infer.verify.candidates`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...controllers.acceptance.sibling_acceptance import DRAWN, GREEDY, SAMPLED, Coefficients, Sibling, drawn_logit
+from ...controllers.errors import InputError
+from ...controllers.length import MAX_DRAFT, Step
+from ...controllers.length.rate_optimal_tree import RateOptimalTree, Visit
+from ..distribution import TokenDistribution, distributions
+from ..draft import NO_DRAFT, Draft
+from ..models import LanguageModel, Read, TreeMask, ancestors_of
+from ..verify.mcss import without
+from .base import ModelDrafter
+from .ngram import point_masses
+
+if TYPE_CHECKING:
+    from ..request import Request
+
+MAX_NODES = 128  # of a tree
+MAX_LEVEL = 32  # nodes read in one level
+MAX_CHILDREN = 8  # candidates among the draft's most probable tokens
+MAX_DRAWN = 4  # children drawn at a node
+
+
+class Head(NamedTuple):
+    """What the draft gives after a node: q (1, k), logits (1, V) and the hidden state (1, d) they come from."""
+
+    q: TokenDistribution
+    logits: Tensor
+    hidden: Tensor
+
+
+class GrowingTree:
+    """One request's tree while it is drafted, level by level.
+
+    Args:
+        unread: what the draft reads first; empty if it cannot.
+        readable: tokens from this on the draft cannot read.
+
+    Attributes:
+        level: the nodes whose children are chosen next, -1 for the root; empty when the tree is done.
+        columns: where the nodes that the draft has read stand in its cache.
+        survivals, accepts: π of each node, and the predicted acceptance of its first child, None where unknown.
+        visits: what was predicted at each node that has children.
+    """
+
+    def __init__(self, request: Request, unread: list[int], readable: int) -> None:
+        assert isinstance(request.length, RateOptimalTree)
+        self.request, self.controller, self.unread, self.readable = request, request.length, unread, readable
+        self.greedy = request.sampling.temperature == 0
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.distributions: list[TokenDistribution] = []
+        self.survivals: list[float] = []
+        self.accepts: list[float | None] = []
+        self.columns: dict[int, int] = {}
+        self.visits: dict[int, Visit] = {}
+        self.n_forwards = 0
+        drafting = bool(unread) and request.max_draft > 0 and self.controller.start_round()
+        self.level = [-1] if drafting else []
+
+    def read(self) -> Read:
+        """What the draft reads for the next level."""
+        if self.level == [-1]:
+            return Read(self.request, self.unread)
+        trunk = len(self.request.text)
+        above = [[self.columns[a] for a in ancestors_of(self.parents, node)] for node in self.level]
+        first = trunk + len(self.columns)
+        self.columns |= {node: first + place for place, node in enumerate(self.level)}
+        return Read(self.request, [self.tokens[node] for node in self.level], len(self.level), TreeMask(trunk, above))
+
+    def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
+        """Choose the children of the level's nodes, a row of each argument for each, and the next level."""
+        self.n_forwards += 1
+        start = len(self.tokens)
+        for row, node in enumerate(self.level):
+            if len(self.tokens) == MAX_NODES:
+                break
+            self._expand(node, Head(q.take([row]), logits[row : row + 1], hidden[row : row + 1]))
+        self.level = self._next_level(start) if self.n_forwards < min(MAX_DRAFT, self.request.max_draft) else []
+
+    def _next_level(self, start: int) -> list[int]:
+        """The nodes from ``start`` on that are worth children of their own."""
+        if len(self.tokens) >= MAX_NODES:
+            return []
+        ends = [n for n in range(start, len(self.tokens)) if self._goes_on(self.tokens[n])]
+        worth = self.controller.level([self.survivals[node] for node in ends], [self.accepts[node] for node in ends])
+        best = sorted((ends[place] for place in worth), key=lambda node: -self.survivals[node])
+        return best[: min(MAX_LEVEL, MAX_NODES - len(self.tokens))]
+
+    def _goes_on(self, token: int) -> bool:
+        return token not in self.request.stop_tokens and token < self.readable
+
+    def _expand(self, node: int, head: Head) -> None:
+        """The children of ``node``."""
+        before = [] if node < 0 else [self.tokens[n] for n in (*ancestors_of(self.parents, node), node)]
+        choice = self.request.rng.sample(head.q.probabilities[0])
+        token = head.q.token(0, choice)
+        match = partial(self.request.ngrams.match, [*before, token])
+        step = Step(
+            len(before) + 1, token, float(head.q.probabilities[0, choice]), head.q.probabilities, head.logits,
+            head.hidden, match,
+        )  # fmt: skip
+        accept, then = self.controller.predict(step)
+        survival = 1.0 if node < 0 else self.survivals[node]
+        visit = self.visits[node] = Visit(accept)
+        self.add(node, token, head.q, survival * accept, then)
+        left = survival * (1.0 - accept)
+        if left >= self.controller.node_price and len(self.tokens) < MAX_NODES:  # else none can be worth its price
+            Siblings(self, node, before, head, visit, left).add(choice)
+
+    def add(self, parent: int, token: int, q: TokenDistribution, survival: float, accept: float | None = None) -> None:
+        """A node with its π, and the predicted acceptance of its first child where it is known."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.distributions.append(q)
+        self.survivals.append(survival)
+        self.accepts.append(accept)
+
+    def draft(self) -> Draft:
+        return Draft(self.tokens, self.distributions, self.parents, self.n_forwards) if self.tokens else NO_DRAFT
+
+    def visited(self, path: Sequence[int]) -> list[Visit]:
+        """The nodes with children that verification arrived at, which accepted ``path``."""
+        found = []
+        for depth, node in enumerate([-1, *path]):
+            if node in self.visits:
+                visit = self.visits[node]
+                if depth < len(path):
+                    siblings = [n for n, parent in enumerate(self.parents) if parent == node]
+                    visit.kept = siblings.index(path[depth])
+                found.append(visit)
+        return found
+
+
+class Siblings:
+    """Chooses a node's further children, while the next is worth its price.
+
+    Args:
+        before: the tokens from the root down to the node.
+        rejected: the probability that verification arrives at the node and rejects its first child.
+    """
+
+    def __init__(
+        self, tree: GrowingTree, node: int, before: list[int], head: Head, visit: Visit, rejected: float
+    ) -> None:
+        self.tree, self.node, self.before, self.head, self.visit = tree, node, before, head, visit
+        self.rejected = rejected
+        self.q = head.q.probabilities[0]  # (k,)
+        if tree.greedy:
+            self.q = torch.softmax(head.logits[0, : head.q.size].float(), -1)  # (V,)
+        self.entropy = float(torch.special.entr(self.q).sum())
+        self.rank = 1
+
+    def add(self, choice: int) -> None:
+        """Add what pays besides the first child, entry ``choice`` of the node's distribution."""
+        first = self.head.q.token(0, choice)
+        copy = self.tree.request.ngrams.match([*self.before, first]).copy
+        if copy == first:
+            copy = None
+        if self.tree.greedy:
+            self._add_likely(first, copy)
+        else:
+            self._add_drawn(choice, copy)
+
+    def _add_likely(self, first: int, copy: int | None) -> None:
+        """Candidates: the copy, then the draft's most probable tokens."""
+        left = 1.0 - float(self.q[first])
+        top = self.q.topk(min(MAX_CHILDREN + 1, len(self.q)))
+        likely = dict(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+        order = [] if copy is None else [copy]
+        order += [token for token in likely if token not in (first, copy)]
+        for token in order[: MAX_NODES - len(self.tree.tokens)]:
+            probability = likely[token] if token in likely else self._of(token)
+            if not self._candidate(token, probability, left, GREEDY) and token != copy:
+                break
+            left -= probability
+
+    def _add_drawn(self, choice: int, copy: int | None) -> None:
+        """Draws without replacement, as long as a draw promises more than the copy, then the copy."""
+        controller, head = self.tree.controller, self.head
+        left, mass = without(self.q, choice), 1.0 - float(self.q[choice])
+        for _ in range(min(MAX_DRAWN, MAX_NODES - 1 - len(self.tree.tokens))):
+            if not bool(left.any()):
+                break
+            promise = controller.sibling(drawn_logit(float(left.max()) * mass, mass))
+            copied = -math.inf if copy is None else self._sibling(copy, self._of(copy), mass).logit(SAMPLED)
+            if controller.sibling(copied) >= promise or self.rejected * promise < controller.node_price:
+                break
+            choice = self.tree.request.rng.sample(left)
+            token, probability = head.q.token(0, choice), float(self.q[choice])
+            accept = controller.sibling(self._sibling(token, probability, mass).logit(DRAWN))
+            self._add(token, TokenDistribution(left.unsqueeze(0), head.q.tokens, head.q.size), accept)
+            left, mass = without(left, choice), mass - probability
+            copy = None if token == copy else copy
+        if copy is not None:
+            self._candidate(copy, self._of(copy), mass, SAMPLED)
+
+    def _candidate(self, token: int, probability: float, left: float, weights: Coefficients) -> bool:
+        """Add ``token`` if it is worth its price."""
+        accept = self.tree.controller.sibling(self._sibling(token, probability, left).logit(weights))
+        if self.rejected * accept < self.tree.controller.node_price:
+            return False
+        self._add(token, point_masses([token], self.head.q.size, self.q.device)[0], accept)
+        return True
+
+    def _sibling(self, token: int, probability: float, left: float) -> Sibling:
+        match = self.tree.request.ngrams.match([*self.before, token])
+        return Sibling(probability, left, self.entropy, self.rank, match, token)
+
+    def _add(self, token: int, q: TokenDistribution, accept: float) -> None:
+        self.tree.add(self.node, token, q, self.rejected * accept)
+        self.visit.siblings.append(accept)
+        self.rejected *= 1.0 - accept
+        self.rank += 1
+
+    def _of(self, token: int) -> float:
+        """q of ``token``."""
+        if self.tree.greedy:
+            return float(self.q[token]) if token < len(self.q) else 0.0
+        return self.head.q.of([token])[0]
+
+
+class BestFirstDrafter(ModelDrafter):
+    """Rate-optimal trees; the levels of all requests are read together."""
+
+    def __init__(self, model: LanguageModel, vocab_size: int) -> None:
+        super().__init__(model, vocab_size)
+        self.growing: dict[Request, GrowingTree] = {}  # of the present round
+
+    def room(self, request: Request) -> int:
+        return request.budget + MAX_NODES
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        trees = [GrowingTree(request, self.unread(request), self.model.vocab_size) for request in requests]
+        while growing := [tree for tree in trees if tree.level]:
+            reads = [tree.read() for tree in growing]
+            logits, hidden = self.model.forward(self.cache, reads)
+            counts = [read.keep for read in reads]
+            levels = distributions([tree.request.sampling for tree in growing], logits, counts, self.vocab_size)
+            rows = zip(growing, levels, torch.split(logits, counts), torch.split(hidden, counts), strict=True)
+            for tree, q, own_logits, own_hidden in rows:
+                try:
+                    tree.grow(q, own_logits, own_hidden)
+                except InputError as error:  # this request's alone
+                    tree.request.error, tree.level = error, []
+        self.growing = dict(zip(requests, trees, strict=True))
+        return [tree.draft() for tree in trees]
+
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+        if not draft.tokens:
+            return
+        tree = self.growing[request]
+        assert isinstance(request.length, RateOptimalTree)
+        request.length.end_tree(draft.parents, tree.visited(path))
+        self.cache.keep(request, len(request.text), [tree.columns[node] for node in path if node in tree.columns])
+
+    def release(self, request: Request) -> None:
+        super().release(request)
+        self.growing.pop(request, None)
+
+    def clear(self) -> None:
+        super().clear()
+        self.growing = {}

@@ -1,0 +1,276 @@
+"""Rate-optimal trees: exact whatever their shape depends on, and shaped by what nodes are worth and cost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import FeaturePredictor, Fixed, RateOptimal
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
+from specpilot.controllers.length.tree_cost import level_cost, tree_cost
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.distribution import TokenDistribution
+from specpilot.infer.draft import Draft
+from specpilot.infer.models import ancestors_of
+from specpilot.infer.random_source import RandomSource
+from specpilot.infer.verify import candidates
+from specpilot.infer.verify.mcss import without
+from torch import Tensor
+
+from .enumeration import output_distribution
+from .test_lossless import (
+    as_distribution,
+    assert_same,
+    decoder_distribution,
+    distribution,
+    pair,
+    target_distribution,
+)
+from .tiny import make
+
+Path = tuple[int, ...]
+Table = dict[Path, Tensor]  # what comes after each path
+CHEAP, FREE = CostModel(0.05, 0.98, 0.02), CostModel(0.1, 1.0, 0.0)
+
+
+def predictor(bias: float = 1.0, mean: float = 0.6) -> FeaturePredictor:
+    return FeaturePredictor(FeatureModel(bias, 1.0, -0.3, -0.3), mean)
+
+
+def tree_decoder(pair: SpeculativeDecoder, bias: float = 1.0) -> SpeculativeDecoder:
+    length = RateOptimal(predictor(bias), CHEAP)
+    return SpeculativeDecoder(pair.target, pair.drafts, length=length, tree="auto")
+
+
+def draw_dynamic_tree(q: Table, depth: int, shape: Callable[..., int], rng: RandomSource, *, drop: bool) -> Draft:
+    """Children are drawn while ``shape`` of all tokens so far says so, then come candidates that it chooses as well.
+
+    Args:
+        drop: leave a drawn child out for its own token, which is not exact.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    rows: list[TokenDistribution] = []
+    level: list[tuple[int, Path]] = [(-1, ())]
+    for _ in range(depth):
+        coming = []
+        for node, path in level:
+            left, seen = q[path], set[int]()
+            while bool(left.any()) and shape(path, sorted(seen), tokens) % 3:  # the first as well may not be drawn
+                token = rng.sample(left)
+                seen.add(token)
+                if not (drop and token == 0):
+                    coming.append((len(tokens), (*path, token)))
+                    tokens.append(token)
+                    parents.append(node)
+                    rows.append(as_distribution(left[None]))
+                left = without(left, token)
+            for token in range(len(left)):
+                if token not in seen and shape(path, token, tokens) % 2:
+                    coming.append((len(tokens), (*path, token)))
+                    tokens.append(token)
+                    parents.append(node)
+                    rows.append(TokenDistribution(torch.ones(1, 1).double(), torch.tensor([[token]]), len(left)))
+        level = [(node, path) for node, path in coming if shape(path, tokens) % 4]  # the others get no children
+    return Draft(tokens, rows, parents, depth)
+
+
+def verified_distribution(
+    p: Table, q: Table, depth: int, shape: Callable[..., int], *, drop: bool = False
+) -> dict[Path, float]:
+    """Of depth + 1 tokens: those of one round, then what later rounds would add."""
+
+    def run(rng: RandomSource) -> Path:
+        draft = draw_dynamic_tree(q, depth, shape, rng, drop=drop)
+        above = [
+            tuple(draft.tokens[n] for n in [*ancestors_of(draft.parents, node), node])
+            for node in range(len(draft.tokens))
+        ]
+        verdict = candidates(as_distribution(torch.stack([p[path] for path in [(), *above]])), draft, rng)
+        assert all(parent == draft.parents[node] for parent, node in itertools.pairwise([-1, *verdict.path]))
+        tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+        while len(tokens) < depth + 1:
+            tokens.append(rng.sample(p[tuple(tokens)]))
+        return tuple(tokens)
+
+    return output_distribution(run)
+
+
+def expected_distribution(p: Table, vocab: int, depth: int) -> dict[Path, float]:
+    return {
+        tokens: float(torch.stack([p[tokens[:i]][token] for i, token in enumerate(tokens)]).prod())
+        for tokens in itertools.product(range(vocab), repeat=depth + 1)
+    }
+
+
+@pytest.mark.parametrize(("depth", "vocab", "examples"), [(1, 4, 40), (2, 2, 30)])
+def test_any_shape_and_any_candidates_keep_the_targets_distribution(depth: int, vocab: int, examples: int) -> None:
+    """The shape is a hash of everything it may depend on: elder siblings' tokens, other branches, the path."""
+
+    @settings(max_examples=examples)
+    @given(data=st.data(), salt=st.integers(0, 1000))
+    def check(data: st.DataObject, salt: int) -> None:
+        paths = [path for n in range(depth + 1) for path in itertools.product(range(vocab), repeat=n)]
+        p, q = ({x: torch.tensor(data.draw(distribution(vocab))).double() for x in paths} for _ in range(2))
+        found = verified_distribution(p, q, depth, lambda *seen: hash((salt, repr(seen))))
+        for tokens, probability in expected_distribution(p, vocab, depth).items():
+            assert found.get(tokens, 0.0) == pytest.approx(probability, abs=1e-7)
+
+    check()
+
+
+def test_dropping_a_drawn_child_for_its_token_would_be_seen() -> None:
+    """The enumeration tells an inexact tree from an exact one."""
+    p = q = {path: torch.tensor([0.5, 0.5]).double() for path in [(), (0,), (1,)]}
+
+    def one_child(*seen: object) -> int:
+        return 4 if len(seen) == 3 and seen[1] == [] else 0
+
+    exact, biased = (verified_distribution(p, q, 1, one_child, drop=drop) for drop in (False, True))
+    assert exact == pytest.approx(expected_distribution(p, 2, 1))
+    assert biased != pytest.approx(expected_distribution(p, 2, 1), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "seeds"),
+    [
+        (SamplingParams(1.0, 2), range(5)),
+        (SamplingParams(0.7, 2), range(5, 8)),
+        (SamplingParams(1.0, None), range(8, 10)),
+        (SamplingParams(0.0, None), range(10, 20)),
+    ],
+)
+def test_distribution_of_the_decoders_own_loop(sampling: SamplingParams, seeds: range) -> None:
+    """Shapes come of the predictor, the n-grams, the costs, and what the text has taught so far."""
+    branched = 0
+    for seed in seeds:
+        decoder = tree_decoder(pair(3, 3, seed, remember=True), bias=float(seed % 3))
+        found = decoder_distribution(decoder, sampling, budget=4)
+        assert_same(found, target_distribution(decoder.target, sampling))
+        output = decoder.generate([1, 0, 2], max_new_tokens=20, temperature=sampling.temperature, top_k=sampling.top_k)
+        branched += sum(r.parents != list(range(-1, len(r.parents) - 1)) for r in output.rounds)
+    assert branched
+
+
+def test_distribution_through_the_real_caches() -> None:
+    decoder = tree_decoder(pair(3, 3, 7, remember=False))
+    sampling = SamplingParams(1.0, 2)
+    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(decoder.target, sampling))
+
+
+@pytest.mark.parametrize("draft_vocab", [3, 6])
+def test_distribution_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
+    """A copied token may be one that the draft cannot read."""
+    decoder = tree_decoder(pair(4, draft_vocab, 5, remember=True))
+    sampling = SamplingParams(1.0, 2)
+    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(decoder.target, sampling))
+    texts = [
+        one.generate([3, 3, 1, 3], max_new_tokens=20, temperature=0).tokens
+        for one in (decoder, SpeculativeDecoder(decoder.target, None))
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_one_child_a_node_costs_what_a_chain_costs() -> None:
+    cost = CostModel(0.2, 0.7, 0.1)
+    for drafted in range(5):
+        assert tree_cost(cost, range(-1, drafted - 1)) == pytest.approx(cost.round(drafted))
+
+
+def test_a_tree_costs_its_levels_and_its_nodes() -> None:
+    """Root, two children of it, three below the first and one below the second: forwards over 1 and 2 nodes."""
+    cost = CostModel(0.2, 0.7, 0.1)
+    parents = [-1, -1, 0, 0, 0, 1]
+    assert tree_cost(cost, parents) == pytest.approx(0.2 + level_cost(cost, 2) + cost.verification(7))
+    assert level_cost(cost, 2) == pytest.approx(0.2 * 0.9 / 0.8)
+
+
+def controller(cost: CostModel, mean: float = 0.6) -> RateOptimalTree:
+    return RateOptimalTree(predictor(mean=mean), cost)
+
+
+def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
+    """One node of 0.1·0.9 does not pay for a forward, a dozen of them do."""
+    rule = controller(CHEAP)
+    rate = rule.rate.value
+    one = 0.1 * 0.9 - rate * 0.02 * 1.05
+    assert 0 < one < rate * 0.05
+    assert rule.level([0.1], [0.9]) == []
+    assert rule.level([0.1] * 12, [0.9] * 12) == [*range(12)]
+    assert rule.level([0.9, 0.001], [0.9, 0.9]) == [0]  # not the node that is worth less than its own price
+
+
+def test_dear_nodes_make_a_chain() -> None:
+    """Where a node costs half a verification no sibling pays, and no round drafts a second child."""
+    target, draft = make(), make(layers=1)
+    for cost, chain in ((CostModel(0.01, 0.5, 0.5), True), (CostModel(0.01, 1.0, 0.0), False)):
+        rule = RateOptimal(predictor(3.0, 0.95), cost)
+        decoder = SpeculativeDecoder(target, draft, length=rule, tree="auto")
+        output = decoder.generate([5, 9, 2], max_new_tokens=60, seed=2)
+        chains = [r.parents == list(range(-1, len(r.parents) - 1)) for r in output.rounds]
+        assert all(chains) == chain
+
+
+def test_what_a_text_teaches() -> None:
+    """Predictions of first children and of further ones are shifted apart, and the rate follows the rounds."""
+    rule = controller(CHEAP)
+    before = rule.sibling(0.0), rule.node_price
+    for _ in range(50):
+        rule.end_tree([-1, -1, 0, 1], [Visit(0.6, [0.5], kept=1), Visit(0.6, [], kept=0)])
+    assert rule.sibling(0.0) > before[0]
+    assert rule.node_price > before[1]  # three tokens a round
+    for _ in range(200):
+        rule.end_tree([-1, -1], [Visit(0.6, [0.5], kept=None)])
+    assert rule.sibling(0.0) < before[0]
+    assert rule.shift < 0
+    assert rule.rescue.value < 0.25
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": None}, "tree='auto': is grown by predicted acceptance and costs"),
+        ({"length": Fixed(3)}, "tree='auto': is grown by predicted acceptance and costs"),
+        ({"verifier": "spec-infer"}, "a tree='auto' has a rule of its own"),
+        ({"draft": None}, "tree='auto': takes one draft model"),
+        ({"draft": [make(), make()]}, "tree='auto': takes one draft model"),
+        (
+            {"length": RateOptimal(predictor(), FREE, adapt=True)},
+            "cannot be learned while decoding",
+        ),
+        ({"tree": "autos"}, "give the children at each level, as in '3x2x1', or 'auto'"),
+    ],
+)
+def test_what_does_not_go_together(options: dict[str, Any], message: str) -> None:
+    own = {"draft": make(), "length": RateOptimal(predictor(), FREE), "tree": "auto"} | options
+    with pytest.raises(InputError, match=message):
+        SpeculativeDecoder(make(), **own)
+
+
+def test_counters_and_caches_of_a_batch() -> None:
+    """Texts of a list are those of each prompt alone; every tree is one target forward."""
+    decoder = tree_decoder(SpeculativeDecoder(make(), make(layers=1)))
+    prompts = [[5, 9, 2], [1] * 9, [3, 4, 5, 3, 4], [7]]
+    for temperature in (0, 1):
+        together = decoder.generate(prompts, max_new_tokens=40, temperature=temperature, seed=[1, 2, 3, 4])
+        alone = [
+            decoder.generate(prompt, max_new_tokens=40, temperature=temperature, seed=seed)
+            for seed, prompt in enumerate(prompts, 1)
+        ]
+        assert [output.tokens for output in together] == [output.tokens for output in alone]
+        for output in together:
+            stats = output.stats
+            assert stats.n_target_forwards == len(output.rounds)
+            assert stats.n_verified_tokens == stats.n_drafted + stats.n_target_forwards - 1
+            assert stats.n_draft_forwards <= stats.n_drafted
+            for r in output.rounds:
+                assert r.emitted[: r.accepted] == [r.drafted[node] for node in r.path][: len(r.emitted)]
