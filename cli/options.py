@@ -793,7 +793,9 @@ class GenerateOptions(TargetOptions, LoadingOptions, SeedOptions):
             trained controller then stops where drafting on no longer pays, without a threshold. "auto" measures now,
             and adapts.
         adapt: Keep correcting the cost by the rounds' wall times; the same seed may then draft otherwise.
-        tree: Draft a tree instead: children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
+        tree: Draft a tree instead: children at each level, such as "3x2x1"; "4x1x1" is four chains of three. "auto"
+            grows trees node by node, where that pays by the predictions of `length` (a lag-free or feature predictor)
+            and by `cost`.
         verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
             replacement), k-seq or otm also for trees. These keep the target's distribution. Typical, bild and mtad do
             not; their threshold follows a colon, "mtad:0.5". mtjd, with no draft, chooses `length` tokens of the target

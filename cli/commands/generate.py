@@ -102,7 +102,8 @@ def _as_json(generation: Generation) -> str:
         "block_efficiency": stats.block_efficiency,
     }
     rounds = [
-        {"drafted": r.drafted, "accepted": r.accepted, "path": r.path, "emitted": r.emitted} for r in generation.rounds
+        {"drafted": r.drafted, "parents": r.parents, "accepted": r.accepted, "path": r.path, "emitted": r.emitted}
+        for r in generation.rounds
     ]
     report = {
         "text": generation.text,
