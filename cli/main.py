@@ -13,7 +13,19 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, Union
 
-from .commands import bench_micro, bench_studies, bench_workloads, calibrate, data, demo, env, export, generate, train
+from .commands import (
+    bench_micro,
+    bench_studies,
+    bench_workloads,
+    calibrate,
+    data,
+    demo,
+    env,
+    export,
+    generate,
+    serve,
+    train,
+)
 from .controllers.errors import InputError
 from .parser import CommandParser
 
@@ -36,6 +48,7 @@ COMMANDS: Commands = {
     "export": export.export,
     "calibrate": calibrate.calibrate,
     "generate": generate.generate,
+    "serve": serve.serve,
     "bench": {
         "decode": bench_workloads.decode,
         "batch": bench_workloads.batch,

@@ -50,7 +50,7 @@ class Engine:
         started = time.perf_counter()
         joining = self._begin(requests)
         drafts = self._propose(requests, joining)  # y_1 … y_K, or a tree of them, for each request
-        p, hidden = self._read(drafts, joining)  # p_1 … p_{K+1}, after the text and after each drafted token
+        p, hidden, logits = self._read(drafts, joining)  # p_1 … p_{K+1}, after the text and after each drafted token
         for request in joining:
             self._choose_arm(request, hidden[request])
         for request, draft in drafts.items():
@@ -64,6 +64,8 @@ class Engine:
                 self.cache.keep(request, start, [start + node for node in verdict.path])
             request.drafter.commit(request, draft, verdict.path)
             request.append(draft, verdict)
+            if request in logits and request.recorder is not None:
+                request.recorder.record(request, draft, verdict, p[request], logits[request])
         self._start_drafting(joining)
         self._clock(drafts, joining, time.perf_counter() - started)
 
@@ -89,11 +91,16 @@ class Engine:
 
     def _read(
         self, drafts: dict[Request, Draft], joining: Sequence[Request]
-    ) -> tuple[dict[Request, TokenDistribution], dict[Request, torch.Tensor]]:
-        """One target forward: distributions after each text and each drafted token; of prompts the last state (d,)."""
+    ) -> tuple[dict[Request, TokenDistribution], dict[Request, torch.Tensor], dict[Request, torch.Tensor]]:
+        """One target forward.
+
+        Returns:
+            Distributions after each text and each drafted token; the last states (d,) of prompts; the logits (N + 1, V)
+            of requests that record them.
+        """
         reading = [request for request, draft in drafts.items() if not draft.from_target]
         if not reading:
-            return {}, {}
+            return {}, {}, {}
         reads = []
         for request in reading:
             draft, unread = drafts[request], request.text[self.cache.length(request) :]
@@ -105,7 +112,14 @@ class Engine:
         last: dict[Request, torch.Tensor] = {}
         if joining:
             last = dict(zip(reading, (states[-1] for states in torch.split(hidden, counts)), strict=True))
-        return dict(zip(reading, p, strict=True)), last
+        recorded: dict[Request, torch.Tensor] = {}
+        if any(request.recorder is not None for request in reading):
+            recorded = {
+                request: rows
+                for request, rows in zip(reading, torch.split(logits, counts), strict=True)
+                if request.recorder is not None
+            }
+        return dict(zip(reading, p, strict=True)), last, recorded
 
     def _choose_arm(self, request: Request, hidden: torch.Tensor) -> None:
         """By a router where there is one; ``hidden`` (d,) is the prompt's last state."""

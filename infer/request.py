@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .drafters import Drafter
+    from .recorder import RoundRecorder
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Request:
         ended: the text has its last token: the budget is spent, or a stop token came.
         error: why the request failed; None while it has not.
         cancelled: nobody waits for it any longer.
+        recorder: keeps log probabilities and drafts of the rounds; None keeps neither.
     """
 
     prompt: list[int]
@@ -70,6 +72,7 @@ class Request:
     ended: bool = False
     error: BaseException | None = None
     cancelled: bool = False
+    recorder: RoundRecorder | None = None
 
     def begin(self, text: list[int]) -> None:
         """The target's text begins with ``text``."""

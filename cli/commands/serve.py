@@ -1,0 +1,84 @@
+"""`specpilot serve`: an OpenAI-compatible server over one decoder."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from ..controllers.errors import InputError
+from ..options import ServeOptions
+
+if TYPE_CHECKING:
+    from ..infer.decoder import SpeculativeDecoder
+    from ..serve.round_log import RoundLog
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve a pair over HTTP, with OpenAI's API, metrics, and a page to watch it."""
+    listener = _listen(options.host, options.port)  # before seconds of loading
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"serve: needs the package {error.name}; pip install 'specpilot[serve]'") from None
+    from ..infer.decoder import SpeculativeDecoder
+    from ..infer.quiet import quiet
+    from ..serve.run import run_server
+    from ..serve.server import Server, ServerConfig
+
+    quiet()
+    decoder = SpeculativeDecoder.from_pretrained(
+        options.target, options.drafts, length=options.length, router=options.router, sample_arm=options.sample_arm,
+        threshold=options.threshold, cost=options.cost, adapt=options.adapt, verifier=options.verifier,
+        dtype=options.dtype, device=options.device, device_map=options.device_map,
+        offload_folder=options.offload_folder, revision=options.revision,
+        trust_remote_code=options.trust_remote_code, generation_config=options.generation_config,
+        max_running=options.max_running,
+    )  # fmt: skip
+    config = ServerConfig(
+        name=options.served_model_name or str(options.target),
+        length=None if options.length is None else str(options.length),
+        threshold=options.threshold,
+        adapt=options.adapt or options.cost == "auto",
+        max_queue=options.max_queue,
+        time_limit=options.time_limit,
+        router_state=options.router_state,
+    )
+    server = Server(decoder, config, _round_log(options, decoder))
+    run_server(
+        server,
+        listener,
+        api_key=options.api_key or os.environ.get("SPECPILOT_API_KEY"),
+        origins=options.allow_origins or (),
+        max_body=options.max_body,
+        drain=options.drain,
+    )
+
+
+def _round_log(options: ServeOptions, decoder: SpeculativeDecoder) -> RoundLog | None:
+    if options.log_rounds is None:
+        return None
+    from ..serve.round_log import RoundLog
+
+    if not isinstance(options.drafts, str):
+        raise InputError("log_rounds: needs one draft model; leave it out")
+    return RoundLog(options.log_rounds, decoder, str(options.target), options.drafts)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The socket to serve on.
+
+    Raises:
+        InputError: the port is taken, or the address is not one of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        raise InputError(f"port={port}, host={host!r}: {error.strerror}; choose another") from None
+    return listener

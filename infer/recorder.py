@@ -1,0 +1,101 @@
+"""Optional records of a request's rounds: log probabilities of its tokens, and how its drafts were verified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..controllers.length import RateOptimal
+
+if TYPE_CHECKING:
+    from .distribution import TokenDistribution
+    from .draft import Draft
+    from .request import Request
+    from .verify import Verdict
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A generated token under the target's softmax, before temperature, top-k and top-p.
+
+    Attributes:
+        logprob: natural logarithm of its probability.
+        top: the most probable tokens there and theirs, in descending order.
+    """
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class DraftedToken:
+    """A drafted token and its verification.
+
+    Attributes:
+        p, q: its probability under target and draft, both under the request's sampling parameters.
+        predicted: the acceptance probability that the length controller predicted; None where it predicts none.
+        accepted: whether it was kept.
+    """
+
+    token: int
+    p: float
+    q: float
+    predicted: float | None
+    accepted: bool
+
+
+class RoundRecorder:
+    """Records the rounds of one request.
+
+    Args:
+        top_logprobs: alternatives of each token to keep with its log probability; None keeps no log probabilities.
+        drafts: keep what was drafted in each round.
+
+    Attributes:
+        logprobs: one for each generated token.
+        drafted: a list for each round.
+    """
+
+    def __init__(self, top_logprobs: int | None = None, drafts: bool = False) -> None:
+        self.top_logprobs, self.drafts = top_logprobs, drafts
+        self.logprobs: list[TokenLogprob] = []
+        self.drafted: list[list[DraftedToken]] = []
+
+    def record(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution, logits: Tensor) -> None:
+        """A round has been verified and its tokens added to the request.
+
+        Args:
+            p: distributions after the text and after each drafted token.
+            logits: (N + 1, V) those they were made of.
+        """
+        if self.top_logprobs is not None:
+            rows = [0, *(node + 1 for node in verdict.path)]
+            self.logprobs += logprobs_of(logits[rows], request.output.rounds[-1].emitted, self.top_logprobs)
+        if self.drafts:
+            self.drafted.append(self._drafted(request, draft, verdict, p))
+
+    def _drafted(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution) -> list[DraftedToken]:
+        predicted: list[float] = []
+        if isinstance(request.length, RateOptimal) and draft.tokens:
+            predicted = request.length.predicted
+        found = []
+        for node, (token, q) in enumerate(zip(draft.tokens, draft.distributions, strict=True)):
+            row = p.part(draft.parents[node] + 1, draft.parents[node] + 2)
+            prediction = predicted[node] if node < len(predicted) else None
+            found.append(DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, node in verdict.path))
+        return found
+
+
+def logprobs_of(logits: Tensor, tokens: list[int], top: int) -> list[TokenLogprob]:
+    """Log probabilities of ``tokens`` under the softmax of the rows of ``logits`` (N, V), and the ``top`` best."""
+    logprobs = torch.log_softmax(logits[: len(tokens)].float(), -1)
+    chosen = logprobs.gather(1, torch.tensor(tokens, device=logprobs.device).unsqueeze(1)).squeeze(1).tolist()
+    values, indices = (part.tolist() for part in logprobs.topk(top))
+    return [
+        TokenLogprob(token, logprob, list(zip(best, best_values, strict=True)))
+        for token, logprob, best, best_values in zip(tokens, chosen, indices, values, strict=True)
+    ]

@@ -1,0 +1,216 @@
+"""The HTTP application: routes, keys, limits on bodies, and errors in OpenAI's format."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .errors import ApiError
+from .page import add_page
+from .protocol import ChatCompletionRequest, CompletionRequest, parse_json, parse_request
+from .responses import DONE, chunk, delta_chunk, event, usage
+from .server import Server
+from .service import Call
+
+OPEN = ("/health",)  # needs no key
+
+
+def create_app(server: Server, *, api_key: str | None, origins: Sequence[str], max_body: int) -> FastAPI:
+    """The application.
+
+    Args:
+        api_key: that clients must send; None: any may call.
+        origins: of web pages that may call from a browser, besides the server's own.
+        max_body: bytes of a request's body at most.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        server.start()
+        yield
+        await asyncio.to_thread(server.stop)
+
+    app = FastAPI(title="specpilot", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    _handle_errors(app, server)
+    _add_model_routes(app, server, max_body)
+    _add_state_routes(app, server, max_body)
+    add_page(app)
+
+    if api_key is not None:
+        app.add_middleware(KeyCheck, server=server, key=api_key)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"]
+        )
+    return app
+
+
+class KeyCheck:
+    """ASGI middleware that refuses requests without the key, except for ``/health``."""
+
+    def __init__(self, app: ASGIApp, server: Server, key: str) -> None:
+        self.app, self.server, self.key = app, server, key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        free = scope["type"] != "http" or scope["path"] in OPEN or scope["method"] == "OPTIONS"
+        if free or has_key(dict(scope["headers"]).get(b"authorization", b""), self.key):
+            await self.app(scope, receive, send)
+            return
+        error = ApiError(401, "Authorization: missing or wrong key; send 'Authorization: Bearer KEY'")
+        await refusal(self.server, error)(scope, receive, send)
+
+
+def has_key(header: bytes, key: str) -> bool:
+    """Whether an Authorization header holds the key: as a bearer token or, from a browser, as a password.
+
+    Keys are compared in constant time.
+    """
+    kind, _, given = header.partition(b" ")
+    if kind.lower() == b"basic":
+        try:
+            given = base64.b64decode(given, validate=True).partition(b":")[2]
+        except binascii.Error:
+            return False
+    elif kind.lower() != b"bearer":
+        return False
+    return hmac.compare_digest(given, key.encode())
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        ApiError: 413: longer than ``most`` bytes.
+    """
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise ApiError(413, f"body: longer than {most} bytes; send a shorter prompt", code="body_too_large")
+    return bytes(body)
+
+
+def refusal(server: Server, error: ApiError) -> JSONResponse:
+    """An error as a response."""
+    server.metrics.refused.labels(status=error.status).inc()
+    return JSONResponse(error.body, error.status, error.headers)
+
+
+def _handle_errors(app: FastAPI, server: Server) -> None:
+    @app.exception_handler(ApiError)
+    async def api_error(request: Request, error: ApiError) -> JSONResponse:
+        return refusal(server, error)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        path = request.url.path
+        messages = {404: f"{path}: no such path", 405: f"{request.method} {path}: use another method"}
+        return refusal(server, ApiError(error.status_code, messages.get(error.status_code, str(error.detail))))
+
+    @app.exception_handler(Exception)
+    async def defect(request: Request, error: Exception) -> JSONResponse:
+        return refusal(server, ApiError(500, f"internal error: {type(error).__name__}"))
+
+
+def _add_model_routes(app: FastAPI, server: Server, max_body: int) -> None:
+    service = server.service
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        given = parse_request(ChatCompletionRequest, await read_body(request, max_body))
+        return await respond(request, given)
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        given = parse_request(CompletionRequest, await read_body(request, max_body))
+        return await respond(request, given)
+
+    async def respond(request: Request, given: ChatCompletionRequest | CompletionRequest) -> Response:
+        call = await service.accept(given)
+        if given.stream:
+            return StreamingResponse(stream(call, given.usage_wanted), media_type="text/event-stream")
+        return await unless_gone(request, call)
+
+    async def unless_gone(request: Request, call: Call) -> Response:
+        """The whole response; if the client leaves meanwhile, its slot is free before the next round."""
+        answer = asyncio.ensure_future(service.whole(call))
+        left = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                return Response(status_code=499)
+            return JSONResponse(answer.result())
+        finally:
+            answer.cancel()
+            left.cancel()
+
+    async def stream(call: Call, usage_wanted: bool) -> AsyncIterator[str]:
+        style, tokenizer = call.format, service.tokenizer
+        try:
+            if style.opening is not None:
+                entries = [{"index": c.index, **style.opening, "finish_reason": None} for c in call.choices]
+                yield event(chunk(style, entries))
+            async for choice, delta in service.deltas(call):
+                if delta.text or delta.logprobs or delta.rounds or choice.finish_reason is not None:
+                    yield event(delta_chunk(style, choice, delta, tokenizer))
+            if usage_wanted:
+                yield event(chunk(style, []) | {"usage": usage(call.prompt_tokens, call.choices)})
+        except ApiError as error:
+            server.metrics.refused.labels(status=error.status).inc()
+            yield event(error.body)
+        finally:
+            call.cancel()
+        yield DONE
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [server.model_card()]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        if name != service.name:
+            raise ApiError(404, f"model={name!r}: not served here; it is {service.name!r}", code="model_not_found")
+        return server.model_card()
+
+
+def _add_state_routes(app: FastAPI, server: Server, max_body: int) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        healthy = server.worker.alive
+        return JSONResponse({"status": "ok" if healthy else "stopped"}, 200 if healthy else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        server.metrics.running.set(server.worker.running)
+        server.metrics.waiting.set(server.worker.waiting)
+        return PlainTextResponse(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/v1/controllers")
+    async def controllers() -> dict[str, Any]:
+        return server.controller_card()
+
+    @app.post("/v1/controllers/reload")
+    async def reload(request: Request) -> dict[str, Any]:
+        body = await read_body(request, max_body)
+        given = parse_json(body) if body.strip() else {}
+        for name in given:
+            raise ApiError(400, f"{name}: unknown field; leave it out", param=name, code="unknown_field")
+        return await asyncio.to_thread(server.reload)
+
+
+async def _disconnected(request: Request) -> None:
+    """Wait until the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,47 @@
+"""Errors as OpenAI's API reports them: ``{"error": {"message", "type", "param", "code"}}`` with an HTTP status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
+
+
+class ApiError(Exception):
+    """A request that is refused.
+
+    Args:
+        status: HTTP status.
+        message: one line: name, value, remedy.
+        param: the field at fault.
+        code: a word for programs, such as ``"model_not_found"``.
+        retry_after: seconds after which to try again, for the header of that name.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        if status == 401:
+            self.headers["WWW-Authenticate"] = 'Basic realm="specpilot"'
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kind = TYPES.get(self.status, "invalid_request_error")
+        message = " ".join(self.message.split())
+        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}

@@ -1,0 +1,153 @@
+"""Responses of OpenAI's completions API, in one piece or as server-sent events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from ..infer.recorder import TokenLogprob
+from .choice import Choice, Delta
+from .metrics import speculation_report
+
+DONE = "data: [DONE]\n\n"
+
+
+def event(content: dict[str, Any]) -> str:
+    """One server-sent event."""
+    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def usage(prompt_tokens: int, choices: list[Choice]) -> dict[str, int]:
+    """Token counts; each prompt counts once however many choices it has."""
+    completion = sum(choice.tokens for choice in choices)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": prompt_tokens + completion,
+    }
+
+
+class Format(Protocol):
+    """How one of the two kinds of response writes a choice."""
+
+    id: str
+    head: dict[str, Any]
+    chunk_object: str
+    opening: ClassVar[dict[str, Any] | None]
+
+    def choice(self, choice: Choice, whole: Delta) -> dict[str, Any]:
+        """A choice of a response in one piece."""
+
+    def delta(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        """A choice of a chunk, without its finish reason."""
+
+
+class ChatFormat:
+    """``chat.completion``."""
+
+    object, chunk_object = "chat.completion", "chat.completion.chunk"
+    opening: ClassVar[dict[str, Any] | None] = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+
+    def __init__(self, id: str, model: str, created: int, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.id, self.tokenizer = f"chatcmpl-{id}", tokenizer
+        self.head = {"id": self.id, "object": self.object, "created": created, "model": model}
+
+    def choice(self, choice: Choice, whole: Delta) -> dict[str, Any]:
+        message = {"role": "assistant", "content": whole.text, "refusal": None}
+        return {"message": message, "logprobs": self._logprobs(choice, whole)}
+
+    def delta(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        return {"delta": {"content": delta.text}, "logprobs": self._logprobs(choice, delta)}
+
+    def _logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any] | None:
+        if choice.recorder is None or choice.recorder.top_logprobs is None:
+            return None
+        return {"content": [self._entry(one) for one in delta.logprobs], "refusal": None}
+
+    def _entry(self, one: TokenLogprob) -> dict[str, Any]:
+        return self._token(one.token, one.logprob) | {"top_logprobs": [self._token(*other) for other in one.top]}
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        text = str(self.tokenizer.decode([token]))
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+class TextFormat:
+    """``text_completion``."""
+
+    object = chunk_object = "text_completion"
+    opening: ClassVar[dict[str, Any] | None] = None
+
+    def __init__(self, id: str, model: str, created: int, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.id, self.tokenizer = f"cmpl-{id}", tokenizer
+        self.head = {"id": self.id, "object": self.object, "created": created, "model": model}
+        self.offsets: dict[int, int] = {}  # characters of each choice so far
+
+    def choice(self, choice: Choice, whole: Delta) -> dict[str, Any]:
+        return self.delta(choice, whole)
+
+    def delta(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        return {"text": delta.text, "logprobs": self._logprobs(choice, delta)}
+
+    def _logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any] | None:
+        if choice.recorder is None or choice.recorder.top_logprobs is None:
+            return None
+        texts = [str(self.tokenizer.decode([one.token])) for one in delta.logprobs]
+        offset, offsets = self.offsets.get(choice.index, 0), []
+        for text in texts:
+            offsets.append(offset)
+            offset += len(text)
+        self.offsets[choice.index] = offset
+        return {
+            "tokens": texts,
+            "token_logprobs": [one.logprob for one in delta.logprobs],
+            "top_logprobs": [
+                {str(self.tokenizer.decode([token])): logprob for token, logprob in one.top} for one in delta.logprobs
+            ],
+            "text_offset": offsets,
+        }
+
+
+def whole_response(
+    style: Format, choices: list[Choice], deltas: list[Delta], prompt_tokens: int, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, Any]:
+    """The response in one piece."""
+    entries = [
+        {"index": choice.index, **style.choice(choice, whole), "finish_reason": choice.finish_reason}
+        | trace(whole, choice, tokenizer)
+        for choice, whole in zip(choices, deltas, strict=True)
+    ]
+    return {
+        **style.head,
+        "choices": entries,
+        "usage": usage(prompt_tokens, choices),
+        "metrics": {"speculative_decoding": speculation_report([choice.request.output for choice in choices])},
+    }
+
+
+def chunk(style: Format, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    """A chunk of a stream."""
+    return {**style.head, "object": style.chunk_object, "choices": choices}
+
+
+def delta_chunk(style: Format, choice: Choice, delta: Delta, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """A chunk with what one choice gained, and why it ended where it has."""
+    entry = {"index": choice.index, **style.delta(choice, delta), "finish_reason": choice.finish_reason}
+    return chunk(style, [entry | trace(delta, choice, tokenizer)])
+
+
+def trace(delta: Delta, choice: Choice, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The rounds of a choice, if its request asked for them."""
+    if choice.recorder is None or not choice.recorder.drafts:
+        return {}
+    rounds = [
+        {
+            "drafted": [vars(one) | {"text": str(tokenizer.decode([one.token]))} for one in round.drafted],
+            "emitted": [{"token": token, "text": str(tokenizer.decode([token]))} for token in round.emitted],
+            "stopped_by": round.stopped_by,
+        }
+        for round in delta.rounds
+    ]
+    return {"rounds": rounds}

@@ -1,0 +1,95 @@
+"""Served rounds as a dataset: what ``specpilot data on-policy`` makes of prompts, made of the server's own requests.
+
+Prompts and texts are part of it. Only requests under the server's default sampling are kept, and only those that are
+verified token by token: a dataset has one distribution, and labels are ratios p(y)/q(y).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.errors import InputError
+from ..data_gen.builder import Item
+from ..data_gen.dataset import SCHEMA_VERSION
+from ..data_gen.on_policy import RoundsRow, RoundsWriter, as_row
+from ..infer.decoder import SpeculativeDecoder
+from ..infer.request import Request
+
+
+class RoundLog:
+    """Writes finished requests to a folder, a shard at a time.
+
+    A shard appears by atomic rename, and the manifest names complete shards only: after a crash the folder is a valid
+    dataset without the last, unfinished shard. Starting again with the same pair and sampling continues it.
+
+    Args:
+        folder: the dataset.
+        target, draft: names of the models, for the manifest.
+        shard_size: texts a shard; also what a crash may lose.
+
+    Raises:
+        InputError: the decoder has no single draft model or another rule than token-wise, or the folder belongs to
+            another pair or sampling or is in use.
+    """
+
+    def __init__(
+        self, folder: Path, decoder: SpeculativeDecoder, target: str, draft: str, *, shard_size: int = 64
+    ) -> None:
+        if len(decoder.drafts) != 1 or decoder.config.rule != "token-wise" or decoder.tokenizer is None:
+            raise InputError("log_rounds: needs one draft model and the verifier token-wise; leave it out")
+        self.decoder, self.shard_size = decoder, shard_size
+        self.sampling = decoder.defaults.sampling_params()
+        (model,) = decoder.drafts
+        pair = PairFingerprint.of(decoder.target.model, model.model, decoder.tokenizer)
+        identity: dict[str, Any] = {
+            "kind": "rounds",
+            "schema_version": SCHEMA_VERSION,
+            "code_version": version("specpilot"),
+            "target": target,
+            "draft": draft,
+            "fingerprint": pair.as_dict(),
+            "sampling": self.sampling.as_dict(),
+            "served": True,
+            **({"vocab_size": decoder.target.vocab_size} if model.vocab_size > decoder.target.vocab_size else {}),
+            "settings": {"max_new_tokens": self._budget(), "shard_size": shard_size},
+        }
+        self.writer = RoundsWriter(folder, identity)
+        self.rows: list[RoundsRow] = []
+        self.count = sum(shard["rows"] for shard in self.writer.manifest["shards"])
+
+    def _budget(self) -> int:
+        """The longest text that can come; training cuts by it."""
+        contexts = [model.context for model in (self.decoder.target, *self.decoder.drafts) if model.context is not None]
+        return min(contexts, default=2**31 - 1)
+
+    def add(self, request: Request) -> bool:
+        """Keep a finished request, if it is one to keep."""
+        if request.sampling != self.sampling or not any(round.drafted for round in request.output.rounds):
+            return False
+        digest = hashlib.sha256(repr((self.count, request.prompt, request.output.tokens)).encode()).hexdigest()
+        assert self.decoder.tokenizer is not None
+        text = str(self.decoder.tokenizer.decode(request.prompt))
+        item = Item(f"served-{self.count}-{digest[:12]}", text, list(request.prompt), request.budget)
+        self.rows.append(as_row(item, request.output))
+        self.count += 1
+        if len(self.rows) >= self.shard_size:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write the rows there are as a shard; the dataset is then complete as it stands."""
+        if self.rows:
+            self.writer.write(self.rows)
+            self.writer.complete()
+            self.rows = []
+
+    def close(self) -> None:
+        """Write what is left and let others use the folder."""
+        try:
+            self.flush()
+        finally:
+            self.writer.close()

@@ -1,0 +1,64 @@
+"""Runs the application under uvicorn until a signal ends it: what was accepted is finished first."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+
+from .app import create_app
+from .server import Server
+
+SWITCH_INTERVAL = 0.001  # seconds that a thread may keep the interpreter: the decoder waits for the event loop
+
+
+def run_server(
+    server: Server,
+    listener: socket.socket,
+    *,
+    api_key: str | None,
+    origins: Sequence[str],
+    max_body: int,
+    drain: float,
+) -> None:
+    """Serve on ``listener`` until SIGINT or SIGTERM; SIGHUP loads the controller again.
+
+    Args:
+        drain: seconds that running requests have to finish after the signal.
+    """
+    app = create_app(server, api_key=api_key, origins=origins, max_body=max_body)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=max(1, round(drain)), server_header=False
+    )
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    print(f"specpilot: serving {server.config.name!r} on http://{shown}:{port}", file=sys.stderr, flush=True)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    _Http(config, server).run(sockets=[listener])
+
+
+class _Http(uvicorn.Server):
+    """uvicorn with signals of ours: SIGINT and SIGTERM end it with exit code 0, SIGHUP loads the controller again."""
+
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self.server = server
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        handlers = {
+            signal.SIGINT: self.handle_exit,
+            signal.SIGTERM: self.handle_exit,
+            signal.SIGHUP: lambda *_: threading.Thread(target=self.server.reload_and_report).start(),
+        }
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

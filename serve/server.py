@@ -1,0 +1,158 @@
+"""A decoder, its worker, and what is kept beside them: metrics, logged rounds, the router's state."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..controllers.errors import InputError
+from ..controllers.length import LengthController, RateOptimal
+from ..controllers.router import OnlineRouter, PolicyRouter
+from ..infer.decoder import SpeculativeDecoder
+from ..infer.lengths import load_length
+from ..infer.request import Request
+from .errors import ApiError
+from .metrics import Metrics
+from .round_log import RoundLog
+from .service import Service
+from .worker import Worker
+
+SAVE_EVERY = 256  # finished texts between two saves of a router's state
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How a decoder is served.
+
+    Attributes:
+        name: of the model in the API.
+        length: the controller's name, for reloading; None where a router or nothing chooses it.
+        threshold: its stopping threshold, if one was given.
+        adapt: its costs follow the rounds' wall times.
+        max_queue: requests that may wait.
+        time_limit: seconds a request may take.
+        router_state: file that keeps what an OnlineRouter has learnt.
+    """
+
+    name: str
+    length: str | None = None
+    threshold: float | None = None
+    adapt: bool = False
+    max_queue: int = 256
+    time_limit: float = 600.0
+    router_state: Path | None = None
+
+
+class Server:
+    """Everything of the server but HTTP."""
+
+    def __init__(self, decoder: SpeculativeDecoder, config: ServerConfig, log: RoundLog | None = None) -> None:
+        self.decoder, self.config, self.log = decoder, config, log
+        self.metrics = Metrics()
+        self.worker = Worker(decoder.scheduler, config.max_queue)
+        self.service = Service(decoder, config.name, self.worker, self.metrics, config.time_limit, self._finished)
+        self.reloads = 0
+        self._reloading = threading.Lock()
+        self._unsaved = 0
+        if config.router_state is not None:
+            learn_online(decoder, config.router_state)
+
+    def start(self) -> None:
+        self.worker.start()
+
+    def stop(self) -> None:
+        """Finish what was accepted, then write what is not yet written."""
+        self.worker.stop()
+        if self.log is not None:
+            self.log.close()
+        self._save_router()
+
+    def _finished(self, request: Request) -> None:
+        """In the event loop, after every text."""
+        if self.log is not None and self.log.add(request):
+            self.metrics.logged.inc()
+        self._unsaved += 1
+        if self._unsaved >= SAVE_EVERY:
+            self._save_router()
+
+    def _save_router(self) -> None:
+        routing = self.decoder.routing
+        if self.config.router_state is not None and routing is not None and isinstance(routing.router, OnlineRouter):
+            routing.router.save(self.config.router_state)
+        self._unsaved = 0
+
+    def model_card(self) -> dict[str, Any]:
+        """``/v1/models``'s entry."""
+        service = self.service
+        return {
+            "id": service.name,
+            "object": "model",
+            "created": service.created,
+            "owned_by": "specpilot",
+            "max_model_len": service.context,
+        }
+
+    def controller_card(self) -> dict[str, Any]:
+        """The controller that new requests get."""
+        length = self.decoder.length
+        card: dict[str, Any] = {
+            "object": "controller",
+            "name": self.config.length,
+            "kind": type(length).__name__,
+            "reloads": self.reloads,
+        }
+        if isinstance(length, RateOptimal):
+            card["cost"] = length.cost.as_dict()
+        return card
+
+    def reload(self) -> dict[str, Any]:
+        """Load the controller again by its name; requests that are being decoded keep the one they began with.
+
+        Raises:
+            ApiError: 409: there is none to reload, it cannot be loaded, or it is one of another pair.
+        """
+        if self.config.length is None or self.decoder.routing is not None:
+            raise ApiError(409, "controller: none was named with --length; nothing to reload")
+        with self._reloading:
+            try:
+                length = self._load(self.config.length)
+            except InputError as error:
+                raise ApiError(409, f"{error}; the controller in use stays") from None
+            self.decoder.config = replace(self.decoder.config, length=length)
+            self.reloads += 1
+        return self.controller_card()
+
+    def _load(self, name: str) -> LengthController:
+        decoder, current = self.decoder, self.decoder.length
+        cost = current.cost if isinstance(current, RateOptimal) else None
+        draft = decoder.drafts[0].model if decoder.drafts else None
+        length = load_length(name, decoder.target.model, draft, decoder.tokenizer, self.config.threshold, cost)
+        if self.config.adapt and isinstance(length, RateOptimal):
+            return RateOptimal(length.predictor, length.cost, adapt=True)
+        return length
+
+    def reload_and_report(self) -> None:
+        """For a signal: what came of it goes to standard error."""
+        try:
+            card = self.reload()
+            print(f"specpilot: controller {card['name']!r} loaded again", file=sys.stderr)
+        except ApiError as error:
+            print("specpilot: error:", error.message, file=sys.stderr)
+
+
+def learn_online(decoder: SpeculativeDecoder, state: Path) -> None:
+    """Let the decoder's trained router go on learning, from ``state`` where that file exists.
+
+    Raises:
+        InputError: the file is damaged, or of another router.
+    """
+    routing = decoder.routing
+    assert routing is not None
+    if not isinstance(routing.router, PolicyRouter):
+        raise InputError("router_state: only a trained router learns; leave it out")
+    policy = routing.router
+    routing.router = OnlineRouter.load(state, policy) if state.exists() else OnlineRouter(policy)
+    decoder.scheduler.engine.router = routing.router

@@ -1,0 +1,51 @@
+"""A server in a thread of the tests, on a port of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.serve.app import create_app
+from specpilot.serve.round_log import RoundLog
+from specpilot.serve.server import Server, ServerConfig
+
+PATIENCE = 30.0  # seconds until something that must happen counts as missing
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    """Look again and again until ``done()``."""
+    end = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < end, "it did not happen"
+        threading.Event().wait(0.005)
+
+
+@contextmanager
+def serving(
+    decoder: SpeculativeDecoder,
+    *,
+    config: ServerConfig | None = None,
+    log: RoundLog | None = None,
+    api_key: str | None = None,
+    max_body: int = 1 << 20,
+) -> Iterator[tuple[Server, str]]:
+    """A running server and its address."""
+    server = Server(decoder, config or ServerConfig("tiny"), log)
+    listener = socket.create_server(("127.0.0.1", 0))
+    app = create_app(server, api_key=api_key, origins=(), max_body=max_body)
+    http = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+    thread = threading.Thread(target=http.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: http.started)
+        yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        http.should_exit = True
+        thread.join(PATIENCE)
+        listener.close()
+        assert not thread.is_alive()

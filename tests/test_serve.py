@@ -1,0 +1,317 @@
+"""The server with real clients over real connections: texts, streams, log probabilities, metrics, controllers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import torch
+from specpilot import SpeculativeDecoder
+from specpilot.controllers.errors import InputError
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.on_policy import read_rounds
+from specpilot.serve.round_log import RoundLog
+from specpilot.serve.server import Server, ServerConfig
+
+from .serving import serving, wait_until
+
+QUESTION = "What is 12 plus 30?"
+MESSAGES: Any = [{"role": "user", "content": QUESTION}]
+
+
+@pytest.fixture(scope="module")
+def decoder() -> SpeculativeDecoder:
+    return SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost=0.2)
+
+
+@pytest.fixture(scope="module")
+def running(decoder: SpeculativeDecoder) -> Iterator[tuple[Server, str]]:
+    with serving(decoder, config=ServerConfig("tiny", "tiny-lag-free")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(running: tuple[Server, str]) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{running[1]}/v1", api_key="none", max_retries=0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.9}, {"stop": [" the"]}])
+def test_texts_are_those_of_generate(client: openai.OpenAI, decoder: SpeculativeDecoder, settings: Any) -> None:
+    found = client.completions.create(model="tiny", prompt=QUESTION, max_tokens=24, seed=5, n=3, **settings)
+    sampling = {name: value for name, value in settings.items() if name != "stop"}
+    expected = decoder.generate(QUESTION, n=3, max_new_tokens=24, seed=5, **sampling)
+    ends = settings.get("stop", ["\0"])
+    assert [choice.text for choice in found.choices] == [one.text.split(ends[0])[0] for one in expected]
+    if "stop" not in settings:
+        assert found.usage is not None
+        assert found.usage.completion_tokens == sum(len(one.tokens) for one in expected)
+        assert found.usage.prompt_tokens == len(expected[0].prompt_tokens)
+        reasons = ["stop" if one.finish_reason == "eos" else "length" for one in expected]
+        assert [choice.finish_reason for choice in found.choices] == reasons
+
+
+def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: SpeculativeDecoder) -> None:
+    settings: Any = {"model": "tiny", "messages": MESSAGES, "max_completion_tokens": 24, "seed": 3, "n": 2}
+    whole = client.chat.completions.create(**settings)
+    texts, reasons, usage = ["", ""], [None, None], None
+    for chunk in client.chat.completions.create(**settings, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason or reasons[choice.index]
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+    assert usage is not None
+    assert usage == whole.usage
+    expected = decoder.generate(QUESTION, chat=True, n=2, seed=3, max_new_tokens=24)
+    assert texts == [one.text for one in expected]
+
+
+def test_several_prompts_and_many_clients_at_once(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
+    prompts = [f"What is {i} plus 30?" for i in range(12)]
+    expected = [one.text for one in decoder.generate(prompts, max_new_tokens=16, temperature=0)]
+
+    async def ask() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{running[1]}/v1", api_key="none") as client:
+            together = client.completions.create(model="tiny", prompt=prompts, max_tokens=16, temperature=0)
+            apart = [
+                client.completions.create(model="tiny", prompt=prompt, max_tokens=16, temperature=0)
+                for prompt in prompts
+            ]
+            found = await asyncio.gather(together, *apart)
+        assert [choice.text for choice in found[0].choices] == [one.choices[0].text for one in found[1:]]
+        return [one.choices[0].text for one in found[1:]]
+
+    assert asyncio.run(ask()) == expected
+
+
+def test_log_probabilities_are_the_models(client: openai.OpenAI, decoder: SpeculativeDecoder) -> None:
+    chat = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=12, seed=1, temperature=0.8, logprobs=True, top_logprobs=3
+    )
+    generation = decoder.generate(QUESTION, chat=True, max_new_tokens=12, seed=1, temperature=0.8)
+    ids = torch.tensor([generation.prompt_tokens + generation.tokens])
+    with torch.no_grad():
+        logits = decoder.target.model(ids).logits[0, len(generation.prompt_tokens) - 1 : -1]
+    expected = torch.log_softmax(logits.float(), -1)
+    assert chat.choices[0].logprobs is not None
+    entries = chat.choices[0].logprobs.content
+    assert entries is not None
+    assert len(entries) == len(generation.tokens)
+    for row, token, entry in zip(expected, generation.tokens, entries, strict=True):
+        assert entry.logprob == pytest.approx(float(row[token]), abs=1e-3)
+        assert [one.logprob for one in entry.top_logprobs] == pytest.approx(row.topk(3).values.tolist(), abs=1e-3)
+    assert "".join(entry.token for entry in entries) == chat.choices[0].message.content
+    text = client.completions.create(model="tiny", prompt=QUESTION, max_tokens=8, seed=2, logprobs=2)
+    logprobs = text.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert logprobs.text_offset is not None
+    special = decoder.tokenizer.all_special_tokens if decoder.tokenizer is not None else []
+    assert "".join(token for token in logprobs.tokens if token not in special) == text.choices[0].text
+    ends = [offset + len(token) for offset, token in zip(logprobs.text_offset, logprobs.tokens, strict=True)]
+    assert [0, *ends[:-1]] == logprobs.text_offset
+
+
+def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
+    body = {"prompt": QUESTION, "max_tokens": 24, "seed": 4, "speculation": {"trace": True}}
+    found = httpx.post(f"{running[1]}/v1/completions", json=body).json()
+    (choice,) = found["choices"]
+    emitted = [token for round in choice["rounds"] for token in round["emitted"]]
+    tokens = [token["token"] for token in emitted]
+    assert tokens == decoder.generate(QUESTION, seed=4, max_new_tokens=24).tokens
+    assert choice["rounds"][0]["stopped_by"] == "prompt"
+    drafted = [token for round in choice["rounds"] for token in round["drafted"]]
+    assert drafted
+    assert all(0 <= token["p"] <= 1 and 0 < token["q"] <= 1 for token in drafted)
+    predicted = [token["predicted"] for token in drafted if token["predicted"] is not None]
+    assert predicted
+    assert all(0 < one < 1 for one in predicted)
+    report = found["metrics"]["speculative_decoding"]
+    assert report["num_draft_tokens"] == len(drafted)
+    assert report["num_accepted_tokens"] == sum(token["accepted"] for token in drafted)
+    assert report["per_step_accepted"] == [
+        sum(token["accepted"] for token in round["drafted"]) for round in choice["rounds"] if round["drafted"]
+    ]
+    plain = httpx.post(f"{running[1]}/v1/completions", json=body | {"speculation": {"length": "none"}}).json()
+    assert plain["metrics"]["speculative_decoding"]["num_drafts"] == 0
+
+
+def test_metrics_count_what_was_served(decoder: SpeculativeDecoder) -> None:
+    with serving(decoder) as (_, address):
+        body = {"prompt": QUESTION, "max_tokens": 24, "seed": 4, "n": 2}
+        report = httpx.post(f"{address}/v1/completions", json=body).json()["metrics"]["speculative_decoding"]
+        httpx.post(f"{address}/v1/completions", json={"prompt": QUESTION, "max_tokens": -1})
+        lines = httpx.get(f"{address}/metrics").text.splitlines()
+    values = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+    assert values["specpilot:spec_decode_num_drafts_total"] == report["num_drafts"]
+    assert values["specpilot:spec_decode_num_draft_tokens_total"] == report["num_draft_tokens"]
+    assert values["specpilot:spec_decode_num_accepted_tokens_total"] == report["num_accepted_tokens"]
+    for position, count in enumerate(report["num_accepted_tokens_per_pos"]):
+        name = f'specpilot:spec_decode_num_accepted_tokens_per_pos_total{{position="{position}"}}'
+        assert values[name] == count
+    assert values["specpilot:time_to_first_token_seconds_count"] == 2
+    assert values['specpilot:request_refused_total{status="400"}'] == 1
+    assert values["specpilot:num_requests_running"] == 0
+
+
+def test_a_client_that_leaves_frees_its_place(running: tuple[Server, str]) -> None:
+    server, address = running
+    body = {"prompt": QUESTION, "max_tokens": 400, "n": 4, "temperature": 2.0, "stream": True}
+    with httpx.stream("POST", f"{address}/v1/completions", json=body) as response:
+        next(response.iter_lines())
+    wait_until(lambda: server.worker.running == 0 and not server.worker.jobs)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{address}/v1/completions", json=body | {"stream": False, "n": 64}, timeout=0.2)
+    wait_until(lambda: server.worker.running == 0 and not server.worker.jobs)
+
+
+def test_a_full_queue(decoder: SpeculativeDecoder) -> None:
+    with serving(decoder, config=ServerConfig("tiny", max_queue=0)) as (_, address):
+        body = {"prompt": QUESTION, "max_tokens": 8, "n": decoder.scheduler.max_running + 1}
+        found = httpx.post(f"{address}/v1/completions", json=body)
+        assert (found.status_code, found.headers["Retry-After"]) == (429, "1")
+        assert found.json()["error"]["type"] == "rate_limit_error"
+        assert httpx.post(f"{address}/v1/completions", json=body | {"n": 2}).status_code == 200
+
+
+def test_time_is_limited(decoder: SpeculativeDecoder) -> None:
+    with serving(decoder, config=ServerConfig("tiny", time_limit=1e-6)) as (_, address):
+        body = {"prompt": QUESTION, "max_tokens": 300}
+        found = httpx.post(f"{address}/v1/completions", json=body)
+        assert (found.status_code, found.json()["error"]["type"]) == (408, "timeout_error")
+        text = httpx.post(f"{address}/v1/completions", json=body | {"stream": True}).text
+        assert '"type":"timeout_error"' in text
+        assert text.endswith("data: [DONE]\n\n")
+
+
+def test_a_failing_request_fails_alone(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(decoder) as (_, address):
+        body = {"prompt": QUESTION, "max_tokens": 8, "seed": 1}
+        before = httpx.post(f"{address}/v1/completions", json=body).json()["choices"]
+        with monkeypatch.context() as patch:
+            patch.setattr(type(decoder.target), "forward", broken)
+            found = httpx.post(f"{address}/v1/completions", json=body)
+        assert (found.status_code, found.json()["error"]["message"]) == (500, "decoding failed: out of memory")
+        assert httpx.post(f"{address}/v1/completions", json=body).json()["choices"] == before
+
+
+def broken(*_: object) -> None:
+    raise RuntimeError("out of memory")
+
+
+def test_keys(decoder: SpeculativeDecoder) -> None:
+    with serving(decoder, api_key="secret") as (_, address):
+        assert httpx.get(f"{address}/health").status_code == 200
+        for path in ("/", "/v1/models", "/metrics", "/nowhere"):
+            refused = httpx.get(f"{address}{path}", headers={"Authorization": "Bearer Secret"})
+            assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
+        assert httpx.get(f"{address}/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+        assert httpx.get(f"{address}/", auth=("anyone", "secret")).status_code == 200
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=f"{address}/v1", api_key="wrong").models.list()
+
+
+def test_a_controller_is_loaded_again(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
+    server, address = running
+    before = decoder.length
+    card = httpx.post(f"{address}/v1/controllers/reload").json()
+    assert (card["name"], card["kind"], card["reloads"]) == ("tiny-lag-free", "RateOptimal", server.reloads)
+    assert decoder.length is not before
+    assert httpx.get(f"{address}/v1/controllers").json() == card
+
+
+def test_a_controller_of_another_pair_is_refused(decoder: SpeculativeDecoder) -> None:
+    other = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft-math", length=2)
+    with serving(other, config=ServerConfig("tiny", "tiny-head", 0.5)) as (_, address):
+        found = httpx.post(f"{address}/v1/controllers/reload")
+        assert found.status_code == 409
+        assert "the controller in use stays" in found.json()["error"]["message"]
+        assert httpx.get(f"{address}/v1/controllers").json()["kind"] == "Fixed"
+
+
+def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path) -> None:
+    texts = []
+    for seed in (0, 5):  # a server, and one that is started again
+        log = RoundLog(tmp_path / "log", decoder, "tiny", "tiny-draft", shard_size=2)
+        with serving(decoder, log=log) as (_, address):
+            body = {"messages": MESSAGES, "max_tokens": 24}
+            for i in range(3):
+                found = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed + i}).json()
+                texts.append(found["choices"][0]["message"]["content"])
+            httpx.post(f"{address}/v1/chat/completions", json=body | {"temperature": 0.3})  # of another distribution
+    rows = read_rounds(tmp_path / "log")
+    assert decoder.tokenizer is not None
+    assert [decoder.tokenizer.decode(row.x, skip_special_tokens=True) for row in rows] == texts
+    assert len({row.prompt_id for row in rows}) == 6
+    manifest = read_manifest(tmp_path / "log")
+    assert manifest["complete"]
+    assert [shard["rows"] for shard in manifest["shards"]] == [2, 1, 2, 1]
+    with pytest.raises(InputError, match="needs one draft model"):
+        RoundLog(tmp_path / "other", SpeculativeDecoder(decoder.target, None, decoder.tokenizer), "tiny", "none")
+
+
+BAD: list[tuple[str, Any, int, str]] = [
+    ("completions", b"{", 400, "body: not JSON"),
+    ("completions", b'{"prompt": "\xff"}', 400, "body: not UTF-8"),
+    ("completions", b"[]", 400, "body: JSON of type list"),
+    ("completions", b'{"prompt": "a", "temperature": NaN}', 400, "NaN is no number of JSON"),
+    ("completions", b"x" * (1 << 20 | 1), 413, "body: longer than"),
+    ("completions", {}, 400, "prompt: missing"),
+    ("completions", {"prompt": ""}, 400, "empty"),
+    ("completions", {"prompt": 5}, 400, "prompt=5:"),
+    ("completions", {"prompt": [5000]}, 400, "prompt"),
+    ("completions", {"prompt": "a", "max_tokens": -1}, 400, "max_tokens=-1:"),
+    ("completions", {"prompt": "a", "max_tokens": "5"}, 400, 'max_tokens="5":'),
+    ("completions", {"prompt": "a", "max_tokens": 5000}, 400, "the context holds 512 tokens"),
+    ("completions", {"prompt": "word " * 600}, 400, "the context holds 512 tokens"),
+    ("completions", {"prompt": "a" * 900_000}, 400, "900000 characters, but the context holds 512"),
+    ("completions", {"prompt": "a", "temperature": -0.1}, 400, "temperature=-0.1:"),
+    ("completions", {"prompt": "a", "top_p": 0}, 400, "top_p=0:"),
+    ("completions", {"prompt": "a", "top_k": -2}, 400, "top_k=-2:"),
+    ("completions", {"prompt": "a", "n": 0}, 400, "n=0:"),
+    ("completions", {"prompt": "a", "seed": -1}, 400, "seed=-1:"),
+    ("completions", {"prompt": "a", "stop": 3}, 400, "stop=3:"),
+    ("completions", {"prompt": "a", "stop": [""]}, 400, "stop"),
+    ("completions", {"prompt": "a", "echo": True}, 400, "echo=true: not supported"),
+    ("completions", {"prompt": "a", "presence_penalty": 0.5}, 400, "presence_penalty=0.5: not supported"),
+    ("completions", {"prompt": "a", "presence_penalty": 0}, 200, ""),
+    ("completions", {"prompt": "a", "presence_penalty": 0.0}, 200, ""),
+    ("completions", {"prompt": "a", "tempreature": 0.5}, 400, "tempreature: unknown field"),
+    ("completions", {"prompt": "a", "model": "gpt"}, 404, "model='gpt': not served here"),
+    ("completions", {"prompt": "a", "stream_options": {"chunks": 1}}, 400, "stream_options.chunks: unknown field"),
+    ("completions", {"prompt": "a", "speculation": {"length": "tiny-head"}}, 400, "speculation.length='tiny-head'"),
+    ("completions", {"prompt": "a", "speculation": {"length": "confidence:7"}}, 400, "7"),
+    ("chat/completions", {"messages": []}, 400, "messages=[]:"),
+    ("chat/completions", {"messages": [{"role": "tool", "content": "a"}]}, 400, 'messages.0.role="tool":'),
+    ("chat/completions", {"messages": [{"role": "user"}]}, 400, "messages.0.content: missing"),
+    ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages.0"),
+    ("chat/completions", {"messages": MESSAGES, "tools": [{}]}, 400, "tools=[{}]: not supported"),
+    ("chat/completions", {"messages": MESSAGES, "logprobs": True, "top_logprobs": 99}, 400, "top_logprobs=99:"),
+    ("controllers/reload", {"length": "other"}, 400, "length: unknown field"),
+    ("nowhere", {}, 404, "/v1/nowhere: no such path"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "status", "message"), BAD, ids=[f"{i}-{row[3]}" for i, row in enumerate(BAD)])
+def test_bad_requests(running: tuple[Server, str], path: str, body: Any, status: int, message: str) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    found = httpx.post(f"{running[1]}/v1/{path}", content=content)
+    assert found.status_code == status, found.text
+    if status != 200:
+        error = found.json()["error"]
+        assert message in error["message"]
+        assert "\n" not in error["message"]
+        assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_wrong_methods(running: tuple[Server, str]) -> None:
+    found = httpx.get(f"{running[1]}/v1/completions")
+    assert found.status_code == 405
+    assert "use another method" in found.json()["error"]["message"]
