@@ -924,11 +924,6 @@ class ServeOptions(TargetOptions, LoadingOptions):
     drain: Positive = 60.0
     log_rounds: Folder | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.router_state is not None and self.router is None:
-            raise InputError("router_state: there is no router that could learn; name one, or leave it out")
-
     @property
     def drafts(self) -> str | tuple[str, ...] | None:
         """The names to load; None where there are none, or a router brings its own."""

@@ -12,7 +12,7 @@ FILES = {
     "/page.css": ("page.css", "text/css"),
 }
 # Nothing of another host may be loaded, and no other page may frame this one.
-POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 def add_page(app: FastAPI) -> None:

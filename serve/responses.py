@@ -29,6 +29,13 @@ def usage(prompt_tokens: int, choices: list[Choice]) -> dict[str, int]:
     }
 
 
+def token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
+    """The text of one token, with the leading space that SentencePiece drops at the start of a text."""
+    text = str(tokenizer.decode([token]))
+    piece = str(tokenizer.convert_ids_to_tokens(token))
+    return f" {text}" if piece.startswith("\u2581") and not text.startswith(" ") else text
+
+
 class Format(Protocol):
     """How one of the two kinds of response writes a choice."""
 
@@ -70,7 +77,7 @@ class ChatFormat:
         return self._token(one.token, one.logprob) | {"top_logprobs": [self._token(*other) for other in one.top]}
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        text = str(self.tokenizer.decode([token]))
+        text = token_text(self.tokenizer, token)
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
@@ -94,7 +101,7 @@ class TextFormat:
     def _logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any] | None:
         if choice.recorder is None or choice.recorder.top_logprobs is None:
             return None
-        texts = [str(self.tokenizer.decode([one.token])) for one in delta.logprobs]
+        texts = [token_text(self.tokenizer, one.token) for one in delta.logprobs]
         offset, offsets = self.offsets.get(choice.index, 0), []
         for text in texts:
             offsets.append(offset)
@@ -104,7 +111,7 @@ class TextFormat:
             "tokens": texts,
             "token_logprobs": [one.logprob for one in delta.logprobs],
             "top_logprobs": [
-                {str(self.tokenizer.decode([token])): logprob for token, logprob in one.top} for one in delta.logprobs
+                {token_text(self.tokenizer, token): logprob for token, logprob in one.top} for one in delta.logprobs
             ],
             "text_offset": offsets,
         }
@@ -144,8 +151,8 @@ def trace(delta: Delta, choice: Choice, tokenizer: PreTrainedTokenizerBase) -> d
         return {}
     rounds = [
         {
-            "drafted": [vars(one) | {"text": str(tokenizer.decode([one.token]))} for one in round.drafted],
-            "emitted": [{"token": token, "text": str(tokenizer.decode([token]))} for token in round.emitted],
+            "drafted": [vars(one) | {"text": token_text(tokenizer, one.token)} for one in round.drafted],
+            "emitted": [{"token": token, "text": token_text(tokenizer, token)} for token in round.emitted],
             "stopped_by": round.stopped_by,
         }
         for round in delta.rounds

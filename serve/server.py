@@ -20,6 +20,7 @@ from .round_log import RoundLog
 from .service import Service
 from .worker import Worker
 
+WARM_UP = 32  # tokens decoded before the first request
 SAVE_EVERY = 256  # finished texts between two saves of a router's state
 
 
@@ -59,6 +60,10 @@ class Server:
         self._unsaved = 0
         if config.router_state is not None:
             learn_online(decoder, config.router_state)
+
+    def warm_up(self) -> None:
+        """Decode a little, so that the first request does not wait for what is made on first use."""
+        self.decoder.generate([0] * 8, max_new_tokens=WARM_UP, temperature=1.0, top_k=50, top_p=1.0)
 
     def start(self) -> None:
         self.worker.start()

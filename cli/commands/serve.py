@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 def serve(options: ServeOptions) -> None:
     """Serve a pair over HTTP, with OpenAI's API, metrics, and a page to watch it."""
+    if options.router_state is not None and options.router is None:
+        raise InputError("router_state: there is no router that could learn; name one, or leave it out")
     listener = _listen(options.host, options.port)  # before seconds of loading
     try:
         import fastapi  # noqa: F401
@@ -47,6 +49,7 @@ def serve(options: ServeOptions) -> None:
         router_state=options.router_state,
     )
     server = Server(decoder, config, _round_log(options, decoder))
+    server.warm_up()
     run_server(
         server,
         listener,
