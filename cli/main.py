@@ -66,6 +66,7 @@ COMMANDS: Commands = {
         "otm": bench_micro.otm,
         "stopping": bench_studies.stopping,
         "ablation": bench_studies.ablation,
+        "trees": bench_studies.trees,
         "sweep": bench_studies.sweep,
         "mixing": bench_studies.mixing,
     },

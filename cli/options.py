@@ -1285,6 +1285,44 @@ class AblationOptions(PairOptions, HeldOutOptions, SamplingOptions, SeedOptions,
 
 
 @dataclass(frozen=True, kw_only=True)
+class TreeStudyOptions(PairOptions, HeldOutOptions, TruncationOptions, SeedOptions, DeviceOptions, StudyFolderOptions):
+    """Study.
+
+    Attributes:
+        controllers: For each temperature a lag-free or feature predictor trained at it, as TEMPERATURE=PATH.
+        ratio: t_draft / t_verify of the ideal machines.
+        slopes: b of the ideal machines: what each token more in a verification adds, as a share of a verification.
+        cost: File of `specpilot bench cost --output`: another machine, as it was measured.
+    """
+
+    controllers: Names
+    ratio: NotNegative = 0.05
+    slopes: Annotated[tuple[Share, ...], Several()] = (0.1, 0.02, 0.0)
+    cost: Path | None = None
+    max_new_tokens: Count = 64
+    folder: Folder = Path("runs/trees")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.by_temperature) < len(self.controllers):
+            raise InputError("controllers: a temperature is given twice; give one controller for each")
+
+    @property
+    def by_temperature(self) -> dict[float, str]:
+        """The controllers' paths."""
+        found = {}
+        for controller in self.controllers:
+            temperature, _, path = controller.partition("=")
+            try:
+                found[float(temperature)] = path
+            except ValueError:
+                path = ""
+            if not path:
+                raise InputError(f"controllers: {controller!r}: give it as TEMPERATURE=PATH")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeadStudyOptions(
     HeldOutOptions, TrainSplitOptions, FittingOptions, SeedOptions, DeviceOptions, StudyFolderOptions
 ):

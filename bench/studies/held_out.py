@@ -130,18 +130,19 @@ class Tracer:
                     "take a draft with the target's whole vocabulary, or other prompts"
                 )
         uniforms = [
-            torch.rand(budget, generator=torch.Generator().manual_seed(self._seed("x", row))) for row in batch.prompts
+            torch.rand(budget, generator=torch.Generator().manual_seed(self.seed_of("x", row))) for row in batch.prompts
         ]
         stops = frozenset(decoder.stop_tokens)
         rollouts = roll_out(decoder.target, prompts, uniforms, self.sampling, stops, batch_size=len(prompts))
         return [
             trace(
                 decoder.target, draft, prompt, *traceable(rollout.tokens, budget, draft.vocab_size, stops),
-                self.sampling, RandomSource(self._seed("y", row)), stops,
+                self.sampling, RandomSource(self.seed_of("y", row)), stops,
             )
             for row, prompt, rollout in zip(batch.prompts, prompts, rollouts, strict=True)
         ]  # fmt: skip
 
-    def _seed(self, stream: str, row: PromptRow) -> int:
+    def seed_of(self, stream: str, row: PromptRow) -> int:
+        """The seed of a prompt's draws for one purpose."""
         digest = hashlib.sha256(f"{self.seed}\0{stream}\0{row.id}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..options import AblationOptions, MixingOptions, OutputFileOptions, SweepOptions
+from ..options import AblationOptions, MixingOptions, OutputFileOptions, SweepOptions, TreeStudyOptions
 from .measuring import begin, finish
 
 
@@ -23,6 +23,17 @@ def ablation(options: AblationOptions) -> None:
 
     console = begin()
     result = run_ablation(options, options.folder, console)
+    for table in as_tables(result):
+        console.print(table)
+    finish(result, options, options.output)
+
+
+def trees(options: TreeStudyOptions) -> None:
+    """Compare rate-optimal trees with the best chain controller, on ideal machines and a measured one."""
+    from ..bench.studies.trees import as_tables, bench_trees
+
+    console = begin()
+    result = bench_trees(options, console)
     for table in as_tables(result):
         console.print(table)
     finish(result, options, options.output)
