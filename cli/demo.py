@@ -1,7 +1,8 @@
 """``specpilot demo``: the whole pipeline on the shipped models and the built-in prompts, in a few minutes.
 
-Data → training → export → decoding of held-out prompts by every family of length controllers, with one table, one
-picture and one JSON report. Imported by its command only, so its heavy imports cost nothing elsewhere.
+Data → training of a lag-free head and of SpecDec++'s → export → costs → decoding of held-out prompts by every family of
+length controllers, and by replay what they could reach at best. Imported by its command only, so its heavy imports cost
+nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,33 +21,41 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
 
-from .bench.micro.cost import fit_loop
+from .bench.micro.cost import bench_cost
 from .bench.plots import plot_pareto
-from .bench.runner import decode_all, rates
+from .bench.runner import decode_all
+from .bench.studies.ablation import baselines, learned
+from .bench.studies.ablation_tables import summarise
+from .bench.studies.held_out import BATCH, PromptBatch, Tracer
+from .bench.studies.replay import replay_rule
 from .bench.workloads.assisted import generate
-from .controllers.acceptance.acceptance_head import AcceptanceHead
-from .controllers.checkpoints.checkpoint import load_controller
 from .controllers.errors import InputError
-from .controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, HeadPredictor, LengthController
+from .controllers.length import CumulativeConfidence, Fixed, LengthController, RateOptimal
+from .controllers.length.cost_model import CostModel
+from .controllers.sampling import SamplingParams
 from .data_gen.acceptance import make_acceptance_data
 from .data_gen.prompts import PromptRow, load_prompts
+from .demo_report import AUTOREGRESSIVE, OURS, as_markdown, best_by_family, decoder_table, gains, make_report
 from .infer.decoder import SpeculativeDecoder
 from .infer.generation import Generation, Stats
-from .infer.machine import machine, versions
-from .infer.prompting import Prompt, encode_prompt
-from .options import AcceptanceDataOptions, AcceptanceTrainingOptions
+from .infer.lengths import load_length
+from .infer.prompting import encode_prompt
+from .options import AcceptanceDataOptions, AcceptanceTrainingOptions, LagFreeTrainingOptions
 from .trace_view import legend, render
 from .train.acceptance import train_acceptance
 from .train.export import export
 
 TARGET, DRAFT = "tiny", "tiny-draft"
-FIXED = (1, 2, 3, 4, 6, 8)
-CONFIDENCE = (0.1, 0.2, 0.3, 0.5, 0.7)
-THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
-AUTOREGRESSIVE = "autoregressive"
-OWNED = ("data", "train", "controller", "report.json", "report.md", "pareto.png")
+FIXED = (1, 2, 3, 4)
+CONFIDENCE = (0.1, 0.2, 0.3, 0.5)
+THRESHOLDS = (0.7, 0.9)  # SpecDec++'s own, and the one that is best where drafts are cheap
+PASSES = 2  # over the prompts with the fastest of each family
+VALIDATION = 0.15  # share of the prompts for training by which the epoch is chosen
+COST_PROMPTS, COST_TOKENS, COST_REPEATS = 4, 48, 3
+FLUENT = ("dialogue", "shell", "sql")  # domains whose answers by the shipped target a person can read
+DISTINCT = 0.9  # share of an answer's runs of three tokens that are new
+OWNED = ("data", "train", "controller", "specdec", "cost.json", "report.json", "report.md", "pareto.png")
 
 
 def run_demo(
@@ -61,35 +71,32 @@ def run_demo(
     console = console or Console()
     _make_room(output)
     stages = Stages(console)
-    train_controller(output, stages, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
+    train_controllers(output, stages, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
 
-    decoder = SpeculativeDecoder.from_pretrained(TARGET, DRAFT, length=4)
-    plain = SpeculativeDecoder(decoder.target, None, decoder.tokenizer)
-    rows = load_prompts("builtin", split="test", limit=held_out)
-    texts: list[list[int]] = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
-    with stages.stage("decoding", f"4  Decoding: {len(texts)} held-out prompts, every length controller in turn"):
-        measured, sample = _decode(decoder, plain, texts, output / "controller", max_new_tokens, console)
-    with stages.stage("greedy", "5  Check: greedy output against transformers' own generate"):
-        greedy = _check_greedy(decoder, texts, max_new_tokens)
+    comparison = Comparison(output, held_out=held_out, max_new_tokens=max_new_tokens, seed=seed)
+    with stages.stage("cost", "4  Costs: a draft step with its prediction, and a verification, on this machine"):
+        cost = comparison.measure_cost(console)
+        console.print(f"drafting one token more costs {cost.per_token / cost.round(0):.2f} of a target forward")
+    with stages.stage("decoding", f"5  Decoding: {len(comparison.rows)} held-out prompts, every controller in turn"):
+        measured, final = comparison.decode(cost, console)
+    with stages.stage("replay", "6  Replay: the same prompts with the best of all stopping rules, the informed bound"):
+        replayed = comparison.replay(cost)
+    with stages.stage("greedy", "7  Check: greedy output against transformers' own generate"):
+        greedy, samples = comparison.check_greedy(cost)
         console.print(f"{greedy['identical']} of {greedy['checked']} outputs identical, token for token")
 
     settings = {
-        "target": TARGET, "draft": DRAFT, "prompts": prompts, "held_out": len(texts),
+        "target": TARGET, "draft": DRAFT, "prompts": prompts, "held_out": len(comparison.rows),
         "max_new_tokens": max_new_tokens, "temperature": 1.0, "top_k": 50, "seed": seed,
+        "stopping_cost": cost.as_dict(),
     }  # fmt: skip
-    report = make_report(measured, greedy, settings, stages.seconds)
-    try:
-        plot_pareto(report["decoders"], output / "pareto.png", f"{TARGET} + {DRAFT}, {len(texts)} held-out prompts")
-    except InputError as error:
-        console.print(f"pareto.png: not drawn: {error}")
-    (output / "report.md").write_text(as_markdown(report), encoding="utf-8")
-    (output / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")  # last: marks the end
-
+    report = make_report(measured, final, replayed, greedy, settings, stages.seconds)
+    _write(report, output, console)
     console.rule("[bold]Results", align="left")
-    console.print(_table(report["decoders"], report["best"]))
-    _show_sample(console, decoder, rows, sample)
-    for line in conclusions(report):
-        console.print(line)
+    for line in gains(report):
+        console.print(line, highlight=False)
+    _show_sample(console, comparison, samples)
+    console.print(decoder_table(report["decoders"], report["best"]))
     console.print(f"[dim]{output}/report.md, report.json, pareto.png, controller/")
     return report
 
@@ -114,42 +121,31 @@ class Stages:
         self.console.print(f"[dim]{name}: {self.seconds[name]:.0f} s")
 
 
-def train_controller(output: Path, stages: Stages, *, prompts: int, max_new_tokens: int, seed: int) -> None:
-    """Data, training and export of an acceptance head, into ``output``; what is complete there is not done again."""
+def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tokens: int, seed: int) -> None:
+    """Data, training and export of both heads, into ``output``; what is complete there is not done again."""
     with stages.stage("data", f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} drafts along"):
         data = AcceptanceDataOptions(
             target=TARGET, draft=DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed
         )
         make_acceptance_data(data, output / "data", stages.console)
-    with stages.stage("training", "2  Training: which drafted tokens will the target accept?"):
-        defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))
-        training = AcceptanceTrainingOptions(**defaults | {"data": str(output / "data"), "seed": seed})
-        train_acceptance(training, output=output / "train", resume=True)
-    with stages.stage("export", "3  Export: a controller checkpoint"):
-        controller = output / "controller"
-        export(output / "train", controller, threshold=None, overwrite=True)
-        stages.console.print(f"{controller}: {', '.join(sorted(path.name for path in controller.iterdir()))}")
-
-
-def make_report(
-    measured: dict[str, list[Stats]],
-    greedy: dict[str, Any],
-    settings: dict[str, Any],
-    seconds: dict[str, float],
-) -> dict[str, Any]:
-    """The JSON report: every decoder's figures, the best of each family, the fitted costs, machine and versions."""
-    cost, r_squared = fit_loop([run for runs in measured.values() for run in runs])
-    decoders = {name: rates(runs, measured[AUTOREGRESSIVE], cost) for name, runs in measured.items()}
-    return {
-        "decoders": decoders,
-        "best": best_by_family(decoders),
-        "cost": {"t_draft": cost.per_token, "t_target": cost.verification(1), "r_squared": r_squared},
-        "greedy": greedy,
-        "settings": settings,
-        "machine": machine(),
-        "versions": versions(),
-        "seconds": seconds | {"total": round(sum(seconds.values()), 2)},
+    defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))
+    folder = str(output / "data")
+    runs = {
+        "controller": LagFreeTrainingOptions(
+            data=folder, seed=seed, validation_fraction=VALIDATION, traced=prompts, device="cpu"
+        ),
+        "specdec": AcceptanceTrainingOptions(**defaults | {"data": folder, "seed": seed}),
     }
+    with stages.stage(
+        "training", "2  Training: which drafted tokens will the target accept? Ours, and SpecDec++'s head"
+    ):
+        for name, settings in runs.items():
+            train_acceptance(settings, output=output / "train" / name, resume=True)
+    with stages.stage("export", "3  Export: controller checkpoints"):
+        for name in runs:
+            export(output / "train" / name, output / name, overwrite=True)
+            written = ", ".join(sorted(path.name for path in (output / name).iterdir()))
+            stages.console.print(f"{output / name}: {written}")
 
 
 def _make_room(output: Path) -> None:
@@ -167,121 +163,120 @@ def _make_room(output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
 
 
-def _decode(
-    decoder: SpeculativeDecoder,
-    plain: SpeculativeDecoder,
-    prompts: Sequence[Prompt],
-    controller: Path,
-    max_new_tokens: int,
-    console: Console,
-) -> tuple[dict[str, list[Stats]], dict[int, Generation]]:
-    head = load_controller(controller).head.to(decoder.target.device)
-    assert isinstance(head, AcceptanceHead), "the demo has exported one"
-    lengths: dict[str, LengthController] = {f"fixed-{k}": Fixed(k) for k in FIXED}
-    lengths |= {f"confidence-{threshold}": CumulativeConfidence(threshold) for threshold in CONFIDENCE}
-    lengths |= {f"head-{h}": AcceptanceLength(HeadPredictor(head), h) for h in THRESHOLDS}
-    decoders = {AUTOREGRESSIVE: partial(plain.generate)}
-    decoders |= {name: partial(decoder.generate, length=length) for name, length in lengths.items()}
-    sample: dict[int, Generation] = {}
+class Comparison:
+    """The pair with the trained controllers, on held-out prompts.
 
-    def keep(name: str, index: int, generation: Generation) -> None:
-        if name == f"head-{THRESHOLDS[len(THRESHOLDS) // 2]}":
-            sample[index] = generation
+    Args:
+        folder: the demo's, which holds the controllers.
+    """
 
-    settings = {"max_new_tokens": max_new_tokens, "temperature": 1.0, "top_k": 50}
-    return decode_all(decoders, prompts, settings, console, on_generation=keep), sample
+    def __init__(self, folder: Path, *, held_out: int, max_new_tokens: int, seed: int) -> None:
+        self.folder, self.seed = folder, seed
+        self.decoder = SpeculativeDecoder.from_pretrained(TARGET, DRAFT, length=4)
+        self.rows = load_prompts("builtin", split="test", limit=held_out)
+        self.prompts = self._encode(self.rows)
+        self.settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": 1.0, "top_k": 50}
+
+    def _encode(self, rows: Sequence[PromptRow]) -> list[list[int]]:
+        return [encode_prompt(self.decoder.tokenizer, row.prompt, chat=True) for row in rows]
+
+    def _trained(self, name: str, **rule: Any) -> LengthController:
+        decoder = self.decoder
+        pair = decoder.target.model, decoder.drafts[0].model, decoder.tokenizer
+        return load_length(str(self.folder / name), *pair, **rule)
+
+    def measure_cost(self, console: Console) -> CostModel:
+        """What tokens cost with our predictor at work, on prompts that were trained on; written to ``cost.json``."""
+        ours = self._trained("controller", cost=CostModel(0.2, 1.0, 0.0))  # of which the predictor is taken
+        assert isinstance(ours, RateOptimal), "given costs, it goes by them"
+        prompts = self._encode(load_prompts("builtin", limit=COST_PROMPTS))
+        sampling = self.settings | {"max_new_tokens": min(COST_TOKENS, self.settings["max_new_tokens"])}
+        result = bench_cost(
+            self.decoder, prompts, console, repeats=COST_REPEATS, sampling=sampling, predictor=ours.predictor
+        )
+        (self.folder / "cost.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+        return CostModel(**result["cost"])
+
+    def lengths(self, cost: CostModel) -> dict[str, LengthController]:
+        """The length controllers that are compared."""
+        lengths: dict[str, LengthController] = {f"fixed-{k}": Fixed(k) for k in FIXED}
+        lengths |= {f"confidence-{threshold}": CumulativeConfidence(threshold) for threshold in CONFIDENCE}
+        lengths |= {f"head-{h}": self._trained("specdec", threshold=h) for h in THRESHOLDS}
+        return lengths | {OURS: self._trained("controller", cost=cost)}
+
+    def decode(self, cost: CostModel, console: Console) -> tuple[dict[str, list[Stats]], dict[str, list[Stats]]]:
+        """Counters and times of all configurations; and of the fastest of each family with other random draws.
+
+        The figures that are compared come from the latter: the fastest of several owes its place to noise in part.
+        """
+        plain = SpeculativeDecoder(self.decoder.target, None, self.decoder.tokenizer)
+        decoders = {AUTOREGRESSIVE: partial(plain.generate)}
+        decoders |= {n: partial(self.decoder.generate, length=length) for n, length in self.lengths(cost).items()}
+        measured = decode_all(decoders, self.prompts, self.settings, console)
+        best = best_by_family({name: sum(runs, Stats()).tokens_per_second for name, runs in measured.items()})
+        finalists, count = {name: decoders[name] for name in best.values()}, len(self.prompts)
+        again = decode_all(finalists, self.prompts * PASSES, self.settings, console, first_seed=count)
+        final = {name: [sum(runs[i::count], Stats()) for i in range(count)] for name, runs in again.items()}
+        return measured, final
+
+    def replay(self, cost: CostModel) -> dict[str, float]:
+        """Speed-ups over autoregressive decoding by eq. 2.3 at ``cost``, of the same prompts' texts.
+
+        Returns:
+            by ``ours``, ``best_fixed``, ``best_confidence`` and ``informed_bound``.
+        """
+        budget = self.settings["max_new_tokens"]
+        tracer = Tracer(self.decoder, SamplingParams(1.0, 50, 1.0), budget, self.seed)
+        starts = range(0, len(self.rows), BATCH)
+        traces = [t for i in starts for t in tracer.traces(PromptBatch("builtin", tuple(self.rows[i : i + BATCH])))]
+        rules = [*baselines(greedy=False), *learned(OURS, str(self.folder / "controller"), self.decoder, {"": cost})]
+        counted = {
+            (rule.name, parameter): {"builtin": counts}
+            for rule in rules
+            for parameter, counts in zip(rule.parameters, replay_rule(tracer, traces, rule), strict=True)
+        }
+        ratios = summarise(counted, {"": cost}, ["builtin"], OURS)["ratios"][""]["in_domain"]
+        return {name: ratios[name] for name in ("ours", "best_fixed", "best_confidence", "informed_bound")}
+
+    def check_greedy(self, cost: CostModel) -> tuple[dict[str, int], list[Generation]]:
+        """How many greedy outputs of our controller are those of transformers; and these outputs."""
+        length, budget = self._trained("controller", cost=cost), self.settings["max_new_tokens"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it was trained for another temperature, which is no matter
+            generations = [
+                self.decoder.generate(p, max_new_tokens=budget, temperature=0, length=length) for p in self.prompts
+            ]
+        model = self.decoder.target.model
+        references = [generate(model, p, max_new_tokens=budget, do_sample=False) for p in self.prompts]
+        identical = sum(one.tokens == other for one, other in zip(generations, references, strict=True))
+        return {"checked": len(self.prompts), "identical": identical}, generations
 
 
-def _check_greedy(decoder: SpeculativeDecoder, prompts: list[list[int]], max_new_tokens: int) -> dict[str, int]:
-    identical = 0
-    model = decoder.target.model
-    for prompt in prompts:
-        reference = generate(model, prompt, max_new_tokens=max_new_tokens, do_sample=False)
-        ours = decoder.generate(prompt, max_new_tokens=max_new_tokens, temperature=0).tokens
-        identical += ours == reference
-    return {"checked": len(prompts), "identical": identical}
+def _write(report: dict[str, Any], output: Path, console: Console) -> None:
+    title = f"{TARGET} + {DRAFT}, {report['settings']['held_out']} held-out prompts"
+    try:
+        plot_pareto(report["decoders"], output / "pareto.png", title)
+    except InputError as error:
+        console.print(f"pareto.png: not drawn: {error}")
+    (output / "report.md").write_text(as_markdown(report), encoding="utf-8")
+    (output / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")  # last: marks the end
 
 
-def best_by_family(decoders: dict[str, dict[str, float]]) -> dict[str, str]:
-    """The configuration of each family with the highest throughput by eq. 2.3."""
-    best: dict[str, str] = {}
-    for name, row in decoders.items():
-        family = name.partition("-")[0]
-        if family not in best or row["throughput_eq23"] > decoders[best[family]]["throughput_eq23"]:
-            best[family] = name
-    return best
-
-
-COLUMNS = {
-    "tokens_per_second": ("tokens/s", ".0f"),
-    "speedup": ("speed-up", ".2f"),
-    "discard_rate": ("discard", ".3f"),
-    "verification_rate": ("verification", ".3f"),
-    "acceptance_rate": ("acceptance", ".3f"),
-    "block_efficiency": ("block eff.", ".2f"),
-    "throughput_eq23": ("eq. 2.3 tok/s", ".0f"),
-}
-
-
-def _table(decoders: dict[str, dict[str, float]], best: dict[str, str]) -> Table:
-    table = Table("decoder", *(title for title, _ in COLUMNS.values()))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, row in decoders.items():
-        cells = [format(row[key], form) for key, (_, form) in COLUMNS.items()]
-        table.add_row(name, *cells, style="bold" if name in best.values() else "")
-    return table
-
-
-def _show_sample(
-    console: Console, decoder: SpeculativeDecoder, rows: list[PromptRow], sample: dict[int, Generation]
-) -> None:
-    """The generation with the most rejected and accepted drafts to look at."""
-    assert decoder.tokenizer is not None
-    index = max(sample, key=lambda i: min(sample[i].stats.n_accepted, 4 * sample[i].stats.n_discarded))
+def _show_sample(console: Console, comparison: Comparison, samples: Sequence[Generation]) -> None:
+    """Of the greedy answers that read well, the one with the most accepted and rejected drafts to look at."""
+    rows, tokenizer = comparison.rows, comparison.decoder.tokenizer
+    assert tokenizer is not None
+    readable = [i for i, row in enumerate(rows) if row.domain in FLUENT and _reads_well(samples[i])]
+    index = max(
+        readable or range(len(rows)), key=lambda i: min(samples[i].stats.n_accepted, 4 * samples[i].stats.n_discarded)
+    )
     console.print(Panel(rows[index].prompt, title="prompt", title_align="left", style="dim"))
-    console.print(Panel(render(sample[index], decoder.tokenizer), title="answer, drafts and all", title_align="left"))
+    console.print(Panel(render(samples[index], tokenizer), title="answer, drafts and all", title_align="left"))
     console.print(legend())
 
 
-def conclusions(report: dict[str, Any]) -> list[str]:
-    """The three sentences a reader wants, whichever way they come out."""
-    decoders, best, cost = report["decoders"], report["best"], report["cost"]
-    lines = [
-        f"one draft forward {cost['t_draft'] * 1e3:.2f} ms, one target forward {cost['t_target'] * 1e3:.2f} ms "
-        f"(fit over all generations, R² = {cost['r_squared']:.3f})"
-    ]
-    for family, what in (("head", "acceptance head"), ("confidence", "cumulative confidence"), ("fixed", "fixed K")):
-        row = decoders[best[family]]
-        lines.append(
-            f"best {what}: {best[family]}, {row['throughput_eq23']:.0f} tokens/s by eq. 2.3; measured "
-            f"{row['tokens_per_second']:.0f} tokens/s, {row['speedup']:.2f}× autoregressive"
-        )
-    return lines
-
-
-def as_markdown(report: dict[str, Any]) -> str:
-    """The report as a page."""
-    settings = report["settings"]
-    head = f"{settings['held_out']} held-out prompts, {settings['max_new_tokens']} tokens, temperature 1, top-k 50"
-    lines = [
-        f"# {settings['target']} + {settings['draft']}",
-        "",
-        head + f", on {report['machine']['cores']} cores of {report['machine']['processor']}.",
-        "",
-        "| decoder | " + " | ".join(title for title, _ in COLUMNS.values()) + " |",
-        "|---" * (len(COLUMNS) + 1) + "|",
-    ]
-    for name, row in report["decoders"].items():
-        cells = [format(row[key], form) for key, (_, form) in COLUMNS.items()]
-        lines.append("| " + " | ".join([f"**{name}**" if name in report["best"].values() else name, *cells]) + " |")
-    lines += ["", "Bold: best of its family by eq. 2.3 with the measured costs.", ""]
-    lines += [f"* {line}" for line in conclusions(report)]
-    greedy = report["greedy"]
-    lines += [
-        f"* greedy output identical to transformers' on {greedy['identical']} of {greedy['checked']} prompts",
-        "",
-        "![discard rate against verification rate](pareto.png)",
-        "",
-    ]
-    return "\n".join(lines)
+def _reads_well(sample: Generation) -> bool:
+    """Whether the answer came to its end, and hardly repeats itself."""
+    tokens = sample.tokens
+    runs = list(zip(tokens, tokens[1:], tokens[2:], strict=False))
+    return sample.finish_reason == "eos" and len(set(runs)) >= DISTINCT * len(runs)

@@ -1407,15 +1407,15 @@ class DemoOptions(SeedOptions):
     """Demo.
 
     Attributes:
-        output: Folder for the dataset, run, controller and report. A finished demo there is replaced.
-        prompts: Prompts the head is trained on.
+        output: Folder for the dataset, runs, controllers and report. A finished demo there is replaced.
+        prompts: Prompts the heads are trained on.
         held_out: Prompts the decoders are compared on.
         max_new_tokens: Longest answer, in training and comparison.
     """
 
     output: Folder = Path("runs/demo")
     prompts: Annotated[int, Range(2, LARGEST)] = 800
-    held_out: Annotated[int, Range(2, LARGEST)] = 60
+    held_out: Annotated[int, Range(2, LARGEST)] = 48
     max_new_tokens: Annotated[int, Range(2, LARGEST)] = 128
 
 
