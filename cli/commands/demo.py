@@ -9,9 +9,11 @@ def demo(options: DemoOptions) -> None:
     """Data, training, export and decoding on the shipped tiny models and the built-in prompts."""
     from ..demo import run_demo
     from ..infer.quiet import quiet
+    from ..train.fitting import threads
 
     quiet()
-    run_demo(
-        options.output, prompts=options.prompts, held_out=options.held_out, max_new_tokens=options.max_new_tokens,
-        seed=options.seed,
-    )  # fmt: skip
+    with threads(1):  # tiny models gain little from more, and lose much where other processes are at work
+        run_demo(
+            options.output, prompts=options.prompts, held_out=options.held_out, max_new_tokens=options.max_new_tokens,
+            seed=options.seed,
+        )  # fmt: skip
