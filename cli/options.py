@@ -626,14 +626,17 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
     """Lag-free head. The learning rate is the highest of a one-cycle schedule of AdamW.
 
     Attributes:
-        width: Hidden units of the head.
+        width: Hidden units of the head. A prediction takes about 0.3 µs for each.
+        light: Train the design that predicts in a third of the time: it divides the draft's state by a constant
+            instead of normalising it, goes without the entropy, and has ReLU units instead of SiLU.
         dropout: Share of the entries of the draft's state and of the token's embedding that a step leaves out; it
             helps on text of another kind than that trained on.
         use_ngrams: Use as features what followed the text's last tokens where they stood before.
     """
 
     predictor: Predictor = "lag-free"
-    width: Count = 128
+    width: Count = 32
+    light: bool = True
     dropout: Annotated[float, Range(0, 1, "[)")] = 0.3
     use_ngrams: bool = True
     epochs: Count = 4

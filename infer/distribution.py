@@ -43,7 +43,9 @@ class TokenDistribution:
         """Each distribution's probabilities and tokens; None where they are too many."""
         if self.tokens is None or self.tokens.shape[1] > FEW:
             return None
-        return list(zip(self.probabilities.tolist(), self.tokens.tolist(), strict=True))
+        if self.probabilities.device.type == "cpu":
+            return list(zip(self.probabilities.tolist(), self.tokens.tolist(), strict=True))
+        return read_together(self.probabilities, self.tokens)
 
     @cached_property
     def dense(self) -> Tensor:
@@ -103,6 +105,13 @@ class TokenDistribution:
         less = dict(zip(other.lists[0][1], other.lists[0][0], strict=True))
         left = [max(0.0, scale * p - less.get(token, 0.0)) for p, token in zip(probabilities, tokens, strict=True)]
         return tokens[rng.pick(left if any(left) else probabilities)]
+
+
+def read_together(probabilities: Tensor, tokens: Tensor) -> list[tuple[list[float], list[int]]]:
+    """Rows of probabilities (N, k) and tokens (N, k) with one read by the host; a float32 is exact up to token 2^24."""
+    k = tokens.shape[1]
+    rows = torch.cat([probabilities, tokens.to(probabilities.dtype)], -1).tolist()
+    return [(row[:k], [int(token) for token in row[k:]]) for row in rows]
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ They cannot be read by the host or mixed with the CPU's, so that each read and e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,8 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.distribution import TokenDistribution, read_together
 from specpilot.train.fitting import lightning_devices
 from torch.overrides import TorchFunctionMode
 
@@ -46,16 +49,24 @@ class Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def predictor(device: str) -> LagFreePredictor:
+def predictor(device: str, *, light: bool = False) -> LagFreePredictor:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        head, embedding = LagFreeHead(HIDDEN, 4), torch.randn(VOCAB, HIDDEN)
+        head, embedding = LagFreeHead(HIDDEN, 4, light=light), torch.randn(VOCAB, HIDDEN)
         head.mean.copy_(torch.randn(7))
     return LagFreePredictor(head.to(device), embedding.to(device))
 
 
+def on_meta(*, light: bool) -> LagFreePredictor:
+    """Tables are the host's wherever the head is; they cannot be made of meta tensors."""
+    found = predictor("cpu", light=light)
+    assert found.tables.size == VOCAB
+    found.of_state = found.of_state.to("meta")
+    return found
+
+
 def steps(device: str, *, kind: str) -> list[Step]:
-    """A round's tokens, drawn from few tokens, from all, or from a point mass."""
+    """A round's tokens, drawn from few tokens, whose probabilities the host has, from all, or from a point mass."""
     generator = torch.Generator().manual_seed(1)
     index, found = NgramIndex([*TEXT]), []
     for place in range(1, 6):
@@ -66,7 +77,7 @@ def steps(device: str, *, kind: str) -> list[Step]:
         found.append(
             Step(
                 place, token, float(q.max()), q.to(device), logits.to(device), hidden.to(device),
-                partial(index.match, [token]),
+                partial(index.match, [token]), listed=None if kind == "all" else q[0].tolist(),
             )
         )  # fmt: skip
     return found
@@ -87,45 +98,55 @@ def test_meta_tensors_catch_what_they_stand_for() -> None:
     assert reads.count == 1
 
 
+@pytest.mark.parametrize("light", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [lambda s: RateOptimal(s, CostModel(0.1, 1.0, 0.0)), lambda s: AcceptanceLength(s, 1)])
 def test_the_lag_free_head_is_read_once_a_token(
-    make: Callable[[LagFreePredictor], LengthController], kind: str
+    make: Callable[[LagFreePredictor], LengthController], kind: str, light: bool
 ) -> None:
-    controller = make(predictor("meta"))
-    for again in range(2):  # what a token's embedding comes to is remembered
-        assert controller.start_round()
-        for count, step in enumerate(steps("meta", kind=kind), 1):
-            with Reads() as reads:
-                controller.observe(step)
-            assert reads.count == 1, (again, count)
+    controller = make(on_meta(light=light))
+    assert controller.start_round()
+    for step in steps("meta", kind=kind):
+        with Reads() as reads:
+            controller.observe(step)
+        assert reads.count == 1
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_a_prediction_is_the_same_from_lists_and_from_tensors(light: bool) -> None:
+    found = predictor("cpu", light=light)
+    for step in steps("cpu", kind="few"):
+        assert found.predict(replace(step, listed=None)) == pytest.approx(found.predict(step), abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_prediction_is_the_same_on_the_host_and_on_the_device(kind: str) -> None:
-    host, device = predictor("cpu"), predictor("cpu")
-    device.on_host = False
+def test_signals_are_the_same_from_lists_and_from_tensors(kind: str) -> None:
     for step in steps("cpu", kind=kind):
-        assert device.predict(step) == pytest.approx(host.predict(step), abs=1e-6)
+        one_by_one = step.confidence(), step.top_probability(), step.entropy()
+        assert step.signals_tensor().tolist() == pytest.approx(one_by_one, abs=1e-6)
+        assert step.signals() == pytest.approx(one_by_one, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_signals_are_the_same_on_the_host_and_on_the_device(kind: str) -> None:
-    from specpilot.controllers.acceptance.draft_signals import signals_tensor
-
-    for step in steps("cpu", kind=kind):
-        chosen = None if step.probability == 1.0 else torch.tensor(step.probability)
-        assert signals_tensor(step.token, chosen, step.q, step.logits).tolist() == pytest.approx(
-            step.signals(), abs=1e-6
-        )
-
-
-def test_a_feature_controller_is_read_once_a_token() -> None:
+def test_a_feature_controller_is_read_once_a_token_at_most() -> None:
     features = FeaturePredictor(FeatureModel(0.0, 1.0, 1.0, 0.1))
     for kind in KINDS:
         with Reads() as reads:
             features.predict(steps("meta", kind=kind)[0])
-        assert reads.count == 1
+        assert reads.count == (kind != "few")
+
+
+def test_a_distribution_is_read_once() -> None:
+    logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(0))
+    host = TokenDistribution.from_logits(SamplingParams(top_k=4), logits)
+    with Reads() as reads:
+        listed = TokenDistribution.from_logits(SamplingParams(top_k=4), logits.to("meta")).lists
+    assert reads.count == 1
+    assert listed is not None
+    assert [len(row) for row, _ in listed] == [4, 4]
+    assert host.tokens is not None
+    assert read_together(host.probabilities, host.tokens + 2**23) == [
+        (row, [token + 2**23 for token in tokens]) for row, tokens in host.lists or []
+    ]
 
 
 def test_a_trace_is_predicted_where_the_head_is() -> None:

@@ -199,7 +199,7 @@ def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path,
         str(folder / "head-a"), config.provenance.fingerprint, torch.device("cpu"),
         torch.randn(64, config.hidden_size), cost=CostModel(0.1, 1.0, 0.0),
     ).predictor  # type: ignore[attr-defined]  # fmt: skip
-    step = Step(1, 0, 0.5, torch.tensor([0.5, 0.5]), torch.zeros(2), torch.randn(config.hidden_size), nothing)
+    step = Step(1, 0, 0.5, torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2), torch.randn(1, config.hidden_size), nothing)
     assert predictor.predict(step).next_accept is None
 
 
@@ -222,18 +222,41 @@ def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataO
     assert len({length for one in lengths for length in one}) > 2
 
 
-def test_one_prediction_is_that_of_many() -> None:
+@pytest.mark.parametrize("light", [False, True])
+@pytest.mark.parametrize("predicts_next", [False, True])
+def test_one_prediction_is_that_of_many(light: bool, predicts_next: bool) -> None:
+    """The tables and the arithmetic of serving give what the module gives."""
     torch.manual_seed(0)
-    predictor = LagFreePredictor(LagFreeHead(8, 4), torch.randn(10, 8))
+    head = LagFreeHead(8, 5, light=light)
+    head.mean.copy_(torch.linspace(-1, 1, 7))
+    head.scale.copy_(torch.linspace(0.5, 2, 7))
+    if light:
+        head.state_scale.fill_(1.7)
+    predictor = LagFreePredictor(head, 3 * torch.randn(10, 8), predicts_next=predicts_next)
     q = torch.tensor([0.6, 0.3, 0.1])
-    index = NgramIndex([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 12, 5, 12, 5])  # 12: a token that the draft does not have
+    # What followed the last token: one that the draft does not have, one that it has, nothing.
+    texts = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 12, 5, 12, 5], [3, 1, 4, 1, 3, 4, 5, 3], [7]
     steps = [
-        Step(1, token, float(q[0]), q, q.log(), torch.randn(1, 8), partial(index.match, [token])) for token in range(10)
+        Step(1, token, float(q[0]), q, q.log(), torch.randn(1, 8), partial(index.match, [token]))
+        for index in map(NgramIndex, texts)
+        for token in range(10)
     ]
     ngram_match = [step.match() for step in steps]
+    assert {one.copy for one in ngram_match} == {12, 4, None}
     assert {one.agrees for one in ngram_match} == {0, 1}
     hidden = torch.cat([step.hidden for step in steps])
-    many = predictor.predict_all([step.signals() for step in steps], ngram_match, hidden, [*range(10)])
+    many = predictor.predict_all(
+        [step.signals() for step in steps], ngram_match, hidden, [step.token for step in steps]
+    )
     for step, prediction in zip(steps, many, strict=True):
-        for _ in range(2):  # the second time from memory
-            assert predictor.predict(step) == pytest.approx(prediction, abs=1e-6)
+        assert predictor.predict(step) == pytest.approx(prediction, abs=1e-6)
+        assert predictor.predict(replace(step, listed=step.q.tolist())) == pytest.approx(prediction, abs=1e-6)
+
+
+def test_a_light_head_does_not_use_the_entropy() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(3, 7), torch.randn(3, 8), torch.randn(3, 8), torch.randn(3, 8)
+    changed = inputs[0] + torch.tensor([0, 0, 5.0, 0, 0, 0, 0])
+    for light in (False, True):
+        head = LagFreeHead(8, 4, light=light)
+        assert torch.equal(head(*inputs), head(changed, *inputs[1:])) == light

@@ -76,6 +76,10 @@ class AcceptanceDataModule(pl.LightningDataModule):
         mean = total / count
         return mean.float(), (squares / count - mean.square()).clamp(min=0).sqrt().float()
 
+    def state_scale(self) -> Tensor:
+        """() root mean square of the entries of the states, in the first shard that training reads."""
+        return self.dataset.open(self.training[0][0].file)["states"].float().square().mean().sqrt()
+
     def _sizes(self, shards: list[PartShard]) -> list[int]:
         return [shard.texts if self.by_text else shard.rows for shard in shards]
 

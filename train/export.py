@@ -99,6 +99,7 @@ def _lag_free(run: Run[LagFreeTrainingOptions]) -> tuple[LagFreeHead, LagFreeHea
         uses_ngrams=settings.use_ngrams,
         mean=best["mean"],
         tokens=best["examples"],
+        light=settings.light,
     )
     head = config.module()
     head.load_state_dict(best["head"])

@@ -18,14 +18,16 @@ from .acceptance_module import AcceptanceModule
 from .streamed_metrics import StreamedMetrics
 
 
-def new_head(hidden_size: int, width: int, seed: int, data: AcceptanceDataModule) -> LagFreeHead:
-    """A head with random weights that depend on ``seed`` alone, and the scale of the training examples' evidence."""
+def new_head(settings: LagFreeTrainingOptions, data: AcceptanceDataModule) -> LagFreeHead:
+    """A head with random weights that depend on the seed alone, and the scales of the training examples' inputs."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        head = LagFreeHead(hidden_size, width)
+        torch.manual_seed(settings.seed)
+        head = LagFreeHead(data.dataset.manifest["hidden_size"], settings.width, light=settings.light)
     mean, scale = data.evidence_moments()
     head.mean.copy_(mean)
     head.scale.copy_(torch.where(scale > 1e-6, scale, 1.0))
+    if head.light:
+        head.state_scale.copy_(data.state_scale())
     return head
 
 
@@ -37,7 +39,7 @@ class LagFreeModule(AcceptanceModule):
     def __init__(self, settings: LagFreeTrainingOptions, data: AcceptanceDataModule) -> None:
         super().__init__(settings, data.dataset, data.total_steps)
         self.settings = settings
-        self.head = new_head(data.dataset.manifest["hidden_size"], settings.width, settings.seed, data)
+        self.head = new_head(settings, data)
         self.predicts_next = data.dataset.predicts_next
         self.seen.append(StreamedMetrics())  # of the second output
 

@@ -103,7 +103,7 @@ def read_positions(
             (drawn,) = q.of([token])
             if drawn == 0:
                 continue
-            step = Step(1, token, drawn, q.probabilities, logits[i], states[i], nothing)  # what serving goes by
+            step = Step(1, token, drawn, q.probabilities, logits[i], states[i : i + 1], nothing)  # what serving goes by
             signals.append(features(step.confidence(), step.top_probability(), step.entropy()))
             hidden.append(states[i])
             p.append(probability)

@@ -21,10 +21,11 @@ def signals_tensor(token: int, chosen: Tensor | None, q: Tensor, logits: Tensor)
         logits: (…, V) the logits behind it.
     """
     unwarped = torch.softmax(logits.flatten().float(), -1)
-    support, own = (unwarped, unwarped[token]) if chosen is None else (q, chosen)
+    if chosen is None:  # y is an arg-max
+        return torch.stack([unwarped[token], unwarped[token], torch.special.entr(unwarped).sum()])
     top = q.max().float()
     top = torch.where(top == 1.0, unwarped.max(), top)
-    return torch.stack([own.float(), top, torch.special.entr(support).sum().float()])
+    return torch.stack([chosen.float(), top, torch.special.entr(q).sum().float()])
 
 
 def draft_signals(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[DraftSignals]:

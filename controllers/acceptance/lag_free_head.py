@@ -1,8 +1,8 @@
-"""The lag-free head: will the target keep this token, and will it keep the one after it, before the draft reads either?
+"""The lag-free head: acceptance of a drafted token, and of the one after it, before the draft has read either.
 
 SpecDec++'s head (Huang et al. 2024) reads the draft's state *at* a token, which exists one forward later. This one goes
-by what is there when the token is drawn: the state its distribution came from, the token's embedding, what the
-distribution says of it, and what the text before says of it. Its second output looks one token further ahead.
+by what is there when the token is drawn: the state its distribution came from, the token's embedding, the draft
+signals, and n-gram matches of the text. Its second output looks one token further ahead.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .draft_signals import DraftSignals
-from .feature_model import SMALLEST, features
+from .feature_model import features
 from .ngram_index import MAX_NGRAM, NgramMatch
 
-FEATURES = 3  # of the inputs, what the draft says
-INPUTS = 7  # log q(y), log(1 - max q), entropy; and of the text agreement, match, share, and whether y is the copy
+FEATURES = 3  # of the inputs, those of the draft's distribution
+INPUTS = (
+    7  # log q(y), log(1 - max q), entropy; and of the n-gram match agrees, matches, share, and whether y is the copy
+)
+ENTROPY = 2  # its place among them
 VECTORS = 3  # the draft's state, the embedding of y and that of the copy
 
 
@@ -29,57 +32,65 @@ class LagFreeHead(nn.Module):
     Args:
         hidden_size: d, of the draft's last hidden state and of its output embedding.
         width: hidden units.
+        light: without what takes the most time in a prediction: the state is divided by a constant instead of
+            normalised, the entropy is not used, and the hidden units are ReLU instead of SiLU.
     """
 
     mean: Tensor
     scale: Tensor
+    state_scale: Tensor
 
-    def __init__(self, hidden_size: int, width: int = 128) -> None:
+    def __init__(self, hidden_size: int, width: int = 128, *, light: bool = False) -> None:
         super().__init__()
         for name, value in (("hidden_size", hidden_size), ("width", width)):
             if value < 1:
                 raise InputError(f"{name}={value}: must be at least 1")
-        self.hidden_size, self.width = hidden_size, width
+        self.hidden_size, self.width, self.light = hidden_size, width, light
         self.inner = nn.Linear(INPUTS + VECTORS * hidden_size, width)
         self.out = nn.Linear(width, 2)
         self.register_buffer("mean", torch.zeros(INPUTS))
         self.register_buffer("scale", torch.ones(INPUTS))
+        if light:
+            self.register_buffer("state_scale", torch.ones(()))
 
     def forward(
         self, evidence: Tensor, hidden: Tensor, embedding: Tensor, copied: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Logits (…, 2): that the token is kept if all before it are, and then the one that will be drafted after it.
+        """Logits (…, 2): that the token is accepted if all before it are, and then the one drafted after it.
 
         Args:
             evidence: (…, 7) :func:`evidence` of the token.
             hidden: (…, d) the draft's last hidden state at the token before.
             embedding: (…, d) the draft's output embedding of the token.
-            copied: (…, d) that of the token which the text would go on with, zeros where there is none.
-            mask: (…, 3d) factors of the entries of the three normalised vectors: dropout in training.
+            copied: (…, d) that of the token that an n-gram match would continue with, zeros where there is none.
+            mask: (…, 3d) factors of the entries of the three scaled vectors: dropout in training.
         """
-        # Without learnt scales: models differ in how long these vectors are, and the first layer has weights enough.
-        vectors = torch.cat([F.layer_norm(x.float(), x.shape[-1:]) for x in (hidden, embedding, copied)], -1)
+        state = hidden.float() / self.state_scale if self.light else _normalised(hidden)
+        vectors = torch.cat([state, _normalised(embedding), _normalised(copied)], -1)
         if mask is not None:
             vectors = vectors * mask
-        return self.out(F.silu(self.inner(torch.cat([(evidence - self.mean) / self.scale, vectors], -1))))  # type: ignore[no-any-return]
+        numbers = (evidence - self.mean) / self.scale
+        if self.light:
+            numbers[..., ENTROPY] = 0.0
+        units = self.inner(torch.cat([numbers, vectors], -1))
+        return self.out(F.relu(units) if self.light else F.silu(units))  # type: ignore[no-any-return]
+
+
+def _normalised(x: Tensor) -> Tensor:
+    """Shapes (…, d) → (…, d); without learnt scales: models differ in the length of these vectors."""
+    return F.layer_norm(x.float(), x.shape[-1:])
 
 
 def evidence(signals: DraftSignals, ngram_match: NgramMatch, token: int) -> list[float]:
-    """(7,) numbers: what the draft and the text say of a token."""
+    """(7,) numbers of a token: of the draft's distribution and of the n-gram match."""
     return [*features(*signals), *text_evidence(ngram_match, token)]
 
 
 def text_evidence(ngram_match: NgramMatch, token: int) -> list[float]:
-    """(4,) of them: what the text says."""
+    """(4,) of them: those of the n-gram match."""
     agrees, matches, share, copy = ngram_match
     is_copy = 0.0 if copy is None else 1.0 if copy == token else -1.0
     return [agrees / MAX_NGRAM, matches / MAX_NGRAM, share, is_copy]
-
-
-def feature_tensor(signals: Tensor) -> Tensor:
-    """(3,) of them: :func:`~.feature_model.features` of ``signals`` (3,), on its device."""
-    confidence, top, entropy = signals.unbind()
-    return torch.stack([confidence.clamp(min=1e-30).log(), (1.0 - top).clamp(min=SMALLEST).log(), entropy])
 
 
 def all_evidence(signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], tokens: Sequence[int]) -> Tensor:
@@ -89,7 +100,7 @@ def all_evidence(signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMat
 
 
 def copies_of(ngram_match: Sequence[NgramMatch]) -> Tensor:
-    """(N,) the tokens that the text would go on with, -1 where there is none."""
+    """(N,) the tokens that the matches would continue with, -1 where there is none."""
     return torch.tensor([-1 if one.copy is None else one.copy for one in ngram_match], dtype=torch.long)
 
 

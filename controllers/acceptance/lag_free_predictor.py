@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import tanh
+from operator import add, mul
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,20 +16,13 @@ from torch import Tensor
 
 from ..sampling import SamplingParams
 from .calibration import sigmoid
-from .draft_signals import DraftSignals, signals_tensor
-from .lag_free_head import (
-    INPUTS,
-    VECTORS,
-    LagFreeHead,
-    all_evidence,
-    copied_embeddings,
-    copies_of,
-    evidence,
-    feature_tensor,
-    text_evidence,
-)
-from .ngram_index import NOTHING, NgramMatch
+from .draft_signals import DraftSignals
+from .feature_model import features
+from .lag_free_head import ENTROPY, INPUTS, VECTORS, LagFreeHead, all_evidence, copied_embeddings, copies_of
+from .ngram_index import MAX_NGRAM, NOTHING, NgramMatch
 from .predictor import AcceptancePredictor, Prediction
+
+ROWS = 8192  # of the embedding that are read at once
 
 if TYPE_CHECKING:
     from ..length.base import Step
@@ -33,17 +31,17 @@ if TYPE_CHECKING:
 class LagFreePredictor(AcceptancePredictor):
     """A lag-free head and the embedding it reads.
 
-    For one token the modules around the tensors take longer than what they compute, and what a token's embedding comes
-    to is remembered: (width,) floats for every token that came up. On the CPU the few numbers of the evidence are
-    worked out as Python floats. On an accelerator that would stall it: there they stay tensors, and a judgement takes
-    one read by the host.
+    For one token a tensor operation takes longer than what it computes, and its code is rarely in the processor's
+    caches. What depends on tokens alone is therefore tabulated when the first prediction is made, (V, width) numbers
+    for the drafted token and for the copied one; the draft's state takes two operations and one read by the host, which
+    on an accelerator is the only one; the rest is Python floats, about 0.3 µs for each hidden unit.
 
     Args:
         head: the head; its weights are taken as they are now.
         embedding: (V, d) the draft's output embedding.
         mean: mean acceptance in the data.
-        predicts_next: whether the head was taught what comes after the token in hand.
-        uses_ngrams: whether it was taught what the text before says of a token.
+        predicts_next: whether the head was trained on the token after the current one.
+        uses_ngrams: whether it was trained on n-gram matches.
         sampling: sampling parameters of the data, if they are known.
     """
 
@@ -62,67 +60,59 @@ class LagFreePredictor(AcceptancePredictor):
         self.head = head.eval().requires_grad_(False)
         self.embedding, self.mean, self.sampling = embedding.detach(), mean, sampling
         self.predicts_next, self.uses_ngrams = predicts_next, uses_ngrams
-        inner, bias = head.inner.weight.detach(), head.inner.bias.detach()
-        # (width, 7), with the standardization in it; (width, d) each
-        self.of_evidence = inner[:, :INPUTS] / head.scale
-        self.bias = bias - self.of_evidence @ head.mean
-        self.of_hidden, self.of_token, self.of_copy = (
-            part.contiguous() for part in inner[:, INPUTS:].chunk(VECTORS, dim=1)
-        )
-        self.out = head.out.weight.detach(), head.out.bias.detach()
-        self.shape = [head.hidden_size]
-        self.on_host = self.bias.device.type == "cpu"
-        self.tokens: dict[int, Tensor] = {}
-        self.copies: dict[int, Tensor] = {}
+        self.light, self.width, self.shape = head.light, head.width, [head.hidden_size]
+        of_state, self.of_token, self.of_copy = head.inner.weight.detach()[:, INPUTS:].chunk(VECTORS, dim=1)
+        self.of_state = (of_state / head.state_scale if head.light else of_state).t().contiguous()  # (d, width)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """What tokens and n-gram matches add to the hidden units."""
+        return Tables.of(self.head, self.embedding, self.of_token, self.of_copy, 2 if self.predicts_next else 1)
 
     def predict(self, step: Step) -> Prediction:
         ngram_match = step.match() if self.uses_ngrams else NOTHING
-        if self.on_host:
-            numbers = torch.tensor(evidence(step.signals(), ngram_match, step.token))
+        state = step.hidden.float()
+        added = torch.mm(state if self.light else F.layer_norm(state, self.shape), self.of_state)  # (1, width)
+        signals = step.listed_signals(entropy=not self.light)
+        if signals is None:
+            *hidden, confidence, top, entropy = torch.cat([added[0], step.signals_tensor()]).tolist()
+            signals = confidence, top, entropy
         else:
-            numbers = self._evidence_on_device(step, ngram_match)
-        z = F.linear(self._normal(step.hidden), self.of_hidden, self._token_term(step.token))
-        z = z + F.linear(numbers, self.of_evidence)
-        if ngram_match.copy is not None and ngram_match.copy < len(self.embedding):
-            z = z + self._copy_term(ngram_match.copy)
-        kept, then = F.linear(F.silu(z), *self.out).flatten().tolist()
-        return Prediction(sigmoid(kept), sigmoid(then) if self.predicts_next else None)
+            (hidden,) = added.tolist()
+        return self._finish(hidden, signals, ngram_match, step.token)
 
-    def _evidence_on_device(self, step: Step, ngram_match: NgramMatch) -> Tensor:
-        """(7,) as :func:`~specpilot.controllers.acceptance.lag_free_head.evidence`, without a read by the host."""
-        # One copy to the device for all that the host knows; it does not wait for the device's work.
-        known = torch.tensor([step.probability, *text_evidence(ngram_match, step.token)])
-        known = known.to(self.bias.device, non_blocking=True)
-        chosen = None if step.probability == 1.0 else known[0]
-        return torch.cat([feature_tensor(signals_tensor(step.token, chosen, step.q, step.logits)), known[1:]])
-
-    def _token_term(self, token: int) -> Tensor:
-        term = self.tokens.get(token)
-        if term is None:
-            term = self.tokens[token] = F.linear(self._normal(self.embedding[token]), self.of_token, self.bias)
-        return term
-
-    def _copy_term(self, token: int) -> Tensor:
-        term = self.copies.get(token)
-        if term is None:
-            term = self.copies[token] = F.linear(self._normal(self.embedding[token]), self.of_copy)
-        return term
-
-    def _normal(self, vector: Tensor) -> Tensor:
-        return F.layer_norm(vector.float(), self.shape)
+    def _finish(self, hidden: list[float], signals: DraftSignals, ngram_match: NgramMatch, token: int) -> Prediction:
+        """Given what the draft's state adds to the hidden units, (width,)."""
+        tables, width = self.tables, self.width
+        log_q, doubt, entropy = features(*signals)
+        agrees, matches, share, copy = ngram_match
+        of_match = tables.matches[agrees, matches, 0 if copy is None else 1 if copy == token else -1]
+        of_token = tables.tokens[token * width : (token + 1) * width].tolist()
+        units = [
+            x + y + z + a * log_q + b * doubt + c * share
+            for x, y, z, a, b, c in zip(hidden, of_token, of_match, *tables.numbers, strict=True)
+        ]
+        if copy is not None and copy < tables.size:
+            units = [*map(add, units, tables.copies[copy * width : (copy + 1) * width].tolist())]
+        if self.light:
+            active = [unit if unit > 0.0 else 0.0 for unit in units]
+        else:
+            halves = [0.5 * (unit + a * entropy) for unit, a in zip(units, tables.entropy, strict=True)]
+            active = [half + half * tanh(half) for half in halves]  # SiLU
+        return Prediction(*[sigmoid(sum(map(mul, weights, active), bias)) for weights, bias in tables.out])
 
     @torch.inference_mode()
     def predict_all(
         self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> list[Prediction]:
-        """Judge N tokens at once, given the states (N, d) before them, which may be on another device."""
+        """Predict N tokens at once, given the states (N, d) before them, which may be on another device."""
         probabilities = self.probabilities(signals, ngram_match, hidden, tokens).tolist()
         return [Prediction(kept, then if self.predicts_next else None) for kept, then in probabilities]
 
     def probabilities(
         self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> Tensor:
-        """(N, 2) the judgements of :meth:`predict_all`, on the device of the head and the embedding."""
+        """(N, 2) the probabilities of :meth:`predict_all`, on the device of the head and the embedding."""
         if not self.uses_ngrams:
             ngram_match = [NOTHING] * len(ngram_match)
         device = self.embedding.device
@@ -130,3 +120,57 @@ class LagFreePredictor(AcceptancePredictor):
         numbers = all_evidence(signals, ngram_match, tokens).to(device)
         embedded = self.embedding[torch.tensor(tokens, device=device)]
         return torch.sigmoid(self.head(numbers, hidden.to(device), embedded, copied))
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the inputs of a head that are not the draft's state add to its ``width`` hidden units, on the host.
+
+    Attributes:
+        size: V of the draft.
+        tokens: (V·width,) of the drafted token, with the bias.
+        copies: (V·width,) of the token that an n-gram match would continue with.
+        matches: (width,) of an n-gram match, by ``agrees``, ``matches`` and whether the token is the match's: 1, -1, or
+            0 where nothing matches.
+        numbers: (3, width) weights of log q(y), log(1 - max q) and the match's share.
+        entropy: (width,) weights of the entropy of q.
+        out: weights (width,) and bias of each output that was trained.
+    """
+
+    size: int
+    tokens: memoryview
+    copies: memoryview
+    matches: dict[tuple[int, int, int], list[float]]
+    numbers: list[list[float]]
+    entropy: list[float]
+    out: list[tuple[list[float], float]]
+
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, head: LagFreeHead, embedding: Tensor, of_token: Tensor, of_copy: Tensor, outputs: int) -> Tables:
+        # (width, 7), with the standardisation in it
+        of_evidence = (head.inner.weight[:, :INPUTS] / head.scale).cpu()
+        if head.light:
+            of_evidence[:, ENTROPY] = 0.0
+        bias = head.inner.bias.cpu() - of_evidence @ head.mean.cpu()
+        log_q, doubt, entropy, agrees, matches, share, is_copy = of_evidence.unbind(1)
+        return cls(
+            len(embedding),
+            _tabulate(embedding, of_token, bias),
+            _tabulate(embedding, of_copy, torch.zeros_like(bias)),
+            {
+                (m, n, sign): (agrees * m / MAX_NGRAM + matches * n / MAX_NGRAM + is_copy * sign).tolist()
+                for m, n, sign in product(range(MAX_NGRAM + 1), range(MAX_NGRAM + 1), (-1, 0, 1))
+            },
+            torch.stack([log_q, doubt, share]).tolist(),
+            entropy.tolist(),
+            [*zip(head.out.weight.tolist(), head.out.bias.tolist(), strict=True)][:outputs],
+        )
+
+
+def _tabulate(embedding: Tensor, weight: Tensor, bias: Tensor) -> memoryview:
+    """(V·width,) ``weight`` (width, d) times every normalised row of ``embedding`` (V, d), plus ``bias`` (width,)."""
+    parts = [
+        F.linear(F.layer_norm(rows.float(), rows.shape[-1:]), weight).cpu() for rows in torch.split(embedding, ROWS)
+    ]
+    return (torch.cat(parts) + bias).flatten().numpy().data

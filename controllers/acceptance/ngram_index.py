@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MAX_NGRAM = 4  # the longest run of tokens that is looked for
+BITS = 32  # of a token in the key of a run
+NONE: list[int] = []
 
 
 class NgramMatch(NamedTuple):
@@ -39,24 +41,31 @@ def nothing() -> NgramMatch:
 class NgramIndex:
     """An index of a text's runs of tokens, made when it is first asked, and kept up as the text grows.
 
+    Drafted tokens are not indexed: most of them are asked about once, and half of them never become text.
+
     Args:
-        text: the text, prompt and all; the list itself, which grows by what is said.
+        text: the text, prompt and all; the list itself, which grows as tokens are generated.
     """
 
     def __init__(self, text: list[int]) -> None:
         self.text = text
         self.indexed = 0  # how much of the text is in the index
-        self.tokens: list[int] = []  # what is in the index: so much of the text, and a draft after it
-        self.following: dict[tuple[int, ...], list[int]] = {}
+        self.following: dict[int, list[int]] = {}  # by run of 1 to 4 tokens, what came after it
 
     def match(self, drafted: Sequence[int]) -> NgramMatch:
         """Of the last of ``drafted``, after the text as it is now and the drafted tokens before it."""
-        self._follow(drafted[:-1])
-        token = drafted[-1]
+        while self.indexed < len(self.text):
+            self._add(self.indexed)
+            self.indexed += 1
+        token, end = drafted[-1], [*self.text[-MAX_NGRAM:], *drafted[:-1]]
+        repeats = len(drafted) > 1 and end[-1] in end[-len(drafted) : -1]  # in the draft itself, which is not indexed
         found: list[int] = []
-        agrees = matches = 0
-        for length in range(1, min(MAX_NGRAM, len(self.tokens)) + 1):
-            after = self.following.get(tuple(self.tokens[-length:]))
+        agrees = matches = run = 0
+        for length in range(1, min(MAX_NGRAM, len(end)) + 1):
+            run = run << BITS | end[-length] + 1
+            after = self.following.get(run, NONE)
+            if repeats:
+                after = [*after, *_repeated(end, len(drafted) - 1, length)]
             if not after:
                 break  # nor has a longer run stood before
             found, matches = after, length
@@ -64,25 +73,22 @@ class NgramIndex:
                 agrees = length
         return NgramMatch(agrees, matches, found.count(token) / len(found), found[-1]) if found else NOTHING
 
-    def _follow(self, drafted: Sequence[int]) -> None:
-        """Bring the index to the text as it is now, and ``drafted`` after it."""
-        wanted = [*self.text[self.indexed :], *drafted]
-        there = self.tokens[self.indexed :]
-        same = 0
-        while same < len(wanted) and same < len(there) and wanted[same] == there[same]:
-            same += 1
-        for _ in there[same:]:
-            self._drop()
-        for token in wanted[same:]:
-            self._add(token)
-        self.indexed = len(self.text)
+    def _add(self, place: int) -> None:
+        """The token at ``place`` follows the runs that end before it."""
+        token, run = self.text[place], 0
+        for before in range(place - 1, max(-1, place - 1 - MAX_NGRAM), -1):
+            run = run << BITS | self.text[before] + 1
+            after = self.following.get(run)
+            if after is None:
+                self.following[run] = [token]
+            else:
+                after.append(token)
 
-    def _add(self, token: int) -> None:
-        for length in range(1, min(MAX_NGRAM, len(self.tokens)) + 1):
-            self.following.setdefault(tuple(self.tokens[-length:]), []).append(token)
-        self.tokens.append(token)
 
-    def _drop(self) -> None:
-        self.tokens.pop()
-        for length in range(1, min(MAX_NGRAM, len(self.tokens)) + 1):
-            self.following[tuple(self.tokens[-length:])].pop()
+def _repeated(end: list[int], drafted: int, length: int) -> list[int]:
+    """What came after the last ``length`` tokens of ``end`` where they stood before the last ``drafted`` of them."""
+    return [
+        end[place]
+        for place in range(max(length, len(end) - drafted), len(end))
+        if end[place - length : place] == end[-length:]
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -29,8 +29,9 @@ class Step:
         probability: q(y_i), of the warped draft distribution y_i was drawn from.
         q: (…, k) that distribution, without the tokens the sampling rules out.
         logits: (…, V) the draft's logits behind it.
-        hidden: (…, d) the draft's last hidden state at the token *before* y_i (y_i itself has not been read yet).
-        match: what the text before says of y_i; worked out when it is asked, as long as the round drafts.
+        hidden: (1, d) the draft's last hidden state at the token *before* y_i (y_i itself has not been read yet).
+        match: the n-gram match of y_i in the text before it; found when it is called, as long as the round drafts.
+        listed: q as a list, where the sampler has it: no tensor operation is worth its call on so few numbers.
 
     All dimensions before the last have size 1; taking them off would be an operation more for every token.
     """
@@ -42,6 +43,7 @@ class Step:
     logits: Tensor
     hidden: Tensor
     match: Callable[[], NgramMatch]
+    listed: list[float] | None = field(default=None, kw_only=True)
 
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where the warped q is a point mass, the unwarped softmax at y_i."""
@@ -58,16 +60,30 @@ class Step:
         return float(torch.special.entr(q).sum())
 
     def signals(self) -> DraftSignals:
-        """All three; on an accelerator with one read by the host."""
-        if self.q.device.type != "cpu":
-            known = torch.tensor(self.probability).to(self.q.device, non_blocking=True)
-            chosen = None if self.probability == 1.0 else known
-            confidence, top, entropy = signals_tensor(self.token, chosen, self.q, self.logits).tolist()
-            return confidence, top, entropy
-        if self.probability == 1.0 or self.q.shape[-1] > FEW:
-            return self.confidence(), self.top_probability(), self.entropy()
-        q: list[float] = self.q.flatten().tolist()  # of so few numbers no tensor operation is worth its call
-        return self.probability, max(q), -sum([share * math.log(share) for share in q if share])
+        """All three; on an accelerator with one read by the host at most."""
+        known = self.listed_signals()
+        if known is not None:
+            return known
+        confidence, top, entropy = self.signals_tensor().tolist()
+        return confidence, top, entropy
+
+    def listed_signals(self, *, entropy: bool = True) -> DraftSignals | None:
+        """All three from the list of q; None where they are those of the unwarped softmax, or there is no list.
+
+        Args:
+            entropy: whether it is asked for; it takes most of the time, and is 0 if not.
+        """
+        if self.listed is None or self.probability == 1.0:
+            return None
+        doubt = -sum([share * math.log(share) for share in self.listed if share]) if entropy else 0.0
+        return self.probability, max(self.listed), doubt
+
+    def signals_tensor(self) -> Tensor:
+        """(3,) all three, on the device of q."""
+        chosen = None
+        if self.probability != 1.0:
+            chosen = torch.tensor(self.probability).to(self.q.device, non_blocking=True)
+        return signals_tensor(self.token, chosen, self.q, self.logits)
 
     @cached_property
     def _unwarped(self) -> Tensor:

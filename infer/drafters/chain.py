@@ -48,9 +48,12 @@ class Chain:
             len(self.tokens) < self.longest
             and token not in request.stop_tokens
             and request.length.observe(
-                Step(len(self.tokens), token, q.of([token])[0], q.probabilities, logits, hidden, self._match)
+                Step(
+                    len(self.tokens), token, q.of([token])[0], q.probabilities, logits, hidden, self._match,
+                    listed=None if q.lists is None else q.lists[0][0],
+                )
             )
-        )
+        )  # fmt: skip
 
     def _match(self) -> NgramMatch:
         return self.request.ngrams.match(self.tokens)
