@@ -51,6 +51,7 @@ COMMANDS: Commands = {
     "serve": serve.serve,
     "bench": {
         "decode": bench_workloads.decode,
+        "clock": bench_workloads.clock,
         "batch": bench_workloads.batch,
         "ngram": bench_workloads.ngram,
         "questions": bench_workloads.questions,

@@ -1326,6 +1326,34 @@ class TreeStudyOptions(PairOptions, HeldOutOptions, TruncationOptions, SeedOptio
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClockBenchOptions(PairOptions, HeldOutOptions, SamplingOptions, DeviceOptions, RepeatOptions, StudyFolderOptions):
+    """Benchmark.
+
+    Attributes:
+        controller: Trained controller that stops by cost, for this pair.
+        misfit: A draft that fits badly, which is timed as well.
+        misfit_controller: Trained controller for the target and that draft.
+        misfit_domain: Domain of the prompts that it is timed on.
+    """
+
+    controller: str = "tiny-lag-free"
+    misfit: str | None = None
+    misfit_controller: str | None = None
+    misfit_domain: str = "dialogue"
+    per_domain: Count = 10
+    max_new_tokens: Count = 64
+    folder: Folder = Path("runs/clock")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.misfit is None) != (self.misfit_controller is None):
+            raise InputError(
+                f"misfit={self.misfit!r}, misfit_controller={self.misfit_controller!r}: a controller belongs to its "
+                "pair; give both or none"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeadStudyOptions(
     HeldOutOptions, TrainSplitOptions, FittingOptions, SeedOptions, DeviceOptions, StudyFolderOptions
 ):

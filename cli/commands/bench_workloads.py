@@ -6,6 +6,7 @@ from typing import Any
 
 from ..options import (
     BatchBenchOptions,
+    ClockBenchOptions,
     DecodeBenchOptions,
     NgramBenchOptions,
     PapersOptions,
@@ -45,6 +46,19 @@ def decode(options: DecodeBenchOptions) -> None:
     plot_rates(result, options.plot)
     console.print(f"{options.plot}: the picture")
     finish(result, options)
+
+
+def clock(options: ClockBenchOptions) -> None:
+    """Time a trained controller against every rule of stopping over its grid, on held-out prompts.
+
+    A run that was cut short is continued.
+    """
+    from ..bench.workloads.clock import as_table, bench_clock
+
+    console = begin()
+    result = bench_clock(options, console)
+    console.print(as_table(result))
+    finish(result, options, options.output)
 
 
 def batch(options: BatchBenchOptions) -> None:
