@@ -10,7 +10,9 @@ a + b. A length controller needs no more than these; b, which splits them, is th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Iterable, Mapping
 from functools import partial
 from statistics import median
 from typing import Any
@@ -38,15 +40,22 @@ CHECK_COST = CostModel(0.2, 1.0, 0.0)  # of trained controllers that are only ti
 
 
 class PredictingFixed(Fixed):
-    """A fixed length at which ``predictor`` is evaluated for every token, and its prediction ignored."""
+    """A fixed length at which ``predictor`` is evaluated for every token, and its prediction ignored.
+
+    Attributes:
+        seconds: what each prediction took; copies for requests share the list.
+    """
 
     def __init__(self, k: int, predictor: AcceptancePredictor) -> None:
         super().__init__(k)
         self.predictor = predictor
+        self.seconds: list[float] = []
 
     def observe(self, step: Step) -> bool:
         if step.index > self.predictor.lag:
+            started = time.perf_counter()
             self.predictor.predict(step)
+            self.seconds.append(time.perf_counter() - started)
         return super().observe(step)
 
 
@@ -69,7 +78,8 @@ def bench_cost(
         prompts: token ids of what is generated from.
         repeats: how often each generation, and ten times that how often each forward is timed; medians are taken.
         sampling: keywords of the decoder's ``generate``.
-        predictor: evaluated for every drafted token; its time is part of the loop's draft step.
+        predictor: evaluated for every drafted token; its time is part of the loop's draft step. The fixed lengths are
+            then decoded without it as well, in turn: ``prediction`` is what it adds to a draft step.
         check: controllers timed beside the fixed lengths: how well the model predicts times it was not fitted to.
 
     Raises:
@@ -77,11 +87,16 @@ def bench_cost(
     """
     (draft,) = decoder.drafts
     bare, r_squared, t_verify = forward_cost(decoder.target, draft, 10 * repeats, console)
-    fixed = {str(k): Fixed(k) if predictor is None else PredictingFixed(k, predictor) for k in DRAFTED}
-    lengths: dict[str, LengthController] = {**fixed, **(check or {})}
+    plain: dict[str, LengthController] = {str(k): Fixed(k) for k in DRAFTED}
+    predicting = {} if predictor is None else {k: PredictingFixed(int(k), predictor) for k in plain if k != "0"}
+    lengths = {**plain, **predicting, **{f"{k}, plain": plain[k] for k in predicting}, **(check or {})}
     decoders = {name: partial(decoder.generate, length=length) for name, length in lengths.items()}
     runs = decode_all(decoders, prompts, sampling, console, repeats=repeats)
     loop, loop_r_squared = fit_loop([run for k in FITTED for run in runs[str(k)]])
+    prediction = {}
+    if predicting:
+        without, _ = fit_loop([run for k in FITTED for run in runs[f"{k}, plain"]])
+        prediction = {"prediction": prediction_cost(predicting.values(), loop, without)}
     return {
         "cost": split_sums(loop, bare.t_verify_token).as_dict(),
         "forward": {
@@ -95,7 +110,23 @@ def bench_cost(
             "r_squared": loop_r_squared,
             "measured_over_fitted": {name: _misfit(loop, of_name) for name, of_name in runs.items()},
         },
+        **prediction,
         "warnings": warnings(loop, bare.t_verify_token),
+    }
+
+
+def prediction_cost(timed: Iterable[PredictingFixed], loop: CostModel, without: CostModel) -> dict[str, float]:
+    """What a prediction takes: the median call, and by how much the loop's draft step is longer with predictions.
+
+    Args:
+        loop, without: the loop's costs with and without predictions.
+    """
+    call = median(seconds for length in timed for seconds in length.seconds)
+    return {
+        "median_call": call,
+        "added_to_draft_step": loop.per_token - without.per_token,
+        "draft_step": without.per_token,
+        "share_of_draft_step": call / without.per_token if without.per_token else math.inf,
     }
 
 

@@ -73,10 +73,13 @@ class Step:
         Args:
             entropy: whether it is asked for; it takes most of the time, and is 0 if not.
         """
-        if self.listed is None or self.probability == 1.0:
+        q = self.listed
+        if q is None and self.q.device.type == "cpu" and self.q.shape[-1] <= FEW:
+            q = self.q.flatten().tolist()
+        if q is None or self.probability == 1.0:
             return None
-        doubt = -sum([share * math.log(share) for share in self.listed if share]) if entropy else 0.0
-        return self.probability, max(self.listed), doubt
+        doubt = -sum([share * math.log(share) for share in q if share]) if entropy else 0.0
+        return self.probability, max(q), doubt
 
     def signals_tensor(self) -> Tensor:
         """(3,) all three, on the device of q."""
