@@ -880,8 +880,8 @@ class ServeOptions(TargetOptions, LoadingOptions):
         sample_arm: Draw the arm from the router's policy instead of taking its most likely one.
         router_state: File that keeps what the router learns while it serves; without it a router does not learn.
         threshold: Stopping threshold of a trained controller.
-        cost: What a token costs; as for `specpilot generate`.
-        adapt: Keep correcting the cost by the rounds' wall times.
+        cost: What a token costs: as for `specpilot generate`. A file of `specpilot bench cost --batch` has the costs by
+            the number of requests; "auto" measures them when the server starts.
         verifier: Verification rule of chains: token-wise, block, typical or bild.
         generation_config: What is done with the target's generation_config: follow or ignore.
         device_map: Spread the target over several devices, as "auto" or "balanced" do in transformers.
@@ -909,7 +909,6 @@ class ServeOptions(TargetOptions, LoadingOptions):
     router_state: File | None = None
     threshold: Share | None = None
     cost: str | float | None = None
-    adapt: bool = False
     verifier: str = "token-wise"
     generation_config: Literal["follow", "ignore"] = "follow"
     device_map: str | None = None
@@ -1049,6 +1048,8 @@ class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
             decoding with it, its own time included.
         check: Length controllers, as in `specpilot generate`, to compare the model's times of with the clock's; trained
             ones stop at draft steps of 0.2 verifications.
+        batch: Numbers of requests whose shared rounds are timed as well, such as "[1,4,16,64]"; `specpilot serve` then
+            drafts by how many requests there are.
         output: File that gets the same JSON as standard output; `specpilot generate --cost` reads it.
     """
 
@@ -1058,6 +1059,7 @@ class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     repeats: Count = 5
     judge: str | None = None
     check: Names | None = None
+    batch: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], Several()] | None = None
     output: File | None = None
 
 

@@ -84,6 +84,7 @@ class Engine:
         for request in requests:
             if request in found:
                 continue
+            request.length.shared_by(len(requests))
             groups.setdefault(request.drafter, []).append(request)
         for drafter, group in groups.items():
             found |= zip(group, drafter.propose(group), strict=True)

@@ -10,9 +10,11 @@ from typing import Any
 
 from ..controllers.errors import InputError
 from ..controllers.length import LengthController, RateOptimal
+from ..controllers.length.batch_costs import BatchCosts
 from ..controllers.router import OnlineRouter, PolicyRouter
+from ..infer.batch_costs import ROWS, batch_costs
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.lengths import load_length
+from ..infer.lengths import AUTO, load_length
 from ..infer.request import Request
 from .errors import ApiError
 from .metrics import Metrics
@@ -32,7 +34,6 @@ class ServerConfig:
         name: of the model in the API.
         length: the controller's name, for reloading; None where a router or nothing chooses it.
         threshold: its stopping threshold, if one was given.
-        adapt: its costs follow the rounds' wall times.
         max_queue: requests that may wait.
         time_limit: seconds a request may take.
         router_state: file that keeps what an OnlineRouter has learnt.
@@ -41,7 +42,6 @@ class ServerConfig:
     name: str
     length: str | None = None
     threshold: float | None = None
-    adapt: bool = False
     max_queue: int = 256
     time_limit: float = 600.0
     router_state: Path | None = None
@@ -111,6 +111,7 @@ class Server:
         }
         if isinstance(length, RateOptimal):
             card["cost"] = length.cost.as_dict()
+            card["batch"] = None if length.batch is None else length.batch.as_dict()
         return card
 
     def reload(self) -> dict[str, Any]:
@@ -135,8 +136,8 @@ class Server:
         cost = current.cost if isinstance(current, RateOptimal) else None
         draft = decoder.drafts[0].model if decoder.drafts else None
         length = load_length(name, decoder.target.model, draft, decoder.tokenizer, self.config.threshold, cost)
-        if self.config.adapt and isinstance(length, RateOptimal):
-            return RateOptimal(length.predictor, length.cost, adapt=True)
+        if isinstance(length, RateOptimal) and isinstance(current, RateOptimal):
+            return RateOptimal(length.predictor, length.cost, batch=current.batch)
         return length
 
     def reload_and_report(self) -> None:
@@ -146,6 +147,28 @@ class Server:
             print(f"specpilot: controller {card['name']!r} loaded again", file=sys.stderr)
         except ApiError as error:
             print("specpilot: error:", error.message, file=sys.stderr)
+
+
+def drafting_by_load(decoder: SpeculativeDecoder, cost: str | float | None) -> None:
+    """Let the decoder's controller go by how many requests share a round, where costs by their number are known.
+
+    Args:
+        cost: ``"auto"`` measures them now; a file of ``specpilot bench cost --batch`` holds them.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    length = decoder.length
+    if not isinstance(length, RateOptimal) or cost is None or not isinstance(cost, str):
+        return
+    if cost == AUTO:
+        most = decoder.scheduler.max_running
+        batch: BatchCosts | None = batch_costs(decoder, sorted({*(rows for rows in ROWS if rows < most), most}))
+    else:
+        batch = BatchCosts.load(cost) if Path(cost).is_file() else None
+    if batch is not None:
+        length = RateOptimal(length.predictor, batch.at(1), batch=batch)
+        decoder.config = replace(decoder.config, length=length)
 
 
 def learn_online(decoder: SpeculativeDecoder, state: Path) -> None:

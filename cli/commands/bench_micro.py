@@ -35,6 +35,7 @@ def cost(options: CostBenchOptions) -> None:
     from ..bench.micro.cost import CHECK_COST, bench_cost
     from ..controllers.errors import InputError
     from ..controllers.length import AcceptancePredictor, RateOptimal, names_rule, takes_cost
+    from ..infer.batch_costs import batch_costs
     from ..infer.lengths import load_length
 
     console = begin()
@@ -56,6 +57,8 @@ def cost(options: CostBenchOptions) -> None:
         decoder, prompts, console,
         repeats=options.repeats, sampling=options.sampling, predictor=predictor, check=controllers,
     )  # fmt: skip
+    if options.batch is not None:
+        result["batch"] = batch_costs(decoder, sorted({*options.batch})).as_dict()
     for warning in result["warnings"]:
         console.print(f"warning: {warning}")
     for name in controllers:

@@ -28,22 +28,22 @@ def serve(options: ServeOptions) -> None:
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.quiet import quiet
     from ..serve.run import run_server
-    from ..serve.server import Server, ServerConfig
+    from ..serve.server import Server, ServerConfig, drafting_by_load
 
     quiet()
     decoder = SpeculativeDecoder.from_pretrained(
         options.target, options.drafts, length=options.length, router=options.router, sample_arm=options.sample_arm,
-        threshold=options.threshold, cost=options.cost, adapt=options.adapt, verifier=options.verifier,
+        threshold=options.threshold, cost=options.cost, verifier=options.verifier,
         dtype=options.dtype, device=options.device, device_map=options.device_map,
         offload_folder=options.offload_folder, revision=options.revision,
         trust_remote_code=options.trust_remote_code, generation_config=options.generation_config,
         max_running=options.max_running,
     )  # fmt: skip
+    drafting_by_load(decoder, options.cost)
     config = ServerConfig(
         name=options.served_model_name or str(options.target),
         length=None if options.length is None else str(options.length),
         threshold=options.threshold,
-        adapt=options.adapt or options.cost == "auto",
         max_queue=options.max_queue,
         time_limit=options.time_limit,
         router_state=options.router_state,

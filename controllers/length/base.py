@@ -105,6 +105,9 @@ class LengthController(ABC):
     def start_text(self) -> None:  # noqa: B027 — most rules remember nothing between rounds
         """Called before the first round of a generation: forget the one before."""
 
+    def shared_by(self, rows: int) -> None:  # noqa: B027 — most rules do not ask
+        """Called before every round with the number of requests that share its forwards, this one included."""
+
     @abstractmethod
     def start_round(self) -> bool:
         """Reset for a new round; False drafts nothing (a plain step of the target)."""

@@ -18,6 +18,7 @@ from ..acceptance.calibration import sigmoid
 from ..acceptance.predictor import AcceptancePredictor
 from ..sampling import SamplingParams
 from .base import LengthController, Step
+from .batch_costs import BatchCosts
 from .cost_model import CostModel
 from .rate import RunningRatio, steady_rate
 from .running_cost import RunningCost
@@ -44,10 +45,13 @@ class RateOptimal(LengthController):
         cost: what a draft step and a verification cost.
         adapt: take ``cost`` as a beginning, and learn from the rounds' times what it is now. What a seed drafts then
             depends on the machine's pace; the law of the text does not.
+        batch: costs by the number of requests that share a round; they take the place of ``cost``.
     """
 
-    def __init__(self, predictor: AcceptancePredictor, cost: CostModel, *, adapt: bool = False) -> None:
-        self.predictor, self.cost = predictor, cost
+    def __init__(
+        self, predictor: AcceptancePredictor, cost: CostModel, *, adapt: bool = False, batch: BatchCosts | None = None
+    ) -> None:
+        self.predictor, self.cost, self.batch = predictor, cost, batch
         self.running = RunningCost(cost) if adapt else None
         self.prior_rate = steady_rate(predictor.mean, cost)
         self.start_text()
@@ -68,9 +72,14 @@ class RateOptimal(LengthController):
         self.survival = 1.0  # of the tokens judged so far
         self.predicted: list[float] = []  # their chances
 
+    def shared_by(self, rows: int) -> None:
+        if self.batch is not None:
+            self._follow(self.batch.at(rows), 0)
+
     def start_round(self) -> bool:
         self.survival, self.predicted = 1.0, []
-        if self.first.value >= self._price() or self.idle == PROBE:
+        price = self._price()
+        if self.first.value >= price or (self.idle >= PROBE and price < 1.0):  # at 1 no draft can pay
             self.idle = 0
             return True
         self.idle += 1
@@ -103,10 +112,15 @@ class RateOptimal(LengthController):
 
     def _earn(self, tokens: float, drafted: int) -> None:
         """A round gave so many ``tokens``; what it and those before took is told in the costs of today."""
-        if self.running is not None and self.running.cost is not self.cost:
-            self.rate.below *= self.running.cost.round(drafted) / self.cost.round(drafted)
-            self.cost = self.running.cost
+        if self.running is not None:
+            self._follow(self.running.cost, drafted)
         self.rate.add(tokens, self.cost.round(drafted))
+
+    def _follow(self, cost: CostModel, drafted: int) -> None:
+        """Go by ``cost`` from now on; the rate so far is converted, by what rounds of ``drafted`` tokens cost."""
+        if cost is not self.cost:
+            self.rate.below *= cost.round(drafted) / self.cost.round(drafted)
+            self.cost = cost
 
     def _shifted(self, accept: float) -> float:
         if not 0.0 < accept < 1.0:

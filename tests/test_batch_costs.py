@@ -1,0 +1,101 @@
+"""Costs by the number of requests: the table, a controller that goes by it, and the measurement."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from specpilot import SpeculativeDecoder
+from specpilot import main as cli
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import RateOptimal
+from specpilot.controllers.length.batch_costs import BatchCosts
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.infer.batch_costs import DRAFTED, _line, batch_costs
+from specpilot.serve.server import Server, ServerConfig, drafting_by_load
+
+from .test_rate_optimal import Known
+
+CHEAP, DEAR = CostModel(0.05, 1.0, 0.0), CostModel(2.0, 1.0, 0.0)
+seconds = st.floats(1e-6, 10.0)
+models = st.builds(CostModel, seconds, seconds, seconds)
+
+
+@given(low=models, high=models, rows=st.integers(1, 200))
+def test_between_the_rows_that_were_measured(low: CostModel, high: CostModel, rows: int) -> None:
+    costs = BatchCosts((2, 64), (low, high))
+    found = costs.at(rows)
+    if rows <= 2:
+        assert found == low
+    elif rows >= 64:
+        assert found == high
+    else:  # the time of a whole round lies on the line between those of 2 and 64 requests
+        expected = 2 * low.round(3) + (rows - 2) / 62 * (64 * high.round(3) - 2 * low.round(3))
+        assert rows * found.round(3) == pytest.approx(expected)
+
+
+def test_files(tmp_path: Path) -> None:
+    costs = BatchCosts((1, 8), (CHEAP, DEAR))
+    file = tmp_path / "cost.json"
+    file.write_text(json.dumps({"cost": CHEAP.as_dict(), "batch": costs.as_dict()}))
+    assert BatchCosts.load(file) == costs
+    file.write_text(json.dumps({"cost": CHEAP.as_dict()}))
+    assert BatchCosts.load(file) is None
+    for wrong in ({"one": CHEAP.as_dict()}, {"1": {"t_draft": -1, "t_verify": 1, "t_verify_token": 0}}, [], {}):
+        file.write_text(json.dumps({"batch": wrong}))
+        with pytest.raises(InputError, match=r"cost\.json.*measure again"):
+            BatchCosts.load(file)
+
+
+@given(slope=st.floats(0, 1), fixed=st.floats(0.01, 1))
+def test_a_line_is_found_again(slope: float, fixed: float) -> None:
+    assert _line([fixed + slope * k for k in DRAFTED]) == pytest.approx((slope, fixed), abs=1e-9)
+
+
+def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again() -> None:
+    rule = RateOptimal(Known([0.8] * 20, mean=0.8), CHEAP, batch=BatchCosts((1, 64), (CHEAP, DEAR)))
+    rule.start_text()
+    for rows, drafts in ((1, True), (64, False), (1, True)):
+        for _ in range(40):  # no probes either: not even a token that is certain would pay
+            rule.shared_by(rows)
+            assert rule.start_round() == drafts
+            if drafts:
+                rule.end_round(4, 4)
+
+
+def test_requests_of_a_list_share_rounds() -> None:
+    rule = RateOptimal(Known([0.8] * 20, mean=0.8), CHEAP, batch=BatchCosts((1, 2), (CHEAP, DEAR)))
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=rule)
+    alone = decoder.generate("What is 12?", max_new_tokens=12)
+    assert alone.stats.n_drafted > 0
+    together = decoder.generate(["What is 12?"] * 2, max_new_tokens=12, seed=[0, 0])
+    assert all(one.stats.n_drafted == 0 for one in together)
+
+
+def test_rounds_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cost.json"
+    words = ["bench", "cost", "--limit", "1", "--max-new-tokens", "8", "--repeats", "1", "--batch", "[1,3]"]
+    assert cli.main([*words, "--output", str(file)]) == 0
+    capsys.readouterr()
+    costs = BatchCosts.load(file)
+    assert costs is not None
+    assert costs.rows == (1, 3)
+    decoder = SpeculativeDecoder.from_pretrained(
+        "tiny", "tiny-draft", length="tiny-lag-free", cost=str(file), max_running=4
+    )
+    drafting_by_load(decoder, str(file))
+    assert isinstance(decoder.length, RateOptimal)
+    assert decoder.length.batch == costs
+    server = Server(decoder, ServerConfig("tiny", "tiny-lag-free"))
+    server.reload()
+    assert isinstance(decoder.length, RateOptimal)
+    assert decoder.length.batch == costs
+    drafting_by_load(decoder, "auto")
+    assert decoder.length.batch is not None
+    assert decoder.length.batch.rows == (1, 2, 4)
+    assert decoder.scheduler.running == []
+    with pytest.raises(InputError, match="at most 4 requests"):
+        batch_costs(decoder, (8,))
