@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from copy import copy
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import mul
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from specpilot.controllers.length import (
 )
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.rate import LoggedRound, RunningRatio, optimal_rate, rate_at, steady_rate
-from specpilot.controllers.length.rate_optimal import PRIOR, PROBE, ROUNDS, TOKENS
+from specpilot.controllers.length.rate_optimal import LONGEST, PRIOR, PROBE, ROUNDS, TOKENS
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.lengths import load_length
@@ -170,9 +171,26 @@ def test_where_drafting_does_not_pay_it_probes_now_and_then() -> None:
 
     assert all(play(True, 20))
     refused = play(False, 2000)
-    assert refused[-(PROBE + 1) :].count(True) == 1  # one round in seventeen is a probe
-    assert rule.rate.value == pytest.approx(1 / FAIR.round(0), rel=0.1)  # autoregressive, but for the probes
-    assert all(play(True, 4000)[-20:])  # it has noticed
+    probes = [place for place, drafted in enumerate(refused) if drafted]
+    gaps = [after - before for before, after in pairwise(probes)]
+    assert [gap for gap in gaps if gap > 1][:4] == [PROBE + 1, 2 * PROBE + 1, 4 * PROBE + 1, 8 * PROBE + 1]
+    assert max(gaps) == LONGEST + 1
+    assert rule.rate.value == pytest.approx(1 / FAIR.round(0), rel=0.05)  # autoregressive, but for the probes
+    noticed = play(True, 4000)
+    assert all(noticed[noticed.index(True) :])  # by the first probe that succeeds
+
+
+def test_texts_share_whether_drafts_pay_only_where_costs_adapt() -> None:
+    for adapt in (False, True):
+        rule = RateOptimal(Known([0.9] * MAX_DRAFT, mean=0.9), replace(FAIR, t_draft=0.6), adapt=adapt)
+        text = copy(rule)
+        text.start_text()
+        while text.start_round():
+            text.end_round(1, 0)
+        other = copy(rule)
+        other.start_text()
+        assert other.start_round() == (not adapt)
+        assert rule.start_round() == (not adapt)
 
 
 def test_the_price_is_a_rate_the_controller_reaches() -> None:

@@ -2,7 +2,7 @@
 
 All configurations decode the same held-out prompts in one process, in turn, in several passes. Rules with a parameter
 have all values of a grid, and the best of them on the very prompts they are compared on; the trained controller goes by
-measured costs and has no parameter. Tokens per second include the prefill. A run that was cut short is continued.
+measured costs, which adapt to the rounds' times, and has no parameter. Tokens per second include the prefill. A run that was cut short is continued.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FIXED = tuple(str(k) for k in range(1, 7))
 CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 CONFIDENCE_RULES = tuple(f"{rule}:{x}" for rule in ("confidence", "cumulative-confidence") for x in CONFIDENCES)
 LEARNING = ("online-confidence", "bandit", "adaptive-length")
-OURS, AUTOREGRESSIVE = "ours", "none"
+OURS, UNADAPTED, AUTOREGRESSIVE = "ours", "ours, costs as measured", "none"
 GRIDS = {"best_confidence": CONFIDENCE_RULES, "best_fixed": FIXED, "best_learning": LEARNING}
 MISFIT_RULES = ("1", "2", "cumulative-confidence:0.4")
 COST_PROMPTS, COST_REPEATS = 4, 3
@@ -113,10 +113,13 @@ class _Clock:
         rows: Sequence[PromptRow],
         cost: CostModel,
     ) -> dict[str, Times]:
-        """Times by configuration: ``rules``, the trained controller as ``ours``, and no draft at all."""
+        """Times by configuration: ``rules``, the trained controller with and without adapting costs, and no draft."""
         plain = SpeculativeDecoder(decoder.target, None, decoder.tokenizer)
         decoders: dict[str, Generate] = {AUTOREGRESSIVE: plain.generate}
-        decoders[OURS] = partial(decoder.generate, length=_load(decoder, controller, cost))
+        trained = _load(decoder, controller, cost)
+        assert isinstance(trained, RateOptimal), "given costs, it goes by them"
+        decoders[OURS] = partial(decoder.generate, length=RateOptimal(trained.predictor, cost, adapt=True))
+        decoders[UNADAPTED] = partial(decoder.generate, length=trained)
         decoders |= {rule: partial(decoder.generate, length=_load(decoder, rule, cost)) for rule in rules}
         prompts, passes = _encoded(decoder, rows, self.options), self.options.repeats
         of = {**self.identity, "controller": controller_digest(controller)}

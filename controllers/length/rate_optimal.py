@@ -28,6 +28,8 @@ TOKENS = 256.0  # memory of mean acceptances
 PRIOR = 16.0  # what the predictor's mean counts for at the beginning, in rounds or tokens
 SHIFT = 0.1  # of the surprise at each verified token goes into the shift: logistic regression of an intercept alone
 PROBE = 16  # rounds without a draft after which one is drafted all the same, to see whether it pays again
+LONGEST = 128  # and the most, where one probe after another fails
+SHARED = 64.0  # memory of the mean acceptance of first tokens where texts share it
 
 
 class RateOptimal(LengthController):
@@ -39,6 +41,9 @@ class RateOptimal(LengthController):
     drafts and later ones. Predictions are shifted by a log-odds learnt from this text: on kinds of text it was not
     trained on, a predictor may be over- or underconfident throughout. Where the mean acceptance of first tokens does
     not pay for drafting, nothing is drafted except for an occasional probe.
+
+    With ``adapt`` texts also share the mean acceptance of first tokens and the time of the next probe: where drafts are
+    no use, a short text has no time to find that out by itself.
 
     Args:
         predictor: judges the tokens drafted; its probabilities must be calibrated, for they are compared with costs.
@@ -54,6 +59,8 @@ class RateOptimal(LengthController):
         self.predictor, self.cost, self.batch = predictor, cost, batch
         self.running = RunningCost(cost) if adapt else None
         self.prior_rate = steady_rate(predictor.mean, cost)
+        self.first = RunningRatio(predictor.mean, PRIOR, SHARED)  # acceptances per first token of a draft
+        self.probes = Probes()
         self.start_text()
 
     def check_sampling(self, sampling: SamplingParams) -> None:
@@ -65,9 +72,9 @@ class RateOptimal(LengthController):
             self.prior_rate = steady_rate(self.predictor.mean, self.cost)
         # New objects, not old ones reset: the rows of a batch are copies of one controller.
         self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
-        self.first = RunningRatio(self.predictor.mean, PRIOR, TOKENS)  # acceptances per first token of a draft
+        if self.running is None:
+            self.first, self.probes = RunningRatio(self.predictor.mean, PRIOR, TOKENS), Probes()
         self.later = RunningRatio(self.predictor.mean, PRIOR, TOKENS)  # acceptances per later token
-        self.idle = 0  # rounds since something was drafted
         self.shift = 0.0  # log-odds
         self.survival = 1.0  # of the tokens judged so far
         self.predicted: list[float] = []  # their chances
@@ -79,10 +86,8 @@ class RateOptimal(LengthController):
     def start_round(self) -> bool:
         self.survival, self.predicted = 1.0, []
         price = self._price()
-        if self.first.value >= price or (self.idle >= PROBE and price < 1.0):  # at 1 no draft can pay
-            self.idle = 0
+        if self.probes.start_round(pays=self.first.value >= price, may_pay=price < 1.0):  # at 1 no draft can
             return True
-        self.idle += 1
         self._earn(1.0, 0)
         return False
 
@@ -100,7 +105,7 @@ class RateOptimal(LengthController):
 
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)
-        self.first.add(accepted > 0, 1.0)
+        self._count_first(accepted > 0)
         for position in range(2, min(drafted, accepted + 1) + 1):  # those verified with all before them kept
             self.later.add(position <= accepted, 1.0)
         for position, accept in enumerate(self.predicted[: accepted + 1]):
@@ -109,6 +114,11 @@ class RateOptimal(LengthController):
     def timed(self, drafted: int, seconds: float) -> None:
         if self.running is not None:
             self.running.add(drafted, seconds)
+
+    def _count_first(self, accepted: bool) -> None:
+        """The first token of a draft was accepted or not."""
+        self.first.add(accepted, 1.0)
+        self.probes.end_round(accepted)
 
     def _earn(self, tokens: float, drafted: int) -> None:
         """A round gave so many ``tokens``; what it and those before took is told in the costs of today."""
@@ -130,3 +140,30 @@ class RateOptimal(LengthController):
     def _price(self) -> float:
         """λ·(t_draft + b): what drafting one token more must yield."""
         return self.rate.value * self.cost.per_token
+
+
+class Probes:
+    """When to draft although it does not seem to pay.
+
+    After ``PROBE`` rounds without a draft, after twice as many where that fails, up to ``LONGEST``, and in the next
+    round where it succeeds.
+    """
+
+    def __init__(self) -> None:
+        self.idle, self.patience = 0, PROBE  # rounds since something was drafted, and how many there may be
+        self.probing = False  # this round drafts although it does not seem to pay
+
+    def start_round(self, *, pays: bool, may_pay: bool) -> bool:
+        """Whether to draft."""
+        self.probing = may_pay and not pays and self.idle >= self.patience
+        if not (pays or self.probing):
+            self.idle += 1
+            return False
+        self.patience = PROBE if pays else min(max(2 * self.patience, PROBE), LONGEST)
+        self.idle = 0
+        return True
+
+    def end_round(self, accepted: bool) -> None:
+        """Whether the first token drafted was accepted."""
+        if accepted and self.probing:
+            self.patience = 0

@@ -97,7 +97,7 @@ class RateOptimalTree(RateOptimal):
         """
         accepted = sum(visit.kept is not None for visit in visits)
         self.rate.add(accepted + 1.0, tree_cost(self.cost, parents))
-        self.first.add(accepted > 0, 1.0)
+        self._count_first(accepted > 0)
         for depth, visit in enumerate(visits):
             first = visit.kept == 0
             if depth:
