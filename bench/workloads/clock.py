@@ -1,8 +1,9 @@
 """``specpilot bench clock``: a trained controller against every rule of stopping, by the clock.
 
 All configurations decode the same held-out prompts in one process, in turn, in several passes. Rules with a parameter
-have all values of a grid, and the best of them on the very prompts they are compared on; the trained controller goes by
-measured costs, which adapt to the rounds' times, and has no parameter. Tokens per second include the prefill. A run that was cut short is continued.
+have all values of a grid, and the best of them on the very prompts they are compared on, or on the other half of them
+(``tuned_elsewhere``); the trained controller goes by measured costs, which adapt to the rounds' times, and has no
+parameter. Tokens per second include the prefill. A run that was cut short is continued.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ def tuned_elsewhere(times: Mapping[str, Times], grid: Sequence[str]) -> tuple[An
     """Tokens and seconds (prompts,) of a rule whose parameter is chosen on the other half of the prompts."""
     count = len(times[grid[0]].tokens)
     tokens, seconds = np.zeros(count), np.zeros(count)
-    for half in (0, 1):
+    for half in range(min(2, count)):
         rows, others = [*range(half, count, 2)], [*range(1 - half, count, 2)] or [0]
         best = max(grid, key=lambda name: _part(times[name], others).rate)
         tokens[rows], seconds[rows] = _part(times[best], rows).totals
