@@ -153,7 +153,7 @@ class DecoderConfig:
     def stopping(self) -> LengthController:
         """``length``, or what it is by default."""
         if self.tree == AUTO_TREE and isinstance(self.length, RateOptimal):
-            return RateOptimalTree(self.length.predictor, self.length.cost)
+            return RateOptimalTree(self.length.predictor, self.length.cost, batch=self.length.batch)
         if self.length is not None:
             return self.length
         if self.ngram is not None and not self.drafts:

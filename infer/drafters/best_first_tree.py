@@ -113,7 +113,7 @@ class GrowingTree:
         match = partial(self.request.ngrams.match, [*before, token])
         step = Step(
             len(before) + 1, token, float(head.q.probabilities[0, choice]), head.q.probabilities, head.logits,
-            head.hidden, match,
+            head.hidden, match, listed=None if head.q.lists is None else head.q.lists[0][0],
         )  # fmt: skip
         accept, then = self.controller.predict(step)
         survival = 1.0 if node < 0 else self.survivals[node]
