@@ -1,1 +1,1 @@
-"""What measures: workloads, timing, cost models, tables and plots."""
+"""Benchmarks: workloads, timing, studies, tables and plots."""

@@ -1,7 +1,7 @@
-"""Joules from the devices' own counters (Qin et al. 2025, §4 and Appendix D; there the power is polled every second).
+"""Energy in joules, read from hardware counters (Qin et al. 2025, §4 and Appendix D, poll the power every second).
 
-GPUs by the `zeus` extra, CPU packages by the kernel's powercap files where they are readable. Without a counter the
-result is "not available", never an estimate.
+GPUs need the `zeus` extra; CPU packages need readable powercap files. Without a counter the result is "not available",
+never an estimate.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class Counter(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the device."""
+        """Name of the device."""
         ...
 
     @property
     def wraps_at(self) -> float:
-        """Joules after which the count starts anew; infinite where it never does."""
+        """Joules after which the counter restarts at zero; infinite if it never does."""
         ...
 
     def joules(self) -> float:
-        """Used since some moment in the past."""
+        """Joules used since an unspecified moment."""
         ...
 
 
 @dataclass(frozen=True)
 class PackageCounter:
-    """One CPU package, by Linux's powercap (Intel RAPL; AMD's processors too)."""
+    """One CPU package, read through Linux's powercap interface (Intel and AMD)."""
 
     name: str
     folder: Path
@@ -46,7 +46,7 @@ class PackageCounter:
 
     @classmethod
     def find(cls, root: Path = POWERCAP) -> list[PackageCounter]:
-        """All packages whose counter this process may read; their parts (cores, memory) are in them already."""
+        """All packages whose counter this process may read; a package includes its cores and memory."""
         found = []
         for folder in sorted(root.glob("*-rapl:*")):
             try:
@@ -55,7 +55,7 @@ class PackageCounter:
                     continue
                 counter = cls(name, folder, int((folder / "max_energy_range_uj").read_text()) / 1e6)
                 counter.joules()
-            except (OSError, ValueError):  # readable by root alone, as most systems have it
+            except (OSError, ValueError):  # most systems let only root read it
                 continue
             found.append(counter)
         return found
@@ -65,7 +65,7 @@ class PackageCounter:
 
 
 class GpuCounter:
-    """One GPU, by zeus."""
+    """One GPU, read through zeus."""
 
     wraps_at = float("inf")
 
@@ -94,30 +94,30 @@ class GpuCounter:
 
 
 def counters(device: str) -> list[Counter]:
-    """What counts the energy of work on ``device`` (``cpu``, ``cuda``): its GPUs, and the CPU packages beside them."""
+    """Energy counters for work on ``device`` (``cpu``, ``cuda``): the CPU packages, and for ``cuda`` the GPUs."""
     gpus = GpuCounter.find() if device == "cuda" else []
     return [*gpus, *PackageCounter.find()]
 
 
 @dataclass
 class Reading:
-    """Joules of one device by name, and seconds, of one or several intervals."""
+    """Joules by device, and seconds, of one interval."""
 
     joules: dict[str, float]
     seconds: float
 
     @property
     def total(self) -> float | None:
-        """Joules of all devices; None where there is no counter."""
+        """Joules of all devices; None without a counter."""
         return sum(self.joules.values()) if self.joules else None
 
 
 class Meter:
-    """Measures intervals by counters; an interval must be shorter than a counter takes to come round (minutes).
+    """Measures the energy of intervals. An interval must be shorter than a counter takes to restart (minutes).
 
     Args:
-        counters: what to read; may be empty.
-        clock: seconds.
+        counters: the counters to read; may be empty.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, counters: Sequence[Counter], clock: Callable[[], float] = time.perf_counter) -> None:
@@ -125,7 +125,7 @@ class Meter:
 
     @contextmanager
     def interval(self) -> Iterator[Reading]:
-        """Yields a reading that is filled when the block ends."""
+        """Yield a reading that is filled in when the block ends."""
         reading = Reading({}, 0.0)
         before = [counter.joules() for counter in self.counters]
         started = self.clock()
@@ -136,7 +136,7 @@ class Meter:
             reading.joules[counter.name] = used if used >= 0 else used + counter.wraps_at
 
     def idle_watts(self, seconds: float = IDLE_SECONDS, sleep: Callable[[float], None] = time.sleep) -> float | None:
-        """Power while this process does nothing: a baseline to be reported, not taken off; None without counters."""
+        """Power in watts while this process is idle, None without counters; reported, not subtracted from results."""
         if not self.counters:
             return None
         with self.interval() as reading:

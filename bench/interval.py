@@ -1,4 +1,4 @@
-"""95 % intervals of statistics of sums over prompts, by resampling the prompts (bootstrap)."""
+"""Bootstrap confidence intervals (95 %) over prompts, for statistics of sums over prompts."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def ratio_interval(tokens: Any, amount: Any, other_tokens: Any, other_amount: An
 
 
 def show(row: Mapping[str, float], name: str = "value", digits: int = 2) -> str:
-    """``1.23 (1.20–1.26)``, of what :meth:`Interval.as_dict` gave."""
+    """Format the result of :meth:`Interval.as_dict` as ``1.23 (1.20–1.26)``."""
     return f"{row[name]:.{digits}f} ({row['low']:.{digits}f}–{row['high']:.{digits}f})"

@@ -1,4 +1,4 @@
-"""A workload's models and prompts, ready to run."""
+"""Loads a workload's models and prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..options import WorkloadOptions
 def load(
     work: WorkloadOptions, decoder: SpeculativeDecoder | None = None
 ) -> tuple[SpeculativeDecoder, list[list[int]]]:
-    """The pair in a decoder, this one if it is loaded already, and the prompts' token ids.
+    """Return a decoder for the workload's pair, or the given ``decoder``, and the prompts' token ids.
 
     Raises:
         InputError: a model is missing or does not fit, or no prompts are left.

@@ -1,4 +1,4 @@
-"""Pictures made from benchmark results."""
+"""Plots of benchmark results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STYLES = {"fixed": ("o-", "fixed K"), "confidence": ("^--", "cumulative confiden
 
 
 def plot_rates(result: Mapping[str, Any], path: Path) -> None:
-    """Tokens per second of every configuration of ``bench decode`` with its interval; each side's best is dark."""
+    """Plot tokens per second and interval of each configuration of ``bench decode``; the best of each kind is dark."""
     names = list(result["intervals"])[::-1]
     rates = [result["tokens_per_second"][name] for name in names]
     errors = [
@@ -33,7 +33,7 @@ def plot_rates(result: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
-    """:func:`plot_sweep` of decoders by name, ``family-parameter``; names without a parameter are left out."""
+    """:func:`plot_sweep` for decoders named ``family-parameter``; names without a parameter are left out."""
     points = [
         {"rule": name.partition("-")[0], "parameter": float(name.partition("-")[2]), **row}
         for name, row in decoders.items()
@@ -43,9 +43,9 @@ def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: 
 
 
 def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
-    """Discard rate against verification rate of every setting (SpecDec++ Figure 4), a panel for each set of domains.
+    """Plot discard rate against verification rate of every setting (SpecDec++ Figure 4), one panel per set of domains.
 
-    Down and left is better. Lines join the parameters of a rule; of the heads, the settings on the Pareto front.
+    Lower and further left is better. Lines join the parameters of a rule, or for heads the Pareto front.
     """
     figure, axes = canvases(6 * len(figure_4), 5, 1, len(figure_4))
     for panel, (group, points) in zip(axes, figure_4.items(), strict=True):
@@ -70,7 +70,7 @@ def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
 
 
 def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """KL, AUROC and speed by the share of target tokens, of ``bench mixing``; a line a dataset."""
+    """Plot KL, AUROC and speed of ``bench mixing`` by the share of target tokens, one line per dataset."""
     measures = {
         "kl": "binary KL on target context",
         "auroc": "AUROC on target context",
@@ -94,7 +94,7 @@ def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def pareto_front(points: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
-    """Of ``points``, the first two coordinates of which should be small, those that none beats in both."""
+    """The points that no other point beats in both of the first two coordinates; smaller is better."""
     front: list[tuple[float, float, float]] = []
     for point in sorted(points):
         if not front or point[1] < front[-1][1]:

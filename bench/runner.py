@@ -1,8 +1,8 @@
 """The timing loop of every benchmark: several configurations over the same items, in turn, in one process.
 
-The speed of a machine varies over minutes, so configurations that are to be compared must alternate. Each is run once
-to warm up; then every configuration runs on every item before the next item begins, the one that goes first changing
-each time, in as many passes over the items as there are repeats.
+The speed of a machine varies over minutes, so configurations that are compared must alternate. After one warm-up run
+each, all configurations run on an item before the next item begins; the order rotates from item to item. The items are
+repeated ``repeats`` times.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .energy import Meter
 from .store import Store
 
 T = TypeVar("T")
-Run = Callable[[int, int], T]  # (item, repeat) → what it gives
+Run = Callable[[int, int], T]  # (item, repeat) → result
 
 
 @dataclass(frozen=True)
 class Timed(Generic[T]):
-    """What a call gave.
+    """The result of a call.
 
     Attributes:
         seconds: wall time of the call.
-        joules: energy of all devices meanwhile; None without a counter.
+        joules: energy of all devices during the call; None without a counter.
     """
 
     value: T
@@ -41,7 +41,7 @@ class Timed(Generic[T]):
 
 
 def clocked(call: Callable[[], T], meter: Meter | None = None) -> Timed[T]:
-    """Call, and measure the wall time and, by ``meter``, the energy."""
+    """Call, and measure the wall time and, with a ``meter``, the energy."""
     with (meter or Meter([])).interval() as reading:
         started = time.perf_counter()
         value = call()
@@ -64,16 +64,16 @@ def interleave(
     """Run every configuration on every item.
 
     Args:
-        runs: configurations by name, called with the number of an item and that of the repeat.
-        items: how many items there are.
-        console: shows the progress bar, whose steps are called ``label``.
-        repeats: passes over the items, or the passes of each configuration by name.
-        pending: items that each configuration is to be run on; by default all.
-        warm_up: calls of each configuration, on the first item, that are not counted.
-        on_result: called with (name, item, result) when the clock has stopped.
+        runs: configurations by name, called with (item, repeat).
+        items: number of items.
+        console: shows the progress bar, labelled ``label``.
+        repeats: passes over the items, for all configurations or by name.
+        pending: items to run each configuration on. Default: all.
+        warm_up: untimed calls of each configuration on the first item.
+        on_result: called with (name, item, result), outside the measured time.
 
     Returns:
-        by name and item the results of all repeats.
+        The results of all repeats by name and item.
     """
     names = [name for name in runs if pending is None or pending[name]]
     passes = {name: repeats if isinstance(repeats, int) else repeats.get(name, 1) for name in names}
@@ -106,14 +106,14 @@ def interleave_stored(
     meter: Meter | None = None,
     label: str = "generations",
 ) -> dict[str, list[Any]]:
-    """:func:`interleave` once, of what is not in ``store`` yet; an interrupted run continues where it stopped.
+    """:func:`interleave` with one repeat, skipping results already in ``store``; an interrupted run continues.
 
     Args:
         identity: everything that the result of (name, item) depends on.
-        record: the JSON value to store of a result; called when the clock has stopped.
+        record: the JSON value to store for a result; called outside the measured time.
 
     Returns:
-        the records by name and item.
+        The records by name and item.
     """
     pending = {name: [i for i in range(items) if store.get(identity(name, i)) is None] for name in runs}
 
@@ -137,12 +137,12 @@ def decode_all(
     """Decode every prompt with every decoder; the seed is ``first_seed`` and the prompt's index.
 
     Args:
-        decoders: ``generate`` of a decoder by name, perhaps with a length controller bound to it.
+        decoders: ``generate`` functions by name.
         settings: keywords of ``generate``.
-        repeats: passes over the prompts. The runs of one prompt differ in their time only; that of median time is kept.
+        repeats: passes over the prompts. The runs of a prompt differ only in time; the one of median time is returned.
 
     Returns:
-        by name the counters of a generation for each prompt.
+        The counters by name and prompt.
     """
 
     def run(generate: Callable[..., Generation]) -> Run[Generation]:

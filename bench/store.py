@@ -1,7 +1,7 @@
-"""Results on disk, found by content: each under a hash of everything that it depends on.
+"""Benchmark results on disk, each stored under a hash of everything that it depends on.
 
-An interrupted benchmark continues where it stopped, and nothing is computed twice. Files appear by atomic rename, and
-one process at a time writes to a folder.
+An interrupted benchmark continues where it stopped. Files appear by atomic rename, and one process at a time writes to
+a folder.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ RECORDS = "records"
 
 
 def content_key(identity: Mapping[str, Any]) -> str:
-    """Twenty hex digits that stand for ``identity``, JSON values by name in any order."""
+    """Hash of ``identity``, a mapping of JSON values in any order, as 20 hex digits."""
     text = json.dumps(identity, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 class Store:
-    """The results in ``folder``, one JSON file each in its folder ``records``. Used in a ``with`` block: it is locked.
+    """Results as JSON files in ``folder``/``records``. A context manager: the folder is locked inside the block.
 
     Args:
-        folder: the benchmark's folder; made when the block is entered.
+        folder: the benchmark's folder; created when the block is entered.
 
     Raises:
-        InputError: on entering, another process is at work in the folder, or it is a file.
+        InputError: on entering, if another process uses the folder, or it is a file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,7 +71,7 @@ class Store:
             temporary.write_text(json.dumps({"identity": identity, "result": result}) + "\n", encoding="utf-8")
 
     def compute(self, identity: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """The result stored under ``identity``; if there is none, that of ``make``, which is stored."""
+        """The result stored under ``identity``; if there is none, call ``make`` and store its result."""
         found = self.get(identity)
         if found is None:
             found = make()

@@ -12,10 +12,10 @@ Row = dict[str, str]  # cells by column
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under the columns that any of them has.
+    """Rows of cells; the columns are those of all rows.
 
     Attributes:
-        note: printed below; of a paper's table, what differs from the paper.
+        note: printed below the table: differences from the paper.
     """
 
     title: str
@@ -27,7 +27,7 @@ class Table:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def beside(self, paper: Sequence[Row], note: str) -> Table:
-        """The same with further cells in each row, which are the paper's, and a note."""
+        """This table with the paper's cells added to each row, and a note."""
         return Table(self.title, [row | cells for row, cells in zip(self.rows, paper, strict=True)], note)
 
     def markdown(self) -> str:

@@ -1,1 +1,1 @@
-"""What makes datasets: prompt sources, batched rollouts, labels, shards."""
+"""Data generation: prompt sources, batched rollouts, labels, shards."""

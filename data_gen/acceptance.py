@@ -48,7 +48,7 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
         self.prepare(tokenizer, [self.target, self.draft])
 
     def identity(self) -> dict[str, Any]:
-        """Everything the rows depend on; what a resumed run is compared with."""
+        """Everything the rows depend on; a resumed run must have the same."""
         s = self.settings
         return {
             "kind": "acceptance",
@@ -59,15 +59,15 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
             "fingerprint": self.pair.as_dict(),
             "sampling": self.sampling.as_dict(),
             "seed": s.seed,
-            # V, where the draft's rows are longer and were cut to it.
+            # The target's vocabulary size, if the draft's is larger and was cut to it.
             **({"vocab_size": self.target.vocab_size} if self.draft.vocab_size > self.target.vocab_size else {}),
             **self.prompt_identity(self.target.device),
         }
 
     def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[Row]:
-        """Roll out and label a shard; ``on_done`` is called with the length of every finished rollout."""
+        """Generate and label a shard's rollouts; ``on_done`` is called with the length of each finished rollout."""
         size = self.settings.batch_size
-        items = sorted(shard, key=lambda item: (len(item.ids), item.id))  # like lengths together: little is padded
+        items = sorted(shard, key=lambda item: (len(item.ids), item.id))  # similar lengths together need little padding
         prompts = [item.ids for item in items]
         x = roll_out(
             self.target,
@@ -89,7 +89,7 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
 
 
 def make_acceptance_data(settings: AcceptanceDataOptions, output: Path, console: Console | None = None) -> Path:
-    """Make (or finish) the dataset ``output``; returns it.
+    """Make or complete the dataset ``output``, and return its path.
 
     Raises:
         InputError: see :class:`AcceptanceDatasetBuilder` and :class:`~specpilot.data_gen.dataset.DatasetWriter`.
@@ -106,7 +106,7 @@ PROBE_TOKENS = 16
 
 
 def plan_acceptance_data(settings: AcceptanceDataOptions) -> str:
-    """What :func:`make_acceptance_data` would do, from one short timed batch; writes nothing."""
+    """Describe the work of :func:`make_acceptance_data`, timed on one short batch; writes nothing."""
     generator = AcceptanceDatasetBuilder(settings)
     probe = [
         Item(item.id, item.prompt, item.ids, min(item.budget, PROBE_TOKENS))
@@ -122,7 +122,7 @@ def plan_acceptance_data(settings: AcceptanceDataOptions) -> str:
         [
             f"prompts      {len(generator.items)} from {settings.prompts} ({generator.left_out} left out as too long)",
             f"shards       {len(generator.shards())} of up to {settings.shard_size} rollouts",
-            f"tokens       at most {most:,} ({settings.max_new_tokens} a rollout; end tokens come earlier)",
+            f"tokens       at most {most:,} ({settings.max_new_tokens} per rollout, fewer after an end token)",
             f"disk         at most about {size:.1f} MB",
             f"time         at most about {most / rate / 60:.1f} minutes at the {rate:,.0f} tokens/s of a short probe",
         ]

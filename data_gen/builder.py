@@ -1,4 +1,4 @@
-"""What every rolled-out dataset shares: prompts that are ready to go, shards, random numbers, the loop that writes."""
+"""Base of the datasets made of rollouts: encoded prompts, shards, random numbers, and the writing loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Item:
-    """A prompt ready to be rolled out, with the budget its length leaves."""
+    """An encoded prompt, and the maximum number of new tokens (``budget``)."""
 
     id: str
     prompt: str
@@ -40,8 +40,8 @@ class DatasetBuilder(ABC, Generic[R]):
     """Turns groups of prompts into rows.
 
     Attributes:
-        items: the prompts, once they are prepared.
-        left_out: how many were too long.
+        items: the encoded prompts, after :meth:`prepare`.
+        left_out: number of prompts that were too long.
     """
 
     settings: AcceptanceDataOptions | RouterDataOptions
@@ -51,17 +51,17 @@ class DatasetBuilder(ABC, Generic[R]):
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """Everything the rows depend on; what a resumed run is compared with."""
+        """Everything the rows depend on; a resumed run must have the same."""
 
     @abstractmethod
     def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[R]:
-        """The rows of a shard; ``on_done`` is called with the number of tokens made for each of its prompts."""
+        """The rows of a shard; ``on_done`` is called with the number of tokens generated for each prompt."""
 
     def prepare(self, tokenizer: PreTrainedTokenizerBase, models: Sequence[CausalLM]) -> None:
-        """Load and encode the prompts, with as much room as the shortest context of ``models`` leaves.
+        """Load and encode the prompts; budgets are limited by the shortest context of ``models``.
 
         Raises:
-            InputError: there are none, or one fills the context.
+            InputError: there are no prompts, or one fills the context.
         """
         settings = self.settings
         prompts = load_prompts(
@@ -88,10 +88,10 @@ class DatasetBuilder(ABC, Generic[R]):
                 )
             self.items.append(Item(prompt.id, prompt.prompt, ids, room, prompt.domain))
         if not self.items:
-            raise InputError(f"{settings.prompts}: no prompt is left after --max-prompt-tokens")
+            raise InputError(f"{settings.prompts}: no prompt has at most --max-prompt-tokens tokens; raise it")
 
     def prompt_identity(self, device: torch.device) -> dict[str, Any]:
-        """The part of the identity that prompts and settings make."""
+        """The part of the identity that describes prompts and settings."""
         s = self.settings
         return {
             "prompts": {
@@ -119,14 +119,14 @@ class DatasetBuilder(ABC, Generic[R]):
         return [self.items[i : i + size] for i in range(0, len(self.items), size)]
 
     def uniforms(self, item: Item, stream: str) -> Tensor:
-        """(T,) numbers, as many as the item's budget, that depend on the seed and the prompt's id alone."""
+        """(T,) uniform numbers, one per token of the budget; they depend only on the seed and the prompt's id."""
         digest = hashlib.sha256(f"{self.settings.seed}\0{stream}\0{item.id}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
         return torch.rand(item.budget, generator=generator)
 
 
 def write_shards(writer: ParquetWriter[R], builder: DatasetBuilder[R], console: Console) -> bool:
-    """Write what is missing, and mark the dataset complete; false if nothing was."""
+    """Write the missing shards and mark the dataset complete; return False if it already was."""
     total, output = len(builder.items), writer.folder
     if writer.manifest["complete"]:
         console.print(f"{output}: already complete ({total} rollouts)")
@@ -134,7 +134,7 @@ def write_shards(writer: ParquetWriter[R], builder: DatasetBuilder[R], console: 
     shards = builder.shards()
     done = sum(len(shard) for shard in shards[: writer.finished])
     if done:
-        console.print(f"{output}: {done} rollouts are there, going on with the rest")
+        console.print(f"{output}: {done} rollouts found, continuing")
     columns = (
         TextColumn("rollouts"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),

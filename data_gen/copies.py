@@ -1,4 +1,4 @@
-"""What n-gram drafts would have drafted along a text, for routers that choose between them and draft models."""
+"""N-gram drafts along a text, for router data with an n-gram arm."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ..infer.drafters.prompt_lookup import PromptLookup
 
 
 def copied(prompt: Sequence[int], text: Sequence[int]) -> list[bool]:
-    """Whether each token of ``text`` is the copy that a match of the tokens before it gives.
+    """Whether each token of ``text`` equals the copy proposed by an n-gram match of the tokens before it.
 
-    Where the text was drawn from the target, this is the draw that decides on the copy: token x_t has the distribution
-    p, and is the copy y with probability p(y), the acceptance probability of y.
+    If the text was sampled from the target, this is a draw of the copy's acceptance: token x_t has the distribution p
+    and equals the copy y with probability p(y), the acceptance probability of y.
     """
     lookup, found = PromptLookup(prompt, [], Ngram().longest), []
     for place in range(1, len(text) + 1):
@@ -21,5 +21,5 @@ def copied(prompt: Sequence[int], text: Sequence[int]) -> list[bool]:
 
 
 def copies(prompt: Sequence[int], text: Sequence[int]) -> list[int]:
-    """The tokens of ``text`` that are such copies, in their order: all that n-grams know of it."""
+    """The tokens of ``text`` that equal the proposed copy, in order."""
     return [token for token, right in zip(text, copied(prompt, text), strict=True) if right]

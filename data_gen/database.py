@@ -1,4 +1,4 @@
-"""SQLite files that questions are about, opened for reading alone."""
+"""SQLite databases of questions, opened read-only."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..controllers.errors import InputError
 
 
 def open_database(database: Path) -> sqlite3.Connection:
-    """A connection that can only read.
+    """A read-only connection.
 
     Raises:
-        InputError: there is no such file, or it is no database.
+        InputError: the file does not exist or is not a database.
     """
     try:
         connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
     except sqlite3.Error as error:
         raise InputError(f"{database}: the database does not open ({error})") from error
     try:
-        connection.execute("SELECT count(*) FROM sqlite_master")  # a file that is none is noticed only when read
+        connection.execute("SELECT count(*) FROM sqlite_master")  # SQLite reads the file only now
     except sqlite3.Error as error:
         connection.close()
         raise InputError(f"{database}: the database does not open ({error})") from error
@@ -28,7 +28,7 @@ def open_database(database: Path) -> sqlite3.Connection:
 
 
 def schema(database: Path) -> str:
-    """A line a table: its name and its columns with their types.
+    """The schema as text, one line per table: its name, and its columns with their types.
 
     Raises:
         InputError: see :func:`open_database`.

@@ -1,7 +1,7 @@
-"""Datasets on disk: Parquet shards and a manifest. A shard appears by atomic rename only, the manifest follows it.
+"""Datasets on disk: Parquet shards and a manifest that lists the finished shards with their hashes.
 
-The manifest is the truth: it lists the finished shards with their hashes. It holds no clock times, so a run that was
-killed and resumed leaves the same bytes as one that was not.
+A shard appears by atomic rename, then the manifest is updated. The manifest holds no clock times, so that a killed and
+resumed run writes the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True)
 class Row:
-    """One rollout with its labels (SpecDec++ §3.3); the three lists have one length.
+    """One rollout with its labels (SpecDec++ §3.3); the three lists have the same length.
 
-    All tokens are ones that both models can read. A rollout is cut before the first token that the draft has no
-    embedding for, and empty if there is one in the prompt; training leaves empty rows out.
+    A rollout is cut before the first token that is outside the draft's vocabulary, and empty if the prompt has such a
+    token; training skips empty rows.
 
     Attributes:
-        x: tokens sampled from the target, its end token included where it came to one.
+        x: tokens sampled from the target, including the end token if it was reached.
         y: at every position a token sampled from the draft after the same prefix, y_i ~ q(·|prompt, x_<i).
         p: min(1, p(y_i)/q(y_i)), the probability that the target accepts y_i.
     """
@@ -65,7 +65,7 @@ SCHEMA = pa.schema(
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that takes its place when the block ends well, and vanishes when it doesn't."""
+    """Yield a temporary path that is renamed to ``path`` if the block succeeds, and removed if it fails."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         yield temporary
@@ -73,7 +73,7 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        if error.filename is None:  # a full disk, for one
+        if error.filename is None:  # for example a full disk
             error.filename = str(path)
         raise
     finally:
@@ -91,17 +91,17 @@ S = TypeVar("S")
 
 
 class ShardWriter(ABC, Generic[S]):
-    """Writes the shards of one dataset, going on where an earlier run of the same settings stopped.
+    """Writes the shards of one dataset, continuing an earlier run with the same settings.
 
     Args:
-        folder: the dataset; made if it isn't there.
-        identity: everything that determines the rows. A folder begun under another identity is refused.
+        folder: the dataset's folder; created if necessary.
+        identity: everything that determines the rows. A folder with another identity is refused.
 
     Attributes:
-        suffix: of a shard's file name.
+        suffix: suffix of a shard's file name.
 
     Raises:
-        InputError: the folder belongs to another run, holds something else, or another process is writing to it.
+        InputError: the folder belongs to another run, holds other files, or another process is writing to it.
     """
 
     suffix: str
@@ -112,10 +112,10 @@ class ShardWriter(ABC, Generic[S]):
 
     @abstractmethod
     def entry(self, shard: S) -> dict[str, Any]:
-        """What the manifest records of a shard besides its file and hash."""
+        """The manifest's entry of a shard, without its file and hash."""
 
     def outcome(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
-        """What the manifest records of the complete dataset, from its shards' entries."""
+        """Fields that the manifest of the complete dataset gets, computed from its shards' entries."""
         return {}
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
@@ -150,11 +150,11 @@ class ShardWriter(ABC, Generic[S]):
 
     @property
     def finished(self) -> int:
-        """Shards written so far; the next one has this index."""
+        """Number of shards written so far, and the index of the next one."""
         return len(self.manifest["shards"])
 
     def write(self, shard: S) -> None:
-        """Add the next shard, and then its line in the manifest."""
+        """Write the next shard, then its entry in the manifest."""
         path = self.folder / f"shard-{self.finished:05d}.{self.suffix}"
         with replacing(path) as temporary:
             self.save(shard, temporary)
@@ -175,7 +175,7 @@ class ShardWriter(ABC, Generic[S]):
             temporary.write_text(json.dumps(self.manifest, indent=1) + "\n", encoding="utf-8")
 
     def close(self) -> None:
-        """Let other processes write here."""
+        """Release the folder's lock."""
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -183,7 +183,7 @@ class ShardWriter(ABC, Generic[S]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self._begun and not self.finished:
-            (self.folder / MANIFEST).unlink(missing_ok=True)  # nothing came of it
+            (self.folder / MANIFEST).unlink(missing_ok=True)  # no shard was written
         self.close()
 
 
@@ -206,11 +206,11 @@ class ParquetWriter(ShardWriter[list[R]], Generic[R]):
 
     @abstractmethod
     def sums(self, rows: list[R]) -> dict[str, Any]:
-        """What the manifest records of a shard's rows."""
+        """Sums over a shard's rows for its manifest entry."""
 
 
 class DatasetWriter(ParquetWriter[Row]):
-    """Of an acceptance dataset."""
+    """Writes an acceptance dataset."""
 
     schema = SCHEMA
 
@@ -226,7 +226,7 @@ class DatasetWriter(ParquetWriter[Row]):
 
 
 OUTCOME = {"shards", "mean_acceptance", "complete", "dataset_fingerprint"}
-# What the manifest of every kind of dataset has.
+# Keys in the manifest of every kind of dataset.
 KEYS: dict[str, Any] = {
     "kind": str,
     "target": str,
@@ -245,16 +245,16 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest of a dataset folder.
 
     Raises:
-        InputError: there is none, it is damaged, or it was written by a newer version of the format.
+        InputError: there is none, it is damaged, or its schema version is newer.
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
-        raise InputError(f"{folder}: no {MANIFEST} here, so it is no dataset; make one with 'specpilot data …'")
+        raise InputError(f"{folder}: no dataset, it holds no {MANIFEST}; make one with 'specpilot data …'")
     return check_manifest(read_object(path, AGAIN), path)
 
 
 def check_manifest(data: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The manifest ``data``, read from ``path``, by the keys it has now.
+    """Validate the manifest ``data``, read from ``path``, and return it with current key names.
 
     Raises:
         InputError: see :func:`read_manifest`.
@@ -274,28 +274,28 @@ def check_manifest(data: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def read_dataset(folder: str | Path) -> list[Row]:
-    """All rows of an acceptance dataset, its shards checked against the manifest's hashes.
+    """All rows of an acceptance dataset; shards are checked against the manifest's hashes.
 
     Raises:
-        InputError: a shard is missing or is not the one the manifest names.
+        InputError: a shard is missing or does not match the manifest.
     """
     return [Row(**row) for row in read_shards(folder)]
 
 
 def read_shards(folder: str | Path) -> list[dict[str, Any]]:
-    """The rows of any dataset, a dictionary each, its shards checked against the manifest's hashes.
+    """The rows of any dataset as dictionaries; shards are checked against the manifest's hashes.
 
     Raises:
-        InputError: a shard is missing or is not the one the manifest names.
+        InputError: a shard is missing or does not match the manifest.
     """
     return [row for file in shard_files(folder) for row in read_parquet(file, AGAIN)]
 
 
 def shard_files(folder: str | Path) -> Iterator[Path]:
-    """The shards of a dataset in order, each checked against the manifest's hash when its turn comes.
+    """Yield the shards of a dataset in order, after checking each against the manifest's hash.
 
     Raises:
-        InputError: a shard is missing or is not the one the manifest names.
+        InputError: a shard is missing or does not match the manifest.
     """
     folder = Path(folder)
     for shard in read_manifest(folder)["shards"]:

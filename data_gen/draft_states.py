@@ -1,8 +1,8 @@
-"""What a draft computes at drafted tokens: the examples that acceptance predictors are trained on.
+"""Draft states at drafted tokens: the training examples of acceptance predictors.
 
-Two contexts. After the *target's own text* x_<i, as in serving: the lag-free head and the feature model go by the
-draft's distribution and hidden state before y_i. After a *mixed* text (SpecDec++, Huang et al. 2024, §3.3), whose
-tokens Z_i are x_i with probability r and y_i otherwise: the acceptance head reads the hidden state at Z_i = y_i.
+There are two contexts. With *target* context x_<i, as in decoding, the lag-free head and the feature model use the
+draft's distribution and hidden state before y_i. With *mixed* context (SpecDec++, Huang et al. 2024, §3.3), tokens Z_i
+are x_i with probability r and y_i otherwise, and the acceptance head uses the hidden state at Z_i = y_i.
 Shapes: n texts, m examples in all, d the draft's hidden size, V the target's vocabulary.
 """
 
@@ -25,15 +25,15 @@ from .scores import MAX_SCORES
 from .texts import Text
 
 Examples = dict[str, Tensor]
-"""``states`` (m, d), ``accept`` (m,) and ``counts`` (n,), the examples of each text; after the target's own text also
-``evidence`` (m, 7), ``tokens`` (m,), ``copies`` (m,) and ``then`` (m,), as of ``LagFreeHead`` and ``Text``."""
+"""``states`` (m, d), ``accept`` (m,) and ``counts`` (n,), the number of examples of each text; with target context also
+``evidence`` (m, 7), ``tokens`` (m,), ``copies`` (m,) and ``then`` (m,), see ``LagFreeHead`` and ``Text``."""
 
 
 @torch.inference_mode()
 def after_target_text(
     draft: LanguageModel, texts: Sequence[Text], sampling: SamplingParams, vocab_size: int
 ) -> Examples:
-    """Examples of the drafted tokens of ``texts``; without those that this draft could not have drawn, by rounding."""
+    """Examples of the drafted tokens of ``texts`` with target context, except those where q(y) is 0 by rounding."""
     sequences = [(text, max(text.places), max(text.places) - min(text.places) + 1) for text in texts]
     found: list[Examples] = []
     for text, logits, hidden in _read(draft, sequences):
@@ -58,7 +58,7 @@ def after_target_text(
 
 @torch.inference_mode()
 def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Sequence[NDArray[np.bool_]]) -> Examples:
-    """Examples of the tokens Z_i = y_i; ``drafted`` is true there, (T,) for each text."""
+    """Examples of the tokens Z_i = y_i with mixed context; ``drafted`` (T,) marks them in each text."""
     mixed = []
     for text, where in zip(texts, drafted, strict=True):
         z = np.where(where, text.tokens, text.x).tolist()
@@ -72,9 +72,9 @@ def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Seque
 
 @torch.inference_mode()
 def at_drafted_tokens(draft: LanguageModel, text: Text) -> tuple[Tensor, Tensor]:
-    """Logits (T, V) behind q_i, and hidden states (T, d) at y_i, both after prompt and x_<i, for all T positions.
+    """Logits (T, V) of q_i and hidden states (T, d) at y_i, both with target context, for all T positions.
 
-    This is the limit r = 1 of the mixed text. Each y_i has a context of its own: one forward reads them as branches.
+    This is the limit r = 1 of mixed context. Each y_i has its own context; one forward reads them as tree branches.
     """
     start, count = len(text.prompt_ids), len(text.x)
     reader, prompt = TextReader.begin(draft, text.prompt_ids, 2 * count)
@@ -85,7 +85,7 @@ def at_drafted_tokens(draft: LanguageModel, text: Text) -> tuple[Tensor, Tensor]
 
 
 def at_all_drafted_tokens(draft: LanguageModel, texts: Sequence[Text]) -> Examples:
-    """Examples of every y_i of ``texts``, each after the target's own text."""
+    """Examples of every y_i of ``texts`` with target context."""
     found = [
         {"states": at_drafted_tokens(draft, text)[1].float().cpu(), "accept": torch.tensor(text.accept)}
         for text in texts
@@ -94,10 +94,10 @@ def at_all_drafted_tokens(draft: LanguageModel, texts: Sequence[Text]) -> Exampl
 
 
 def _read(draft: LanguageModel, sequences: Sequence[tuple[Text, int, int]]) -> Iterator[tuple[Text, Tensor, Tensor]]:
-    """Each text with logits (keep, V) and hidden states (keep, d) of the last ``keep`` of its first tokens.
+    """Yield each text with logits (keep, V) and hidden states (keep, d) of the last ``keep`` tokens that are read.
 
     Args:
-        sequences: texts, how many of each text's tokens are read after the prompt, and ``keep``.
+        sequences: for each text, the text, the number of its tokens to read after the prompt, and ``keep``.
     """
     longest = max((keep for _, _, keep in sequences), default=1)
     together = max(1, MAX_SCORES // (longest * draft.vocab_size))
@@ -120,7 +120,7 @@ def _joined(parts: Sequence[Examples]) -> Examples:
 
 
 def match_all(text: Text) -> list[NgramMatch]:
-    """(M,) n-gram matches of the drafted tokens in the prompt and the text before each."""
+    """(M,) n-gram matches in the prompt and the text before each drafted token."""
     before = [*text.prompt_ids]
     index = NgramIndex(before)
     matches = []
@@ -131,14 +131,14 @@ def match_all(text: Text) -> list[NgramMatch]:
 
 
 def from_draft(seed: int, stream: int, row: int, length: int, mixing: float) -> NDArray[np.bool_]:
-    """Where Z_i = Y_i, (length,): each with probability 1 - ``mixing``, as a function of the first three arguments."""
+    """(length,) whether Z_i = y_i, each with probability 1 - ``mixing``; determined by the first three arguments."""
     return np.random.default_rng([seed, stream, row]).random(length) >= mixing
 
 
 def mixing_for(mean_acceptance: float) -> float:
-    """The share of target tokens to train with where the draft's tokens are accepted with this mean probability.
+    """The default share of target tokens in mixed texts for a pair with this mean acceptance probability.
 
-    A draft that agrees often writes nearly what the target would, and the paper's share (§3.3) is as good as any. One
-    that does not leaves a context unlike that in which the head is used (``specpilot bench mixing``).
+    If the mean acceptance is high, draft tokens are similar to target tokens and the paper's share (§3.3) works well. If
+    it is low, mixed contexts differ from those in decoding and a larger share is better (``specpilot bench mixing``).
     """
     return 0.15 if mean_acceptance >= 0.5 else 0.5

@@ -1,8 +1,8 @@
 """Feature datasets on disk: safetensors shards and a manifest, read through memory maps.
 
-Every shard belongs to a part: ``embedding`` (one shard: the draft's output embedding, (V, d)), ``validation``, one or
-more training parts ``train-0``, ``train-1``, … (a mixing of the contexts each; epochs use them in turn), and
-``traces`` (a shard each). A shard of examples holds the tensors of :data:`~.draft_states.Examples`.
+Every shard belongs to a part: ``embedding`` (one shard with the draft's output embedding, (V, d)), ``validation``, one
+or more training parts ``train-0``, ``train-1``, … (one per mixing; epochs use them in turn), and ``traces`` (one shard
+per trace). A shard of examples holds the tensors of :data:`~.draft_states.Examples`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .draft_states import Examples
 
 KIND = "features"
 EMBEDDING, VALIDATION, TRAIN, TRACES = "embedding", "validation", "train-", "traces"
-SHARD_BYTES = 32 << 20  # of a shard of examples, if its texts are not longer
-MIXED_SHARDS = 8  # shards whose examples are shuffled together, and kept mapped
+SHARD_BYTES = 32 << 20  # size of a shard of examples, unless a single text is larger
+MIXED_SHARDS = 8  # shards that are shuffled together and kept mapped
 STORED = {"float16": torch.float16, "float32": torch.float32}
 
 
@@ -39,13 +39,13 @@ class FeatureShard:
 
 
 class FeatureWriter(ShardWriter[FeatureShard]):
-    """Of a feature dataset."""
+    """Writes a feature dataset."""
 
     suffix = "safetensors"
 
     def save(self, shard: FeatureShard, file: Path) -> None:
         contiguous = {name: tensor.contiguous() for name, tensor in shard.tensors.items()}
-        file.write_bytes(save(contiguous))  # `save_file` makes files that nobody else may read
+        file.write_bytes(save(contiguous))  # `save_file` makes files that only the user can read
 
     def entry(self, shard: FeatureShard) -> dict[str, Any]:
         if shard.part in (EMBEDDING, TRACES):
@@ -63,7 +63,7 @@ class FeatureWriter(ShardWriter[FeatureShard]):
 
 @dataclass(frozen=True)
 class PartShard:
-    """A shard of examples: its file, and how many texts and rows it holds."""
+    """A shard of examples: its file, and its numbers of texts and rows."""
 
     file: Path
     texts: int
@@ -72,10 +72,10 @@ class PartShard:
 
 @dataclass(frozen=True)
 class FeatureDataset:
-    """A complete feature dataset. Files are mapped into memory when they are read, a few at a time.
+    """A complete feature dataset. Files are memory-mapped when they are read, a few at a time.
 
     Raises:
-        InputError: the folder holds something else, or is incomplete.
+        InputError: the folder is no feature dataset, or is incomplete.
     """
 
     folder: Path
@@ -94,7 +94,7 @@ class FeatureDataset:
         """Compare every shard with the manifest's hash.
 
         Raises:
-            InputError: a shard is missing or is not the one the manifest names.
+            InputError: a shard is missing or does not match the manifest.
         """
         for _ in shard_files(self.folder):
             pass
@@ -105,12 +105,12 @@ class FeatureDataset:
 
     @property
     def training_parts(self) -> int:
-        """How many parts epochs of training use in turn."""
+        """Number of training parts, which epochs use in turn."""
         return len({shard["part"] for shard in self.manifest["shards"] if shard["part"].startswith(TRAIN)})
 
     @property
     def predicts_next(self) -> bool:
-        """Whether the token after a drafted one is known of any training example."""
+        """Whether any training example has a label for the token after the drafted one."""
         return any(shard.get("next_rows", 0) for shard in self.manifest["shards"] if shard["part"].startswith(TRAIN))
 
     def part(self, name: str) -> list[PartShard]:
@@ -132,7 +132,7 @@ class FeatureDataset:
         return mapped(file)[EMBEDDING]
 
     def open(self, file: Path) -> dict[str, Tensor]:
-        """The tensors of a shard, memory-mapped; the least recently used of many is unmapped."""
+        """The tensors of a shard, memory-mapped; the least recently used shards are unmapped."""
         if file not in self.mapped:
             while len(self.mapped) > MIXED_SHARDS:
                 self.mapped.popitem(last=False)
@@ -141,7 +141,7 @@ class FeatureDataset:
         return self.mapped[file]
 
     def rows_of_texts(self, shards: list[PartShard], texts: Tensor) -> Tensor:
-        """Rows (m,) of a part's examples that belong to ``texts`` (n,), one text's after another's."""
+        """Indices (m,) of a part's examples that belong to ``texts`` (n,), text by text."""
         text_starts, row_starts = starts([s.texts for s in shards]), starts([s.rows for s in shards])
         found = []
         for text in texts.tolist():
@@ -153,7 +153,7 @@ class FeatureDataset:
         return torch.cat(found) if found else texts
 
     def gather(self, shards: list[PartShard], rows: Tensor) -> Examples:
-        """The examples ``rows`` (m,) of a part, in this order; without ``counts``."""
+        """The examples ``rows`` (m,) of a part, in this order, without ``counts``."""
         row_starts = starts([s.rows for s in shards])
         owner = torch.searchsorted(row_starts, rows, right=True) - 1  # (m,) the shard of each
         gathered: Examples = {}
@@ -173,11 +173,11 @@ class FeatureDataset:
 
 
 def starts(counts: list[int]) -> Tensor:
-    """Where each of several groups of ``counts`` things starts."""
+    """Start index of each group, given the group sizes ``counts``."""
     return torch.tensor([*accumulate(counts, initial=0)][:-1])
 
 
 def mapped(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, read when they are used."""
+    """The memory-mapped tensors of a safetensors file."""
     with safe_open(file, framework="pt") as opened:
         return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping

@@ -1,8 +1,8 @@
 """Acceptance labels of finished rollouts: the draft's token at every position and its acceptance probability.
 
 SpecDec++ (Huang et al. 2024) §3.3: at each position of a target rollout X draw Y_i ~ q(·|prompt, X_<i) and store
-P_i = min(1, p(Y_i|X_<i) / q(Y_i|X_<i)). One parallel forward of the draft scores all positions; so does one of the
-target where the rollouts have not kept the distributions that X was drawn from, which are p.
+P_i = min(1, p(Y_i|X_<i) / q(Y_i|X_<i)). One forward of the draft scores all positions. The distributions p are those
+recorded in the rollouts, or come from one forward of the target.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def label(
     uniforms: Tensor,
     sampling: SamplingParams,
 ) -> list[tuple[list[int], list[float]]]:
-    """(Y, P) for every rollout, up to the first token of it that the draft has no embedding for.
+    """(Y, P) for every rollout, up to its first token outside the draft's vocabulary.
 
-    Of a prompt that the draft cannot read they are empty.
+    Both are empty if the prompt has such a token.
 
     Args:
-        prompts, rollouts: B prompts and the target's B rollouts X after them, at least one token each.
-        uniforms: (B, T) in [0, 1), T at least the longest rollout's length; number i decides Y_i.
+        prompts, rollouts: B prompts and the target's B rollouts X, at least one token each.
+        uniforms: (B, T) in [0, 1), T at least the longest rollout's length; number i determines Y_i.
     """
     size = draft.vocab_size
     read = [
@@ -92,7 +92,7 @@ def _label_chunk(
 
 
 def kept_distributions(rollouts: list[Rollout]) -> tuple[Tensor, Tensor] | None:
-    """(N, k) tokens and their probabilities, one rollout's after another's; None where they were not kept."""
+    """(N, k) tokens and their probabilities, rollout by rollout; None if the rollouts did not record them."""
     likely, probabilities = [], []
     for rollout in rollouts:
         if rollout.likely is None or rollout.probabilities is None:

@@ -1,4 +1,4 @@
-"""One process at a time in a folder: it holds the lock of the file ``.lock`` there, and removes it when it is done."""
+"""A lock for a folder, held on its file ``.lock``, so that only one process at a time writes to it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LOCK = ".lock"
 
 
 class FolderLock:
-    """The lock of ``folder``, which is made if need be, until ``release``; a killed process lets go by itself.
+    """Locks ``folder``, which is created if necessary, until ``release`` or the end of the process.
 
     Args:
-        doing: what the holder does there, for the message: ``"is training in it"``.
+        doing: the holder's activity, for the error message: ``"is training in it"``.
 
     Raises:
-        InputError: another process holds it, or ``folder`` is a file.
+        InputError: another process holds the lock, or ``folder`` is a file.
     """
 
     def __init__(self, folder: Path, doing: str) -> None:
@@ -35,8 +35,8 @@ class FolderLock:
             raise InputError(f"{folder}: another process {doing}; wait for it, or stop it") from None
 
     def release(self) -> None:
-        """Let others in; a folder that was made for the lock and is still empty goes."""
-        (self.folder / LOCK).unlink(missing_ok=True)  # while it is held: filelock takes no lock of a file that is gone
+        """Release the lock, and remove the folder if it was created for the lock and is empty."""
+        (self.folder / LOCK).unlink(missing_ok=True)  # before the release: no other process may lock a deleted file
         self._lock.release()
         if self._made:
             with suppress(OSError):
@@ -45,7 +45,7 @@ class FolderLock:
 
 @contextmanager
 def locked(folder: Path, doing: str) -> Iterator[None]:
-    """Hold the lock of ``folder`` meanwhile; arguments and errors as of :class:`FolderLock`."""
+    """Context manager of :class:`FolderLock`, with the same arguments and errors."""
     lock = FolderLock(folder, doing)
     try:
         yield

@@ -1,8 +1,8 @@
-"""``specpilot data on-policy``: the decoder's own rounds, logged: what it drafts, and how far the target keeps it.
+"""``specpilot data on-policy``: logs the decoder's rounds: drafted tokens and their acceptance probabilities.
 
-A controller trained on the target's text meets other tokens when it serves: those that stand where its own rounds begin
-and end. Here it is trained on what it meets (DAgger's idea, Ross et al. 2011), and round after round of training and
-logging brings the two together.
+In decoding, a controller sees drafted tokens of its own rounds, whose distribution differs from that of drafted tokens
+at all positions of a text. Training on logged rounds removes this difference (DAgger, Ross et al. 2011); training and
+logging can be repeated.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .dataset import SCHEMA_VERSION, ParquetWriter, read_shards
 
 @dataclass(frozen=True)
 class RoundsRow:
-    """One generation. Of each draft those tokens are kept that were verified with all before them accepted.
+    """One generation with its rounds; each draft is stored up to its first rejected token.
 
     Attributes:
         x: the generated tokens.
-        starts: how many tokens of ``x`` stand before each round's draft.
-        drafted: the draft's tokens up to the first rejected one, a list a round.
-        accept: min(1, p(y)/q(y)) of each.
+        starts: number of tokens of ``x`` before each round's draft.
+        drafted: drafted tokens up to the first rejected one, a list per round.
+        accept: min(1, p(y)/q(y)) of each drafted token.
     """
 
     prompt_id: str
@@ -49,7 +49,7 @@ class RoundsRow:
 
 
 class RoundsWriter(ParquetWriter[RoundsRow]):
-    """Of a dataset of rounds."""
+    """Writes a dataset of rounds."""
 
     schema = pa.schema(
         [
@@ -76,7 +76,7 @@ class RoundsWriter(ParquetWriter[RoundsRow]):
 
 
 class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
-    """A decoder and the prompts it answers.
+    """Decoder, prompts and settings of one dataset of rounds.
 
     Raises:
         InputError: a model, the controller or the prompts are missing or do not fit, or a prompt fills the context.
@@ -93,7 +93,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
         )  # fmt: skip
         (draft,) = self.decoder.drafts
         tokenizer = self.decoder.tokenizer
-        assert tokenizer is not None, "loaded by name"
+        assert tokenizer is not None, "decoder was not loaded by name"
         self.pair = PairFingerprint.of(self.decoder.target.model, draft.model, tokenizer)
         self.prepare(tokenizer, [self.decoder.target, draft])
         self.places = {item.id: place for place, item in enumerate(self.items)}
@@ -114,9 +114,9 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
             "length": s.length,
             "threshold": s.threshold,
             "cost": cost_identity(s.cost),
-            # A controller that was trained again in its place drafts otherwise.
+            # The digest: a controller retrained in the same folder drafts differently.
             **({} if controller is None else {"controller": controller}),
-            # V, where the draft's rows are longer and were cut to it.
+            # The target's vocabulary size, if the draft's is larger and was cut to it.
             **({"vocab_size": target.vocab_size} if draft.vocab_size > target.vocab_size else {}),
             **self.prompt_identity(self.decoder.target.device),
         }
@@ -141,7 +141,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
 
 
 def cost_identity(cost: str | float | None) -> str | dict[str, float] | None:
-    """``cost`` as seconds, whatever file holds it, or ``"auto"`` where it is measured."""
+    """The seconds of ``cost``, independent of the file's name, or ``"auto"`` if it is measured."""
     return cost if cost in (None, "auto") else CostModel.load(cost).as_dict()
 
 
@@ -153,7 +153,7 @@ def as_row(item: Item, generation: Generation) -> RoundsRow:
     said = 0
     for round in generation.rounds:
         if round.drafted:
-            verified = round.accepted + 1  # up to the first rejected token; of a draft kept whole, all of it
+            verified = round.accepted + 1  # up to the first rejected token, or all tokens if none is rejected
             starts.append(said)
             drafted.append(round.drafted[:verified])
             accept.append([min(1.0, ratio) for ratio in round.ratios[:verified]])
@@ -162,7 +162,7 @@ def as_row(item: Item, generation: Generation) -> RoundsRow:
 
 
 def make_on_policy_data(settings: OnPolicyDataOptions, output: Path, console: Console | None = None) -> Path:
-    """Make (or finish) the dataset ``output``; returns it.
+    """Make or complete the dataset ``output``, and return its path.
 
     Raises:
         InputError: see :class:`OnPolicyDatasetBuilder` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
@@ -172,14 +172,14 @@ def make_on_policy_data(settings: OnPolicyDataOptions, output: Path, console: Co
     with RoundsWriter(output, generator.identity()) as writer:
         if write_shards(writer, generator, console):
             mean = writer.manifest["mean_acceptance"]
-            console.print(f"{output}: mean acceptance of what was drafted {mean:.3f}")
+            console.print(f"{output}: mean acceptance of drafted tokens {mean:.3f}")
     return output
 
 
 def read_rounds(folder: str | Path) -> list[RoundsRow]:
-    """All rows of a dataset of rounds, its shards checked against the manifest's hashes.
+    """All rows of a dataset of rounds; shards are checked against the manifest's hashes.
 
     Raises:
-        InputError: a shard is missing or is not the one the manifest names.
+        InputError: a shard is missing or does not match the manifest.
     """
     return [RoundsRow(**row) for row in read_shards(folder)]

@@ -1,7 +1,7 @@
-"""Acceptance rates along the target's own text: Σ_v min(p(v), q(v)) at every token (Leviathan et al. 2023).
+"""Acceptance rates along the target's output: Σ_v min(p(v), q(v)) at every token (Leviathan et al. 2023).
 
-This is the probability that token-wise verification accepts a token drawn from q after a text whose tokens so far were
-accepted. One parallel forward of the draft, no rollout of it.
+This is the probability that token-wise verification accepts a token drawn from q at that position. One forward of the
+draft computes it for all positions.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def overlap(
     rollouts: list[Rollout],
     sampling: SamplingParams,
 ) -> list[list[float]]:
-    """Σ_v min(p_i, q_i) of every rollout's tokens, both distributions under the sampling parameters.
+    """Σ_v min(p_i, q_i) at every token of every rollout, both distributions under the sampling parameters.
 
-    It is 0 where nothing can be drafted: after a token that the draft has no embedding for.
+    It is 0 after a token outside the draft's vocabulary, where nothing can be drafted.
 
     Args:
-        prompts, rollouts: B prompts and the target's outputs after them under ``sampling``, at least one token each.
+        prompts, rollouts: B prompts and the target's outputs under ``sampling``, at least one token each.
     """
-    # What is drafted in place of an unreadable token comes of the tokens before it; one longer than what is read.
+    # The position of the first unreadable token can still be drafted, from the tokens before it.
     read = [
         first(rollout, readable(rollout.tokens, draft.vocab_size) + 1 if can_read(prompt, draft.vocab_size) else 0)
         for prompt, rollout in zip(prompts, rollouts, strict=True)
@@ -60,7 +60,7 @@ def _overlap_chunk(
     kept = kept_distributions(rollouts)
     if kept is not None:
         tokens, p = (part.to(q.device) for part in kept)
-        inside = tokens < q.shape[-1]  # the draft's rows may be shorter
+        inside = tokens < q.shape[-1]  # the draft's vocabulary may be smaller
         q_there = q.gather(-1, tokens.long().clamp(max=q.shape[-1] - 1)).where(inside, 0.0)
         shared = torch.minimum(p, q_there).sum(-1)
     else:

@@ -31,20 +31,20 @@ def load_prompts(
     skip: int = 0,
     domains: Sequence[str] | None = None,
 ) -> list[PromptRow]:
-    """Prompts of ``source``, in its order, repeated prompts once.
+    """Prompts of ``source`` in its order, without duplicates.
 
     Args:
         source: ``builtin``, ``builtin-large`` (2,000 prompts of each of its domains), ``builtin-copy`` (200 prompts
             that invite copying, all in the split ``test``), a JSON Lines, Parquet or text file, a folder of such, or a
             hub dataset id.
-        column: the column that holds the prompt. Columns ``id`` and ``domain`` are used where there are any.
-        split: of the built-in prompts (train, validation, test) or of a hub dataset; local files have none.
-        limit: take the first so many.
-        skip: leave out so many before them.
-        domains: take only the prompts of these.
+        column: the column that holds the prompt. Columns ``id`` and ``domain`` are used if present.
+        split: split of the built-in prompts (train, validation, test) or of a hub dataset; local files have none.
+        limit: maximum number of prompts.
+        skip: number of prompts to skip first.
+        domains: take only prompts of these domains.
 
     Raises:
-        InputError: nothing there, no such column or split, or a prompt that is empty or no text.
+        InputError: the source, the column or the split does not exist, or a prompt is empty or not text.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}: must be at least 1")
@@ -60,7 +60,7 @@ def load_prompts(
                 raise InputError(f"{source}: row {number} has no column {column!r}; it has {', '.join(sorted(row))}")
             text = row[column]
             if not isinstance(text, str) or not text.strip():
-                raise InputError(f"{source}: row {number} holds an empty prompt or one that is no text: {text!r}")
+                raise InputError(f"{source}: row {number}: the prompt is empty or not text: {text!r}")
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]
             prompts.append(PromptRow(str(row.get("id", digest)), str(row.get("domain", "all")), text))
     unique = list({p.prompt: p for p in reversed(prompts)}.values())[::-1]

@@ -1,6 +1,6 @@
-"""What an arm was worth to a prompt: the paper's proxy (Huang et al. 2024, eq. 1, 2 and A.5), or expected throughput.
+"""Rewards of arms for prompts: the paper's proxy (Huang et al. 2024, eq. 1, 2 and A.5), or expected throughput.
 
-Formed when it is needed, from what the dataset stores, so that α, cost and machine can change without new rollouts.
+They are computed from the stored dataset when needed, so that α, cost and machine can change without new rollouts.
 Shapes: N prompts, A arms.
 """
 
@@ -17,7 +17,7 @@ from ..controllers.errors import InputError
 from ..controllers.length.cost_model import CostModel
 from .router_dataset import RouterDataset, RouterRow, Times
 
-MAX_DRAFT_TOKENS = 10  # tokens a draft, where the best length is looked for
+MAX_DRAFT_TOKENS = 10  # largest draft length considered when choosing the best length
 
 Array = NDArray[np.float64]
 
@@ -29,8 +29,9 @@ def rewards(
 
     Args:
         reward: ``rouge``: s = α·f + (1 - α)·c (eq. 2); ``throughput``: see :func:`speedups`.
-        alpha, cost: of eq. 2; the cost c is by ``parameters`` or ``time``.
-        length: tokens a draft, for the throughput; None: the best for each prompt and arm.
+        alpha: weight α of eq. 2.
+        cost: the cost c of eq. 2, ``parameters`` or ``time``.
+        length: draft length for the throughput. None: the best length for each prompt and arm.
 
     Raises:
         InputError: a reward is NaN or infinite; names the prompt and the arm.
@@ -45,7 +46,7 @@ def rewards(
 
 
 def check_finite(rewards: Array, prompts: Sequence[str], arms: Sequence[str]) -> None:
-    """Raises InputError, naming the first prompt and arm, if a reward (N, A) is NaN or infinite."""
+    """Raise an InputError that names the first prompt and arm whose reward (N, A) is NaN or infinite."""
     for row, arm in np.argwhere(~np.isfinite(rewards)):
         raise InputError(
             f"prompt {prompts[row]!r}, arm {arms[arm]!r}: the reward is {rewards[row, arm]}; generate the data again"
@@ -53,19 +54,19 @@ def check_finite(rewards: Array, prompts: Sequence[str], arms: Sequence[str]) ->
 
 
 def parameter_costs(parameters: Sequence[int]) -> Array:
-    """A.5: c_j = 1 - e^{P_j} / e^{P_max}, P in billions; (A,), 0 for the largest."""
+    """(A,) costs by A.5: c_j = 1 - e^{P_j} / e^{P_max}, with P in billions; 0 for the largest arm."""
     billions = np.array(parameters) / 1e9
     return np.asarray(1 - np.exp(billions - billions.max()))
 
 
 def time_costs(times: Times) -> Array:
-    """c_j = 1 - t_j / t_max by measured seconds a token; (A,), 0 for the slowest."""
+    """(A,) costs c_j = 1 - t_j / t_max by measured seconds per token; 0 for the slowest arm."""
     seconds = np.array(times.arms)
     return np.asarray(1 - seconds / seconds.max())
 
 
 def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | None) -> list[float]:
-    """Expected tokens per second of each arm over those of the target alone; (A,). 1 for an arm that drafts nothing."""
+    """(A,) expected throughput of each arm relative to the target alone; 1 for an arm that drafts nothing."""
     alone = 1 / times.verify.verification(1)
     found = []
     for arm, seconds, shares in zip(arms, times.arms, row.overlap, strict=True):
@@ -80,10 +81,10 @@ def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | No
 
 
 def round_tokens(overlap: Sequence[float], longest: int) -> list[float]:
-    """Expected tokens of a round of K = 0, 1, … ``longest`` drafted: 1 + Σ_k mean over its start t of a_t … a_{t+k-1}.
+    """Expected tokens of a round with K = 0, 1, … ``longest`` drafted: 1 + Σ_k mean over start t of a_t … a_{t+k-1}.
 
-    ``overlap`` are the a_i along the target's text, which is what a round meets: whatever it has kept so far is
-    distributed as the target's text. Rounds that would reach beyond the text's end count with those that don't.
+    ``overlap`` holds the a_i along the target's output, which has the same distribution as the accepted tokens of
+    rounds. Means are over starts t whose k tokens are within the text.
     """
     a = np.array(overlap)
     if not len(a):

@@ -1,7 +1,7 @@
-"""Rollouts: many prompts continued by one model, each under its own random numbers.
+"""Rollouts: many prompts continued by one model, each with its own random numbers.
 
-The decoder's own loop does the work, without drafts: prompts join as others end, and a row's tokens depend on its own
-uniforms, not on its company.
+The decoder's loop runs without drafts: prompts are admitted as others finish, and a prompt's tokens depend on its own
+uniforms, not on the batch.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ..infer.scheduler import Scheduler
 from ..infer.verify import Verdict
 from ..infer.verify.token_wise import token_wise
 
-WIDEST = 128  # tokens a distribution may hold for the rollouts to keep it: beyond, memory would be dearer than time
+WIDEST = 128  # distributions of at most this many tokens are recorded in rollouts; larger ones are recomputed
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One continuation and, if the sampling leaves few tokens, the distribution each of its tokens was drawn from.
+    """One continuation and, if top-k is small, the distribution that each of its tokens was drawn from.
 
     Attributes:
         tokens: x_1 … x_T.
-        likely: (T, k) ids of the tokens that may have followed, or None.
+        likely: (T, k) ids of the tokens with positive probability, or None.
         probabilities: (T, k) their probabilities, or None.
     """
 
@@ -45,17 +45,17 @@ class Rollout:
 
 
 class GivenUniforms(RandomSource):
-    """Draws from a list of numbers in [0, 1), one for each token."""
+    """A random source that returns given numbers in [0, 1), one per token."""
 
     def __init__(self, uniforms: Tensor) -> None:
         self.uniform = iter(uniforms.tolist()).__next__
 
 
 class Recording:
-    """Draws each token, and keeps what it was drawn from.
+    """A verifier without drafts that draws each token and records its distribution.
 
     Args:
-        keep: whether to.
+        keep: whether to record distributions.
     """
 
     def __init__(self, *, keep: bool) -> None:
@@ -88,10 +88,10 @@ def roll_out(
     """Continue every prompt until a stop token (included) or its budget.
 
     Args:
-        prompts: N lists of token ids; an encoder-decoder encodes them.
-        uniforms: N tensors of numbers in [0, 1); a row's t-th number decides its t-th token, and their count is its
-            budget.
-        batch_size: rows that run together.
+        prompts: N lists of token ids; for an encoder-decoder they are the encoder's input.
+        uniforms: N tensors of numbers in [0, 1); a prompt's t-th number determines its t-th token, and their count is
+            its budget.
+        batch_size: number of prompts that run together.
         on_done: called with the length of every finished continuation.
     """
     scheduler = Scheduler(Engine(model), batch_size)

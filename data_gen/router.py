@@ -81,7 +81,7 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         }
 
     def times(self) -> Times:
-        """Seconds a token of each arm, and the target's cost of verifying, on this machine, now."""
+        """Measure seconds per token of each arm, and the target's cost of verification, on this machine."""
         models = [arm.model for arm in self.arms]
         size = min((model.vocab_size for model in models if model is not None), default=self.target.vocab_size)
         prompt = next((item.ids for item in self.items if can_read(item.ids, size)), [0])
@@ -89,7 +89,7 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         return Times([0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, arms, strict=True)], verify)
 
     def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[RouterRow]:
-        items = sorted(shard, key=lambda item: (len(item.ids), item.id))  # like lengths together: little is padded
+        items = sorted(shard, key=lambda item: (len(item.ids), item.id))  # similar lengths together need little padding
         prompts = [item.ids for item in items]
         budgets = [torch.zeros(item.budget) for item in items]
         embeddings = self._embed(prompts)
@@ -121,12 +121,12 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         return [rows[item.id] for item in shard]
 
     def alignment(self, reference: list[int], tokens: list[int]) -> float:
-        """ROUGE-L F1 of two outputs' texts, f of eq. 1; 1 where they are the same, whatever they consist of."""
+        """ROUGE-L F1 of two outputs' texts, f of eq. 1; 1 if the tokens are equal, even without words."""
         one, other = self.tokenizer.batch_decode([reference, tokens], skip_special_tokens=True)
         return 1.0 if one == other else float(self.rouge.score(one, other)["rougeL"].fmeasure)
 
     def _answers(self, model: LanguageModel, prompts: list[list[int]], budgets: list[Tensor]) -> list[Rollout]:
-        """An arm's own greedy outputs; empty after prompts with a token that it has no embedding for."""
+        """An arm's greedy outputs; empty for prompts with a token outside its vocabulary."""
         found = [Rollout([], None, None) for _ in prompts]
         rows = [row for row, prompt in enumerate(prompts) if can_read(prompt, model.vocab_size)]
         if rows:
@@ -142,7 +142,7 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
 
     @torch.inference_mode()
     def _embed(self, prompts: list[list[int]]) -> Tensor:
-        """(N, d) the target's embedding of each prompt, as the decoder's prefill gives it."""
+        """(N, d) the target's embedding of each prompt, as in the decoder's prefill."""
         size = self.settings.batch_size
         found = []
         for start in range(0, len(prompts), size):
@@ -154,7 +154,7 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
 
 
 def make_router_data(settings: RouterDataOptions, output: Path, console: Console | None = None) -> Path:
-    """Make (or finish) the dataset ``output``; returns it.
+    """Make or complete the dataset ``output``, and return its path.
 
     Raises:
         InputError: see :class:`RouterDatasetBuilder` and :class:`~specpilot.data_gen.dataset.ShardWriter`.

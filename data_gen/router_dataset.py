@@ -1,7 +1,6 @@
-"""A router's dataset on disk: every arm's output for each prompt, its similarity to the target's, its acceptance.
+"""A router dataset on disk: every arm's output for each prompt, its similarity to the target's, and its acceptance.
 
-The measured times stand in a file of their own: the shards and their manifest stay the same, byte for byte, whether a
-run was killed or not, and times cannot.
+Measured times are in a separate file, since shards and manifest must be the same bytes for killed and resumed runs.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ class RouterRow:
 
     Attributes:
         domain: group of the prompt in reports.
-        embedding: (d,) the target's embedding of it.
+        embedding: (d,) the target's embedding of the prompt.
         greedy: the target's greedy output, o_e.
-        sampled: the target's output sampled under the sampling.
-        outputs: each arm's own greedy output, o_j; of ``autoregressive`` the sampled one, or it would be trivially o_e.
-            Empty where a draft has no embedding for a token of the prompt.
+        sampled: the target's output under the sampling parameters.
+        outputs: each arm's greedy output, o_j; for ``autoregressive`` the sampled output, since the greedy one is o_e.
+            Empty if a token of the prompt is outside the draft's vocabulary.
         rouge: ROUGE-L F1 of each arm's output against the greedy one, f(o_e, o_j).
         overlap: for each arm, Σ_v min(p_i(v), q_i(v)) at each token i of ``sampled``: the acceptance probability of a
-            token drafted there; 0 after a token that the draft has no embedding for. Empty where nothing drafts.
+            drafted token; 0 after a token outside the draft's vocabulary. Empty for arms without drafts.
     """
 
     prompt_id: str
@@ -51,7 +50,7 @@ class RouterRow:
 
 
 class RouterWriter(ParquetWriter[RouterRow]):
-    """Of a router's dataset."""
+    """Writes a router dataset."""
 
     schema = pa.schema(
         [
@@ -74,7 +73,7 @@ class RouterWriter(ParquetWriter[RouterRow]):
 
 @dataclass(frozen=True)
 class Times:
-    """What was measured where the data was made: seconds a token of each arm, and the target's cost of verifying."""
+    """Times measured when the data was made: seconds per token of each arm, and the target's cost of verification."""
 
     arms: list[float]
     verify: CostModel
@@ -86,8 +85,8 @@ class Times:
 
     @classmethod
     def load(cls, folder: str | Path) -> Times:
-        """Raises InputError if there are none or they are damaged."""
-        file, again = Path(folder) / TIMES, "run 'specpilot data router' again, which measures anew"
+        """Read the times of a dataset; raise InputError if they are missing or damaged."""
+        file, again = Path(folder) / TIMES, "run 'specpilot data router' again to measure them"
         document = read_object(file, again)
         with blaming(file, again):
             arms = build(list[float], document.get("seconds_per_token"), "seconds_per_token")
@@ -96,7 +95,7 @@ class Times:
 
 @dataclass(frozen=True)
 class RouterDataset:
-    """A dataset as training and reports read it."""
+    """A router dataset in memory."""
 
     manifest: dict[str, Any]
     arms: tuple[Arm, ...]
@@ -105,10 +104,10 @@ class RouterDataset:
 
 
 def read_router_dataset(folder: str | Path) -> RouterDataset:
-    """A complete router's dataset, checked.
+    """Read and validate a complete router dataset.
 
     Raises:
-        InputError: it is none, is incomplete or damaged.
+        InputError: the folder is no router dataset, or it is incomplete or damaged.
     """
     manifest = router_manifest(folder)
     rows = [RouterRow(**row) for row in read_shards(folder)]
@@ -116,12 +115,12 @@ def read_router_dataset(folder: str | Path) -> RouterDataset:
     times = Times.load(folder)
     for row in rows:
         if not len(row.outputs) == len(row.rouge) == len(row.overlap) == len(arms) == len(times.arms):
-            raise InputError(f"prompt {row.prompt_id!r}: not of {len(arms)} arms; generate the data again")
+            raise InputError(f"prompt {row.prompt_id!r}: must have {len(arms)} arms; generate the data again")
     return RouterDataset(manifest, arms, rows, times)
 
 
 def router_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a complete router's dataset; raises InputError for anything else."""
+    """The manifest of a complete router dataset; raises InputError for anything else."""
     manifest = read_manifest(folder)
     if manifest["kind"] != "router":
         raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; make one with 'specpilot data router'")

@@ -1,4 +1,4 @@
-"""Rows of text from where users keep them: a local file, a folder of files, or a dataset on the hub."""
+"""Reads rows of text from a local file, a folder of files, or a dataset on the hub."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def read_rows(source: str, *, split: str = "train") -> list[dict[str, Any]]:
 
     ``source`` is a JSON Lines, Parquet or text file (a text file gives ``{"prompt": line}`` for each line that is not
     blank), a folder of such files, or the id of a dataset on the Hugging Face hub (``name`` or ``name:config``). Text
-    is UTF-8, with or without a byte order mark. A local path wins over a hub id of the same name.
+    is UTF-8, with or without a byte order mark. A local path takes precedence over a hub id.
 
     Raises:
-        InputError: the source does not exist, holds nothing, or a line of it cannot be parsed.
+        InputError: the source does not exist, has no rows, or a line cannot be parsed.
     """
     if not source.strip():
         raise InputError(f"prompts={source!r}: empty; give a file, a folder, a hub dataset id, or 'builtin'")
@@ -47,10 +47,10 @@ def _read_file(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         return read_parquet(path, REMEDY)
     if path.suffix.lower() in OTHERS:
-        raise InputError(f"{path}: {path.suffix} files are not read; {REMEDY}")
+        raise InputError(f"{path}: {path.suffix} files are not supported; {REMEDY}")
     text = read_text(path, REMEDY)
     if "\0" in text:
-        raise InputError(f"{path}: a binary file, no text; {REMEDY}")
+        raise InputError(f"{path}: a binary file; {REMEDY}")
     if path.suffix in (".jsonl", ".json"):
         return list(_json_lines(path, text.split("\n")))  # splitlines would also cut at U+2028, which JSON allows
     return [{"prompt": line} for line in text.split("\n") if line.strip()]
@@ -60,7 +60,7 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterable[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        with blaming(f"{path}:{number}", "give one JSON object a line"):
+        with blaming(f"{path}:{number}", "give one JSON object per line"):
             row = parse_object(line)
         yield row
 

@@ -1,4 +1,4 @@
-"""A model's logits along finished texts: at each of their tokens, in one forward."""
+"""A model's logits at every token of finished texts, in one forward."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from torch import Tensor
 
 from ..infer.models import LanguageModel, Read
 
-MAX_SCORES = 1 << 22  # logits held at once, N·V: larger pieces cost a CPU more in fresh memory than they save
+MAX_SCORES = 1 << 22  # logits computed at once, N·V; on a CPU larger pieces are slower because of memory allocation
 
 
 def scores(model: LanguageModel, prompts: Sequence[list[int]], texts: Sequence[list[int]], size: int) -> Tensor:
-    """(N, V') logits before every token of ``texts``, one text's after another's, N tokens in all.
+    """(N, V') logits that predict each token of ``texts``, text by text, N tokens in all.
 
     Args:
-        prompts: what each text follows; an encoder-decoder encodes it.
+        prompts: the prompt of each text; for an encoder-decoder the encoder's input.
         texts: at least one token each; the last one is scored and not read.
-        size: V of the target; longer rows are cut there, for models of one tokenizer may pad theirs apart.
+        size: the target's vocabulary size V, to which longer rows are cut: models of one tokenizer may be padded
+            differently.
     """
     cache = model.new_cache()
     reads = [

@@ -1,4 +1,4 @@
-"""Which prompts are held out for validation."""
+"""The validation split."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import hashlib
 
 
 def is_validation(prompt_id: str, fraction: float) -> bool:
-    """Whether a prompt is held out: by its own hash, so that more data moves no prompt across."""
+    """Whether a prompt is held out, decided by the hash of its id, so that adding data does not change the split."""
     return int.from_bytes(hashlib.sha256(prompt_id.encode()).digest()[:8]) < fraction * 2**64

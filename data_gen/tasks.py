@@ -1,7 +1,7 @@
-"""Public workloads as questions: what their rows are called, how they are put to a model, and what a right answer is.
+"""Public workloads as questions: their columns, the text given to the model, and the reference for scoring.
 
-Each is a function from a row to a question, and a line in ``TASKS``. Rows come from where all prompts come from: a
-file, a folder or the hub.
+A workload is a function from a row to a question, and an entry in ``TASKS``. Rows are read from a file, a folder or the
+hub.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Question:
     """One question.
 
     Attributes:
-        id: as its source has it, a number or a text.
+        id: id in the source, a number or a text.
         category: groups questions in reports.
-        turns: the user's messages, each after the model's answer to the one before.
-        kind: how an answer is scored: ``rouge``, ``answer`` (a number), ``sql``, ``code``; empty where it is not.
-        reference: what it is scored against, by name.
+        turns: the user's messages; each follows the model's answer to the previous one.
+        kind: method of scoring: ``rouge``, ``answer`` (a number), ``sql``, ``code``; empty for none.
+        reference: data for scoring, by name.
     """
 
     id: int | str
@@ -40,7 +40,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Task:
-    """A workload: its home on the hub, the split that is asked, and what makes a question of a row."""
+    """A workload: its hub dataset, the split, and the function that makes a question from a row."""
 
     hub: str
     split: str
@@ -78,7 +78,7 @@ def _conversation(row: Row, _: Path | None) -> Question:
 
 def _spider(row: Row, databases: Path | None) -> Question:
     if databases is None:
-        raise InputError("databases: Spider's questions are about databases; name the folder that holds them")
+        raise InputError("databases: Spider's questions need its databases; give the folder that holds them")
     name = str(row["db_id"])
     file = databases / name / f"{name}.sqlite"
     text = f"Database {name} with tables:\n{schema(file)}\n\nQuestion: {row['question']}\nSQL:"
@@ -117,14 +117,14 @@ def load_questions(
     """The first ``limit`` questions of ``task``, or of any prompts (task ``prompts``).
 
     Args:
-        task: a name in ``TASKS``, or ``prompts``: rows with a ``column``, and a ``response`` where there is one.
-        skip: leave out so many before them.
-        domains: of the task ``prompts``: take only those of these.
-        source: as for prompts; ``builtin`` is the task's home on the hub.
+        task: a name in ``TASKS``, or ``prompts`` for rows with a prompt in ``column`` and optionally a ``response``.
+        skip: number of questions to skip first.
+        domains: for the task ``prompts``, take only prompts of these domains.
+        source: as for prompts; ``builtin`` is the task's hub dataset.
         databases: Spider's folder ``database``.
 
     Raises:
-        InputError: no such task, or a row that is none of its.
+        InputError: there is no such task, or a row lacks one of its columns.
     """
     if task == "prompts":
         rows = load_prompts(source, column=column, split=split, limit=limit, skip=skip, domains=domains)
@@ -138,7 +138,7 @@ def load_questions(
         raise InputError(f"task={task!r}: choose one of {', '.join(['prompts', *TASKS])}")
     kind = TASKS[task]
     if source == "builtin" and not kind.hub:
-        raise InputError(f"prompts: the task {task!r} is a file of questions; name it")
+        raise InputError(f"prompts: the task {task!r} has no hub dataset; give its file of questions")
     place, split = (kind.hub, kind.split) if source == "builtin" else (source, split)
     found = read_rows(place, split=split)
     if skip >= len(found):
@@ -149,7 +149,7 @@ def load_questions(
             question = kind.question(row, databases)
         except KeyError as error:
             raise InputError(
-                f"{place}: row {number} has no column {error}, so it is no question of {task!r}; it has "
+                f"{place}: row {number} has no column {error}, which the task {task!r} needs; it has "
                 f"{', '.join(sorted(row))}"
             ) from None
         if not question.turns or not all(turn.strip() for turn in question.turns):

@@ -1,7 +1,7 @@
-"""Texts with drafted tokens, from datasets of either kind, read one shard at a time.
+"""Texts with drafted tokens, from acceptance data or rounds, read one shard at a time.
 
-*Acceptance data* has a drafted token at every position of a text. *Rounds*, logged by the decoder, have those that a
-controller drafted, and often the token drafted after each, which the lag-free head's second output is for.
+*Acceptance data* has a drafted token at every position of a text. *Rounds*, logged by the decoder, have the tokens that
+a controller drafted, and often the token drafted after each, which is the label of the lag-free head's second output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Text:
         places: (M,) number of the text's tokens before each, ascending.
         tokens: (M,) the drafted tokens.
         accept: (M,) acceptance probability of each.
-        then: (M,) acceptance probability of the token drafted after it; NaN where none was.
+        then: (M,) acceptance probability of the token drafted after it; NaN if there is none.
     """
 
     prompt_id: str
@@ -37,11 +37,11 @@ class Text:
     then: list[float]
 
     def cut(self, length: int) -> Text:
-        """The first ``length`` tokens, and what is drafted within them."""
+        """The first ``length`` tokens, with the tokens drafted within them."""
         return replace(self._drafted(0, sum(place < length for place in self.places)), x=self.x[:length])
 
     def after_first(self) -> Text:
-        """Without a token drafted in the first place: a text's first token comes from the prefill."""
+        """The text without the token drafted at its first position, since the prefill gives the first token."""
         return self._drafted(sum(place < 1 for place in self.places), len(self.places))
 
     def _drafted(self, start: int, end: int) -> Text:
@@ -50,13 +50,13 @@ class Text:
 
 
 def text_of_row(row: Row) -> Text:
-    """A rollout: one drafted token at every position, the first included."""
+    """The text of a rollout, with a drafted token at every position."""
     count = len(row.x)
     return Text(row.prompt_id, row.prompt_ids, row.x, [*range(count)], row.y, row.p, [nan] * count)
 
 
 def text_of_rounds(row: RoundsRow) -> Text:
-    """A generation: the verified tokens of its rounds."""
+    """The text of a generation, with the verified tokens of its rounds."""
     return Text(
         row.prompt_id, row.prompt_ids, row.x,
         [start + i for start, draft in zip(row.starts, row.drafted, strict=True) for i in range(len(draft))],

@@ -1,1 +1,1 @@
-"""Traces, replay and the Markov model: what a length controller would do, without the model's forwards."""
+"""Simulation of length controllers without model forwards: traces, replay and a Markov model."""

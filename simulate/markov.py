@@ -1,10 +1,9 @@
-"""Stopping on a small Markov model of acceptance, exactly: any policy's long-run rate, and the optimal policy.
+"""Stopping rules on a small Markov model of acceptance: exact long-run rates, and the optimal policy.
 
-The positions of a text have classes (easy, hard, …) that follow a Markov chain, and the target accepts a drafted token
-with the probability of its position's class. The controller observes classes, not acceptances. A policy decides after
-each drafted token by the survival probability s_k, the class observed last and k. The chain continues from one round
-into the next, so a decision also affects later rounds: a semi-Markov decision problem, solved by policy iteration
-(Howard).
+The positions of a text have classes (easy, hard, …) that follow a Markov chain, and a drafted token is accepted with
+the probability of its position's class. The controller observes classes, not acceptances. After each drafted token, a
+policy decides from the survival probability s_k, the last observed class and k. The chain continues from one round into
+the next, so a decision also affects later rounds: a semi-Markov decision problem, solved by policy iteration (Howard).
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ class Nodes:
     """The N multisets of classes that k drafted tokens may have.
 
     Attributes:
-        k: tokens drafted.
+        k: number of drafted tokens.
         survival: (N,) s_k.
-        child: (N, C) index of the node after a further token of each class, among those of k + 1.
+        child: (N, C) index, among the nodes of k + 1 tokens, of the node after another token of each class.
     """
 
     k: int
@@ -41,11 +40,11 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Expectations for the rest of the round, at each of N nodes and C classes observed last.
+    """Expectations for the rest of the round, by node (N) and last observed class (C).
 
     Attributes:
-        tokens: (N, C) expected tokens accepted from here on.
-        drafted: (N, C) expected tokens drafted from here on.
+        tokens: (N, C) expected number of tokens accepted from here on.
+        drafted: (N, C) expected number of tokens drafted from here on.
         ends: (N, C, C) probability that nothing has been rejected so far and the next round begins with each class.
     """
 
@@ -55,7 +54,7 @@ class Outcome:
 
 
 Policy = Callable[[Nodes, Outcome, Outcome], Any]
-"""(nodes, outcome of stopping, outcome of drafting on) → where to draft on, booleans that broadcast to (N, C)."""
+"""(nodes, outcome of stopping, outcome of continuing) → whether to continue, booleans that broadcast to (N, C)."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,9 @@ class MarkovText:
     Args:
         transition: (C, C) row i is the distribution of the class after class i.
         acceptance: (C,) probability that a drafted token of each class is accepted.
-        next_known: the class observed at a decision is that of the next token, not that of the token just drafted.
-        independent: every round begins with a class drawn from the stationary distribution: rounds are independent.
-        longest: tokens a round may draft.
+        next_known: the observed class is that of the next token instead of that of the token just drafted.
+        independent: every round begins with a class drawn from the stationary distribution, independently of the last.
+        longest: maximum number of tokens drafted in a round.
     """
 
     transition: Array
@@ -82,12 +81,12 @@ class MarkovText:
 
     @property
     def next_acceptance(self) -> Array:
-        """(C,) ā_{k+1} by the class observed last."""
+        """(C,) acceptance probability ā_{k+1} of the next token, by the last observed class."""
         return self.acceptance if self.next_known else self.transition @ self.acceptance
 
     @cached_property
     def levels(self) -> list[Nodes]:
-        """The nodes after 0, 1, … ``longest`` tokens: how many of each class were drafted, in any order."""
+        """The nodes after 0, 1, … ``longest`` drafted tokens."""
         drafted = [list(combinations_with_replacement(range(self.classes), k)) for k in range(self.longest + 2)]
         index = [{classes: n for n, classes in enumerate(level)} for level in drafted]
         return [
@@ -100,7 +99,7 @@ class MarkovText:
         ]
 
     def round(self, policy: Policy) -> Outcome:
-        """The outcome of a round under ``policy``, N = 1: by the class it begins with."""
+        """The outcome of a round under ``policy`` by the class it begins with (N = 1)."""
         one, classes = np.eye(self.classes), range(self.classes)
         after: Outcome | None = None
         for nodes in reversed(self.levels):
@@ -131,7 +130,7 @@ class MarkovText:
         return after
 
     def evaluate(self, policy: Policy, cost: CostModel) -> tuple[float, Array]:
-        """Long-run tokens per second, and the relative value (C,), in tokens, of beginning with each class."""
+        """Long-run tokens per second, and the relative value (C,) of beginning with each class, in tokens."""
         whole = self.round(policy)
         tokens, seconds = 1 + whole.tokens[0], cost.round(0) + cost.per_token * whole.drafted[0]  # (C,)
         if self.independent:
@@ -148,7 +147,7 @@ class MarkovText:
         return self.evaluate(policy, cost)[0]
 
     def optimal_rate(self, cost: CostModel) -> float:
-        """The highest long-run rate of any policy, by policy iteration."""
+        """The highest long-run rate of any policy in tokens per second, by policy iteration."""
         rate, value = self.evaluate(fixed(0), cost)
         while True:
             better, value = self.evaluate(improved(rate, value, cost), cost)
@@ -158,14 +157,14 @@ class MarkovText:
 
 
 def stationary(transition: Array) -> Array:
-    """(C,) the stationary distribution of a chain (C, C) with one recurrent class."""
+    """The stationary distribution (C,) of a chain (C, C) with one recurrent class."""
     size = len(transition)
     system = np.vstack([transition.T - np.eye(size), np.ones(size)])
     return np.asarray(np.linalg.lstsq(system, np.array([*[0.0] * size, 1.0]), rcond=None)[0])
 
 
 def improved(rate: float, value: Array, cost: CostModel) -> Policy:
-    """Policy improvement: draft on where the gain is above the cost, at ``rate`` tokens a second and these values."""
+    """Policy improvement: continue if the gain exceeds the cost, at ``rate`` tokens per second and ``value`` (C,)."""
 
     def policy(nodes: Nodes, stop: Outcome, go: Outcome) -> Any:
         gain = go.tokens + go.ends @ value - stop.ends @ value
@@ -175,23 +174,23 @@ def improved(rate: float, value: Array, cost: CostModel) -> Policy:
 
 
 def one_step(rate: float, text: MarkovText, cost: CostModel, mean: float | None = None) -> Policy:
-    """Our rule at a given rate: s_k·ā_{k+1} ≥ rate·(t_draft + b), with ā by the class observed last, or a ``mean``."""
+    """Our rule at a given rate: draft while s_k·ā_{k+1} ≥ rate·(t_draft + b), with ā by the last class or ``mean``."""
     following = text.next_acceptance if mean is None else np.full(text.classes, mean)
     return lambda nodes, stop, go: nodes.survival[:, None] * following >= rate * cost.per_token
 
 
 def threshold(h: float) -> Policy:
-    """SpecDec++ (Huang et al. 2024, Algorithm 2): until 1 - s_k > h; the first token is always drafted."""
+    """SpecDec++ (Huang et al. 2024, Algorithm 2): draft until 1 - s_k > h, and at least one token."""
     return lambda nodes, stop, go: 1 - nodes.survival[:, None] <= h
 
 
 def fixed(length: int) -> Policy:
-    """The same number of tokens in every round."""
+    """Draft ``length`` tokens in every round."""
     return lambda nodes, stop, go: nodes.k < length
 
 
 def fixed_point(rate_of: Callable[[float], float], highest: float) -> float:
-    """The rate at which a rule that assumes it achieves it, by bisection."""
+    """Solve ``rate_of(x) = x`` by bisection: the rate at which a rule that assumes it achieves it."""
     low, high = 0.0, highest
     for _ in range(40):
         middle = (low + high) / 2

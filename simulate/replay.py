@@ -1,7 +1,7 @@
-"""A controller's rounds over a traced text: the counters that the decoder would have had, without its forwards.
+"""Replays a controller over a traced text: computes the decoder's counters without model forwards.
 
-The trace holds what is drafted from every point of the text, and which of it the target accepts. All controllers are
-replayed over the same text with the same random draws, so that their differences are not noise.
+The trace holds the draft from every position of the text and the target's acceptance. All controllers are replayed over
+the same text with the same random draws, so that their differences are not noise.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ..controllers.length import MAX_DRAFT, AcceptancePredictor, LengthControlle
 from ..infer.generation import Stats
 from .trace import END, Trace
 
-NO_LAW = torch.empty(0)
+NOT_TRACED = torch.empty(0)
 
 
 @dataclass(frozen=True)
 class TracedStep(Step):
-    """A step without its distribution, of which the draft signals remain.
+    """A step whose draft signals come from a trace; it has no distribution.
 
     Attributes:
         node: index of the trace's node.
-        recorded: the draft signals of its token.
+        recorded: draft signals of the node's token.
     """
 
     node: int
@@ -67,7 +67,7 @@ def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[in
 
 
 def _draft(trace: Trace, position: int, controller: LengthController, stop_tokens: frozenset[int]) -> int:
-    """How many tokens are drafted in the round after the first ``position`` tokens of the text."""
+    """Number of tokens drafted in the round that starts after ``position`` tokens of the text."""
     longest = min(MAX_DRAFT, trace.budget - position - 1)
     if longest < 1 or not controller.start_round():
         return 0
@@ -83,17 +83,18 @@ def _draft(trace: Trace, position: int, controller: LengthController, stop_token
 
 def _step(trace: Trace, node: int, index: int) -> TracedStep:
     return TracedStep(
-        index, trace.tokens[node], trace.q[node], NO_LAW, NO_LAW, trace.states[node], lambda: trace.ngram_matches[node],
+        index, trace.tokens[node], trace.q[node], NOT_TRACED, NOT_TRACED, trace.states[node],
+        lambda: trace.ngram_matches[node],
         node, trace.signals[node],
     )  # fmt: skip
 
 
 class PrecomputedPredictor(AcceptancePredictor):
-    """Predictions for the nodes of a trace, computed at once: that takes a fraction of the time.
+    """Returns predictions computed for all nodes of a trace in one batch.
 
     Args:
-        predictor: the one that made them.
-        predictions: (N,) by node; of a lagging predictor, for the state *before* the node's token.
+        predictor: the predictor that computed them.
+        predictions: (N,) by node; those of a lagging predictor are for the state *before* the node's token.
     """
 
     def __init__(self, predictor: AcceptancePredictor, predictions: list[Prediction]) -> None:

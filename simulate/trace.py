@@ -1,9 +1,9 @@
-"""What a draft would propose at every point of a text of the target, and how much of it the target would accept.
+"""Traces: the draft's proposals at every position of a target's output, and their acceptance by the target.
 
-The distribution of a decoder's output does not depend on its length controller, so one text can be decoded again under
-any of them. The coupling is that of token-wise verification in reverse: the text's token x_t is the drafted token with
-probability min(1, q(x_t)/p(x_t)), and otherwise stands for a rejected one, drawn from norm((q - p)+). These draws are
-made once for each position. After a rejected token the draft continues by itself, off the text.
+The output distribution does not depend on the length controller, so one text can be replayed under any controller.
+Token-wise verification is coupled in reverse: the drafted token is the text's token x_t with probability
+min(1, q(x_t)/p(x_t)); otherwise it is a rejected token, drawn from norm((q - p)+). The draws are made once per
+position. After a rejected token, the draft continues from its own tokens instead of the text.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ END = -1  # nothing is drafted after this node
 
 @dataclass
 class Trace:
-    """One text and its drafts. Of N nodes the first T are what is drafted at the text's positions.
+    """One text and its drafts. The first T of N nodes are the tokens drafted at the text's positions.
 
     Attributes:
         text: x_0 … x_{T-1}, sampled from the target.
-        budget: how many tokens the text might have had.
-        kept: (T,) whether the token drafted at a position is the text's own.
-        after: (N,) the node drafted after each; ``END`` after stop tokens and where no draft may go on.
-        tokens: (N,) y.
+        budget: maximum number of tokens of the text.
+        kept: (T,) whether the token drafted at a position is the text's token.
+        after: (N,) the node drafted after each; ``END`` after stop tokens and where no draft continues.
+        tokens: (N,) drafted tokens y.
         q: (N,) q(y) under the sampling parameters.
-        signals: (N,) its draft signals.
-        ngram_matches: (N,) the match of the n-gram before it in the text so far.
+        signals: (N,) draft signals.
+        ngram_matches: (N,) match, in the text so far, of the n-gram before the token.
         accept: (N,) min(1, p(y)/q(y)).
-        states: (N, d) the draft's hidden states at the token before.
+        states: (N, d) the draft's hidden states at the previous token.
     """
 
     text: list[int]
@@ -81,12 +81,12 @@ def _trace_text(
     sampling: SamplingParams,
     rng: RandomSource,
 ) -> Trace:
-    """The nodes at the text's positions; afterwards both models have read the text but its last token."""
+    """The nodes at the text's positions; afterwards both models' caches hold the text without its last token."""
     read, size = [*prompt, *text[:-1]], target.model.vocab_size
     p_logits, _ = target.read(read, keep=len(text))
     q_logits, states = draft.read(read, keep=len(text))
     p, q = TokenDistribution.from_logits(sampling, p_logits), TokenDistribution.from_logits(sampling, q_logits, size)
-    # p(x) = 0 can only come of rounding, where the text was read in other company.
+    # p(x) = 0 can only be rounding, since the text was generated in another batch.
     kept = rng.accept([min(1.0, b / a) if a > 0 else 0.0 for a, b in zip(p.of(text), q.of(text), strict=True)])
     tokens = [
         x if keep else q.sample_beyond(t, p.part(t, t + 1), rng)
@@ -116,12 +116,10 @@ def _trace_beside(
     rng: RandomSource,
     stop_tokens: frozenset[int],
 ) -> None:
-    """Add what is drafted after rejected tokens: for each level of all branches a forward of the draft.
-
-    The target reads them all at once in the end.
+    """Add the nodes after rejected tokens, with one draft forward per level of all branches and one target forward.
 
     Args:
-        start: the column of the text's first token.
+        start: column of the text's first token.
     """
     tokens, length = traced.tokens, len(traced.text)
     roots = {t: t for t in range(length) if not traced.kept[t] and tokens[t] not in stop_tokens}
@@ -159,7 +157,7 @@ def _trace_beside(
 
 
 def _look_up(traced: Trace, prompt: list[int]) -> None:
-    """Add the n-gram matches of every node, in the prompt, the text and the draft so far."""
+    """Add the n-gram match of every node in the prompt, the text and the draft so far."""
     traced.ngram_matches = [NOTHING] * len(traced.tokens)
     text = [*prompt]
     index = NgramIndex(text)
@@ -168,10 +166,10 @@ def _look_up(traced: Trace, prompt: list[int]) -> None:
         while node != END:
             drafted.append(traced.tokens[node])
             traced.ngram_matches[node] = index.match(drafted)
-            node = END if traced.kept[t] else traced.after[node]  # what follows a kept token comes with its own t
+            node = END if traced.kept[t] else traced.after[node]  # after a kept token comes the node of position t + 1
         text.append(token)
 
 
 def _acceptances(p: list[float], q: list[float]) -> list[float]:
-    """min(1, p/q); q is positive, for the tokens were drawn from it, up to rounding."""
+    """min(1, p/q); the tokens were drawn from q, so it is positive up to rounding."""
     return [min(1.0, a / b) if b > 0 else 0.0 for a, b in zip(p, q, strict=True)]

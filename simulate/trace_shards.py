@@ -29,14 +29,14 @@ def trace_text(
     sampling: SamplingParams,
     stop_tokens: frozenset[int],
 ) -> Trace:
-    """The trace of one text, with random draws that depend on its prompt's id alone."""
+    """The trace of one text; the random draws depend only on its prompt's id."""
     seed = int.from_bytes(hashlib.sha256(text.prompt_id.encode()).digest()[:8])
     x, room = traceable(text.x, budget, draft.vocab_size, stop_tokens)
     return trace(target, draft, text.prompt_ids, x, room, sampling, RandomSource(seed), stop_tokens)
 
 
 def as_tensors(trace: Trace) -> dict[str, Tensor]:
-    """What :func:`from_tensors` reads."""
+    """The tensors of a trace, to be read by :func:`from_tensors`."""
     matches = [(m.agrees, m.matches, m.share, -1 if m.copy is None else m.copy) for m in trace.ngram_matches]
     return {
         **{name: torch.tensor(vars(trace)[name], dtype=dtype) for name, dtype in LISTS.items()},
@@ -47,7 +47,7 @@ def as_tensors(trace: Trace) -> dict[str, Tensor]:
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> Trace:
-    """The trace that :func:`as_tensors` wrote."""
+    """The trace whose tensors :func:`as_tensors` returned."""
     lists = {name: tensors[name].tolist() for name in LISTS}
     matches = [
         NgramMatch(int(agrees), int(longest), share, None if copy < 0 else int(copy))

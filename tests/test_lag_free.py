@@ -183,7 +183,7 @@ def test_train_load_and_decode(
     assert cli.main([*words, "--length", str(folder / "head"), "--max-new-tokens", "4"]) == 2
     assert "has no threshold of its own" in capsys.readouterr().err
     assert cli.main([*words, "--length", str(folder / "head"), "--cost", "0.2", "--max-new-tokens", "4"]) == 0
-    with pytest.raises(InputError, match=r"threshold=0\.5: a lag-free run's controller has none"):
+    with pytest.raises(InputError, match=r"threshold=0\.5: a lag-free controller has none"):
         export(folder / "run", folder / "other", threshold=0.5)
 
 

@@ -180,7 +180,7 @@ def test_features_and_a_lag_free_head(datasets: list[str], tmp_path: Path) -> No
 
 def test_datasets_must_be_alike(datasets: list[str], work: Path, tmp_path: Path) -> None:
     for command in ("acceptance", "features", "lag-free"):
-        with pytest.raises(InputError, match=r"cold: its sampling is not that of .*first"):
+        with pytest.raises(InputError, match=r"cold: sampling differs from that of .*first"):
             cli.run(["train", command, "--data", f"[{datasets[0]},{work}/cold]", "--output", str(tmp_path / "x")])
     assert list(tmp_path.iterdir()) == []
 

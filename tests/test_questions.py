@@ -94,7 +94,7 @@ def test_rows_that_are_no_questions(task: str, row: dict[str, Any], message: str
 
 
 def test_homes(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the task 'spec-bench' is a file of questions; name it"):
+    with pytest.raises(InputError, match="the task 'spec-bench' has no hub dataset; give its file"):
         load_questions("spec-bench", "builtin")
     file = write(tmp_path / "rows.jsonl", [ROWS["spider"]])
     with pytest.raises(InputError, match=r"shop.sqlite: the database does not open"):

@@ -249,7 +249,7 @@ def test_run_resume_export(settings: RouterTrainingOptions, tmp_path: Path, monk
     assert loaded.config.arms == ARMS
     assert loaded.config.provenance.sampling == SamplingParams(0.8, 20, 0.95)
     assert loaded.config.metrics["regret"] == whole.metrics["regret"]
-    with pytest.raises(InputError, match="a router run's controller has none"):
+    with pytest.raises(InputError, match="a router controller has none"):
         export(tmp_path / "whole", tmp_path / "other", threshold=0.5)
 
 
@@ -266,7 +266,7 @@ def test_an_exported_router_takes_raw_embeddings(settings: RouterTrainingOptions
 
 
 def test_other_data_is_refused(settings: RouterTrainingOptions, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="it is no dataset"):
+    with pytest.raises(InputError, match="no dataset, it holds no manifest.json"):
         train_router(replace(settings, data=str(tmp_path)), output=tmp_path / "run")
     one = write(tmp_path / "one", make_rows(1))
     with pytest.raises(InputError, match=r"validation_fraction=0\.1: gives"):

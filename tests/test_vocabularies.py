@@ -233,5 +233,5 @@ def test_texts_are_traced_as_far_as_the_draft_reads(pair: Pair) -> None:
     assert [one.generated for one in counts] == [len(traced.text) for traced in traces]
     far = PromptBatch("x", (PromptRow("far", "x", "a b"),))
     decoder.drafts[0].vocab_size = 100
-    with pytest.raises(InputError, match=r"prompt 'far': token .* is beyond the 100 that the draft can read"):
+    with pytest.raises(InputError, match=r"prompt 'far': token .* is outside the draft's vocabulary of 100"):
         tracer.traces(far)

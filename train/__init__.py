@@ -1,1 +1,1 @@
-"""What learns: Lightning modules and data modules, their configurations, and the tiny models' recipe."""
+"""Training of controllers: Lightning modules and data modules, run folders, export and calibration."""

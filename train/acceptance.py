@@ -1,4 +1,4 @@
-"""``specpilot train acceptance``: features in, a run folder with the best weights of a predictor out."""
+"""``specpilot train acceptance``: trains an acceptance predictor on features and writes a run folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ P = TypeVar("P", bound=PredictorTrainingOptions)
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a complete run gave: the best epoch (from 0), and its metrics."""
+    """The result of a complete run: its best epoch (from 0) and the metrics of that epoch."""
 
     run: Path
     epoch: int
@@ -46,16 +46,16 @@ class TrainingResult:
 
 
 def train_acceptance(settings: PredictorTrainingOptions, *, output: Path, resume: bool = False) -> TrainingResult:
-    """Train an acceptance predictor; which one is decided by the class of ``settings``.
+    """Train an acceptance predictor, whose kind is determined by the class of ``settings``.
 
     Args:
         settings: data and settings.
-        output: run folder, made here. A complete run is left as it is.
-        resume: go on with the unfinished run in ``output``, to the same result as an uninterrupted run's (on one CPU
-            bit for bit); begin one if there is none.
+        output: run folder to create. A complete run is not changed.
+        resume: continue the unfinished run in ``output``, or begin one if there is none. The result is that of an
+            uninterrupted run, on one CPU bit for bit.
 
     Raises:
-        InputError: the data is incomplete, malformed or of other models; ``output`` holds a run of other settings, or
+        InputError: the data is incomplete, malformed or of other models; ``output`` holds a run with other settings, or
             an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
     settings, dataset = resolve(settings)
@@ -71,13 +71,13 @@ def train_acceptance(settings: PredictorTrainingOptions, *, output: Path, resume
 
 
 def resolve(settings: P) -> tuple[P, dict[str, Any]]:
-    """``settings`` with nothing left open, and what its features come of.
+    """``settings`` with every value resolved, and the manifest of the data its features come from.
 
     Raises:
         InputError: the data is missing, incomplete or of another kind; features were made under other settings.
     """
     if settings.cost is not None:
-        CostModel.load(settings.cost)  # a mistake in it is met before features are made
+        CostModel.load(settings.cost)  # fails before features are made if the file is invalid
     folder = settings.folders[0]
     if len(settings.folders) == 1 and read_manifest(folder)["kind"] == KIND:
         identity = FeatureDataset(Path(folder)).manifest
@@ -107,12 +107,12 @@ def _require_made_so(settings: PredictorTrainingOptions, made: dict[str, Any]) -
         ):
             raise InputError(
                 f"{entry.name}={value}: the features in {folder} were made with {made[entry.name]}; leave it out, or "
-                "make them anew"
+                "make new features"
             )
 
 
 def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any]) -> dict[str, Any]:
-    """Load everything, and only if all is well begin a run; returns the result."""
+    """Load data and models, begin or continue the run and train; return the result."""
     given = dataset["complete"]
     folder = Path(settings.folders[0]) if given else output / FEATURES
     builder = None if given or is_made(settings.features, folder) else FeatureBuilder(settings.features)
@@ -122,7 +122,7 @@ def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any
         if builder is not None:
             builder.write(folder, Console(stderr=True))
             del builder
-            gc.collect()  # neither target nor draft is in memory from here on
+            gc.collect()  # frees target and draft before training
         features = FeatureDataset(folder)
         features.check()
         data = AcceptanceDataModule(features, settings)
@@ -139,7 +139,7 @@ def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any
 
 
 def new_module(settings: PredictorTrainingOptions, data: AcceptanceDataModule) -> AcceptanceModule:
-    """The predictor that ``settings`` are of, with its first weights."""
+    """The module for the class of ``settings``, with initial weights."""
     match settings:
         case AcceptanceTrainingOptions():
             return SpecDecModule(settings, data.dataset, data.total_steps)

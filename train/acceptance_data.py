@@ -19,15 +19,17 @@ from .loader import ResumableLoader
 class Batch:
     """This process's M examples of a batch.
 
+    ``evidence`` and the following tensors exist only for features of target context.
+
     Attributes:
         states: (M, d) the draft's hidden states, in the precision they are stored in.
         accept: (M,) acceptance probabilities.
-        evidence: (M, 7) of each token; this and what follows only after the target's own text.
-        then: (M,) acceptance probability of the next drafted token, NaN where there is none.
+        evidence: (M, 7) evidence of each token.
+        then: (M,) acceptance probability of the next drafted token, NaN if there is none.
         embedded: (M, d) the draft's output embedding of the token.
-        copied: (M, d) that of the token that an n-gram match would continue with, zeros where there is none.
-        first: place of the first example in the batch of all processes.
-        total: examples in that batch.
+        copied: (M, d) output embedding of the token that an n-gram match continues with, zeros if there is none.
+        first: index of the first example in the batch of all processes.
+        total: number of examples in the batch of all processes.
     """
 
     states: Tensor
@@ -47,7 +49,7 @@ class Batch:
 class AcceptanceDataModule(pl.LightningDataModule):
     """Training and validation batches of a feature dataset.
 
-    A batch of ``batch_size`` rollouts (specdec) or drafted tokens is split over the processes that train.
+    A batch of ``batch_size`` rollouts (specdec) or drafted tokens (other predictors) is split over the processes.
     """
 
     def __init__(self, dataset: FeatureDataset, settings: PredictorTrainingOptions) -> None:

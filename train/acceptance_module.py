@@ -1,4 +1,4 @@
-"""What all acceptance predictors share in training: validation, and the choice of the epoch by replay on traces."""
+"""Base of acceptance predictors in training: validation, and the choice of the best epoch by replay over traces."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PAPER_COST = CostModel(0.21, 1.0, 0.0)  # SpecDec++'s pair: t_draft / t_verify
 
 
 class AcceptanceModule(ControllerModule):
-    """An acceptance predictor in training. The head that is kept is the one that decodes fastest on the traces.
+    """An acceptance predictor in training. The best epoch is the one of highest simulated speed on the traces.
 
     Args:
-        steps: of the whole training.
+        steps: number of steps of the whole training.
 
     Attributes:
-        seen: sums over the validation examples, the first of the output as it is.
+        seen: metrics accumulated over the validation examples; the first are those of the unchanged output.
     """
 
     def __init__(self, settings: PredictorTrainingOptions, dataset: FeatureDataset, steps: int) -> None:
@@ -44,31 +44,31 @@ class AcceptanceModule(ControllerModule):
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
-        """(M,) or (M, 2) logits that the tokens, and those after them, are accepted."""
+        """Logits of acceptance, (M,) for the tokens or (M, 2) for the tokens and the ones after them."""
 
     @abstractmethod
     def predictor(self) -> AcceptancePredictor:
-        """A predictor with the present weights, on the CPU."""
+        """A predictor with the current weights, on the CPU."""
 
     @abstractmethod
     def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
-        """Its predictions at the nodes of a trace."""
+        """The predictions of ``predictor`` at the nodes of a trace."""
 
     def score(self) -> float:
         return self.validation["simulated_speedup"] if self.traced else -self.validation["kl"]
 
     def findings(self) -> dict[str, Any]:
-        """What a checkpoint of the head records of the data."""
+        """Statistics of the data for the checkpoint."""
         shards = self.dataset.part(f"{TRAIN}0")
         examples, hidden_size = sum(shard.rows for shard in shards), self.dataset.manifest["hidden_size"]
         return {"mean": self.mean, "examples": examples, "hidden_size": hidden_size}
 
     def metrics(self) -> dict[str, float]:
-        """Of the validation examples seen."""
+        """Metrics of the validation examples seen so far."""
         return self.seen[0].compute()
 
     def on_validation_epoch_start(self) -> None:
-        # Here and not after a validation: of tensors that exist before, spawned processes share the memory.
+        # Not created earlier: spawned processes would share the memory of existing tensors.
         for metrics in self.seen:
             metrics.reset()
 

@@ -1,4 +1,4 @@
-"""``specpilot calibrate``: probabilities that may be multiplied and compared with costs."""
+"""``specpilot calibrate``: fits a calibration of an acceptance head's probabilities."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def calibrate(
 ) -> dict[str, Any]:
     """Write the checkpoint ``controller`` with a calibration to ``output``.
 
-    Half of the prompts are fitted to, the other half evaluated on. Of the data the head was trained on only the prompts
-    that training held out are taken.
+    The calibration is fitted to half of the prompts and evaluated on the other half. If ``data`` is the head's training
+    data, only the prompts that training held out are used.
 
     Returns:
-        how well the head predicts before, under every method, and, fitted to the same half, a logistic model of draft
-        probabilities alone.
+        Metrics of the head before calibration and under every method, and of a logistic model of draft probabilities
+        alone, fitted to the same half.
 
     Raises:
-        InputError: the data is of another pair, incomplete or too small, ``output`` is taken, or matplotlib is missing.
+        InputError: the data is of another pair, incomplete or too small, ``output`` exists, or matplotlib is missing.
     """
     _check_fraction(validation_fraction)
     if plot is not None:
@@ -85,8 +85,8 @@ def _acceptance_head(controller: str) -> tuple[AcceptanceHeadConfig, AcceptanceH
     trained = load_controller(controller)
     if not isinstance(trained.config, AcceptanceHeadConfig) or not isinstance(trained.head, AcceptanceHead):
         raise InputError(
-            f"controller={controller!r}: is a {trained.config.kind}, trained without loss weights; calibrate an "
-            "acceptance head"
+            f"controller={controller!r}: is a {trained.config.kind}, which needs no calibration; give an acceptance "
+            "head"
         )
     return trained.config, trained.head
 
@@ -95,11 +95,11 @@ def _check_data(data: str, manifest: dict[str, Any], config: AcceptanceHeadConfi
     config.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
     made, trained = SamplingParams(**manifest["sampling"]), config.provenance.sampling
     if made != trained:
-        raise InputError(f"{data}: made under {made}, the head trained under {trained}")
+        raise InputError(f"{data}: made with {made}, but the head was trained with {trained}")
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """The metrics a checkpoint keeps; AUROC is none where all tokens are kept."""
+    """The metrics stored in a checkpoint; AUROC is left out if it is undefined."""
     return {name: metrics[name] for name in ("auroc", "brier", "kl", "ece") if math.isfinite(metrics[name])}
 
 

@@ -1,7 +1,7 @@
-"""Calibration by scikit-learn: from logits to probabilities, and how well probabilities fit what happens.
+"""Calibration with scikit-learn: maps logits to probabilities, and evaluates probabilities.
 
 Labels are probabilities P in [0, 1], not outcomes: every position counts as two binary rows, accepted with weight P and
-rejected with weight 1 - P, which fits and scores the expectation over the outcomes.
+rejected with weight 1 - P. This fits and evaluates the expectation over the outcomes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .figure import canvas, label, save
 from .metrics import auroc, binary_kl, brier, expected_calibration_error, reliability
 
 Array = NDArray[np.float64]
-PLACES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # edges of the groups of positions that ECE is told for
+PLACES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # edges of the position groups that ECE is reported for
 
 
 def logistic(x: Array, p: Array, *, intercept: bool = True) -> tuple[Array, float]:
@@ -33,12 +33,12 @@ def logistic(x: Array, p: Array, *, intercept: bool = True) -> tuple[Array, floa
 
 
 def logistic_probabilities(x: Array, coefficients: Array, intercept: float) -> Array:
-    """(N,) what :func:`logistic` predicts for ``x`` (N, n)."""
+    """(N,) predictions of a model fitted by :func:`logistic` for ``x`` (N, n)."""
     return np.asarray(torch.from_numpy(x @ coefficients + intercept).sigmoid().numpy())
 
 
 def fit_temperature(logits: Array, p: Array, weights: Sigmoid) -> Calibration:
-    """``sigmoid((logit + log w) / T)``: the loss weights undone, then one number."""
+    """``sigmoid((logit + log w) / T)``: undo the loss weights, then divide by one temperature."""
     scale = float(logistic(logits[:, None] + weights.shift, p, intercept=False)[0][0])
     return Sigmoid(scale, scale * weights.shift, "temperature")
 
@@ -62,12 +62,12 @@ METHODS: dict[str, Callable[[Array, Array, Sigmoid], Calibration]] = {
 
 
 def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str, Calibration]:
-    """Every method, fitted to a head's ``logits`` (N,) and the probabilities ``p`` (N,) they should stand for."""
+    """Every method fitted to a head's ``logits`` (N,) and the true probabilities ``p`` (N,)."""
     return {name: fit(logits, p, undo_weights(w_acc, w_rej)) for name, fit in METHODS.items()}
 
 
 def evaluate(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, Any]:
-    """How well probabilities ``predicted`` (N,) fit ``p`` (N,): AUROC, Brier, KL, ECE, and ECE by ``place`` (N,)."""
+    """AUROC, Brier score, KL, ECE, and ECE by position ``place`` (N,) of ``predicted`` (N,) against ``p`` (N,)."""
     truth = torch.from_numpy(p)
     logits = torch.logit(torch.from_numpy(predicted), eps=1e-12)
 
@@ -85,7 +85,7 @@ def evaluate(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, 
 
 
 def plot_reliability(predictions: dict[str, tuple[Array, Array]], file: Path) -> None:
-    """Observed against predicted acceptance, a line for each name → (predicted, p); a point's size is its share."""
+    """Plot observed against predicted acceptance, a line per name → (predicted, p); point sizes are shares."""
     figure, axes = canvas(6, 6)
     axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
     for name, (predicted, p) in predictions.items():
@@ -93,10 +93,10 @@ def plot_reliability(predictions: dict[str, tuple[Array, Array]], file: Path) ->
         x, y = [b.predicted for b in bins], [b.observed for b in bins]
         (line,) = axes.plot(x, y, label=name)
         axes.scatter(x, y, [400 * b.count / len(p) for b in bins], color=line.get_color())
-    label(axes, "predicted probability of acceptance", "mean probability of acceptance there")
+    label(axes, "predicted acceptance probability", "mean acceptance probability")
     save(figure, file)
 
 
 def apply(calibration: Calibration, logits: Array) -> Array:
-    """(N,) calibrated probabilities of ``logits`` (N,), by the function that serves."""
+    """(N,) calibrated probabilities of ``logits`` (N,), by the function used in decoding."""
     return np.array([calibration(float(logit)) for logit in logits])

@@ -1,7 +1,7 @@
-"""Metrics and checkpoints of a run, written so that a killed and resumed run ends with the same files.
+"""Metrics and checkpoints of a run; a killed and resumed run ends with the same files.
 
-Lightning's own CSV logger deletes the rows of the run it resumes, and its checkpoint callback saves a step before that
-step's metrics are logged. Here a checkpoint holds the rows that belong to it, and a file appears by rename only.
+Lightning's CSV logger deletes the rows of a resumed run, and its checkpoint callback saves a step before that step's
+metrics are logged. Here a checkpoint contains the metric rows up to its step, and files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .controller_module import ControllerModule
 
 
 class RunLog(Callback):
-    """``metrics.csv``: a row with the loss every few steps, and one with the validation metrics at each epoch's end."""
+    """Writes ``metrics.csv``: a row with the loss every ``every`` steps, and one with validation metrics per epoch."""
 
     COLUMNS = ("step", "epoch", "loss", "lr")
 
@@ -37,7 +37,7 @@ class RunLog(Callback):
         self.rows = state_dict["rows"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._write(trainer)  # rows after the checkpoint that is resumed from will come again
+        self._write(trainer)  # drops rows after the checkpoint that training resumes from
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -69,9 +69,9 @@ class RunLog(Callback):
 
 
 class RunCheckpoints(Checkpoint):
-    """``last.ckpt`` to resume from, every few steps and at each epoch's end; ``best.ckpt`` of the highest score.
+    """Saves ``last.ckpt`` every ``every`` steps and after each epoch, and ``best.ckpt`` of the highest score.
 
-    Both are plain tensors and numbers: they load with ``weights_only=True``.
+    Both hold only tensors and numbers and load with ``weights_only=True``.
     """
 
     def __init__(self, folder: Path, every: int) -> None:
@@ -87,7 +87,7 @@ class RunCheckpoints(Checkpoint):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # After an epoch's last step validation is still to come; the checkpoint at the epoch's end holds its results.
+        # The epoch's last step is skipped: the checkpoint at the epoch's end includes the validation.
         if trainer.global_step % self.every == 0 and batch_idx + 1 < trainer.num_training_batches:
             self._save_last(trainer)
 
@@ -103,7 +103,7 @@ class RunCheckpoints(Checkpoint):
                 **pl_module.findings(),
             }
             if trainer.is_global_zero:
-                content = io.BytesIO()  # to a file that is full torch.save raises errors of its own
+                content = io.BytesIO()  # on a full disk torch.save raises other errors than OSError
                 torch.save(best, content)
                 with replacing(self.best) as temporary:
                     temporary.write_bytes(content.getvalue())

@@ -1,4 +1,4 @@
-"""A controller in training, as the run folder's callbacks see it, on one device or several."""
+"""Base class of the Lightning modules of all controllers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class ControllerModule(pl.LightningModule, ABC):
     """A controller in training.
 
     Attributes:
-        head: the weights that are kept.
-        criterion: the validation metric that epochs are compared by.
+        head: the network whose weights are exported.
+        criterion: name of the validation metric that selects the best epoch.
         validation: metrics of the last validation.
-        learning_rate: of the last step.
+        learning_rate: learning rate of the last step.
     """
 
     head: nn.Module
@@ -35,10 +35,10 @@ class ControllerModule(pl.LightningModule, ABC):
 
     @abstractmethod
     def score(self) -> float:
-        """How good the last validation was; the epoch of the highest score is kept."""
+        """Score of the last validation; the epoch of the highest score is kept."""
 
     def findings(self) -> dict[str, Any]:
-        """What else a validation found, in plain numbers; kept with the best weights."""
+        """Further results of the validation, stored with the best weights."""
         return {}
 
     def setup(self, stage: str) -> None:
@@ -49,7 +49,7 @@ class ControllerModule(pl.LightningModule, ABC):
         self.learning_rate = optimizer.param_groups[0]["lr"]
 
     def require_finite(self, what: str, values: Tensor) -> None:
-        """Raises InputError, naming the learning rate, if one of ``values`` is NaN or infinite."""
+        """Raise an InputError that names the learning rate if one of ``values`` is NaN or infinite."""
         if not bool(torch.isfinite(values).all()):
             raise InputError(
                 f"lr={self.fitting.lr}: training diverged, {what} not finite after step {self.global_step}; use a "
@@ -57,7 +57,7 @@ class ControllerModule(pl.LightningModule, ABC):
             )
 
     def total(self, value: Tensor) -> Tensor:
-        """The sum of ``value`` over all processes, on the device it is on."""
+        """The sum of ``value`` over all processes, on its device."""
         if self.trainer.world_size == 1:
             return value
         reduced = self.trainer.strategy.reduce(value.detach().clone().to(self.device), reduce_op="sum")

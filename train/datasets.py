@@ -1,4 +1,4 @@
-"""Training data from one dataset folder, or from several of the same models and sampling parameters."""
+"""Training data from one or several dataset folders of the same models and sampling parameters."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from ..controllers.errors import InputError
 from ..data_gen.dataset import read_manifest
 from ..data_gen.router_dataset import RouterDataset, read_router_dataset, router_manifest
 
-SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # of all datasets that are trained on together
+SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # must agree between datasets trained on together
 
 
 def acceptance_manifest(folders: Sequence[str]) -> dict[str, Any]:
-    """The manifest of complete acceptance datasets.
+    """The joint manifest of complete acceptance datasets.
 
     Raises:
-        InputError: one is something else, or of other models or sampling parameters.
+        InputError: one is of another kind, incomplete, or of other models or sampling parameters.
     """
     return _joint(folders, _acceptance_manifest)
 
 
 def joint_router_manifest(folders: Sequence[str]) -> dict[str, Any]:
-    """The manifest of complete router datasets.
+    """The joint manifest of complete router datasets.
 
     Raises:
-        InputError: one is something else, or of other models, arms or sampling parameters.
+        InputError: one is of another kind, incomplete, or of other models, arms or sampling parameters.
     """
     return _joint(folders, router_manifest)
 
 
 def router_rows(folders: Sequence[str]) -> RouterDataset:
-    """Router datasets as one, with the times that were measured for the first."""
+    """Router datasets concatenated, with the times measured for the first."""
     parts = [read_router_dataset(folder) for folder in folders]
     return replace(parts[0], manifest=joint_router_manifest(folders), rows=[row for part in parts for row in part.rows])
 
 
 def fingerprints(manifest: dict[str, Any]) -> list[str]:
-    """SHA-256 of each dataset that a manifest, which may be a joint one, stands for."""
+    """SHA-256 of each dataset of a manifest, which may be a joint one."""
     return list(manifest.get("datasets", [manifest["dataset_fingerprint"]]))
 
 
 def check_same(folders: Sequence[str], manifests: Sequence[dict[str, Any]], names: Sequence[str] = SAME) -> None:
-    """Raises InputError for a manifest that differs from the first in one of ``names``."""
+    """Raise InputError for a manifest that differs from the first in one of ``names``."""
     for folder, manifest in zip(folders, manifests, strict=True):
         for name in names:
             if manifest.get(name) != manifests[0].get(name):
-                raise InputError(f"{folder}: its {name} is not that of {folders[0]}; train on data alike")
+                raise InputError(f"{folder}: {name} differs from that of {folders[0]}; give datasets of the same pair")
 
 
 def _acceptance_manifest(folder: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _acceptance_manifest(folder: str) -> dict[str, Any]:
 
 
 def _joint(folders: Sequence[str], read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """One manifest for all: the first's, with a mean acceptance and a fingerprint of all of them."""
+    """The first manifest with the mean acceptance and the fingerprint of all of them."""
     manifests = [read(folder) for folder in folders]
     check_same(folders, manifests)
     first = manifests[0]
@@ -79,6 +79,6 @@ def _joint(folders: Sequence[str], read: Callable[[str], dict[str, Any]]) -> dic
 
 
 def joint_fingerprint(manifests: Sequence[dict[str, Any]]) -> str:
-    """One fingerprint of all data: of one dataset its own."""
+    """One fingerprint of all datasets; that of a single dataset is its own."""
     fingerprints = [str(manifest["dataset_fingerprint"]) for manifest in manifests]
     return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("\0".join(fingerprints).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A training that diverged is stopped with one line: numbers that are not finite never become finite again."""
+"""Stops a diverged training with an InputError."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .controller_module import ControllerModule
 
 
 class RefuseDivergence(Callback):
-    """Checks the loss of every step, and the weights before they are validated and before they are kept."""
+    """Checks that the loss of every step and the weights before validation and saving are finite."""
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -1,4 +1,4 @@
-"""``specpilot export``: the best checkpoint of a run becomes a controller that the decoder loads."""
+"""``specpilot export``: writes the best checkpoint of a run as a controller that the decoder loads."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
     """Write the best weights of a training run as a controller checkpoint; returns its folder.
 
     Args:
-        run: folder that ``specpilot train`` wrote; an unfinished run gives its best epoch so far. Or a controller,
-            which is written as it is, in today's format.
-        output: checkpoint folder to make.
-        threshold: of an acceptance head: stop drafting when the probability of a rejection exceeds it; by default the
+        run: folder written by ``specpilot train``; an unfinished run gives its best epoch so far. Or a controller
+            checkpoint, which is rewritten in the current format.
+        output: checkpoint folder to create.
+        threshold: for an acceptance head: stop drafting when the probability of a rejection exceeds it. Default: the
             paper's 0.7.
-        overwrite: replace a checkpoint that is there already.
+        overwrite: replace an existing checkpoint.
 
     Raises:
-        InputError: ``run`` is no run or has no finished epoch, ``output`` is taken, or the threshold is not in [0, 1].
+        InputError: ``run`` is no run or has no finished epoch, ``output`` exists, or the threshold is not in [0, 1].
     """
     is_controller = run.is_file() or (run / CONFIG).is_file()
     kind = run_kind(run)
     if threshold is not None and (is_controller or kind != "specdec"):
-        what = "a controller keeps its own" if is_controller else f"a {kind} run's controller has none"
+        what = "an exported controller keeps its own" if is_controller else f"a {kind} controller has none"
         raise InputError(f"threshold={threshold}: {what}; leave it out")
     if is_controller:
         controller = load_controller(run)
@@ -78,7 +78,7 @@ def _acceptance_head(
     settings = run.settings
     assert settings.mixing is not None, "a run's settings are complete"
     return head, AcceptanceHeadConfig(
-        **_origin(run, run.dataset["draft"], metrics),
+        **_data_fields(run, run.dataset["draft"], metrics),
         hidden_size=head.hidden_size,
         depth=head.depth,
         w_acc=settings.w_acc,
@@ -92,7 +92,7 @@ def _acceptance_head(
 def _lag_free(run: Run[LagFreeTrainingOptions]) -> tuple[LagFreeHead, LagFreeHeadConfig]:
     best, settings = _read_best(run), run.settings
     config = LagFreeHeadConfig(
-        **_origin(run, run.dataset["draft"], best["metrics"]),
+        **_data_fields(run, run.dataset["draft"], best["metrics"]),
         hidden_size=best["hidden_size"],
         width=settings.width,
         predicts_next=best["predicts_next"],
@@ -110,14 +110,14 @@ def _features(run: Run[FeatureTrainingOptions]) -> tuple[FeatureModel, FeatureMo
     best = _read_best(run)
     head = FeatureHead()
     head.load_state_dict(best["head"])
-    config = FeatureModelConfig(**_origin(run, run.dataset["draft"], best["metrics"]), mean=best["mean"])
+    config = FeatureModelConfig(**_data_fields(run, run.dataset["draft"], best["metrics"]), mean=best["mean"])
     return head.model(), config
 
 
 def _router(run: Run[RouterTrainingOptions]) -> tuple[RouterPolicy, RouterConfig]:
     best, settings = _read_best(run), run.settings
     config = RouterConfig(
-        **_origin(run, None, best["metrics"]),
+        **_data_fields(run, None, best["metrics"]),
         hidden_size=run.dataset["hidden_size"],
         width=settings.width,
         arms=tuple(Arm(**arm) for arm in run.dataset["arms"]),
@@ -131,8 +131,8 @@ def _router(run: Run[RouterTrainingOptions]) -> tuple[RouterPolicy, RouterConfig
     return policy, config
 
 
-def _origin(run: Run[S], draft: str | None, metrics: dict[str, float]) -> dict[str, Any]:
-    """What every kind of configuration records of the data and the result."""
+def _data_fields(run: Run[S], draft: str | None, metrics: dict[str, float]) -> dict[str, Any]:
+    """Fields of the data and the result that every kind of configuration has."""
     dataset = run.dataset
     pair = PairFingerprint(**{"draft": None, **dataset["fingerprint"]})
     return {
@@ -157,7 +157,7 @@ def best_head(run: Run[AcceptanceTrainingOptions]) -> tuple[AcceptanceHead, dict
 
 def _read_best(run: Run[S]) -> dict[str, Any]:
     if not run.best.exists():
-        raise InputError(f"{run.folder}: no epoch is finished yet; go on with 'specpilot train … --resume'")
+        raise InputError(f"{run.folder}: no epoch is finished yet; continue with 'specpilot train … --resume'")
     try:
         return torch.load(run.best, weights_only=True, map_location="cpu")  # type: ignore[no-any-return]
     except Exception as error:  # the file may hold anything

@@ -1,6 +1,6 @@
-"""The feature model's training: Newton's method, an epoch a step. Four numbers.
+"""The feature model's training: Newton's method on four parameters, one step per epoch.
 
-The log-likelihood of a logistic model is concave: some passes over the data find its maximum, in any order of batches.
+The log-likelihood of a logistic model is concave: a few passes over the data find its maximum, in any order of batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..simulate.trace import Trace
 from .acceptance_data import AcceptanceDataModule, Batch
 from .acceptance_module import AcceptanceModule
 
-RIDGE = 1e-6  # times the examples, for features that do not vary
+RIDGE = 1e-6  # times the number of examples; keeps the Hessian regular if a feature is constant
 
 
 class FeatureHead(nn.Module):
@@ -36,20 +36,20 @@ class FeatureHead(nn.Module):
         self.register_buffer("scale", torch.ones(FEATURES))
 
     def inputs(self, features: Tensor) -> Tensor:
-        """(M, 4) what the weights are multiplied by."""
+        """(M, 4) a one for the bias, then the standardised features."""
         return F.pad((features - self.mean) / self.scale, (1, 0), value=1.0)
 
     def forward(self, features: Tensor) -> Tensor:
         return self.inputs(features) @ self.weights
 
     def model(self) -> FeatureModel:
-        """The same model of the features as they are."""
+        """The equivalent model of features that are not standardised."""
         bias, *weights = (self.weights.detach().double() / F.pad(self.scale, (1, 0), value=1.0)).tolist()
         return FeatureModel(bias - sum(w * m for w, m in zip(weights, self.mean.tolist(), strict=True)), *weights)
 
 
 class FeatureModule(AcceptanceModule):
-    """The feature model."""
+    """The feature model in training."""
 
     automatic_optimization = False
     head: FeatureHead
@@ -61,7 +61,7 @@ class FeatureModule(AcceptanceModule):
         self.head.mean.copy_(mean[:FEATURES])
         self.head.scale.copy_(torch.where(scale > 1e-6, scale, 1.0)[:FEATURES])
         self.head.weights.data[0] = torch.logit(torch.tensor(self.mean), eps=1e-6)
-        self.normal = torch.zeros(1 + FEATURES, 2 + FEATURES, dtype=torch.float64)  # Σ of the epoch: Hessian, gradient
+        self.normal = torch.zeros(1 + FEATURES, 2 + FEATURES, dtype=torch.float64)  # (Hessian, gradient)
 
     def logits(self, batch: Batch) -> Tensor:
         assert batch.evidence is not None
@@ -101,4 +101,4 @@ class FeatureModule(AcceptanceModule):
         return [predictor.predict_signals(signals) for signals in trace.signals]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.head.parameters(), lr=1.0)  # a gradient is a step of Newton's method
+        return torch.optim.SGD(self.head.parameters(), lr=1.0)  # the gradient is set to Newton's step

@@ -1,4 +1,4 @@
-"""What features are made from: the datasets' manifests, the choice of settings, and the identity that follows."""
+"""The sources of a feature dataset: manifests of the data, settings, and the resulting identity."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
     """Everything the features depend on, from the settings and the datasets' manifests.
 
     Raises:
-        InputError: see :func:`read_sources`; for the mixed texts of specdec all must be acceptance data.
+        InputError: as :func:`read_sources`; also if specdec's mixed texts are asked for and a dataset is not acceptance
+            data.
     """
     options: dict[str, Any] = {"context": "target"}
     if settings.predictor == "specdec":

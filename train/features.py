@@ -1,7 +1,7 @@
-"""``specpilot data features``: what predictors learn from, computed once: draft states, evidence and validation traces.
+"""``specpilot data features``: computes draft states, evidence and validation traces, the training data of predictors.
 
-Training reads these shards and needs neither target nor draft. The work is a list of pieces, a shard each, in an order
-that depends on the settings and the data alone; a killed run goes on with the first piece that is missing.
+Training reads these shards and needs neither target nor draft. The work is a list of pieces, one shard each, in an
+order that depends only on the settings and the data; a killed run continues with the first missing piece.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from ..options import FeatureDataOptions
 from ..simulate.trace_shards import as_tensors, trace_text
 from .feature_sources import feature_identity
 
-ROW_BYTES = 48  # of an example besides its state, at most
-TRACE_BYTES = 96  # of a node besides its state
+ROW_BYTES = 48  # upper bound for an example without its state
+TRACE_BYTES = 96  # for a node without its state
 
 
 @dataclass(frozen=True)
 class Source:
-    """A shard of the data: its file, the index of its dataset, and the kind of that."""
+    """A shard of the data: its file, and the index and kind of its dataset."""
 
     path: Path
     folder: int
@@ -69,11 +69,11 @@ class Piece:
     """A shard to be written.
 
     Attributes:
-        part: which of the dataset's parts.
-        file: index of the data's shard it is made from.
-        texts: indices of its texts there.
-        rows: its examples; for a trace the most nodes there can be.
-        first: texts in all files before; the mixing depends on a text's number in all data.
+        part: name of the dataset's part.
+        file: index of the data's shard that it is made from.
+        texts: indices of its texts in that shard.
+        rows: number of examples; for a trace, the maximum number of nodes.
+        first: number of texts in all earlier files; the mixing depends on a text's index in all data.
     """
 
     part: str
@@ -87,8 +87,8 @@ class FeatureBuilder:
     """Models, data and settings of one feature dataset.
 
     Attributes:
-        pieces: all shards, in the order in which they are written.
-        left_out: texts without examples.
+        pieces: all shards, in the order of writing.
+        left_out: number of texts without examples.
 
     Raises:
         InputError: the data or a model is missing, the models are not those of the data, or training or validation
@@ -133,7 +133,7 @@ class FeatureBuilder:
 
     @property
     def size(self) -> int:
-        """V, where the draft's rows are longer than the target's and are cut to it."""
+        """The target's vocabulary size V if the draft's is larger and its distributions are cut to it."""
         sizes = [read_manifest(folder).get("vocab_size", self.draft.vocab_size) for folder in self.settings.folders]
         return int(min(sizes))
 
@@ -143,7 +143,7 @@ class FeatureBuilder:
         return ROW_BYTES + self.draft.hidden_size * STORED[self.options["states"]].itemsize
 
     def _read(self, file: int) -> list[Text | None]:
-        """The texts of one shard of the data as examples are made of them; None where there are none."""
+        """The texts of one shard of the data; None for texts without examples."""
         return [self._usable(text) for text in texts_of(self.files[file].path, self.files[file].kind)]
 
     def _usable(self, text: Text) -> Text | None:
@@ -204,7 +204,7 @@ class FeatureBuilder:
             yield Piece(part, file, tuple(together), rows, first)
 
     def _drafted(self, part: str, number: int, text: Text) -> NDArray[np.bool_]:
-        """Where a mixed text has the draft's tokens: anew in every training part, and once for validation."""
+        """Where a mixed text has the draft's tokens; drawn for each training part, and once for validation."""
         if self.options["mixing"] == 1:
             return np.ones(len(text.x), dtype=np.bool_)
         stream = 0 if part == VALIDATION else 1 + int(part.removeprefix(TRAIN))
@@ -214,7 +214,7 @@ class FeatureBuilder:
         """The tensors of one piece.
 
         Raises:
-            InputError: a state is too large for the precision it is stored in.
+            InputError: a state overflows the precision it is stored in.
         """
         if piece.part == EMBEDDING:
             return FeatureShard(EMBEDDING, {EMBEDDING: self.embedding.cpu()})
@@ -226,7 +226,7 @@ class FeatureBuilder:
         return FeatureShard(piece.part, tensors)
 
     def _trace(self, piece: Piece) -> dict[str, Tensor]:
-        assert self.target is not None, "loaded where texts are traced"
+        assert self.target is not None, "the target is loaded if there are traces"
         text, budget = self._text(piece.file, piece.texts[0]), self.identity["budget"]
         return as_tensors(trace_text(self.target, self.draft, text, budget, self.sampling, self.stop_tokens))
 
@@ -241,7 +241,7 @@ class FeatureBuilder:
         return after_mixed_text(self.draft, texts, drafted)
 
     def summary(self) -> str:
-        """What there is to be computed and how much room it takes."""
+        """A description of the work and the disk space it needs."""
         rows = {
             name: sum(piece.rows for piece in self.pieces if piece.part.startswith(name))
             for name in (TRAIN, VALIDATION, TRACES)
@@ -249,17 +249,19 @@ class FeatureBuilder:
         examples = (rows[TRAIN] + rows[VALIDATION]) * self.row_bytes
         traces = rows[TRACES] * (self.row_bytes + TRACE_BYTES)
         return (
-            f"{rows[TRAIN]:,} examples to train on and {rows[VALIDATION]:,} to validate, {self.draft.hidden_size} "
-            f"numbers in {self.options['states']} each: {examples / 1e6:,.1f} MB; "
+            f"{rows[TRAIN]:,} training and {rows[VALIDATION]:,} validation examples of {self.draft.hidden_size} "
+            f"{self.options['states']} numbers: {examples / 1e6:,.1f} MB; "
             f"{sum(piece.part == TRACES for piece in self.pieces)} traces: at most {traces / 1e6:,.1f} MB; "
             f"the draft's embedding: {self.embedding.nbytes / 1e6:,.1f} MB"
         )
 
     def write(self, output: Path, console: Console) -> None:
-        """Write what is missing in ``output``."""
+        """Write the shards that are missing in ``output``."""
         with FeatureWriter(output, self.identity) as writer:
             if self.left_out:
-                console.print(f"{self.left_out} texts are left out: no drafted token, or a prompt of max_length tokens")
+                console.print(
+                    f"{self.left_out} texts are left out: no drafted token, or a prompt of at least max_length tokens"
+                )
             console.print(f"{output}: {self.summary()}", soft_wrap=True)
             missing = self.pieces[writer.finished :]
             needed = sum(piece.rows * self.row_bytes for piece in missing if piece.part != TRACES)
@@ -283,7 +285,7 @@ def is_made(settings: FeatureDataOptions, output: Path) -> bool:
 
 
 def make_features(settings: FeatureDataOptions, output: Path, console: Console | None = None) -> Path:
-    """Make (or finish) the feature dataset ``output``; returns it.
+    """Make or complete the feature dataset ``output``, and return its path.
 
     Raises:
         InputError: see :class:`FeatureBuilder` and :class:`~specpilot.data_gen.dataset.ShardWriter`; the disk is full.
@@ -297,5 +299,5 @@ def make_features(settings: FeatureDataOptions, output: Path, console: Console |
 
 
 def plan_features(settings: FeatureDataOptions) -> str:
-    """What :func:`make_features` would do; reads the data and the models, and writes nothing."""
+    """Describe the work of :func:`make_features`; reads the data and the models, and writes nothing."""
     return FeatureBuilder(settings).summary()

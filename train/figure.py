@@ -1,4 +1,4 @@
-"""Figures of matplotlib, which comes with the extra ``bench``."""
+"""Matplotlib figures; matplotlib comes with the extra ``bench``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def check_matplotlib() -> None:
-    """Raises InputError if matplotlib is not installed: for commands that draw in the end."""
+    """Raise InputError if matplotlib is not installed, before a command that plots does its work."""
     with optional_import("bench"):
         import matplotlib  # noqa: F401
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of this size in inches, and its axes."""
+    """A figure of the given size in inches, and its axes."""
     figure, (axes,) = canvases(width, height, 1, 1)
     return figure, axes
 
 
 def canvases(width: float, height: float, rows: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """A figure of this size in inches, and its axes row by row.
+    """A figure of the given size in inches, and its axes row by row.
 
     Raises:
         InputError: matplotlib is not installed.
@@ -41,7 +41,7 @@ def canvases(width: float, height: float, rows: int, columns: int) -> tuple[Figu
 
 
 def label(axes: Axes, x: str, y: str, legend: int | None = 10) -> None:
-    """Name the axes and draw a grid, and a legend in letters of the given size."""
+    """Set the axis labels, a grid, and a legend of font size ``legend``; None for no legend."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(alpha=0.3)
@@ -50,7 +50,7 @@ def label(axes: Axes, x: str, y: str, legend: int | None = 10) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture in the format that the name ends in; a file that is there is replaced."""
+    """Write the figure in the format of the file's suffix, replacing an existing file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=120, format=path.suffix.lstrip("."))

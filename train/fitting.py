@@ -1,4 +1,4 @@
-"""Lightning around a run: trainer, callbacks, loggers, threads; the same for every controller."""
+"""The Lightning trainer of a run, with callbacks, loggers and threads; the same for every controller."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, dev
     if settings.wandb is not None:
         import wandb
 
-        wandb.finish()  # or the next training of this process would be logged to the same run
+        wandb.finish()  # otherwise the next training of this process is logged to the same run
 
 
 def lightning_devices(device: torch.device, count: int, strategy: str) -> dict[str, Any]:
-    """Where a trainer of ``count`` processes runs; ``cuda`` without a number is the first GPU.
+    """Keywords of ``pl.Trainer`` for ``count`` processes; ``cuda`` without an index is the first GPU.
 
-    Processes are spawned: a function that trains may be called from anywhere.
+    Processes are spawned, so that training works when called as a function.
     """
     chosen = "auto" if strategy == "auto" and count == 1 else "ddp_spawn"
     if device.type == "cuda":
@@ -72,14 +72,14 @@ def lightning_devices(device: torch.device, count: int, strategy: str) -> dict[s
 
 
 def of_process(error: ProcessRaisedException) -> Exception:
-    """What a spawned process raised, of which there is the traceback's text alone."""
+    """The InputError that a spawned process raised, recovered from the traceback's text, or ``error`` itself."""
     name, _, message = str(error).strip().rpartition("\n")[2].partition(": ")
     return InputError(message) if name.endswith(InputError.__name__) else error
 
 
 @contextmanager
 def discarding(run: Run[S]) -> Iterator[None]:
-    """Remove a run that is refused, or diverges, before its first checkpoint: nothing came of it."""
+    """Remove a run that fails with an InputError before its first checkpoint."""
     try:
         yield
     except InputError:
@@ -90,7 +90,7 @@ def discarding(run: Run[S]) -> Iterator[None]:
 
 @contextmanager
 def writable(output: Path) -> Iterator[None]:
-    """A disk that is full or closed to us is bad input."""
+    """Turn a full or write-protected disk into an InputError."""
     try:
         yield
     except OSError as error:
@@ -132,7 +132,7 @@ def threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Without Lightning's remarks about accelerators and stopping; its warnings stay, save one about its own code."""
+    """Silence Lightning's info messages and one deprecation warning about its own code; other warnings stay."""
     log = logging.getLogger("pytorch_lightning.utilities.rank_zero")
     before = log.level
     log.setLevel(logging.WARNING)

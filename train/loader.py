@@ -1,4 +1,4 @@
-"""Batches in an order that is a pure function of (seed, epoch), with a position that a checkpoint can keep."""
+"""A data loader whose order is a pure function of (seed, epoch) and whose position is part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MIXED_BLOCKS = 8  # blocks whose rows are shuffled together
 class ResumableLoader(Generic[Batch]):
     """Shuffled batches of row indices, turned into tensors by ``make_batch(epoch, rows)``.
 
-    Lightning stores ``state_dict`` in its checkpoints and restores it before it draws the first batch, so a killed
-    run goes on with the very next batch. ``make_batch`` must draw what randomness it needs from (seed, epoch, rows).
+    Lightning stores ``state_dict`` in its checkpoints and restores it before it draws the first batch, so a resumed run
+    continues with the next batch. Randomness in ``make_batch`` must depend only on (seed, epoch, rows).
 
     Args:
-        blocks: sizes of the blocks that the rows are stored in, by epoch. Blocks come in random order, a few at a
-            time, and rows are shuffled within those: no more than those need to be in memory. By default one block.
+        blocks: sizes of the blocks that the rows are stored in, by epoch. Blocks come in random order, and rows are
+            shuffled within a few blocks at a time, so that only those need to be in memory. Default: one block.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ResumableLoader(Generic[Batch]):
         return math.ceil(self.rows / self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        # A sized loader is never asked for the batch after its last, so the epoch turns over here, not after the loop.
+        # The epoch advances here, not after the loop: Lightning does not draw past the last batch of a sized loader.
         if self.batch >= len(self):
             self.epoch, self.batch = self.epoch + 1, 0
         for number, rows in enumerate(self._batches()):

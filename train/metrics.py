@@ -1,10 +1,10 @@
-"""How well an acceptance head predicts: binary KL, AUROC, Brier score and calibration against soft labels.
+"""Metrics of acceptance heads against soft labels: binary KL, AUROC, Brier score and calibration error.
 
-``logits`` (n,) are the head's outputs, ``p`` (n,) the true conditional acceptance probabilities P in [0, 1]. A label is
-no outcome but its probability: the metrics count a position as P of an accepted and 1 - P of a rejected token.
+``logits`` (n,) are the head's outputs, ``p`` (n,) the true conditional acceptance probabilities P in [0, 1]. Labels are
+probabilities, not outcomes: a position counts as P of an accepted and 1 - P of a rejected token.
 
-A head trained with weights (w_acc, w_rej) converges to w_acc·a / (w_acc·a + w_rej·(1 - a)); ``undo_weights`` takes that
-back: odds(a) = (w_rej / w_acc)·odds(â). SpecDec++ (Huang et al. 2024, Table 3) reports the KL of the raw output.
+A head trained with weights (w_acc, w_rej) converges to w_acc·a / (w_acc·a + w_rej·(1 - a)); ``undo_weights`` inverts
+this: odds(a) = (w_rej / w_acc)·odds(â). SpecDec++ (Huang et al. 2024, Table 3) reports the KL of the raw output.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BINS = 15
 
 
 def undo_weights(logits: Tensor, w_acc: float, w_rej: float) -> Tensor:
-    """Logits (n,) of the acceptance probability itself, from those of a head trained with these loss weights."""
+    """Logits (n,) of the acceptance probability, from the logits of a head trained with the given loss weights."""
     return logits + math.log(w_rej / w_acc)
 
 
 def binary_kl(logits: Tensor, p: Tensor) -> float:
-    """Mean KL(Bernoulli(P) ‖ Bernoulli(sigmoid(logits))) in nats, from logits (n,) so that it never overflows."""
+    """Mean KL(Bernoulli(P) ‖ Bernoulli(sigmoid(logits))) in nats, computed from logits (n,) to avoid overflow."""
     logits, p = logits.double(), p.double()
     negative_entropy = torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)
     cross_entropy = -(p * logsigmoid(logits) + (1 - p) * logsigmoid(-logits))
@@ -34,7 +34,7 @@ def binary_kl(logits: Tensor, p: Tensor) -> float:
 
 
 def auroc(logits: Tensor, p: Tensor) -> float:
-    """RandomSource that an accepted token is ranked above a rejected one; NaN if all P are 0 or all are 1."""
+    """Probability that an accepted token is ranked above a rejected one; NaN if all P are 0 or all are 1."""
     from sklearn.metrics import roc_auc_score
 
     positive, negative = p.double(), 1 - p.double()

@@ -1,8 +1,8 @@
-"""A dataset's positions as a controller finds them when decoding: each drafted token y_i after the target's own x_<i.
+"""A dataset's positions as they occur in decoding: each drafted token y_i after the target's x_<i.
 
-A token only counts if all before it were accepted, and accepted tokens follow the target's distribution. So the context
-of interest is the target's text, at every position; no mixing. All y_i of a rollout are read in one forward, each after
-its prefix.
+A drafted token only matters if all tokens before it were accepted, and accepted tokens follow the target's
+distribution. So the context at every position is the target's text, without mixing. One forward reads all y_i of a
+rollout, each after its prefix.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Positions:
 
     Attributes:
         hidden: (N, d) the draft's last hidden state at y_i.
-        features: (N, 3) log q(y_i), log(1 - max q) and the entropy of q, as a feature controller takes them.
+        features: (N, 3) log q(y_i), log(1 - max q) and the entropy of q, the inputs of a feature model.
         p: (N,) the probability that the target accepts y_i.
-        place: (N,) how many tokens of the rollout come before.
+        place: (N,) number of tokens of the rollout before y_i.
     """
 
     hidden: Tensor
@@ -49,9 +49,10 @@ class Positions:
 
 
 def split(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:
-    """Rows to fit to and rows to evaluate on: a share ``test`` of all prompts, out of a share ``total`` that is taken.
+    """Split a share ``total`` of all prompts into rows to fit to and a share ``test`` to evaluate on.
 
-    Both are shares from the end that training holds out for validation: at most its fraction, nothing was trained on.
+    The shares are taken from the prompts that training holds out first, so that a ``total`` up to the validation
+    fraction contains no training data.
 
     Raises:
         InputError: one of the two would be empty.
@@ -67,12 +68,12 @@ def split(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[T
 
 
 def load_rows(*folders: str) -> list[Text]:
-    """The rollouts of acceptance datasets that hold at least one token, checked."""
+    """The rollouts of acceptance datasets that have at least one token; validates them."""
     return [text for folder in folders for text in read_texts(folder, "acceptance") if text.x]
 
 
 def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> CausalLM:
-    """The draft a dataset was made with; ``name`` is where it is now, by default where it was.
+    """The draft a dataset was made with, loaded from ``name``. Default: the name in the manifest.
 
     Raises:
         InputError: it is another model.
@@ -87,10 +88,10 @@ def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> Ca
 def read_positions(
     draft: CausalLM, rows: Sequence[Text], sampling: SamplingParams, vocab_size: int | None = None
 ) -> Positions:
-    """Every position of ``rows``, in order; without those whose y the draft here could not have drawn, by rounding.
+    """Every position of ``rows`` in order, except those where q(y) is 0 by rounding.
 
     Args:
-        vocab_size: V of the target, where the draft's rows are longer: the manifest's ``vocab_size``.
+        vocab_size: the target's vocabulary size if the draft's is larger: the manifest's ``vocab_size``.
     """
     hidden: list[Tensor] = []
     signals: list[tuple[float, float, float]] = []
@@ -103,7 +104,7 @@ def read_positions(
             (drawn,) = q.of([token])
             if drawn == 0:
                 continue
-            step = Step(1, token, drawn, q.probabilities, logits[i], states[i : i + 1], nothing)  # what serving goes by
+            step = Step(1, token, drawn, q.probabilities, logits[i], states[i : i + 1], nothing)  # as in decoding
             signals.append(features(step.confidence(), step.top_probability(), step.entropy()))
             hidden.append(states[i])
             p.append(probability)

@@ -1,4 +1,4 @@
-"""``specpilot train router``: a dataset of rewards in, a run folder with the best policy out."""
+"""``specpilot train router``: trains a policy on a dataset of rewards and writes a run folder."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = 
 
     Args:
         config: data and settings.
-        output: run folder, made here. A complete run is left as it is.
-        resume: go on with the unfinished run in ``output``; begin one if there is none.
+        output: run folder to create. A complete run is not changed.
+        resume: continue the unfinished run in ``output``, or begin one if there is none.
 
     Raises:
-        InputError: the data is incomplete or malformed, a reward is not finite; ``output`` holds a run of other
+        InputError: the data is incomplete or malformed, a reward is not finite; ``output`` holds a run with other
             settings, or an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
     manifest = joint_router_manifest(config.folders)
@@ -52,7 +52,7 @@ def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = 
 def _train(
     run: Run[RouterTrainingOptions] | None, output: Path, settings: RouterTrainingOptions, manifest: dict[str, Any]
 ) -> dict[str, Any]:
-    """Load everything, and only if all is well begin a run; returns the result."""
+    """Load the data, begin or continue the run and train; return the result."""
     dataset = router_rows(settings.folders)
     data = RouterDataModule(table_of(dataset, settings), settings)
     run = run or begin_run(output, settings, manifest)
@@ -60,8 +60,8 @@ def _train(
     names = [arm.name for arm in dataset.arms]
     module = _module(data, settings, names)
     print(
-        f"{len(data.training.ids)} queries to train on, {len(data.validation.ids)} to validate, {data.total_steps} "
-        f"steps; {len(names)} arms"
+        f"{len(data.training.ids)} training queries, {len(data.validation.ids)} validation queries, "
+        f"{data.total_steps} steps, {len(names)} arms"
     )
     with discarding(run):
         fit(run, module, data, pick_device(settings.device))
@@ -70,13 +70,13 @@ def _train(
     try:
         plot_choices(best["choices"], output / PICTURE)
     except InputError as error:
-        print(f"{PICTURE}: not drawn: {error}")
+        print(f"{PICTURE}: not written: {error}")
     run.complete(result)
     return result
 
 
 def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
-    """The policy after the last epoch over ``table``, for raw embeddings; nothing is written.
+    """The policy after the last epoch over ``table``, for embeddings that are not scaled; writes no files.
 
     Raises:
         InputError: as :func:`train_router`.

@@ -1,4 +1,4 @@
-"""Batches for the router: embeddings, every arm's reward, and the uniforms that sampled actions are drawn with."""
+"""Batches for the router: embeddings, every arm's reward, and uniform random numbers for sampling actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Queries as a policy learns from them: x (N, d), rewards (N, A), and of each its domain and id."""
+    """Training data of a policy: embeddings x (N, d), rewards (N, A), and the queries' domains and ids."""
 
     x: Tensor
     rewards: Tensor
@@ -44,7 +44,7 @@ class Table:
 
 
 def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
-    """The dataset with the rewards that ``settings`` ask for.
+    """The dataset as a table with the rewards that ``settings`` define.
 
     Raises:
         InputError: a reward or an embedding is not finite.
@@ -53,7 +53,7 @@ def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
     x = torch.tensor(np.array([row.embedding for row in data.rows], dtype=np.float32))
     if not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x)).any(1).nonzero()[0])
-        raise InputError(f"prompt {data.rows[row].prompt_id!r}: its embedding is not finite; generate the data again")
+        raise InputError(f"prompt {data.rows[row].prompt_id!r}: the embedding is not finite; generate the data again")
     ids = [row.prompt_id for row in data.rows]
     return Table(x, torch.tensor(found, dtype=torch.float32), [row.domain for row in data.rows], ids)
 
@@ -62,7 +62,7 @@ class RouterDataModule(pl.LightningDataModule):
     """Training and validation queries of a table.
 
     Attributes:
-        scale: (d,) what embeddings are divided by; 1 where they are left as they are.
+        scale: (d,) divisor of the embeddings; 1 if they are not scaled.
 
     Raises:
         InputError: a reward is not finite, or training or validation would be empty.
@@ -85,8 +85,8 @@ class RouterDataModule(pl.LightningDataModule):
         x = self.training.x
         self.scale = torch.ones(x.shape[1])
         if settings.standardize and len(x) > 1:
-            # Not centred: around the mean, groups of prompts lie opposite each other, and a policy that learns an arm
-            # for most of them unlearns it for the rest, for good: where π is 0, so is its gradient.
+            # Not centred: groups of prompts would lie on opposite sides of the mean, and a policy that learns an arm
+            # for one group would drive its probability to 0 for another, where the gradient vanishes.
             self.scale = x.std(0).clamp(min=1e-6)
         self.train_loader = ResumableLoader(len(training), settings.batch_size, settings.seed, self._train_batch)
 
@@ -98,9 +98,9 @@ class RouterDataModule(pl.LightningDataModule):
         return Batch(table.x[rows] / self.scale, table.rewards[rows], uniforms)
 
     def _train_batch(self, epoch: int, rows: Tensor) -> Batch:
-        # One number a query and epoch, whatever the batch it falls into.
+        # One number per query and epoch, independent of the batch.
         stream = np.random.default_rng([self.settings.seed, epoch]).random(len(self.training.ids))
-        if self.trainer is not None:  # of several processes each takes its part; validation is small, and every one's
+        if self.trainer is not None:  # training is split over processes; validation is not
             rows = rows.tensor_split(self.trainer.world_size)[self.trainer.global_rank]
         return self._batch(self.training, rows, torch.tensor(stream, dtype=torch.float32)[rows])
 

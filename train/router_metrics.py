@@ -1,4 +1,4 @@
-"""How well a policy chooses, against what each arm was worth. ``rewards`` (N, A), ``probabilities`` (N, A)."""
+"""Metrics of a policy's choices. ``rewards`` and ``probabilities`` are (N, A)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ TIE = 1e-9
 def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str]) -> dict[str, float]:
     """Metrics of one validation.
 
-    * expected_reward: E_π[r], of sampled choices. greedy_reward: of the most likely arm.
-    * regret: best arm's reward less the greedy choice's, mean over queries; regret_sampled: less E_π[r].
-    * selection_accuracy: the greedy choice is as good as the best arm of this query.
-    * domain_accuracy: it is the arm that is best on average in the query's domain.
-    * entropy: of π, in nats.
-    * best_single: mean reward of the one arm that is best over all queries. oracle: of each query's best.
+    * expected_reward: E_π[r], the mean reward of sampled choices.
+    * greedy_reward: mean reward of the most probable arms.
+    * regret, regret_sampled: mean reward of the best arms minus greedy_reward, or minus expected_reward.
+    * selection_accuracy: share of queries whose greedy choice is as good as their best arm.
+    * domain_accuracy: share of queries whose greedy choice is the best arm on average in their domain.
+    * entropy: mean entropy of π in nats.
+    * best_single: mean reward of the arm that is best over all queries.
+    * oracle: mean reward of each query's best arm.
     """
     chosen = probabilities.argmax(1)
     got, best = rewards[np.arange(len(rewards)), chosen], rewards.max(1)
@@ -47,7 +49,7 @@ def best_arms(rewards: Array, domains: Sequence[str]) -> dict[str, int]:
 
 
 def choice_table(chosen: Sequence[int], rewards: Array, domains: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:
-    """Counts of choices: by domain (rows) and arm; and by the query's best arm (rows, scikit-learn's confusion)."""
+    """Counts of choices by domain (rows) and arm, and by the query's best arm (rows) and arm."""
     from sklearn.metrics import confusion_matrix
 
     names = list(dict.fromkeys(domains))

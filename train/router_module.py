@@ -1,6 +1,6 @@
 """The router's training step: REINFORCE on sampled actions, E[∇ log π(a|x)·r] (Huang et al. 2024, §2.4).
 
-Every arm's reward is known offline, so the same gradient can be had exactly, ∇ Σ_a π(a|x)·r(x, a).
+Every arm's reward is known offline, so the gradient can also be computed exactly: ∇ Σ_a π(a|x)·r(x, a).
 Shapes: logits and rewards (B, A), uniforms (B,).
 """
 
@@ -24,14 +24,14 @@ Total = Callable[[Tensor], Tensor]
 
 
 def same(value: Tensor) -> Tensor:
-    """The sum over all processes, where there is one."""
+    """The sum over a single process."""
     return value
 
 
 def policy_loss(
     logits: Tensor, batch: Batch, gradient: str, baseline: str, entropy: float, total: Total = same
 ) -> Tensor:
-    """Σ over queries: a scalar whose gradient is minus the policy gradient, less ``entropy`` · its entropy.
+    """Sum over queries of the policy loss, minus ``entropy`` times the policy's entropy; a scalar.
 
     Args:
         total: sums a tensor over the processes that the batch is split over.
@@ -50,10 +50,10 @@ def policy_loss(
 
 
 def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -> Tensor:
-    """What is subtracted from each query's reward (B,); it does not depend on the query's own action: no bias.
+    """The baseline (B,) of each query's reward; it does not depend on the query's own action, so it adds no bias.
 
     Args:
-        got: (B,) the rewards that were got; ``batch`` takes the mean of the others'.
+        got: (B,) rewards of the sampled actions; the baseline ``batch`` is the mean over the other queries.
         total: as in :func:`policy_loss`.
     """
     if baseline == "query":
@@ -66,7 +66,7 @@ def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -
 
 
 def new_policy(hidden_size: int, arms: int, width: int, seed: int) -> RouterPolicy:
-    """A policy with random weights that depend on ``seed`` alone; the global generator is left as it was."""
+    """A policy with random weights that depend only on ``seed``; the global generator is not changed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return RouterPolicy(hidden_size, arms, width)

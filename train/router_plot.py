@@ -1,4 +1,4 @@
-"""A picture of a router's choices: which arm in which domain, and which against the best."""
+"""Plot of a router's choices by domain and by best arm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .figure import canvases, save
 
 
 def plot_choices(choices: Mapping[str, Any], path: Path) -> None:
-    """Two tables of counts, shares of a row in colour: domain × arm, and best arm × chosen arm."""
+    """Plot two tables of counts, coloured by share of the row: domain × arm, and best arm × chosen arm."""
     arms = choices["arms"]
     figure, panels = canvases(4 + 1.6 * len(arms), 5, 1, 2)
     tables = (

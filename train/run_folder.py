@@ -1,7 +1,7 @@
-"""The run folder: what was asked for, on what data, with which versions, and what came out.
+"""The folder of a training run.
 
-``run.yaml`` (settings, resolved), ``dataset.json`` (the data's manifest), ``command.txt``, ``env.json``,
-``metrics.csv``, ``checkpoints/``, and, once the run is complete, ``result.json``.
+It holds ``run.yaml`` (resolved settings), ``dataset.json`` (the data's manifest), ``command.txt``, ``env.json``,
+``metrics.csv``, ``checkpoints/``, and once the run is complete ``result.json``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Run(Generic[S]):
         return self.folder / CHECKPOINTS / "last.ckpt"
 
     def result(self) -> dict[str, Any] | None:
-        """What came out: epoch, step, metrics and reliability table; None while the run is not complete."""
+        """The result: epoch, step, metrics and reliability table; None until the run is complete."""
         file = self.folder / RESULT
         return read_object(file, AGAIN) if file.exists() else None
 
@@ -65,7 +65,7 @@ class Run(Generic[S]):
             file.write(shlex.join(sys.argv) + "\n")
 
     def discard(self) -> None:
-        """Remove the run's files from its folder, but for the features, which another run may use."""
+        """Remove the run's files except the features, which another run may use."""
         for name in (SETTINGS, DATASET, COMMAND, ENVIRONMENT, METRICS):
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
@@ -76,7 +76,7 @@ class Run(Generic[S]):
 
 
 def run_kind(folder: str | Path) -> str:
-    """What the run in ``folder`` trains: specdec, lag-free, features or router; specdec where there is no run to ask.
+    """The kind of the run in ``folder``: specdec, lag-free, features or router; specdec if there is no run.
 
     Raises:
         InputError: its files are damaged.
@@ -87,7 +87,7 @@ def run_kind(folder: str | Path) -> str:
 
 
 def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
-    """The run in ``folder``, whose settings are of ``kind``.
+    """The run in ``folder``, with settings of class ``kind``.
 
     Raises:
         InputError: there is none, or its files are damaged.
@@ -95,7 +95,7 @@ def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
     folder = Path(folder)
     for name in (SETTINGS, DATASET, ENVIRONMENT):
         if not (folder / name).is_file():
-            raise InputError(f"{folder}: no training run, it holds no {name}; give the folder training wrote")
+            raise InputError(f"{folder}: no training run, it holds no {name}; give the output folder of a training")
     dataset = check_manifest(read_object(folder / DATASET, AGAIN), folder / DATASET)
     values = read_object(folder / SETTINGS, AGAIN, parse_yaml)
     for old in ("cache_features", "cache_epochs"):  # of version 0.1
@@ -109,27 +109,27 @@ def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
 
 
 def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool) -> Run[S] | None:
-    """The run to go on with in ``folder``, or None if one can begin there.
+    """The run to continue in ``folder``, or None if a new one can begin there.
 
     Raises:
-        InputError: the folder holds something else, a run of other settings or data, or an unfinished run that
-            ``resume`` doesn't ask to go on with.
+        InputError: the folder holds other files, a run with other settings or data, or an unfinished run and ``resume``
+            is false.
     """
     if not (folder / SETTINGS).exists():
-        # run.yaml is written last: with no more than these a run has not begun.
+        # run.yaml is written last: a folder with only the files below holds no run.
         ours = {DATASET, ENVIRONMENT, CHECKPOINTS, FEATURES, LOCK}
         if foreign := [path.name for path in folder.glob("*") if path.name.removesuffix(".tmp") not in ours]:
-            raise InputError(f"{folder}: is not empty (it holds {foreign[0]!r}) and no run; choose another folder")
+            raise InputError(f"{folder}: is not empty (it holds {foreign[0]!r}) and not a run; choose another folder")
         return None
     run = read_run(folder, type(settings))
     _require_same(run, settings, dataset)
     if run.result() is None and not resume:
-        raise InputError(f"{folder}: holds an unfinished run; pass --resume to go on, or choose another folder")
+        raise InputError(f"{folder}: holds an unfinished run; pass --resume to continue, or choose another folder")
     return run
 
 
 def begin_run(folder: Path, settings: S, dataset: dict[str, Any]) -> Run[S]:
-    """Write down what the run in ``folder`` is."""
+    """Write the settings, manifest and environment of a new run to ``folder``."""
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     _write(folder / ENVIRONMENT, json.dumps(_environment(), indent=2))
     _write(folder / DATASET, json.dumps(dataset, indent=2))

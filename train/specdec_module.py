@@ -26,15 +26,15 @@ from .streamed_metrics import StreamedMetrics
 def weighted_sums(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> tuple[Tensor, Tensor]:
     """``Σ -w_acc·P·log â - w_rej·(1-P)·log(1-â)`` and ``Σ w_acc·P + w_rej·(1-P)``; logits and p are (m,), m ≥ 0.
 
-    Their ratio is the loss: divided by the weights' sum instead of the number of tokens, the size of a step does not
-    depend on w_rej.
+    Their ratio is the loss. Dividing by the sum of the weights instead of the number of tokens makes the step size
+    independent of w_rej.
     """
     accept, reject = w_acc * p, w_rej * (1 - p)
     return -(accept * logsigmoid(logits) + reject * logsigmoid(-logits)).sum(), (accept + reject).sum()
 
 
 def new_head(hidden_size: int, depth: int, seed: int) -> AcceptanceHead:
-    """A head with random weights that depend on ``seed`` alone; the global generator is left as it was."""
+    """A head with random weights that depend only on ``seed``; the global generator is not changed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AcceptanceHead(hidden_size, depth)
@@ -68,7 +68,7 @@ class SpecDecModule(AcceptanceModule):
             metrics.update(logits + shift, batch.accept)
 
     def metrics(self) -> dict[str, float]:
-        """All of the head's own output and, under ``…_undone``, with the loss weights undone."""
+        """Metrics of the head's output and, under ``…_undone``, with the loss weights undone."""
         raw, undone = (metrics.compute() for metrics in self.seen)
         self.reliability = self.seen[0].reliability()
         loss = self.seen[0].loss(self.settings.w_acc, self.settings.w_rej)

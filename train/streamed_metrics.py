@@ -1,4 +1,4 @@
-"""Validation metrics from sums: memory does not grow with the data, and the sums of several processes add up.
+"""Validation metrics from running sums, in constant memory; the sums of several processes can be added.
 
 The definitions are those of :mod:`.metrics`. AUROC is computed from a histogram of the logits, fine enough to agree
 with the exact value to about 1e-4.
@@ -15,12 +15,12 @@ from torch.nn.functional import logsigmoid
 
 from .metrics import BINS, Bin, expected_calibration_error
 
-RANKS = 1 << 15  # bins of the AUROC's histogram
+RANKS = 1 << 15  # bins of the histogram for AUROC
 HIGHEST = 16.0  # logits beyond ±16 share the outer bins
 
 
 class StreamedMetrics:
-    """Sums over examples: logits and the acceptance probabilities P they should stand for.
+    """Sums over examples of logits and true acceptance probabilities P.
 
     Attributes:
         sums: float64; n, Σ P, Σ negative entropy of P, Σ P·log â, Σ (1-P)·log(1-â), Σ (â-P)², then the reliability
@@ -51,7 +51,7 @@ class StreamedMetrics:
         self.sums += torch.cat([scalars, *tables])
 
     def reduce(self, total: Callable[[Tensor], Tensor]) -> None:
-        """Add what other processes counted; ``total`` sums a tensor over them."""
+        """Sum over processes; ``total`` sums a tensor over them."""
         self.sums = total(self.sums)
 
     def reset(self) -> None:
@@ -67,7 +67,7 @@ class StreamedMetrics:
         ]
 
     def auroc(self) -> float:
-        """NaN if all P are 0 or all are 1."""
+        """AUROC; NaN if all P are 0 or all are 1."""
         accepted, rejected = self.sums[6 + 3 * BINS :].view(2, RANKS)
         pairs = accepted.sum() * rejected.sum()
         if pairs == 0:
@@ -76,12 +76,12 @@ class StreamedMetrics:
         return float((accepted * below).sum() / pairs)
 
     def loss(self, w_acc: float, w_rej: float) -> float:
-        """The weighted cross-entropy of :func:`~.specdec_module.weighted_bce`."""
+        """The weighted cross-entropy, the ratio of :func:`~.specdec_module.weighted_sums`."""
         n, p, _, log_accept, log_reject, _ = self.sums[:6].tolist()
         return float(-(w_acc * log_accept + w_rej * log_reject) / (w_acc * p + w_rej * (n - p)))
 
     def compute(self) -> dict[str, float]:
-        """All metrics; ``kl_constant`` is the KL of the best constant answer, the mean of P."""
+        """All metrics; ``kl_constant`` is the KL of the best constant prediction, the mean of P."""
         n, p, entropy, log_accept, log_reject, squared = self.sums[:6].tolist()
         mean = p / n
         constant = p * math.log(max(mean, 1e-12)) + (n - p) * math.log(max(1 - mean, 1e-12))

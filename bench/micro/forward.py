@@ -1,4 +1,4 @@
-"""``specpilot bench forward``: milliseconds of one cached forward of target and draft, by how many tokens it reads."""
+"""``specpilot bench forward``: milliseconds of one cached forward of target and draft, by the number of new tokens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ CONTEXT = 128  # tokens in the cache before
 
 
 def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, Any]:
-    """Medians over the repeated forwards, all paths in turn, and t_draft / t_target(1).
+    """Median milliseconds by model, path and number of tokens, and the ratio t_draft / t_target(1).
 
-    The paths are transformers' own forward, the lean one where there is one, and transformers' own compiled if asked.
+    The paths are the forward of transformers, the lean forward if the model has one, and with ``compile`` the compiled
+    forward of transformers. They run in turn.
     """
     result: dict[str, Any] = {}
     repeats = options.repeats
@@ -43,7 +44,7 @@ def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, A
 
 
 def _paths(model: CausalLM, compile: bool) -> dict[str, Run[dict[int, float]]]:
-    """By path a function that times one forward of each number of tokens."""
+    """For each path, a function that times one forward for each number of tokens."""
     paths: dict[str, tuple[Any, Any]] = {"transformers": (None, None)}
     if model.lean is not None:
         paths["lean"] = (model.lean, None)
@@ -56,7 +57,7 @@ def _paths(model: CausalLM, compile: bool) -> dict[str, Run[dict[int, float]]]:
         model.lean, model.call = paths[path]
         reader = read_context(model)
         for n in READ[:2]:
-            time_forward(reader, n)  # not counted: another path's code is still in the caches
+            time_forward(reader, n)  # warm-up: the CPU caches still hold another path's code
         return {n: time_forward(reader, n) for n in READ}
 
     return {path: lambda item, repeat, path=path: timed(path) for path in paths}  # type: ignore[misc]
@@ -64,7 +65,7 @@ def _paths(model: CausalLM, compile: bool) -> dict[str, Run[dict[int, float]]]:
 
 @torch.inference_mode()
 def read_context(model: LanguageModel, longest: int = max(READ)) -> TextReader:
-    """A text of ``CONTEXT`` tokens that ``model`` has read, with room for ``longest`` more."""
+    """A reader of ``model`` with ``CONTEXT`` tokens in its cache and room for ``longest`` more."""
     reader, text = TextReader.begin(model, [token % model.vocab_size for token in range(CONTEXT)], longest)
     reader.read(text, keep=1)
     return reader
@@ -72,7 +73,7 @@ def read_context(model: LanguageModel, longest: int = max(READ)) -> TextReader:
 
 @torch.inference_mode()
 def time_forward(reader: TextReader, n: int) -> float:
-    """Seconds of reading ``n`` tokens after ``CONTEXT`` others."""
+    """Seconds of a forward of ``n`` tokens after ``CONTEXT`` cached ones."""
     tokens = [token % reader.model.vocab_size for token in range(n)]
     started = time.perf_counter()
     logits, _ = reader.read(tokens)

@@ -1,4 +1,4 @@
-"""``specpilot bench memory``: what the process holds over many requests of mixed kinds. It must not grow."""
+"""``specpilot bench memory``: memory of the process over many requests of mixed kinds. It must not grow."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from ...infer.decoder import SpeculativeDecoder
 from ...infer.progress import progress_bar
 
 EVERY = 100  # requests between two readings
-MOST = 8  # prompts of a list
+MOST = 8  # prompts in one list
 KINDS = ("plain", "plain", "length", "block", "tree", "stream", "samples")
 
 
 def bench_memory(
     decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: dict[str, Any], requests: int, console: Console
 ) -> dict[str, Any]:
-    """MiB resident and live tensors after every 100th of ``requests``: prompts cut, and budgets set, at random.
+    """Resident memory in MiB and number of live tensors after every 100 of ``requests``.
 
-    Single prompts, lists, several samples, trees, other lengths and rules, and streams that are abandoned.
+    Requests are drawn at random: prompts are truncated, budgets vary, and the kinds are single prompts, lists, several
+    samples, trees, other length controllers and verifiers, and streams that are abandoned.
     """
     random = Random(0)
     tree = SpeculativeDecoder(decoder.target, decoder.drafts, decoder.tokenizer, tree=(2, 1), verifier="spec-infer")
@@ -44,7 +45,7 @@ def bench_memory(
                 decoder.generate(chosen[0], n=count, **settings)
             elif kind == "stream" and decoder.tokenizer is not None:
                 for _ in chosen:
-                    next(decoder.stream(chosen[0], **settings))  # and no more
+                    next(decoder.stream(chosen[0], **settings))  # abandoned after the first piece
             elif kind == "length":
                 decoder.generate(chosen, length=random.choice((Fixed(2), CumulativeConfidence(0.4))), **settings)
             else:
@@ -58,13 +59,13 @@ def bench_memory(
 
 
 def live_tensors() -> int:
-    """Tensors that something still refers to."""
+    """Number of tensors that are still referenced."""
     gc.collect()
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
 def resident() -> float:
-    """MiB of this process in memory; NaN where the system does not report it."""
+    """Resident memory of this process in MiB; NaN if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -1,7 +1,7 @@
 """``specpilot bench otm``: acceptance probability of k proposals (SpecTr, Sun et al. 2023, Figures 1, 2, 3 and 5).
 
-Computed by the verifiers' own functions, beside the closed forms of Appendix B.2 and the bound of Theorem 1. ``p`` is
-the target and ``q`` the draft (the paper names them the other way round).
+Computed by the functions of the verifiers and compared with the closed forms of Appendix B.2 and the bound of Theorem
+1. ``p`` is the target and ``q`` the draft; the paper swaps the two letters.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ...train.figure import canvases, label, save
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SIZE = 120  # Figure 1: q is uniform over so many tokens
-SHARES = (1, 2, 4, 8, 24)  # and p over one in so many of them
+SIZE = 120  # Figure 1: q is uniform over this many tokens
+SHARES = (1, 2, 4, 8, 24)  # Figure 1: p is uniform over this fraction (1/n) of them
 COIN = 0.25  # Figures 2 and 3: q is Bernoulli with this probability
 COINS = (0.05, 0.25, 0.5, 0.75, 1.0)  # Figure 2: p is Bernoulli with one of these
 DRAWS = (1, 2, 3, 4, 6, 8)
-SUPPORT = 10  # Figure 5: the most probable tokens of each model, together
+SUPPORT = 10  # Figure 5: number of most probable tokens taken from each model
 
 
 def k_seq_acceptance(p: Tensor, q: Tensor, k: int) -> float:
-    """P_acc of K-SEQ at its best division factor."""
+    """Acceptance probability of K-SEQ at its best division factor."""
     return acceptance(p, q, k, division_factor(p, q, k))[1]
 
 
@@ -40,12 +40,12 @@ def coin(heads: float) -> Tensor:
 
 
 def coin_optimum(p: float, q: float, k: int) -> float:
-    """Appendix B.2: α_k of two Bernoulli distributions."""
+    """Optimal acceptance probability α_k of two Bernoulli distributions (Appendix B.2)."""
     return min(p, 1 - (1 - q) ** k) + min(1 - p, 1 - q**k)
 
 
 def uniforms() -> list[dict[str, Any]]:
-    """Figure 1."""
+    """Rows of Figure 1."""
     rows = []
     q = torch.full((SIZE,), 1 / SIZE, dtype=torch.float64)
     for share in SHARES:
@@ -59,7 +59,7 @@ def uniforms() -> list[dict[str, Any]]:
 
 
 def coins() -> list[dict[str, Any]]:
-    """Figures 2 and 3."""
+    """Rows of Figures 2 and 3."""
     q = coin(COIN)
     return [
         {
@@ -76,14 +76,14 @@ def coins() -> list[dict[str, Any]]:
 
 
 def compressed(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Two distributions (V,) on the ``SUPPORT`` most probable tokens of each, together, renormalised (Appendix D.2)."""
+    """``p`` and ``q`` (V,) restricted to the union of their ``SUPPORT`` most probable tokens (Appendix D.2)."""
     likely = [*p.topk(min(SUPPORT, len(p))).indices.tolist(), *q.topk(min(SUPPORT, len(q))).indices.tolist()]
     tokens = sorted(set(likely))
     return p[tokens] / p[tokens].sum(), q[tokens] / q[tokens].sum()
 
 
 def acceptance_of_pair(p: Tensor, q: Tensor, most: int = 4) -> list[dict[str, Any]]:
-    """Figure 5: the next-token distributions of a target and a draft after one prompt."""
+    """Rows of Figure 5, for the next-token distributions ``p`` and ``q`` (V,) of a pair after one prompt."""
     p, q = compressed(p.double(), q.double())
     return [
         {"k": k, "otm": optimal_transport(p, q, k).acceptance, "k_seq": k_seq_acceptance(p, q, k)}
@@ -92,7 +92,7 @@ def acceptance_of_pair(p: Tensor, q: Tensor, most: int = 4) -> list[dict[str, An
 
 
 def bench_otm(decoder: SpeculativeDecoder, prompt: str) -> dict[str, Any]:
-    """The four figures' numbers; the last is of the pair of ``decoder`` after ``prompt``."""
+    """Numbers of the four figures; those of Figure 5 are for the pair of ``decoder`` after ``prompt``."""
     ids = encode_prompt(decoder.tokenizer, prompt)
     models = (decoder.target, *decoder.drafts)
     size = min(model.vocab_size for model in models)
@@ -107,7 +107,7 @@ def bench_otm(decoder: SpeculativeDecoder, prompt: str) -> dict[str, Any]:
 
 
 def plot_otm(result: dict[str, Any], path: Path) -> None:
-    """The four figures in one picture: lines are closed forms (or the optimum), marks the rules' acceptance."""
+    """Plot the four figures; lines are closed forms or the optimum, marks are the acceptance of the rules."""
     figure, (one, two, three, five) = canvases(11, 8, 2, 2)
     _curves(one, result["uniforms"], "share", "k", {"k_seq": "o"}, "p uniform on 1/{}")
     one.set_title(f"Figure 1: q = U({SIZE}); circles K-SEQ")

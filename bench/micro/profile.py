@@ -1,4 +1,4 @@
-"""The profiler, and ``specpilot bench profile``: where the wall time of decoding goes, part by part."""
+"""``specpilot bench profile``: share of the wall time of decoding that each part takes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ...infer.models import CausalLM, LanguageModel, RaggedKVCache, Read
 from ...infer.request import Request
 from ...infer.verify import VERIFIERS
 
-Label = Callable[..., str]  # of a call, from its arguments
-Watched = tuple[Any, str, Label]  # an object, class or dictionary, the name of its function, the label of a call
+Label = Callable[..., str]  # (arguments of a call) → its label
+Watched = tuple[Any, str, Label]  # an object, class or dictionary; the name of its function; the label of a call
 Calls = dict[str, list[float]]  # label → seconds of each call
 
 
@@ -26,7 +26,7 @@ Calls = dict[str, list[float]]  # label → seconds of each call
 def watching(*watched: Watched) -> Iterator[Calls]:
     """Time the calls of functions while the block runs.
 
-    A call within another watched call counts as part of the outer one. A GPU in use is waited for.
+    A call within another watched call counts as part of the outer one. GPU work is synchronized.
     """
     calls: Calls = {}
     running: list[str] = []
@@ -59,7 +59,7 @@ def _timed(plain: Callable[..., Any], label: Label, calls: Calls, running: list[
 
 
 def forwards_of(decoder: SpeculativeDecoder) -> list[Watched]:
-    """The forwards of a decoder's models, by model and number of tokens read: ``"draft 1: 1"``."""
+    """The forwards of a decoder's models, labelled by model and number of tokens: ``"draft 1: 1"``."""
 
     def watched(model: LanguageModel, name: str) -> Watched:
         return model, "forward", lambda cache, reads: f"{name}: {tokens_of(reads)}"
@@ -80,9 +80,9 @@ def timed_decoding(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], se
 
 
 def profile(decoder: SpeculativeDecoder, prompts: list[list[int]], settings: dict[str, Any]) -> dict[str, Any]:
-    """Share of the wall time, calls and microseconds a call of each part; ``rest_share`` is the loop around them.
+    """Share of the wall time, number of calls and microseconds per call of each part; ``rest_share`` is the remainder.
 
-    Reading the clock twice a call is part of the figures, a fraction of a microsecond.
+    The figures include two clock readings per call, a fraction of a microsecond.
     """
     names = {id(model): name for model, name in _names(decoder)}
 
@@ -113,7 +113,7 @@ def _names(decoder: SpeculativeDecoder) -> list[tuple[LanguageModel, str]]:
 
 
 def show_profile(result: dict[str, Any], console: Console) -> None:
-    """The parts, one a line."""
+    """Print one line per part."""
     for label, part in result["parts"].items():
         console.print(f"{part['share']:6.1%} {part['calls']:7d} × {part['microseconds']:7.1f} µs  {label}")
-    console.print(f"{result['rest_share']:6.1%}                       the loop around them")
+    console.print(f"{result['rest_share']:6.1%}                       everything else")

@@ -1,7 +1,7 @@
 """``specpilot bench rollouts``: tokens per second of batched data generation against a batch-1 loop of transformers.
 
-Both sample from the same model under the same sampling parameters. Data generation also draws and scores the labels,
-which the loop does not; its figure is for the whole job.
+Both sample from the same model under the same sampling parameters. The figure of data generation includes drawing and
+scoring the labels, which the loop does not do.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ BATCHED, ONE_BY_ONE = "specpilot-data", "transformers-generate-batch-1"
 
 
 def bench_rollouts(settings: AcceptanceDataOptions, repeats: int, console: Console) -> dict[str, Any]:
-    """Time the prompts batched and a sample of twelve of them one by one, in turn; medians and their ratio."""
+    """Time all prompts in batches and twelve of them one by one, in turn; return medians and their ratio."""
     builder = AcceptanceDatasetBuilder(settings)
     shard = builder.items
-    few = shard[:: max(1, len(shard) // 12)][:12]  # the loop is slow: an even sample of the same prompts suffices
+    few = shard[:: max(1, len(shard) // 12)][:12]  # the loop is slow: an even sample suffices
     model = builder.target.model
     options = sampling_options(builder.sampling)
 

@@ -1,7 +1,7 @@
 """``specpilot bench spectr``: tokens per target forward by number and length of drafts (SpecTr, Sun et al. 2023).
 
-As its Table 2: K i.i.d. drafts of L tokens are verified by K-SEQ; beside it the same number of nodes under the other
-rules. K = 1 is plain speculative decoding. Tokens per target forward do not depend on the machine.
+As in the paper's Table 2, K-SEQ verifies K i.i.d. drafts of L tokens; the other rules verify the same number of nodes.
+K = 1 is standard speculative decoding. Tokens per target forward do not depend on the machine.
 """
 
 from __future__ import annotations

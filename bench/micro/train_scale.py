@@ -1,8 +1,7 @@
-"""``specpilot bench train-scale``: what training holds in memory, by the number of examples it reads from disk.
+"""``specpilot bench train-scale``: peak memory of training by the number of examples it reads from disk.
 
-Features of random numbers are written, and a lag-free head is trained on them in a process of its own. Its peak is
-given twice: resident memory, which counts pages of mapped files as long as the system keeps them there, and the part of
-it that no file stands behind.
+A lag-free head is trained on random features in a separate process. The peak is given twice: resident memory, which
+includes cached pages of memory-mapped files, and anonymous memory, which does not.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ...options import LagFreeTrainingOptions
 from ...train.acceptance import train_acceptance
 
 VOCABULARY = 32_000
-TEXT = 128  # examples of a text
+TEXT = 128  # examples per text
 SHARD = 64 * TEXT
 INTERVAL = 0.02  # seconds between two readings
 
@@ -35,10 +34,10 @@ INTERVAL = 0.02  # seconds between two readings
 def bench_train_scale(
     examples: Sequence[int], hidden_size: int, width: int, folder: Path, console: Console
 ) -> dict[str, Any]:
-    """Peak memory in MiB of one epoch on each number of examples; a tenth as many more are validated on.
+    """Peak memory in MiB of one epoch on each number of examples, and of validation on a tenth as many more.
 
     Args:
-        folder: where features are written, and removed again.
+        folder: where features are written; they are removed afterwards.
     """
     found: dict[str, list[float]] = {"examples": [], "disk_mib": [], "peak_rss_mib": [], "peak_anonymous_mib": []}
     for count in examples:
@@ -57,7 +56,7 @@ def bench_train_scale(
 
 
 def write_random_features(folder: Path, examples: int, hidden_size: int) -> None:
-    """A feature dataset of random numbers, with a validation part of a tenth as many examples.
+    """Write a feature dataset of random numbers, with a validation part of a tenth as many examples.
 
     Raises:
         InputError: ``folder`` holds something else.
@@ -117,7 +116,7 @@ def _train(features: Path, run: Path, width: int, sender: Connection) -> None:
 
 @contextmanager
 def peak_memory() -> Iterator[dict[str, float]]:
-    """The highest readings in MiB of this process meanwhile; not numbers where the system has no ``/proc``."""
+    """Yield the peaks of :func:`memory` in MiB, filled in when the block ends; NaN if the system has no ``/proc``."""
     peak = {"peak_rss_mib": 0.0, "peak_anonymous_mib": 0.0}
     done = threading.Event()
 
@@ -140,7 +139,7 @@ def peak_memory() -> Iterator[dict[str, float]]:
 
 
 def memory() -> dict[str, float]:
-    """Resident memory of this process in MiB, and the part of it that no file stands behind."""
+    """Resident and anonymous memory of this process in MiB."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     except OSError:

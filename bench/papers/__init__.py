@@ -1,4 +1,4 @@
-"""The papers' tables and figures, reproduced: ``PAPERS`` holds one entry a paper, each a file of its own here."""
+"""Reproduction of papers' tables and figures; ``PAPERS`` holds one entry per paper, each defined in its own file."""
 
 from __future__ import annotations
 

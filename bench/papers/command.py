@@ -1,4 +1,4 @@
-"""``specpilot bench papers``: the papers' tables from one pair, with Markdown, JSON and a picture for each paper."""
+"""``specpilot bench papers``: the papers' tables for one pair, with Markdown, JSON and a plot for each paper."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .specs import Runner, Scorer
 
 
 def chosen(paper: str, work: PapersOptions) -> list[str]:
-    """The papers that ``paper`` names; ``all`` leaves out the one that needs several drafts where one was named only.
+    """The papers that ``paper`` names. ``all`` leaves out assistant selection if only one draft was given.
 
     Raises:
         InputError: there is no such paper, or it needs other drafts.
@@ -42,15 +42,15 @@ def chosen(paper: str, work: PapersOptions) -> list[str]:
 
 
 def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console) -> dict[str, Any]:
-    """Reproduce ``paper`` (or all) into ``output``; results of other papers there are kept.
+    """Reproduce ``paper`` (or all) into ``output``; results of other papers in ``output`` are kept.
 
     Returns:
         The content of ``papers.json``.
     """
     names = chosen(paper, work)
     if paper == "all" and SELECTION.name not in names:
-        console.print(f"{SELECTION.name}: left out: it chooses between drafts; name some of {work.target!r} as drafts")
-    rouge_l("", "")  # refuses now, not in the end, where rouge-score is missing
+        console.print(f"{SELECTION.name}: skipped: it needs several drafts; name drafts of {work.target!r}")
+    rouge_l("", "")  # fails before measuring if rouge-score is missing
     pair, prompts = load(work)
     _, validation = load(work.validation(), pair)
     with Store(output) as store:
@@ -77,7 +77,7 @@ def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console
 
 
 def agreement(pair: SpeculativeDecoder, greedy: list[list[int]]) -> Scorer:
-    """ROUGE-L with the target's greedy output: the score of prompts that come without an answer."""
+    """ROUGE-L with the target's greedy output, the score for prompts without a reference answer."""
     assert pair.tokenizer is not None
     decode = pair.tokenizer.decode
     references = [str(decode(tokens, skip_special_tokens=True)) for tokens in greedy]

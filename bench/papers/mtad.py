@@ -16,10 +16,10 @@ from .search import BILD_GRID, MTAD_GRID, TYPICAL_GRID, choose
 from .specs import AUTOREGRESSIVE, QUALITY, DecoderSpec, Runner, Runs, row_of
 
 STEPS = (1, 2, 3, 4, 5)  # K of MTJD
-STEP_BEAMS = 8  # of fewer, a step of four or five tokens finds little more than one of three
+STEP_BEAMS = 8  # with fewer beams, steps of four or five tokens gain little over steps of three
 TAUS = (0.1, 0.3, 0.5, 0.7, 0.9)
 WIDTHS = (2, 4, 6, 8)
-PAPER_TOKENS = {0.1: 4.72, 0.3: 4.43, 0.5: 4.12, 0.7: 3.93, 0.9: 3.64}  # Table 10, Llama-3: tokens an iteration
+PAPER_TOKENS = {0.1: 4.72, 0.3: 4.43, 0.5: 4.12, 0.7: 3.93, 0.9: 3.64}  # Table 10, Llama-3: tokens per iteration
 PAPER_BEAMS = {2: (55.9, 2.44), 4: (59.9, 2.12), 6: (60.2, 2.14), 8: (61.3, 2.10)}  # Table 11, Llama-2: tokens/s, PPL
 # Table 5, HumanEval, Llama-3-Instruct: tokens/s and J/token
 PAPER_RULES = {
@@ -32,16 +32,16 @@ DIFFERS = "models (the paper: Llama-3 8B and 1B, or Llama-2 13B and 68M, on an L
 
 @dataclass(frozen=True)
 class Specs:
-    """The configurations of the tables, by what varies in each."""
+    """The configurations of each table, by the parameter that varies."""
 
     rules: dict[str, DecoderSpec]
     taus: dict[float, DecoderSpec]
     widths: dict[int, DecoderSpec]
-    joint: dict[int, DecoderSpec]  # by K, tokens a step
+    joint: dict[int, DecoderSpec]  # by K, tokens per step
 
     @classmethod
     def around(cls, mtad: DecoderSpec, typical: DecoderSpec, bild: DecoderSpec) -> Specs:
-        """All of them, given the chosen settings of the lossy rules."""
+        """All configurations, given the chosen settings of the lossy rules."""
         length = mtad.length or ""
         nodes = "x".join(["4", *["1"] * (int(length) - 1)])  # four drafts
         rules = {
@@ -129,7 +129,7 @@ def _score(runs: Runs) -> str:
 
 
 def _row(first: dict[str, str], runs: Runs, paper: Mapping[str, str] | None = None) -> Row:
-    """A configuration's speed and quality, after the ``first`` cells and before those of the paper."""
+    """A row of the ``first`` cells, a configuration's speed and quality, and the paper's cells."""
     energy = runs.joules_per_token
     cells = {
         **first,
@@ -158,7 +158,7 @@ def _joint_table(runs: Mapping[DecoderSpec, Runs], joint: dict[int, DecoderSpec]
         for k, spec in joint.items()
     ]
     note = f"{DIFFERS}. K = 1 is multinomial sampling; from K = 2 on the most probable of {STEP_BEAMS} beams."
-    return Table("MTAD, Figure 1: MTJD's perplexity by tokens a step", rows, note)
+    return Table("MTAD, Figure 1: MTJD's perplexity by tokens per step", rows, note)
 
 
 def _headline(found: Runs, baseline: Runs, plain: Runs) -> Table:
@@ -193,7 +193,7 @@ def _rules_table(runs: Mapping[DecoderSpec, Runs], rules: dict[str, DecoderSpec]
 def _tau_table(runs: Mapping[DecoderSpec, Runs], taus: dict[float, DecoderSpec], baseline: Runs) -> Table:
     by = {str(tau): (runs[c], f"{PAPER_TOKENS[tau]}") for tau, c in taus.items()} | {"token-wise": (baseline, "")}
     rows = [
-        _row({"τ": tau, "tokens a round": f"{found.tokens_per_round:.2f}", "the paper's": paper}, found)
+        _row({"τ": tau, "tokens per round": f"{found.tokens_per_round:.2f}", "the paper's": paper}, found)
         for tau, (found, paper) in by.items()
     ]
     return Table("MTAD, Table 10 and Figure 3: the threshold", rows, f"{DIFFERS}. The paper's column: Llama-3.")
@@ -210,7 +210,7 @@ def _beams_table(runs: Mapping[DecoderSpec, Runs], widths: dict[int, DecoderSpec
 
 def _draw(runs: Mapping[DecoderSpec, Runs], specs: Specs, path: Path) -> None:
     figure, (one, two, three, four) = canvases(11, 8, 2, 2)
-    panels = ((one, specs.joint, "K, tokens a step (MTJD)"), (two, specs.taus, "τ"), (three, specs.widths, "beams W"))
+    panels = ((one, specs.joint, "K, tokens per step (MTJD)"), (two, specs.taus, "τ"), (three, specs.widths, "beams W"))
     for axes, family, name in panels:
         found = [runs[spec].perplexity for spec in family.values()]
         errors = [[x["value"] - x["low"] for x in found], [x["high"] - x["value"] for x in found]]

@@ -1,4 +1,4 @@
-"""What the reproduction of a paper consists of."""
+"""The parts of a paper's reproduction."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Report:
     """The reproduction of one paper.
 
     Attributes:
-        figures: numbers, by their names in ``papers.json``.
-        draw: writes the picture.
+        figures: numbers by their names in ``papers.json``.
+        draw: writes the plot to a path.
     """
 
     figures: dict[str, Any]
@@ -27,7 +27,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper: its name on the command line, its title, and what reproduces it."""
+    """One paper: its name on the command line, its title, and the function that reproduces it."""
 
     name: str
     title: str
@@ -35,5 +35,5 @@ class Paper:
 
 
 def percent(found: dict[str, float]) -> str:
-    """A change and its 95 % interval."""
+    """Format a relative change and its 95 % interval in percent."""
     return f"{found['value']:+.1%} ({found['low']:+.1%} to {found['high']:+.1%})"

@@ -1,8 +1,8 @@
 """Settings of the lossy rules, chosen on validation prompts as the paper does (Qin et al. 2025, Appendix F).
 
-The paper takes the lowest perplexity. Perplexities of two dozen outputs are noisy, so here it is, among the settings
-whose perplexity is not significantly above the lowest (95 % interval of the change), the one with the most tokens per
-target forward.
+The paper takes the setting of lowest perplexity. Perplexities of two dozen outputs are noisy, so this search considers
+all settings whose perplexity is not significantly above the lowest (95 % interval of the change) and takes the one with
+the most tokens per target forward.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BILD_GRID = [DecoderSpec(f"bild:{nats}", "fallback:0.6") for nats in (2, 3, 4, 5
 
 
 def choose(runner: Runner, grid: list[DecoderSpec]) -> tuple[DecoderSpec, list[dict[str, Any]]]:
-    """The chosen setting, and what each of them reached on the validation prompts."""
+    """The chosen setting, and the results of every setting on the validation prompts."""
     runs = runner.measure(grid, validation=True)
     chosen = best(runs)
     return chosen, [

@@ -22,7 +22,7 @@ DIFFERS = (
     "models and hardware (the paper: Flan-T5-XXL, Vicuna-33B or Llama-2-13B with drafts of 60M to 220M), "
     "prompts (built-in here)"
 )
-# The paper's tables in brief, by the names of ours.
+# Our table → the paper's title and a summary of its figures.
 PAPER = {
     "table_1": ("Table 1: two drafts of two domains", "single drafts 1.04×, 1.01×; greedy policy 1.13×, dynamic 1.11×"),
     "table_3_4": (
@@ -43,7 +43,7 @@ def run(runner: Runner) -> Report:
 
 
 def router_result(runner: Runner) -> dict[str, Any]:
-    """The result of the router's benchmark. Measured in one piece: only a finished one is stored."""
+    """The result of the router benchmark, stored only when it is complete."""
     options = router_options(runner.work, runner.folder / "router")
     data = [dataset.manifest["dataset_fingerprint"] for dataset in datasets(options, runner.console)]
     identity = {"work": asdict(options), "data": data, "machine": machine(), "versions": versions()}
@@ -54,7 +54,7 @@ def router_result(runner: Runner) -> dict[str, Any]:
 
 
 def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
-    """The router's benchmark on the drafts of ``bench papers``, its datasets in ``folder``."""
+    """Options of the router benchmark for the drafts of ``bench papers``, with datasets in ``folder``."""
     return RouterBenchOptions(
         target=work.target,
         drafts=(*work.drafts[2:], *work.drafts[:2]),
@@ -75,7 +75,7 @@ def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
 
 
 def report(result: dict[str, Any]) -> Report:
-    """Of the result of ``specpilot bench router``."""
+    """The report of a result of ``specpilot bench router``."""
     given = result["tables"]
     tables = [replace(brief(result), note=f"{DIFFERS}. The paper gives no such table.")]
     tables += [_arms(given[name], title, paper) for name, (title, paper) in PAPER.items() if name in given]
@@ -115,7 +115,7 @@ def _examples(points: list[dict[str, Any]]) -> Table:
         for point in points
     ]
     note = f"{DIFFERS}. The paper: fewer than 10,000 of 400,000 suffice."
-    return Table("Assistant selection, Figure 3: how few examples suffice", rows, note)
+    return Table("Assistant selection, Figure 3: number of training prompts", rows, note)
 
 
 def _temperatures(by: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -51,10 +51,10 @@ def run(runner: Runner) -> Report:
 
 
 def report(result: Mapping[str, Any]) -> Report:
-    """Of the result of ``specpilot bench sweep``."""
+    """The report of a result of ``specpilot bench sweep``."""
     groups = {group: label for group, label in GROUPS.items() if group in result["groups"]}
     gains = [{"the paper's": PAPER_GAINS[group]} for group in groups]
-    note = f"{DIFFERS}. All parameters, the fixed lengths' too, are the best on these prompts."
+    note = f"{DIFFERS}. All parameters, including fixed lengths, are the best on these prompts."
     tables = [table_1_of(ratio, rows, groups).beside(gains, note) for ratio, rows in result["table_1"].items()]
     times = [{"the paper's": PAPER_TIMES[name]} for name in result["table_2"]]
     tables.append(table_2_of(result["table_2"]).beside(times, f"{DIFFERS}. Here R² stand-alone is of t_v(n) by n."))

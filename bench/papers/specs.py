@@ -1,4 +1,4 @@
-"""Decoder configurations by name, as the papers' tables list them, and the runner that measures and stores them."""
+"""Decoder configurations of the papers' tables, and the runner that measures and stores them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Scorer = Callable[[int, list[int]], float]  # (prompt's index, generated tokens)
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """What ``SpeculativeDecoder`` is made with; ``length`` a rule such as "4" or "fallback:0.6", ``tree`` "4x1x1"."""
+    """Arguments of a ``SpeculativeDecoder``; ``length`` is a rule such as "4" or "fallback:0.6", ``tree`` "4x1x1"."""
 
     verifier: str = "token-wise"
     length: str | None = None
@@ -41,7 +41,7 @@ class DecoderSpec:
 
     @property
     def lossy(self) -> bool:
-        """Whether its output has another distribution than the target's."""
+        """Whether its output distribution differs from the target's."""
         return self.verifier.partition(":")[0] in LOSSY
 
     def decoder(self, pair: SpeculativeDecoder) -> SpeculativeDecoder:
@@ -65,7 +65,7 @@ QUALITY = "perplexity"
 
 
 def row_of(spec: DecoderSpec, cells: Row) -> Row:
-    """A row of a table; that of a lossy spec gives its perplexity."""
+    """``cells`` as a table row, which must include the perplexity if the spec is lossy."""
     assert not spec.lossy or cells.get(QUALITY), f"{spec}: a lossy row without its {QUALITY}"
     return cells
 
@@ -76,10 +76,10 @@ class Record:
 
     Attributes:
         tokens: the generated tokens.
-        rounds: drafts verified, or MTJD's steps; the token of the prefill is in none.
-        seconds: of the whole call.
+        rounds: number of drafts verified, or of MTJD's steps; the first token comes from the prefill and is in none.
+        seconds: wall time of the whole call.
         log_p: Σ log p of the tokens under the target at temperature 1, in nats.
-        joules: of all devices; None where there is no counter.
+        joules: energy of all devices; None without a counter.
     """
 
     tokens: list[int]
@@ -92,19 +92,19 @@ class Record:
 
 @dataclass(frozen=True)
 class Runs:
-    """One spec's generations, in the order of the prompts, and their scores where they are scored."""
+    """One spec's generations in the order of the prompts, and their scores if any."""
 
     spec: DecoderSpec
     records: list[Record]
     scores: list[float] = field(default_factory=list)
 
     def _values(self, name: str) -> Any:
-        """(prompts,) one number of each record."""
+        """(prompts,) the attribute ``name`` of each record."""
         return np.array([float(getattr(record, name)) for record in self.records])
 
     @property
     def tokens(self) -> Any:
-        """(prompts,) tokens generated."""
+        """(prompts,) number of generated tokens."""
         return np.array([float(len(record.tokens)) for record in self.records])
 
     @property
@@ -117,7 +117,7 @@ class Runs:
 
     @property
     def tokens_per_forward(self) -> dict[str, float]:
-        """Generated tokens per target forward, with its interval."""
+        """Generated tokens per target forward, with their interval."""
         return interval(np.divide, self.tokens, self._values("target_forwards")).as_dict()
 
     @property
@@ -126,12 +126,12 @@ class Runs:
 
     @property
     def tokens_per_round(self) -> float:
-        """Accepted tokens and the target's own, mean over rounds."""
+        """Mean number of tokens per round: accepted tokens and the target's own."""
         return float((self.tokens - 1).sum() / max(1, self._values("rounds").sum()))
 
     @property
     def score(self) -> dict[str, float] | None:
-        """Mean score, with its interval; None where nothing was scored."""
+        """Mean score with its interval; None if nothing was scored."""
         return interval(np.divide, np.array(self.scores), np.ones(len(self.scores))).as_dict() if self.scores else None
 
     @property
@@ -143,22 +143,23 @@ class Runs:
         return perplexity_change(self.likelihoods, baseline.likelihoods)
 
     def ratio(self, baseline: Runs, over: str) -> dict[str, float]:
-        """Of tokens per ``over`` ("target_forwards", "seconds"), with its interval over resampled prompts."""
+        """Ratio of tokens per ``over`` ("target_forwards", "seconds") to ``baseline``, with its interval."""
         return ratio_interval(self.tokens, self._values(over), baseline.tokens, baseline._values(over)).as_dict()
 
 
 @dataclass
 class Runner:
-    """Measures specs on one pair, and has what the papers' studies need.
+    """Measures specs on one pair.
 
     Attributes:
-        pair: the models, in a decoder.
-        prompts: token ids, for results; ``validation`` for the choice of settings.
+        pair: a decoder that holds the models.
+        prompts: token ids of the test prompts.
+        validation: token ids of the prompts for choosing settings.
         work: the command's options.
-        store: where generations are kept.
+        store: stores generations.
         console: shows progress.
         meter: reads energy.
-        score: of an output for one of ``prompts``; None leaves them unscored.
+        score: scores an output for one of ``prompts``; None leaves outputs unscored.
     """
 
     pair: SpeculativeDecoder
@@ -188,7 +189,7 @@ class Runner:
     def measure(
         self, specs: Iterable[DecoderSpec], *, validation: bool = False, **sampling: Any
     ) -> dict[DecoderSpec, Runs]:
-        """Runs of every spec on all prompts; the seed is the prompt's index."""
+        """Run every spec on all prompts; the seed is the prompt's index."""
         by_key = {str(i): spec for i, spec in enumerate(dict.fromkeys(specs))}
         settings = self.work.sampling | sampling
         prompts = self.validation if validation else self.prompts

@@ -1,4 +1,4 @@
-"""Scores of generated texts: their quality, beside the speed that the rest of the benchmarks measures.
+"""Quality scores of generated texts.
 
-Every score is a number in [0, 1] for one text; a report gives their mean. None of them is computed while a clock runs.
+A score is a number in [0, 1] for one text; a report gives the mean. Scores are computed outside the measured time.
 """

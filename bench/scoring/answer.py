@@ -9,7 +9,7 @@ _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?|-?\$?\.\d+")
 
 
 def final_number(text: str) -> Decimal | None:
-    """The final number of a text; None if it has none."""
+    """The final number of a text; None if there is none."""
     _, marked, after = text.rpartition("####")
     found = _NUMBER.findall(after) if marked else []
     number = found[0] if found else next(iter(reversed(_NUMBER.findall(text))), None)

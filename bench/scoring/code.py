@@ -1,4 +1,4 @@
-"""pass@1 of generated Python, as HumanEval is scored (Chen et al. 2021): whether all tests pass."""
+"""pass@1 of generated Python, as HumanEval is scored (Chen et al. 2021): 1 if all tests pass."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 from .sandbox import DEFAULT, Limits, passes
 
-# What begins after a completed function; the paper's stop sequences.
+# The paper's stop sequences: they mark the end of a completed function.
 _ENDS = re.compile(r"\n(?:class |def |#|if |print\()")
 
 
 def extract_code(text: str, prompt: str) -> str:
-    """The program of an output: a fenced block where there is one, else ``prompt`` and what finishes its function."""
+    """The program in an output: its fenced block, else ``prompt`` and the text that completes its function."""
     fenced = re.search(r"```(?:python|py)?\s*\n(.*?)(?:```|$(?![\s\S]))", text, re.DOTALL)
     if fenced:
         return fenced[1] if re.search(r"^\s*def ", fenced[1], re.MULTILINE) else prompt + fenced[1]
@@ -20,6 +20,6 @@ def extract_code(text: str, prompt: str) -> str:
 
 
 def code_score(text: str, prompt: str, tests: str, entry_point: str | None = None, limits: Limits = DEFAULT) -> float:
-    """1 if the program passes ``tests``, else 0; HumanEval's tests are a function ``check`` of the ``entry_point``."""
+    """1 if the program passes ``tests``, else 0. With ``entry_point``, ``tests`` define ``check(entry_point)``."""
     call = f"\ncheck({entry_point})\n" if entry_point else "\n"
     return float(passes(f"{extract_code(text, prompt)}\n{tests}\n{call}", limits))

@@ -1,6 +1,6 @@
 """Perplexity of outputs under the target at temperature 1 (Qin et al. 2025, eq. 1): exp(-(1/N) Σ log p(x_t | x_<t)).
 
-It takes a forward of the target over the whole text, so it is computed when the clock has stopped.
+It needs a target forward over the whole text, which is not part of the measured time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..interval import interval
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Log likelihood of one output under the target: Σ log p in nats over its tokens, the end token included."""
+    """Log likelihood of one output under the target, in nats, summed over its tokens including the end token."""
 
     log_p: float
     tokens: int
@@ -25,7 +25,7 @@ class Likelihood:
 
 @torch.inference_mode()
 def likelihood(target: LanguageModel, prompt: list[int], tokens: list[int]) -> Likelihood:
-    """Of ``tokens`` after ``prompt`` under the model as it is: temperature 1, no top-k, no top-p."""
+    """Likelihood of ``tokens`` after ``prompt`` at temperature 1 without top-k and top-p."""
     reader, first = TextReader.begin(target, prompt, len(tokens))
     logits, _ = reader.read([*first, *tokens[:-1]], keep=len(tokens))
     log_p = logits.float().log_softmax(-1)  # (N, V)
@@ -34,7 +34,7 @@ def likelihood(target: LanguageModel, prompt: list[int], tokens: list[int]) -> L
 
 
 def perplexity(found: Sequence[Likelihood]) -> dict[str, float]:
-    """Of all outputs' tokens together, and its 95 % interval over resampled outputs."""
+    """Perplexity over the tokens of all outputs, and its 95 % interval over resampled outputs."""
     return interval(
         lambda log_p, tokens: np.exp(-log_p / tokens),
         np.array([one.log_p for one in found]),

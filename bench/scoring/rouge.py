@@ -1,4 +1,4 @@
-"""ROUGE-L F1 (Lin 2004) of a text against a reference, with stemming, as summaries are scored."""
+"""ROUGE-L F1 (Lin 2004) of a text against a reference, with stemming."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _scorer() -> Any:
 
 
 def rouge_l(text: str, reference: str) -> float:
-    """F1 of the longest common subsequence of words, in [0, 1]; 0 where either is empty.
+    """F1 of the longest common subsequence of words, in [0, 1]; 0 if either text is empty.
 
     Raises:
         InputError: rouge-score is not installed.

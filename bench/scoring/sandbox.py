@@ -1,8 +1,8 @@
-"""Generated Python in a process of its own: no network, no other processes, limits on time, memory and files.
+"""Runs generated Python in a separate process without network and subprocesses, with limits on time, memory and files.
 
-It protects against what a language model writes by mistake, not against malicious code. An audit hook refuses sockets,
-processes, ctypes and writing outside an empty folder; the kernel limits time and memory and, where it grants a network
-namespace, removes the network. Where that is not enough, run it in a container.
+This protects against mistakes in generated code, not against malicious code; for that, use a container. An audit hook
+refuses sockets, processes, ctypes and writing outside an empty folder. The kernel limits time and memory and, if
+network namespaces are permitted, removes the network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 
-# What runs in the child, before any generated code. It imports first what that code will need and the hook refuses.
+# The child's program. It unshares the network and installs the audit hook before it runs the generated code.
 _CHILD = r"""
 import json, os, resource, sys
 job = json.loads(sys.stdin.buffer.read())
@@ -27,7 +27,7 @@ for number in (0, 1, 2):
     os.dup2(silent, number)
 try:
     import ctypes
-    ctypes.CDLL(None).unshare(0x40000000 | 0x10000000)  # a network and a user namespace of its own, where granted
+    ctypes.CDLL(None).unshare(0x40000000 | 0x10000000)  # CLONE_NEWNET | CLONE_NEWUSER
 except (OSError, AttributeError):
     pass
 for name in ("ctypes", "_ctypes"):
@@ -60,7 +60,7 @@ verdict.flush()
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use: wall-clock seconds, and MiB of memory, the interpreter's own included."""
+    """Limits of a program: wall-clock seconds, and memory in MiB including the interpreter."""
 
     seconds: float = 5.0
     memory_mib: int = 512
@@ -70,8 +70,8 @@ DEFAULT = Limits()
 
 
 def passes(program: str, limits: Limits = DEFAULT) -> bool:
-    """Whether ``program`` runs to its end without an error and within the limits; it is killed where it does not."""
-    token = secrets.token_hex(16)  # known to the child alone: exiting early with code 0 is no success
+    """Whether ``program`` runs to its end without an error and within the limits; it is killed at the time limit."""
+    token = secrets.token_hex(16)  # printed at the end of the program: exiting early with code 0 is a failure
     job = {
         "program": program,
         "token": token,

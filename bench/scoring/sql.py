@@ -1,7 +1,7 @@
 """Execution accuracy of SQL, as Spider is scored (Yu et al. 2018): a query is right if its rows are the reference's.
 
-The database is opened read-only, and nothing but selecting is authorised. A query is stopped after a time, and after a
-number of rows.
+The database is opened read-only and only SELECT statements are authorised. A query is stopped after ``SECONDS`` and
+after ``MOST_ROWS`` rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Rows = list[tuple[Any, ...]]
 
 
 def extract_sql(text: str) -> str:
-    """The first statement of a text: a fenced block's, else from SELECT or WITH up to a semicolon or blank line."""
+    """The first query in a text or its fenced block: from SELECT or WITH up to a semicolon or blank line."""
     fenced = re.search(r"```(?:sql\w*)?\s*(.*?)(?:```|$)", text, re.DOTALL | re.IGNORECASE)
     if fenced:
         text = fenced[1]
@@ -35,7 +35,7 @@ def extract_sql(text: str) -> str:
 
 
 def run_query(database: Path, query: str, seconds: float = SECONDS) -> Rows:
-    """The rows a query finds.
+    """The rows that a query returns.
 
     Raises:
         InputError: the database cannot be opened.
@@ -53,7 +53,7 @@ def run_query(database: Path, query: str, seconds: float = SECONDS) -> Rows:
 
 
 def sql_score(text: str, gold: str, database: Path) -> float:
-    """1 if the query in ``text`` finds the same rows as ``gold``, in the same order where gold asks for one; else 0.
+    """1 if the query in ``text`` returns the rows of ``gold``, in the same order if ``gold`` has ORDER BY; else 0.
 
     Raises:
         InputError: the database does not open, or the gold query does not run.

@@ -1,1 +1,1 @@
-"""Controllers trained in many variants and replayed over held-out texts."""
+"""Studies: variants of controllers, trained and replayed over held-out outputs."""

@@ -1,9 +1,9 @@
-"""``specpilot bench ablation``: what each step from SpecDec++'s head to ours gains, by replay on held-out prompts.
+"""``specpilot bench ablation``: gain of each step from SpecDec++'s head to ours, by replay on held-out prompts.
 
 Throughput is that of eq. 2.3 (Huang et al. 2024) relative to autoregressive decoding. All rules are replayed over the
-same outputs with the same random draws. Rules without training have the best of their parameters on the very prompts
-they are evaluated on; ours has no parameter. The *informed bound* knows the true acceptance probability of every token
-drafted so far, and has the best threshold on their product.
+same outputs with the same random draws. The parameter of an untrained rule is the best on the prompts it is evaluated
+on; ours has no parameter. The *informed bound* is the best threshold on the product of the drafted tokens' true
+acceptance probabilities.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ SURVIVALS = (
     0.7,
     0.8,
     0.9,
-)  # thresholds on Π a; SpecDec++'s h is 1 - this
+)  # thresholds on the product of acceptance probabilities; SpecDec++'s h is 1 minus this
 
-PredictAll = Callable[[Trace], list[Prediction]]  # of all nodes of a trace
+PredictAll = Callable[[Trace], list[Prediction]]  # trace → predictions for all its nodes
 
 
 class InformedPredictor(AcceptancePredictor):
-    """Knows the true acceptance probability of what is drafted."""
+    """Predicts the true acceptance probability of drafted tokens, taken from a trace."""
 
     lag, mean = 0, 0.5
 
@@ -78,7 +78,7 @@ class InformedPredictor(AcceptancePredictor):
 
 
 def run_ablation(settings: AblationOptions, folder: Path, console: Console) -> dict[str, Any]:
-    """Trace the outputs, replay every rule over them and make the tables; an interrupted run continues.
+    """Trace the outputs, replay every rule over them and make the tables; continues an interrupted run.
 
     Raises:
         InputError: a model, controller or cost is missing or does not fit, there are too few prompts, or another
@@ -103,7 +103,7 @@ def run_ablation(settings: AblationOptions, folder: Path, console: Console) -> d
 
 
 def _label(cost: str) -> str:
-    """A number as it is; a file is what was measured."""
+    """The label of a cost: a number is its own label, a file is "measured"."""
     return "measured" if Path(cost).expanduser().is_file() else cost
 
 
@@ -133,11 +133,11 @@ def baselines(*, greedy: bool) -> list[Rule]:
 
 
 def online_rules(costs: Mapping[str, CostModel]) -> list[Rule]:
-    """Rules that learn while decoding; the one that goes by cost has the parameters 0, 1, … for ``costs``."""
+    """Rules that learn while decoding; the parameter of the cost-based rule is an index into ``costs``."""
     models = [*costs.values()]
 
     def shared(make: Callable[[float], LengthController]) -> Callable[[Sequence[Trace]], MakeController]:
-        """What a controller learns is its decoder's: one serves all traces of a batch, in their order."""
+        """One controller replays all traces of a batch in order, as it would in one decoder."""
 
         def of_batch(traces: Sequence[Trace]) -> MakeController:
             made = cache(make)
@@ -160,7 +160,7 @@ def online_rules(costs: Mapping[str, CostModel]) -> list[Rule]:
 
 
 def learned(name: str, path: str, decoder: SpeculativeDecoder, costs: Mapping[str, CostModel]) -> list[Rule]:
-    """A trained controller with thresholds, and with rate-optimal stopping at each of ``costs``: parameters 0, 1, …"""
+    """A trained controller with thresholds, and with rate-optimal stopping, whose parameter indexes ``costs``."""
     predictor, predict_all, digest = trained(path, decoder)
     models = [*costs.values()]
 
@@ -190,7 +190,7 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptancePredictor
     """
     controller, digest = load_controller(path), controller_digest(path)
     (draft,) = decoder.drafts
-    assert decoder.tokenizer is not None, "loaded by name"
+    assert decoder.tokenizer is not None, "decoder was not loaded by name"
     controller.config.provenance.check_pair(PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer))
     embedding = draft.model.get_output_embeddings().weight
     predictor = acceptance_predictor(controller, torch.device("cpu"), embedding, undone=True)

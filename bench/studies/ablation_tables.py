@@ -17,7 +17,7 @@ INFORMED = "informed bound"
 CONFIDENCES = ("confidence", "cumulative confidence")
 ADAPTIVE, BANDIT, ONLINE = "adaptive length", "bandit", "online confidence"
 UNTRAINED = ("fixed", *CONFIDENCES, ADAPTIVE, BANDIT, ONLINE + THRESHOLD, ONLINE + RATE_OPTIMAL)
-MEASURED = ("best_fixed", "best_confidence", "best_untrained")  # what ours is compared with
+MEASURED = ("best_fixed", "best_confidence", "best_untrained")  # baselines
 
 Counted = Mapping[Setting, DomainCounts]
 
@@ -28,17 +28,17 @@ def speedup(generated: Any, drafted: Any, forwards: Any, *, cost: CostModel) -> 
 
 
 def counters(counts: DomainCounts, domains: Sequence[str]) -> tuple[Any, Any, Any]:
-    """(prompts,) each: generated, drafted and target forwards, without the token of the prefill."""
+    """(prompts,) each: generated and drafted tokens and target forwards, without the token of the prefill."""
     generated, drafted, _, forwards = columns(counts, domains)
     return generated - 1, drafted, forwards - 1
 
 
 @dataclass(frozen=True)
 class View:
-    """The counters of all settings on some domains, at one cost model.
+    """The counters of all settings on some domains, under one cost model.
 
     Attributes:
-        which: index of the cost model: the parameter of rate-optimal stopping.
+        which: index of the cost model, which is the parameter of rate-optimal stopping.
     """
 
     counted: Counted
@@ -51,12 +51,12 @@ class View:
         return float(speedup(*(x.sum() for x in counters(self.counted[setting], self.domains)), cost=self.cost))
 
     def best(self, *rules: str) -> Setting:
-        """The best setting of the rules; of rate-optimal stopping, the one that goes by these costs."""
+        """The best setting of the rules; rate-optimal stopping is considered only for this cost model."""
         settings = [s for s in self.counted if s[0] in rules and (not _optimal(s[0]) or s[1] == self.which)]
         return max(settings, key=self.value)
 
     def row(self, rule: str) -> dict[str, Any]:
-        """A rule's speed-up with its interval, its rates, and its best parameter."""
+        """A rule's speed-up with its interval, its rates and its best parameter."""
         setting = self.best(rule)
         generated, drafted, accepted, forwards = columns(self.counted[setting], self.domains)
         values = counters(self.counted[setting], self.domains)
@@ -79,7 +79,7 @@ def _optimal(rule: str) -> bool:
 
 
 def summarise(counted: Counted, costs: Mapping[str, CostModel], in_domain: Sequence[str], ours: str) -> dict[str, Any]:
-    """The tables: ``ratios`` with the main figures, ``table`` with every rule and its interval."""
+    """The result: ``ratios`` holds the main figures, ``table`` every rule with its interval."""
     groups = groups_of(list(next(iter(counted.values()))), in_domain)
     names = list(dict.fromkeys(name for name, _ in counted))
     result: dict[str, Any] = {"groups": groups, "ours": ours + RATE_OPTIMAL, "ratios": {}, "table": {}}
@@ -97,7 +97,7 @@ def _main(view: View, in_domain: View, ours: str) -> dict[str, Any]:
         "best_untrained": view.best(*UNTRAINED),
         "informed_bound": view.best(INFORMED),
         "ours": view.best(ours + RATE_OPTIMAL),
-        # As it can be had in practice: its threshold tuned where there is data, on the domains of training.
+        # The threshold is tuned on the training domains, as it would be in practice.
         "confidence_tuned_in_domain": in_domain.best(*CONFIDENCES),
     }
     found: dict[str, Any] = {name: view.value(setting) for name, setting in settings.items()}
@@ -110,7 +110,7 @@ def _main(view: View, in_domain: View, ours: str) -> dict[str, Any]:
 
 
 def as_tables(result: Mapping[str, Any]) -> list[Table]:
-    """One table for each cost; the domains one by one are in the JSON."""
+    """One table per cost; figures of single domains are in the JSON only."""
     tables = []
     for label, by_group in result["table"].items():
         groups = [group for group in ("in_domain", "left_out") if group in by_group]

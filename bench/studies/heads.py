@@ -1,4 +1,4 @@
-"""Acceptance heads trained for a study: their data, their grid of depths and loss weights, and their rules."""
+"""Trains acceptance heads over a grid of depths and loss weights, with their data and rules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Head:
 
     Attributes:
         digest: SHA-256 of its weights.
-        metrics: of validation.
+        metrics: validation metrics.
     """
 
     depth: int
@@ -51,7 +51,7 @@ class Head:
         return f"head D={self.depth} w={self.w_rej:g}"
 
     def rule(self, thresholds: Sequence[float]) -> Rule:
-        """Stopping by its rejection probability at each of ``thresholds``."""
+        """The rule that stops when the rejection probability exceeds a threshold, for each of ``thresholds``."""
 
         def make(traces: Sequence[Trace]) -> MakeController:
             predictors = precompute(self.head, traces)
@@ -61,7 +61,7 @@ class Head:
 
 
 def precompute(head: AcceptanceHead, traces: Sequence[Trace]) -> list[PrecomputedPredictor]:
-    """For each trace a predictor whose predictions, ``head``'s own probabilities, are computed at once."""
+    """A predictor for each trace, with all predictions of ``head`` computed in one batch."""
     predictor = HeadPredictor(head)
     return [
         PrecomputedPredictor(predictor, [Prediction(a) for a in head.probability(t.states).tolist()]) for t in traces
@@ -69,10 +69,10 @@ def precompute(head: AcceptanceHead, traces: Sequence[Trace]) -> list[Precompute
 
 
 def training_prompts(settings: SweepOptions, batches: Sequence[PromptBatch]) -> list[PromptRow]:
-    """The training split's first prompts of the in-domain domains that are not held out in ``batches``.
+    """The first prompts of the training split from the in-domain domains, without those held out in ``batches``.
 
     Raises:
-        InputError: a domain has none.
+        InputError: no prompt of a domain is left.
     """
     domains, tested = in_domain(settings, batches), {row.prompt for batch in batches for row in batch.prompts}
     rows = [
@@ -83,14 +83,14 @@ def training_prompts(settings: SweepOptions, batches: Sequence[PromptBatch]) -> 
     missing = set(domains) - {row.domain for row in rows}
     if missing:
         raise InputError(
-            f"in_domain: of {sorted(missing)[0]!r} no prompt of {settings.prompts} is left to train on beside those "
+            f"in_domain: {settings.prompts} has no prompts of {sorted(missing)[0]!r} left to train on besides those "
             "held out; give more prompts, or a smaller per_domain"
         )
     return rows[: settings.train_prompts]
 
 
 def training_data(settings: SweepOptions, batches: Sequence[PromptBatch], folder: Path, console: Console) -> str:
-    """A dataset of :func:`training_prompts`, made or completed."""
+    """Path of the dataset of :func:`training_prompts`, generated or completed if necessary."""
     text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in training_prompts(settings, batches))
     source = folder / f"prompts-{hashlib.sha256(text.encode()).hexdigest()[:20]}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def training_data(settings: SweepOptions, batches: Sequence[PromptBatch], folder
 def train_heads(
     settings: SweepOptions, data: str, manifest: dict[str, Any], folder: Path, console: Console
 ) -> list[Head]:
-    """A head for each depth and weight, trained or taken from the folder; all read the same hidden states."""
+    """A head for each depth and loss weight, trained on the same hidden states or loaded from ``folder``."""
     base = AcceptanceTrainingOptions(
         data=data,
         draft=settings.draft,
@@ -128,7 +128,7 @@ def train_heads(
         lr=settings.lr,
         validation_fraction=settings.validation_fraction,
         seed=settings.seed,
-        traced=0,  # SpecDec++ chooses by validation KL
+        traced=0,  # SpecDec++ chooses the epoch by validation KL
         device=settings.device,
     )
     common = {
@@ -148,7 +148,7 @@ def train_heads(
             train_acceptance(replace(config, data=str(features)), output=output, resume=True)
         head, metrics = best_head(read_run(output, AcceptanceTrainingOptions))
         heads.append(Head(config.depth, config.w_rej, head, weights_digest(head), metrics))
-    shutil.rmtree(features, ignore_errors=True)  # large, and quickly made again
+    shutil.rmtree(features, ignore_errors=True)  # large, and quick to recompute
     return heads
 
 

@@ -1,7 +1,7 @@
 """Held-out prompts by domain, and traces of the target's outputs for them.
 
 An output is generated and traced once (:mod:`specpilot.simulate.trace`). Any number of controllers are then replayed
-over it with the same random draws, and their counters are those that the decoder would have had.
+over it with the same random draws; the counters equal those of decoding with the controller.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ...infer.random_source import RandomSource
 from ...options import HeldOutOptions
 from ...simulate.trace import Trace, trace
 
-BATCH = 20  # prompts that are rolled out and stored together
+BATCH = 20  # prompts rolled out and stored together
 
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Prompts of one domain that are rolled out together."""
+    """Prompts of one domain, rolled out together."""
 
     domain: str
     prompts: tuple[PromptRow, ...]
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the outputs depend on, of the prompts."""
+        """The properties of the prompts that outputs depend on."""
         digest = hashlib.sha256("\0".join(row.prompt for row in self.prompts).encode()).hexdigest()
         return {"prompts": [row.id for row in self.prompts], "texts": digest}
 
@@ -66,10 +66,10 @@ def held_out(options: HeldOutOptions) -> list[PromptBatch]:
 
 
 def in_domain(options: HeldOutOptions, batches: Sequence[PromptBatch]) -> tuple[str, ...]:
-    """The domains that controllers are trained on: those asked for, or all.
+    """The domains that controllers are trained on: ``options.in_domain``, or all.
 
     Raises:
-        InputError: no prompt is of one of them.
+        InputError: a domain has no prompts.
     """
     known = {batch.domain for batch in batches}
     if missing := set(options.in_domain) - known:
@@ -81,11 +81,11 @@ def in_domain(options: HeldOutOptions, batches: Sequence[PromptBatch]) -> tuple[
 
 @dataclass(frozen=True)
 class Tracer:
-    """Generates the target's outputs and traces what the draft would propose along them.
+    """Generates the target's outputs and traces the draft's proposals along them.
 
     Attributes:
-        decoder: the pair.
-        seed: decides every random draw, together with a prompt's id.
+        decoder: holds the pair.
+        seed: determines every random draw, together with a prompt's id.
         chat, system: how prompts are encoded, as by :func:`.encode_prompt`.
     """
 
@@ -98,7 +98,7 @@ class Tracer:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the traces depend on besides the prompts."""
+        """The settings that traces depend on besides the prompts."""
         (draft,) = self.decoder.drafts
         assert self.decoder.tokenizer is not None
         return {
@@ -113,10 +113,10 @@ class Tracer:
         }
 
     def traces(self, batch: PromptBatch) -> list[Trace]:
-        """Roll the target out over the prompts and trace each output, as far as the draft can read it.
+        """Generate and trace the target's outputs, up to the first token outside the draft's vocabulary.
 
         Raises:
-            InputError: the draft has no embedding for a token of a prompt.
+            InputError: a token of a prompt is outside the draft's vocabulary.
         """
         decoder, budget = self.decoder, self.max_new_tokens
         (draft,) = decoder.drafts
@@ -126,7 +126,7 @@ class Tracer:
         for row, prompt in zip(batch.prompts, prompts, strict=True):
             if not can_read(prompt, draft.vocab_size):
                 raise InputError(
-                    f"prompt {row.id!r}: token {max(prompt)} is beyond the {draft.vocab_size} that the draft can read; "
+                    f"prompt {row.id!r}: token {max(prompt)} is outside the draft's vocabulary of {draft.vocab_size}; "
                     "take a draft with the target's whole vocabulary, or other prompts"
                 )
         uniforms = [

@@ -1,7 +1,7 @@
-"""``specpilot bench mixing``: heads trained at several shares of target tokens, on datasets of different agreement.
+"""``specpilot bench mixing``: heads trained at several shares of target tokens, on datasets of different acceptance.
 
-A head is evaluated where it serves, on tokens drafted after the target's own output (binary KL with the loss weight
-undone, AUROC), and by throughput (eq. 2.3 of SpecDec++, Huang et al. 2024) at its best threshold on held-out prompts.
+A head is evaluated on tokens drafted after the target's own output (binary KL with the loss weight undone, AUROC), and
+by throughput (eq. 2.3 of SpecDec++, Huang et al. 2024) at its best threshold on held-out prompts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COSTS = {str(PAPER_RATIO): CostModel(PAPER_RATIO, 1.0, 0.0)}  # in units of a ta
 
 
 def run_mixing(study: MixingOptions, folder: Path, console: Console) -> dict[str, Any]:
-    """``rows``, one for each dataset and share; whatever is in ``folder`` already is taken from there."""
+    """``rows``, one for each dataset and share; results already in ``folder`` are reused."""
     with Store(folder) as store:
         rows = [
             row
@@ -46,7 +46,7 @@ def run_mixing(study: MixingOptions, folder: Path, console: Console) -> dict[str
 def _dataset_rows(
     study: MixingOptions, draft: str, temperature: float, store: Store, console: Console
 ) -> list[dict[str, Any]]:
-    """A row for each share, on the dataset of one draft and temperature."""
+    """Rows for the dataset of one draft and temperature, one for each share."""
     console.rule(f"{draft}, temperature {temperature:g}", align="left")
     batches = held_out(study)
     domains = in_domain(study, batches)
@@ -87,7 +87,7 @@ def evaluate(head: Head, positions: Positions) -> dict[str, float]:
 
 
 def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each dataset, in order of mean acceptance, the share that is best by each measure."""
+    """For each dataset, in order of mean acceptance, the best share by each measure."""
     found = []
     for key in sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows}):
         some = [row for row in rows if (row["mean_acceptance"], row["draft"], row["temperature"]) == key]

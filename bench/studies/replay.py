@@ -1,4 +1,4 @@
-"""Length controllers replayed over held-out traces, and their counters by domain.
+"""Replays length controllers over held-out traces and collects counters by domain.
 
 A *rule* is a family of controllers with one parameter: fixed K, cumulative confidence, or a trained controller with its
 threshold. A *setting* is a rule with a value of its parameter.
@@ -49,8 +49,8 @@ class Rule:
     """A family of controllers, one for each of ``parameters``.
 
     Attributes:
-        identity: what its decisions depend on besides the parameter.
-        make: gives, for the traces of a batch, what makes their controllers.
+        identity: everything its decisions depend on besides the parameter.
+        make: takes the traces of a batch and returns a function that makes their controllers.
     """
 
     name: str
@@ -60,14 +60,14 @@ class Rule:
 
     @classmethod
     def untrained(cls, name: str, parameters: Sequence[float], make: Callable[[float], LengthController]) -> Rule:
-        """A rule that needs nothing but its parameter."""
+        """A rule whose controllers depend only on the parameter."""
         return cls(name, tuple(parameters), {"rule": name}, lambda traces: lambda index, x: make(x))
 
 
 def replay_all(
     tracer: Tracer, batches: Sequence[PromptBatch], rules: Sequence[Rule], store: Store, console: Console
 ) -> dict[Setting, dict[str, list[Counts]]]:
-    """Counters of every setting on every prompt; those in ``store`` are taken from there."""
+    """Counters of every setting on every prompt; counters in ``store`` are reused."""
     found: dict[Setting, dict[str, list[Counts]]] = {(rule.name, x): {} for rule in rules for x in rule.parameters}
     identity = tracer.identity
     with progress_bar(console, "batches of prompts", len(batches)) as advance:
@@ -103,7 +103,7 @@ def replay_counts(
 
 
 def groups_of(domains: Sequence[str], in_domain: Sequence[str]) -> dict[str, list[str]]:
-    """Names of sets of domains: in-domain and left-out ones together, and each on its own."""
+    """Sets of domains by name: all in-domain domains, all left-out domains, and each domain alone."""
     groups = {
         "in_domain": [domain for domain in domains if domain in in_domain],
         "left_out": [domain for domain in domains if domain not in in_domain],
@@ -119,7 +119,7 @@ def columns(counts: DomainCounts, domains: Sequence[str]) -> tuple[Array, Array,
 
 
 def rates_of(generated: Array, drafted: Array, accepted: Array, target_forwards: Array) -> dict[str, float]:
-    """Discarded drafted tokens, and target forwards, per generated token, over all prompts (SpecDec++ eq. 2.3)."""
+    """Discarded draft tokens and target forwards per generated token, over all prompts (SpecDec++ eq. 2.3)."""
     total = generated.sum()
     return {
         "discard_rate": float((drafted - accepted).sum() / total),

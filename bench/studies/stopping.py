@@ -1,8 +1,9 @@
-"""``specpilot bench stopping``: how close stopping rules come to the optimal policy, exactly, on a Markov model.
+"""``specpilot bench stopping``: stopping rules against the optimal policy, computed exactly on a Markov model.
 
-At each cost ratio t_draft / t_v(1), and for each kind of observation: our one-step rule at its own fixed point, with ā
-of the next token by the class observed last or only on average; the best threshold of SpecDec++ (Huang et al. 2024) for
-that ratio, the one that is best at the paper's ratio, and the paper's own; the best fixed length; no drafts.
+For each cost ratio t_draft / t_v(1) and each kind of observation, the rules are: our one-step rule at its own fixed
+point, with the next token's acceptance estimated from the last observed class or as an overall mean; SpecDec++'s
+threshold (Huang et al. 2024), the best for that ratio, the best for the paper's ratio, and the paper's own; the best
+fixed length; no drafts.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ TRANSITION = ((0.80, 0.15, 0.05), (0.25, 0.50, 0.25), (0.15, 0.35, 0.50))  # eas
 ACCEPTANCE = (0.95, 0.70, 0.25)
 RATIOS = (0.05, 0.1, 0.21, 0.5, 0.8)
 PAPER_RATIO, PAPER_THRESHOLD = 0.21, 0.7
-PER_TOKEN = 0.02  # of t_v(1), for each further token that is verified
+PER_TOKEN = 0.02  # cost of each further verified token, in units of t_v(1)
 GRID = tuple(i / 100 for i in range(101))  # thresholds
-OBSERVED = {  # name in the results → (the class of the next token is known, rounds are independent)
+OBSERVED = {  # name in the results → (whether the class of the next token is known, whether rounds are independent)
     "in hand": (False, False),
     "in hand, rounds exchangeable": (False, True),
     "next": (True, False),
@@ -31,12 +32,12 @@ OBSERVED = {  # name in the results → (the class of the next token is known, r
 
 
 def costs(ratio: float) -> CostModel:
-    """Seconds in units of t_v(1)."""
+    """The cost model of a ratio, in units of t_v(1)."""
     return CostModel(ratio, 1 - PER_TOKEN, PER_TOKEN)
 
 
 def bench_stopping(ratios: Sequence[float] = RATIOS, thresholds: Sequence[float] = GRID) -> dict[str, Any]:
-    """``rows``: by observation and cost ratio, the optimal rate in tokens per t_v(1), and the rules' shares of it."""
+    """``rows``: by observation and cost ratio the optimal rate in tokens per t_v(1), and each rule's share of it."""
     rows = []
     for name, (next_known, independent) in OBSERVED.items():
         text = MarkovText(np.array(TRANSITION), np.array(ACCEPTANCE), next_known, independent)
@@ -74,19 +75,19 @@ def shares(text: MarkovText, cost: CostModel, thresholds: Sequence[float], elsew
 
 
 def one_step_fixed_point(text: MarkovText, cost: CostModel, mean: float | None = None) -> Policy:
-    """Our rule at the rate that it achieves itself."""
+    """Our rule at the rate that it achieves."""
     highest = (text.longest + 1) / cost.round(0)
     rate = fixed_point(lambda assumed: text.rate(one_step(assumed, text, cost, mean), cost), highest)
     return one_step(rate, text, cost, mean)
 
 
 def best_threshold(text: MarkovText, cost: CostModel, thresholds: Sequence[float]) -> float:
-    """SpecDec++'s threshold h of the highest rate."""
+    """SpecDec++'s threshold h with the highest rate."""
     return max(thresholds, key=lambda h: text.rate(threshold(h), cost))
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """A row for each observation and cost ratio: the optimal rate, and the rules' shares of it."""
+    """A row for each observation and cost ratio: the optimal rate, and each rule's share of it."""
     rules = ("one_step", "one_step_mean", "best_threshold", "threshold_tuned_elsewhere", "paper_threshold",
              "best_fixed", "autoregressive")  # fmt: skip
     rows = [

@@ -1,7 +1,7 @@
 """``specpilot bench sweep``: SpecDec++'s grid of heads (Huang et al. 2024, §4.3), trained and replayed.
 
-Its folder holds the training data, a run folder for each head, and in ``records`` the measured costs and the counters
-of every rule on every batch of prompts. An interrupted sweep continues there.
+The output folder holds the training data, a run folder for each head, and in ``records`` the measured costs and the
+counters of every rule on every batch of prompts. An interrupted sweep continues.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ COST_REPEATS = 3
 
 
 def run_sweep(settings: SweepOptions, folder: Path, cost: Path | None, console: Console) -> dict[str, Any]:
-    """Train, replay and summarise; whatever is in ``folder`` already is taken from there.
+    """Train, replay and summarise; results already in ``folder`` are reused.
 
     Args:
-        cost: file of ``specpilot bench cost``; by default the costs are measured, once in this folder.
+        cost: file written by ``specpilot bench cost``. Default: the costs are measured and stored in ``folder``.
 
     Raises:
-        InputError: a setting makes no sense, prompts are both trained on and held out, or another process writes to
-            the folder.
+        InputError: a setting is invalid, a training prompt is also held out, or another process writes to ``folder``.
     """
     batches = held_out(settings)
     if cost is not None:
-        _read_costs(cost)  # refused now rather than in the end
+        _read_costs(cost)  # fails before training if the file is invalid
     if settings.data is None:
         training_prompts(settings, batches)
     with Store(folder) as store:
@@ -70,7 +69,7 @@ def tracer_of(settings: SweepOptions, decoder: SpeculativeDecoder) -> Tracer:
 
 
 def rules(settings: SweepOptions, heads: Sequence[Head]) -> list[Rule]:
-    """Everything that is replayed."""
+    """All rules that are replayed."""
     return [
         Rule.untrained("fixed", settings.lengths, lambda k: Fixed(int(k))),
         replace(Rule.untrained("cumulative confidence", settings.confidences, CumulativeConfidence), name="confidence"),
@@ -79,7 +78,7 @@ def rules(settings: SweepOptions, heads: Sequence[Head]) -> list[Rule]:
 
 
 def _measured_costs(settings: SweepOptions, store: Store, console: Console) -> dict[str, Any]:
-    """The document of ``bench cost`` for the pair, measured once."""
+    """The result of ``bench cost`` for the pair, measured once and stored."""
     work = CostBenchOptions(
         target=settings.target, draft=settings.draft, device=settings.device, temperature=settings.temperature,
         top_k=settings.top_k, top_p=settings.top_p, prompts=settings.prompts, column=settings.column,

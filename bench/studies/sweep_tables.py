@@ -1,7 +1,7 @@
 """The tables of ``specpilot bench sweep`` (SpecDec++, Huang et al. 2024, §4.3 and Appendix C.3).
 
-Table 1 compares the best setting of each family by eq. 2.3, as the paper does: the best on the very prompts of the
-table. Table 3 shows what D, w_rej and h do, Figure 4 what each setting discards and verifies.
+Table 1 compares the best setting of each family by eq. 2.3; as in the paper, it is the best on the table's own prompts.
+Table 3 varies D, w_rej and h. Figure 4 shows the discard and verification rates of each setting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def summarise(
     """Tables 1 and 3 and the points of Figure 4.
 
     Args:
-        costs: what forwards cost, by a name for it; the first is Table 3's.
+        costs: cost models by name; Table 3 uses the first.
     """
     groups = groups_of(list(next(iter(counted.values()))), in_domain)
     first = next(iter(costs.values()))
@@ -50,7 +50,7 @@ def summarise(
 
 
 def _table_1(counted: Counted, heads: Sequence[Head], domains: list[str], cost: CostModel) -> dict[str, Any]:
-    """The best of each family, how much better the best head is, and the paper's own setting."""
+    """The best setting of each family, ratios of the best head to the others, and the paper's own setting."""
     families = {"best_fixed": ["fixed"], "best_confidence": ["confidence"], "best_head": [head.name for head in heads]}
     best = {family: _best(counted, names, domains, cost) for family, names in families.items()}
     row: dict[str, Any] = {"autoregressive": {"throughput": 1 / cost.round(0)}}
@@ -97,7 +97,7 @@ def _row(counted: Counted, setting: Setting, domains: list[str], cost: CostModel
 
 
 def _counters(counts: DomainCounts, domains: list[str]) -> tuple[Any, Any, Any]:
-    """(prompts,) each: what eq. 2.3 takes."""
+    """(prompts,) each: the arguments of eq. 2.3."""
     generated, drafted, _, target_forwards = columns(counts, domains)
     return generated, drafted, target_forwards
 
@@ -107,7 +107,7 @@ def _throughput(counts: DomainCounts, domains: list[str], cost: CostModel) -> fl
 
 
 def table_2(document: Mapping[str, Any]) -> dict[str, Any]:
-    """From ``bench cost``'s document: the regression over the loop (eq. 2.1), that of bare forwards, and ``costs``."""
+    """From the result of ``bench cost``: regressions over the loop (eq. 2.1) and over bare forwards, and ``costs``."""
     loop, forward = document["loop"], document["forward"]
     measured = {name: loop[name] for name in ("t_draft", "t_target", "r_squared")}
     stand_alone = {
@@ -123,7 +123,7 @@ def table_2(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def costs_of(document: Mapping[str, Any]) -> dict[str, CostModel]:
-    """The cost models of the tables: the loop's as measured, and with the paper's ratio at the same target."""
+    """Cost models of the tables: as measured in the loop, and with the paper's ratio at the same target time."""
     t_draft, t_target = float(document["loop"]["t_draft"]), float(document["loop"]["t_target"])
     return {
         "measured": CostModel(t_draft, t_target, 0.0),
@@ -142,7 +142,7 @@ def as_tables(result: Mapping[str, Any]) -> list[Table]:
 
 
 def table_1_of(ratio: str, rows: Mapping[str, Any], groups: Mapping[str, str]) -> Table:
-    """A row for each of ``groups``, name → label; settings with their tokens per second."""
+    """A row for each of ``groups`` (name → label): settings with their tokens per second."""
     costs = "times measured here" if ratio == "measured" else f"t_draft / t_target = {ratio}"
 
     def best(row: Mapping[str, Any] | None) -> str:
@@ -169,7 +169,7 @@ def table_1_of(ratio: str, rows: Mapping[str, Any], groups: Mapping[str, str]) -
 
 
 def table_2_of(rows: Mapping[str, Any]) -> Table:
-    """A row for each way of measuring."""
+    """A row for each method of measuring."""
     return Table(
         "SpecDec++, Table 2: forward times",
         [
@@ -185,7 +185,7 @@ def table_2_of(rows: Mapping[str, Any]) -> Table:
 
 
 def table_3_of(heads: Sequence[Mapping[str, Any]], groups: Mapping[str, str]) -> Table:
-    """A row for each head: its evaluation, and for each of ``groups`` its tokens per second at the best h."""
+    """A row for each head: validation KL, and for each of ``groups`` tokens per second at the best h."""
     return Table(
         "SpecDec++, Table 3: loss weight and depth",
         [

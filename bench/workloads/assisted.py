@@ -1,4 +1,4 @@
-"""Transformers' own generation, plain and assisted, behind one call: what our decoder is measured against."""
+"""Plain and assisted generation of transformers, the baselines of our decoder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ CONSTANT = tuple(range(1, 9))  # draft lengths that constant assistance is tuned
 
 @dataclass(frozen=True)
 class Assistance:
-    """How transformers' assisted generation decides on the draft's length.
+    """How transformers' assisted generation sets the draft length.
 
     Attributes:
-        tokens: draft length, or the first one, or the longest.
+        tokens: the draft length, the initial one for the heuristic schedule, or the longest with a ``confidence``.
         schedule: ``"constant"`` or ``"heuristic"``.
-        confidence: threshold of the draft's probability; above 0 transformers keeps adjusting it by the ROC curve.
+        confidence: initial threshold on the draft's probability, adjusted by transformers from the ROC curve; 0: none.
     """
 
     tokens: int
@@ -47,7 +47,7 @@ def sampling_options(sampling: SamplingParams) -> dict[str, Any]:
 
 
 def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
-    """New tokens that transformers' ``generate`` adds to ``prompt``."""
+    """The new tokens of transformers' ``generate`` for ``prompt``."""
     ids = torch.tensor([prompt], device=model.device)
     output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
     tokens: list[int] = output[0, len(prompt) :].tolist()
@@ -57,8 +57,8 @@ def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
 class Transformers:
     """``generate`` of one target, with or without a draft.
 
-    Transformers keeps the state of a schedule or of the ROC curve in the draft's generation configuration from one call
-    to the next. Forms of assistance that take turns have a state each.
+    Transformers keeps the state of a schedule or of the ROC curve in the draft's generation configuration between
+    calls. Here each kind of assistance has its own state, so that they can run in turn.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Transformers:
         self.options = sampling_options(sampling) | {"max_new_tokens": max_new_tokens}
 
     def generate(self, prompt: list[int], assistance: str | None) -> list[int]:
-        """New tokens after ``prompt``; ``assistance`` names one of ``ASSISTED``, None takes no draft."""
+        """New tokens after ``prompt``. ``assistance`` is a key of ``ASSISTED``, or None for no draft."""
         if assistance is None:
             return generate(self.target, prompt, **self.options)
         config, state = self.draft.generation_config, self.states[assistance]

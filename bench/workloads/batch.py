@@ -1,9 +1,9 @@
-"""``specpilot bench batch``: tokens per second of many requests, by how they are batched.
+"""``specpilot bench batch``: tokens per second of many requests by batching method.
 
-Two measurements. *Sizes*: the same prompts in batches of 1 to 16, with and without drafts. *Continuous batching*:
-requests of very different budgets, of which a fixed number runs at any time. It is compared with fixed batches of that
-number in two forms: every row is computed until the last request is done, as transformers' ``generate`` does with a
-padded batch; and rows leave when they are done, but their places stay empty. Only tokens that were asked for count.
+*Sizes* decodes the same prompts in batches of 1 to 16, with and without drafts. *Continuous batching* decodes requests
+of very different budgets, with a fixed number running at any time. It is compared with fixed batches of that number in
+two forms: all rows are computed until the longest request is done, as transformers' ``generate`` does with a padded
+batch; or finished rows leave, but their places stay empty. Only requested tokens count.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ...infer.request import Request
 from ..runner import Run, interleave
 
 SIZES = (1, 2, 4, 8, 16)
-LENGTHS = (0, 2, 4)  # tokens a draft; 0 is autoregressive
-BUDGETS = (8, 128)  # new tokens of a request, drawn between these
-HEAD_SIZE, VOCAB_SIZE, PROMPT_TOKENS = 64, 49_152, 32  # of the model with random weights
+LENGTHS = (0, 2, 4)  # draft lengths; 0 is autoregressive
+BUDGETS = (8, 128)  # smallest and largest number of new tokens of a request
+HEAD_SIZE, VOCAB_SIZE, PROMPT_TOKENS = 64, 49_152, 32  # for the model with random weights
 
 
 def bench_batch(
@@ -36,7 +36,7 @@ def bench_batch(
 ) -> dict[str, Any]:
     """``tokens_per_second[draft length][batch size]``: medians over ``repeats`` passes, all settings in turn.
 
-    Every pass decodes all prompts, in batches of the given size; the last may be smaller.
+    A pass decodes all prompts in batches of the given size; the last batch may be smaller.
     """
 
     def decode(length: int, size: int) -> Run[int]:
@@ -60,7 +60,7 @@ def bench_batch(
 
 
 def passes_per_second(runs: dict[str, Run[int]], repeats: int, console: Console) -> dict[str, list[float]]:
-    """Tokens per second of every pass; ``runs`` decode everything and return the number of tokens."""
+    """Tokens per second of every pass; each run decodes all prompts and returns the number of tokens."""
     found = interleave(runs, 1, console, repeats=repeats, label="passes")
     return {name: [timed.value / timed.seconds for timed in of_name[0]] for name, of_name in found.items()}
 
@@ -83,9 +83,9 @@ def bench_continuous(
     """Continuous batching against fixed batches, in turn: medians of tokens per second, and of their ratios.
 
     Args:
-        requests: how many there are; their budgets are drawn from ``BUDGETS``, and end tokens are ignored.
-        running: how many run together.
-        lengths: tokens a draft; 0 is autoregressive.
+        requests: number of requests. Their budgets are drawn from ``BUDGETS``, and end tokens are ignored.
+        running: number of requests that run together.
+        lengths: draft lengths; 0 is autoregressive.
     """
     random = Random(0)
     budgets = [random.randint(*BUDGETS) for _ in range(requests)]
@@ -101,7 +101,7 @@ def bench_continuous(
             size = requests if kind == CONTINUOUS else running
             for first in range(0, requests, size):
                 batch = range(first, min(first + size, requests))
-                longest = max(budgets[i] for i in batch)  # of padded rows
+                longest = max(budgets[i] for i in batch)
                 decoder.scheduler.run([request(length, i, longest if kind == FIXED else budgets[i]) for i in batch])
             return sum(budgets)
 
@@ -125,7 +125,7 @@ def bench_continuous(
 
 
 def show_continuous(result: dict[str, Any], console: Console) -> None:
-    """A line for each draft length."""
+    """Print a line for each draft length."""
     for name, rates in result["tokens_per_second"].items():
         console.print(
             f"{name}: {rates[CONTINUOUS]:.0f} tokens/s by continuous batching, {rates[FIXED]:.0f} in fixed batches of "
@@ -135,7 +135,7 @@ def show_continuous(result: dict[str, Any], console: Console) -> None:
 
 
 def _fixed(decoder: SpeculativeDecoder, length: int) -> Fixed | None:
-    """The length controller; None without a draft."""
+    """The controller of a draft length; None for 0."""
     return Fixed(length) if decoder.drafts else None
 
 
@@ -146,10 +146,10 @@ def random_prompts(count: int) -> list[list[int]]:
 
 
 def random_llama(shape: str) -> LlamaForCausalLM:
-    """A Llama of random weights and realistic proportions, ``"30x576"``: layers and width.
+    """A Llama with random weights and realistic proportions; ``"30x576"`` has 30 layers of width 576.
 
     Raises:
-        InputError: no such shape.
+        InputError: ``shape`` is invalid.
     """
     layers, _, width = shape.partition("x")
     if not (

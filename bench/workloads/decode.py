@@ -1,7 +1,7 @@
 """``specpilot bench decode``: the decoder against transformers' generate and assisted generation, same pair, same work.
 
-All configurations decode the same prompts in one process, in turn, prompt by prompt, several times over. Tokens are
-counted one way for all: what came after the prompt, end token included. Seconds are the whole call's, with the prefill.
+All configurations decode the same prompts in one process, in turn, prompt by prompt, several times. For all of them,
+tokens are those after the prompt, including the end token, and seconds are those of the whole call, including prefill.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLAIN, AUTOREGRESSIVE = "transformers-generate", "specpilot-autoregressive"
 
 @dataclass(frozen=True)
 class Times:
-    """Tokens and seconds of one configuration, (prompts, repeats) each, and its counters where it is ours."""
+    """Tokens and seconds of one configuration, (prompts, repeats) each, and the counters if it is one of ours."""
 
     tokens: list[list[int]]
     seconds: list[list[float]]
@@ -41,7 +41,7 @@ class Times:
 
     @property
     def rate(self) -> float:
-        """Tokens per second of a pass over all prompts, median of the passes."""
+        """Tokens per second of a pass over all prompts, median over the passes."""
         return float(np.median(np.sum(self.tokens, 0) / np.sum(self.seconds, 0)))
 
     @property
@@ -60,10 +60,10 @@ def bench_decode(
     repeats: int,
     controller: str | None,
 ) -> dict[str, Any]:
-    """Measure; ``decoder`` holds the pair, ``controller`` names a trained acceptance head for it, if there is one.
+    """Time the pair of ``decoder``; ``controller`` names a trained acceptance head for it.
 
     Raises:
-        InputError: it is a pair of encoder-decoders, or its vocabularies are padded to different sizes.
+        InputError: the models are encoder-decoders, or their vocabulary sizes differ.
     """
     check_comparable(decoder)
     theirs = Transformers(decoder.target.model, decoder.drafts[0].model, sampling, max_new_tokens)
@@ -101,20 +101,20 @@ def bench_decode(
 
 
 def check_comparable(decoder: SpeculativeDecoder) -> None:
-    """Raises InputError for a pair that transformers' assisted generation does not take."""
+    """Raise InputError for a pair that transformers' assisted generation does not support."""
     (draft,) = decoder.drafts
     if draft.model.config.is_encoder_decoder:
         raise InputError(f"{draft.model.config.model_type}: an encoder-decoder; bench decode times decoder-only pairs")
     sizes = [model.config.get_text_config().vocab_size for model in (decoder.target.model, draft.model)]
     if sizes[0] != sizes[1]:
         raise InputError(
-            f"vocab_size: {sizes[0]} of the target, {sizes[1]} of the draft: transformers' assisted generation, which "
-            "bench decode compares with, takes one size; compare with 'specpilot bench questions'"
+            f"vocab_size: {sizes[0]} of the target, {sizes[1]} of the draft: transformers' assisted generation, the "
+            "baseline of bench decode, needs equal sizes; use 'specpilot bench questions'"
         )
 
 
 def lengths_of(decoder: SpeculativeDecoder, controller: str | None) -> dict[str, LengthController]:
-    """The length controllers that are compared, by the names of their configurations."""
+    """The length controllers to compare, by the names of their configurations."""
     lengths: dict[str, LengthController] = {f"specpilot-fixed-{k}": Fixed(k) for k in FIXED}
     lengths |= {f"specpilot-cumulative-confidence-{c}": CumulativeConfidence(c) for c in CONFIDENCE}
     if controller is not None:
@@ -151,12 +151,12 @@ def summary(times: dict[str, Times]) -> dict[str, Any]:
 
 
 def overhead(decoder: SpeculativeDecoder, prompts: list[list[int]], settings: dict[str, Any]) -> dict[str, float]:
-    """Shares of the wall time of ``generate`` with the keywords ``settings``.
+    """Shares of the wall time of ``generate``, called with the keywords ``settings``.
 
     Returns:
-        overhead_share: what is spent outside model forwards.
-        bound_share: what forwards would take at the median time of their kind, prefills included: a lower bound on the
-            time of any decoder that makes these forwards.
+        overhead_share: time outside model forwards.
+        bound_share: time of all forwards, including prefills, if each took the median time of its kind: a lower bound
+            for any decoder with the same forwards.
     """
     decoder.generate(prompts[0], **settings)  # warm-up
     with watching(*forwards_of(decoder)) as calls:
@@ -168,7 +168,7 @@ def overhead(decoder: SpeculativeDecoder, prompts: list[list[int]], settings: di
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """Every configuration, its rate and the ratio to transformers' plain generate; the best of each kind is marked."""
+    """Every configuration's rate and ratio to transformers' plain generate; the best of each kind is in bold."""
     rates = result["tokens_per_second"]
     rows = []
     for name in result["intervals"]:

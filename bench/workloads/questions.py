@@ -1,6 +1,6 @@
 """``specpilot bench questions``: a workload's questions answered by a configuration and by autoregressive decoding.
 
-Both leave a file of answers in the format of Spec-Bench (Xia et al. 2024), which its report scripts read.
+Each writes a file of answers in the format of Spec-Bench (Xia et al. 2024), which its report scripts read.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ AUTOREGRESSIVE = "autoregressive"
 
 @dataclass(frozen=True)
 class Answer:
-    """One question answered.
+    """The answer to one question.
 
     Attributes:
-        line: in Spec-Bench's format.
-        likelihoods: of each turn under the target, at temperature 1 and without truncation.
-        forwards: of the target.
-        joules: of all devices; None where there is no counter.
+        line: the answer in Spec-Bench's format.
+        likelihoods: likelihood of each turn under the target, at temperature 1 and without truncation.
+        forwards: number of target forwards.
+        joules: energy of all devices; None without a counter.
     """
 
     line: dict[str, Any]
@@ -54,7 +54,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The last turn's."""
+        """Text of the last turn."""
         return str(self.line["choices"][0]["turns"][-1])
 
     @classmethod
@@ -75,14 +75,14 @@ def bench_questions(work: QuestionsOptions, console: Console) -> dict[str, Any]:
             domains=work.domains, databases=work.databases,
         )  # fmt: skip
         if any(question.kind == "rouge" for question in questions):
-            rouge_l("", "")  # refuses now, not in the end, where rouge-score is missing
+            rouge_l("", "")  # fails before decoding if rouge-score is missing
         drafting = SpeculativeDecoder.from_pretrained(
             work.target, work.draft, length=work.length, verifier=verifier, tree=work.tree,
             beams=None if work.beams is None else Beams(work.beams), compile=work.compile, dtype=work.dtype,
             device=work.device, trust_remote_code=work.trust_remote_code,
         )  # fmt: skip
         tokenizer = drafting.tokenizer
-        assert tokenizer is not None, "loaded by name"
+        assert tokenizer is not None, "decoder was not loaded by name"
         meter = Meter(counters(drafting.target.device.type))
         idle = meter.idle_watts()
         rule = {
@@ -98,7 +98,7 @@ def bench_questions(work: QuestionsOptions, console: Console) -> dict[str, Any]:
         files = {name: work.output / f"{name.replace(':', '-')}.jsonl" for name in lines}
         for name, file in files.items():
             write_answers(lines[name], file)
-    console.print(f"{' and '.join(map(str, files.values()))}: the answers, as Spec-Bench's scripts read them")
+    console.print(f"answers in Spec-Bench's format: {', '.join(map(str, files.values()))}")
     scores = {
         name: [score(q, one.text, run_code=work.run_code) for q, one in zip(questions, of_name, strict=True)]
         for name, of_name in answers.items()
@@ -111,7 +111,7 @@ def bench_questions(work: QuestionsOptions, console: Console) -> dict[str, Any]:
 
 
 def identity_of(work: QuestionsOptions, decoder: SpeculativeDecoder) -> dict[str, Any]:
-    """Everything that answers depend on, the question and the rule of decoding aside."""
+    """Everything that answers depend on, except the question and the decoding rule."""
     (draft,) = decoder.drafts
     assert decoder.tokenizer is not None
     return {
@@ -136,10 +136,10 @@ def answer_all(
     identities: Mapping[str, Mapping[str, Any]],
     console: Console,
 ) -> dict[str, list[Answer]]:
-    """Every question by every decoder, in turn; answers that are in ``store`` are taken from there.
+    """Answer every question with every decoder, in turn; answers in ``store`` are reused.
 
     Args:
-        identities: by decoder, everything that its answers depend on but the question and its index.
+        identities: for each decoder, everything its answers depend on except the question and its index.
     """
 
     def run(name: str, decoder: SpeculativeDecoder) -> Run[Answer]:
@@ -157,7 +157,7 @@ def answer_all(
 def answer_question(
     name: str, decoder: SpeculativeDecoder, question: Question, seed: int, work: QuestionsOptions, meter: Meter
 ) -> Answer:
-    """All turns of a question; a later turn follows the decoder's own answers."""
+    """Answer all turns of a question; the decoder's answers are part of the prompts of later turns."""
     messages: list[dict[str, str]] = []
     choice: dict[str, Any] = {
         "index": 0, "turns": [], "decoding_steps": [], "new_tokens": [], "wall_time": [], "accept_lengths": [],
@@ -191,7 +191,7 @@ def answer_question(
 
 
 def score(question: Question, text: str, *, run_code: bool) -> float | None:
-    """The score of ``text`` as the answer, in [0, 1]; None without a reference, or where code is not to be run."""
+    """Score of ``text`` as the answer, in [0, 1]; None without a reference, or for code if ``run_code`` is False."""
     reference = question.reference
     if question.kind == "rouge":
         return rouge_l(text, reference["text"])
@@ -205,6 +205,6 @@ def score(question: Question, text: str, *, run_code: bool) -> float | None:
 
 
 def write_answers(lines: list[dict[str, Any]], path: Path) -> None:
-    """One object a line."""
+    """Write one JSON object per line."""
     with replacing(path) as file:
         file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

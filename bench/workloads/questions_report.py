@@ -1,4 +1,4 @@
-"""What ``specpilot bench questions`` reports: Spec-Bench's own speed-ups (Xia et al. 2024), quality and cost."""
+"""The report of ``specpilot bench questions``: Spec-Bench's speed-ups (Xia et al. 2024), quality and cost."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", 
 def spec_bench_report(
     lines: list[dict[str, Any]], baseline: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, dict[str, float]]:
-    """Spec-Bench's own report, by category and ``overall``: each a mean over questions of tokens per second.
+    """Spec-Bench's report by category and ``overall``: means over questions of tokens per second.
 
-    Its script counts the baseline's tokens by encoding the answers' text again, less one a turn for the token that
-    Llama's tokenizer begins with; ``spec_bench`` does so too, ``speedup`` counts what was generated on both sides.
+    Spec-Bench counts the baseline's tokens by encoding the answers' text again, minus one per turn for the start token
+    of Llama's tokenizer. ``spec_bench`` does the same; ``speedup`` counts the generated tokens on both sides.
     """
     categories = list(dict.fromkeys(line["category"] for line in lines))
     groups = {category: [category] for category in categories}
@@ -73,7 +73,7 @@ def as_tables(result: dict[str, Any]) -> list[Table]:
             "tokens/s": f"{row['tokens_per_second']:.0f}",
             "speed-up": f"{row['speedup']:.2f}",
             "by Spec-Bench's count": f"{row['spec_bench']:.2f}",
-            "tokens a round": f"{row['mean_accepted_tokens']:.2f}",
+            "tokens per round": f"{row['mean_accepted_tokens']:.2f}",
         }
         for category, row in result["speed"].items()
     ]

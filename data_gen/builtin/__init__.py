@@ -1,8 +1,8 @@
-"""The built-in prompts: JSON Lines files that ship with the package, so that everything here runs without a download.
+"""The built-in prompts: JSON Lines files that ship with the package, so that no download is needed.
 
-Six domains: math, sql, shell, code, prose and dialogue; in ``builtin-copy`` texts of all of them are to be edited,
-summarised or asked about. A prompt's id, text and split never change; the files were written by ``recipes/prompts`` and
-are checked against the hashes below when they are read.
+There are six domains: math, sql, shell, code, prose and dialogue. The prompts of ``builtin-copy`` ask to edit,
+summarise or answer questions about texts of all domains. A prompt's id, text and split never change. The files were
+written by ``recipes/prompts`` and are checked against the hashes below when they are read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BuiltinPrompt:
 
 @functools.cache
 def builtin_prompts(name: str) -> tuple[BuiltinPrompt, ...]:
-    """The prompts of ``builtin``, ``builtin-large`` or ``builtin-copy``, shuffled: any prefix is a fair sample.
+    """The prompts of ``builtin``, ``builtin-large`` or ``builtin-copy``, shuffled: any prefix is a random sample.
 
     Raises:
         InputError: the installed file is damaged.

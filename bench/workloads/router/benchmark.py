@@ -1,4 +1,4 @@
-"""The router's benchmark: makes rewards and policies, times all arms and routers in turn, and makes the tables."""
+"""The router benchmark: makes rewards and policies, times all arms and routers in turn, and makes the tables."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from .study import (
 )
 from .tables import online, paper_tables, selection
 
-Arm = tuple[str, str]  # its name, and the label of its draft length
+Arm = tuple[str, str]  # name, label of the draft length
 
 
 class ArmDecoders:
-    """Target and arms, loaded once, and decoders made of them."""
+    """The target and the arms, loaded once, and decoders that share them."""
 
     def __init__(self, work: RouterBenchOptions) -> None:
         self.work = work
@@ -59,7 +59,7 @@ class ArmDecoders:
         self.learned = dict(zip(work.drafts, learned, strict=True))
 
     def length(self, arm: str, label: str) -> LengthController:
-        """The controller of a label: a number, or ``learned``; exits have the first draft's."""
+        """The length controller of a label, a number or ``learned``; early exits use that of the first draft."""
         model = self.loaded[arm].model
         if model is None:
             return Fixed(0)
@@ -67,14 +67,14 @@ class ArmDecoders:
         return load_length(spec, self.target.model, model.model, self.tokenizer)
 
     def routed(self, names: Sequence[str], router: Router, label: str) -> SpeculativeDecoder:
-        """A decoder whose ``router`` chooses between the named arms."""
+        """A decoder with a ``router`` over the named arms."""
         arms = [self.loaded[name] for name in names]
         runtimes = [ArmRuntime(arm.model, self.length(name, label)) for name, arm in zip(names, arms, strict=True)]
         routing = Routing(self.target, router, [arm.arm for arm in arms], runtimes)
         return SpeculativeDecoder(self.target, None, self.tokenizer, routing=routing)
 
     def single(self, name: str, label: str) -> SpeculativeDecoder:
-        """A decoder that always takes one arm."""
+        """A decoder that always uses one arm."""
         other = self.work.drafts[0] if name == AUTOREGRESSIVE else AUTOREGRESSIVE
         return self.routed([name, other], SingleArm(0, 2), label)
 
@@ -88,10 +88,10 @@ class ArmDecoders:
         repeated: Sequence[Arm] = (),
         **sampling: Any,
     ) -> tuple[ArmTimings, dict[str, list[Stats]]]:
-        """Timings of single arms, and the generations of ``routers``, which take turns with them.
+        """Time single arms and ``routers`` in turn.
 
         Args:
-            repeated: the arms that decode as often as the routers, ``repeats`` times; the others decode once.
+            repeated: the arms that are timed ``repeats`` times, as the routers are; the others are timed once.
         """
         decoders = {f"{name}@{label}": self.single(name, label or str(self.work.length)) for name, label in arms}
         decoders |= routers or {}
@@ -108,7 +108,7 @@ def bench_router(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
     """The whole benchmark: main figures, selection, online learning, and the paper's tables."""
     decoders = ArmDecoders(work)
     for name in work.drafts:
-        decoders.length(name, LEARNED)  # a mistake in it is met before anything is made
+        decoders.length(name, LEARNED)  # fails before anything is computed if a controller does not fit
     train, test = datasets(work, console)
     fixed, main, no_help = str(work.length), [*work.drafts, AUTOREGRESSIVE], [*work.pair, AUTOREGRESSIVE]
     policy = train_policy(subset(train, main), **serving(fixed))
@@ -140,7 +140,7 @@ def bench_router(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
 
 
 def datasets(work: RouterBenchOptions, console: Console) -> tuple[RouterDataset, RouterDataset]:
-    """Training and held-out prompts with every arm's rewards, made or completed."""
+    """Training and held-out datasets with every arm's rewards, generated or completed if necessary."""
     shared = RouterDataOptions(
         target=work.target, arms=work.arms, prompts=work.prompts, column=work.column, domains=work.domains,
         chat=work.chat, system=work.system, max_new_tokens=min(64, work.max_new_tokens), temperature=work.temperature,
@@ -155,11 +155,11 @@ def datasets(work: RouterBenchOptions, console: Console) -> tuple[RouterDataset,
         read_router_dataset(make_router_data(replace(options, limit=limit), Path(work.work) / name, console))
         for name, options, limit in (("train", training, work.train_limit), ("test", testing, work.limit))
     )
-    return train, replace(test, times=train.times)  # both by the same measured costs
+    return train, replace(test, times=train.times)  # the same measured costs for both
 
 
 def temperatures(work: RouterBenchOptions, decoders: ArmDecoders, study: Study, console: Console) -> dict[str, Any]:
-    """Tables 13 and 14: single drafts and the policy trained at the benchmark's temperature, at others."""
+    """Tables 13 and 14: single drafts, and the policy trained at the benchmark's temperature, at other temperatures."""
     fixed, names = str(work.length), [*work.drafts, AUTOREGRESSIVE]
     few = replace(study.test, rows=study.test.rows[: max(1, len(study.test.rows) // 2)])
     policy = probabilities(train_policy(subset(study.train, names), **serving(fixed)), few)

@@ -1,6 +1,6 @@
 """The main figures of ``specpilot bench router``: mixture, domains, loss where no draft helps, overhead.
 
-These are of the routers' own generations, timed in turn with those of the single drafts.
+They are measured on the routers' own generations, timed in turn with those of the single drafts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Routed = Mapping[str, Sequence[Stats]]  # the generations of each router
 
 
 def headline(work: RouterBenchOptions, study: Study, policy: RouterPolicy, routed: Routed) -> dict[str, Any]:
-    """Selection, throughput by domain against the best single draft there, and the mixture."""
+    """Selection accuracy, throughput by domain against the domain's best single draft, and the mixture."""
     fixed, arms = str(work.length), [*work.drafts, AUTOREGRESSIVE]
     choices = greedy(probabilities(policy, study.test))
     expected = study.expected(arms, fixed)
@@ -66,7 +66,7 @@ def headline(work: RouterBenchOptions, study: Study, policy: RouterPolicy, route
 def best_drafts(work: RouterBenchOptions, study: Study) -> Choices:
     """(N,) the draft that is best on average on the *training* prompts of each prompt's domain.
 
-    Chosen on the held-out prompts it would profit from noise.
+    Choosing it on the held-out prompts would overestimate it.
     """
     known = subset(study.train, [*work.drafts, AUTOREGRESSIVE])
     expected, domains = expected_throughput(known, str(work.length)), domains_of(known)
@@ -100,9 +100,9 @@ def mixture(work: RouterBenchOptions, study: Study, routed: Routed) -> dict[str,
 def no_help_loss(
     study: Study, arms: Sequence[str], policy: RouterPolicy, runs: Sequence[Stats], length: str
 ) -> dict[str, Any]:
-    """The domains in which none of these drafts helped on training prompts: what the router loses there.
+    """The router's loss in the domains where no draft helped on the training prompts.
 
-    ``loss`` is 1 - its throughput over autoregressive decoding's; None where every domain has a draft that helps.
+    ``loss`` is 1 - (router's throughput / autoregressive throughput), None if every domain has a draft that helps.
     """
     known = subset(study.train, arms)
     expected, where = expected_throughput(known, length), domains_of(known)
@@ -127,7 +127,7 @@ def no_help_loss(
 
 
 def overhead(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], sampling: dict[str, Any]) -> dict[str, float]:
-    """Share of a generation's wall time that embedding, policy and choice take, and their seconds a generation."""
+    """Share of a generation's wall time taken by embedding, policy and choice, and their seconds per generation."""
     assert decoder.routing is not None
     part = (lambda *_: "routing",)
     with watching((decoder.routing.router, "weigh", *part), (decoder.target, "embed", *part)) as calls:

@@ -9,7 +9,7 @@ from ...table import Table
 
 
 def as_tables(result: dict[str, Any]) -> list[Table]:
-    """The mixture, the domains, what chooses how well, and the figures in brief."""
+    """The mixture, the domains, the selection methods, and a summary."""
     mixture = [
         {
             "mixture": f"{name.replace('_', ' ')}{' (' + row['arm'] + ')' if 'arm' in row else ''}",
@@ -60,8 +60,8 @@ def brief(result: dict[str, Any]) -> Table:
         "loss where no draft helps": share(result["autoregressive_loss"]),
         "router's share of the time": f"{result['overhead_share']:.2%}",
     }
-    return Table("Assistant selection: in brief", [{"figure": name, "here": here} for name, here in figures.items()])
+    return Table("Assistant selection: summary", [{"figure": name, "here": here} for name, here in figures.items()])
 
 
 def share(value: float | None) -> str:
-    return "none such" if value is None else f"{value:.1%}"
+    return "n/a" if value is None else f"{value:.1%}"

@@ -1,7 +1,7 @@
-"""What the router's tables are made of: datasets of rewards, timed generations of every arm, policies trained on them.
+"""The data of the router's tables: datasets of rewards, timed generations of every arm, and policies trained on them.
 
-An arm generates the same for a prompt whoever chose it. So each arm decodes each prompt once, all arms in turn, and the
-figures of a policy are those of the generations it would have chosen.
+An arm's generation for a prompt does not depend on the policy. So each arm decodes each prompt once, all arms in turn,
+and the figures of a policy are those of the generations of the arms it chooses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Choices = NDArray[np.int64]  # (N,) an arm for each prompt
 AUTOREGRESSIVE, LEARNED = "autoregressive", "learned"
 EPOCHS = 10
 PAPER: dict[str, Any] = {"reward": "rouge", "alpha": 0.5, "cost": "time"}
-LEAD = 0.02  # domains differ where the best arm's mean throughput is this share above the second's
+LEAD = 0.02  # smallest relative lead of a domain's best arm over the second for the domain to count as different
 
 
 def train_policy(data: RouterDataset, **settings: Any) -> RouterPolicy:
@@ -38,18 +38,18 @@ def train_policy(data: RouterDataset, **settings: Any) -> RouterPolicy:
 
 
 def serving(length: str) -> dict[str, Any]:
-    """Our settings of training, to serve with drafts of this length; if it is not fixed, by each prompt's best."""
+    """Our training settings for drafts of ``length``; if it is not a number, each prompt's best length is assumed."""
     fixed = int(length) if length.isdigit() else None
     return {"reward": "throughput", "length": fixed, "baseline": "query", "standardize": True, "epochs": EPOCHS}
 
 
 def expected_throughput(data: RouterDataset, length: str) -> NDArray[np.float64]:
-    """(N, A) throughput that the cost model expects with drafts of this length, relative to the target alone."""
+    """(N, A) throughput expected by the cost model with drafts of ``length``, relative to the target alone."""
     return rewards(data, "throughput", length=int(length) if length.isdigit() else None)
 
 
 def subset(data: RouterDataset, arms: Sequence[str]) -> RouterDataset:
-    """The same prompts with these arms only, in this order."""
+    """The same prompts with only the given arms, in the given order."""
     by_name = {arm.name: index for index, arm in enumerate(data.arms)}
     where = [by_name[name] for name in arms]
 
@@ -64,32 +64,32 @@ def subset(data: RouterDataset, arms: Sequence[str]) -> RouterDataset:
 
 
 def within(data: RouterDataset, domains: Sequence[str]) -> RouterDataset:
-    """The prompts of these domains.
+    """The prompts of the given domains.
 
     Raises:
         InputError: there are none.
     """
     rows = [row for row in data.rows if row.domain in domains]
     if not rows:
-        raise InputError(f"domains: {', '.join(domains)}: no prompt is of these; take more prompts or others")
+        raise InputError(f"domains: {', '.join(domains)}: no prompts of these domains; take more or other prompts")
     return replace(data, rows=rows)
 
 
 def embeddings(data: RouterDataset) -> NDArray[np.float32]:
-    """(N, d)"""
+    """(N, d) embeddings of the prompts."""
     return np.array([row.embedding for row in data.rows], dtype=np.float32)
 
 
 def domains_of(data: RouterDataset) -> NDArray[np.str_]:
-    """(N,)"""
+    """(N,) domains of the prompts."""
     return np.array([row.domain for row in data.rows])
 
 
 def accuracy(choices: Choices, expected: NDArray[np.float64], domains: NDArray[np.str_]) -> dict[str, Any]:
-    """Share of prompts for which the arm is the one of highest mean ``expected`` throughput (N, A) in their domain.
+    """Share of prompts whose chosen arm has the highest mean ``expected`` throughput (N, A) in the prompt's domain.
 
-    ``where_domains_differ`` counts only domains whose best arm leads the second by ``LEAD``: between equally good arms
-    there is nothing to select.
+    ``where_domains_differ`` counts only domains whose best arm leads the second by ``LEAD``, since the choice between
+    equally good arms does not matter.
     """
     right = np.zeros(len(choices), dtype=bool)
     differ = np.zeros(len(choices), dtype=bool)
@@ -129,14 +129,14 @@ def rate_row(
 
 
 def _totals(runs: Sequence[Stats]) -> tuple[Any, Any]:
-    """Tokens and seconds (N,)."""
+    """Tokens and seconds, (N,) each."""
     tokens = np.array([run.n_generated for run in runs], dtype=float)
     return tokens, np.array([run.seconds + run.prefill_seconds for run in runs])
 
 
 @dataclass(frozen=True)
 class ArmTimings:
-    """Timed generations, (N,) each: ``runs[arm, length]``, whose length is a label ("4", "learned")."""
+    """Timed generations: ``runs[arm, length]`` holds N, where ``length`` is a label ("4", "learned")."""
 
     runs: Mapping[tuple[str, str], Sequence[Stats]]
 
@@ -144,7 +144,7 @@ class ArmTimings:
         return self.runs[arm, "" if arm == AUTOREGRESSIVE else length]
 
     def row(self, arms: Sequence[str], choices: Choices, length: str, where: Any = slice(None)) -> dict[str, float]:
-        """The chosen arms' tokens per second, ms a token, and speed-up over autoregressive decoding."""
+        """The chosen arms' tokens per second, milliseconds per token, and speed-up over autoregressive decoding."""
         chosen = [self.of(arms[arm], length)[i] for i, arm in enumerate(choices.tolist())]
         alone = self.of(AUTOREGRESSIVE, "")[: len(choices)]
         row = rate_row(chosen, alone, where, "speedup")
@@ -153,20 +153,20 @@ class ArmTimings:
 
 @dataclass(frozen=True)
 class Study:
-    """Training and held-out prompts with every arm's rewards, and the timings of the held-out ones."""
+    """Training and held-out prompts with every arm's rewards, and the arms' timings on the held-out prompts."""
 
     train: RouterDataset
     test: RouterDataset
     timings: ArmTimings
 
     def policy(self, arms: Sequence[str], domains: Sequence[str] | None = None, **settings: Any) -> NDArray[np.float64]:
-        """π(·|x) (N, A) on the held-out prompts, of a policy trained on these arms and domains."""
+        """π(·|x) (N, A) on the held-out prompts, for a policy trained on the given arms and domains."""
         data = subset(self.train, arms)
         return probabilities(train_policy(data if domains is None else within(data, domains), **settings), self.test)
 
     @property
     def domains(self) -> NDArray[np.str_]:
-        """(N,) of the held-out prompts."""
+        """(N,) domains of the held-out prompts."""
         return domains_of(self.test)
 
     def expected(self, arms: Sequence[str], length: str) -> NDArray[np.float64]:
@@ -175,7 +175,7 @@ class Study:
 
 
 def probabilities(policy: RouterPolicy, data: RouterDataset) -> NDArray[np.float64]:
-    """π(·|x) (N, A) of a dataset's prompts."""
+    """π(·|x) (N, A) for a dataset's prompts."""
     with torch.inference_mode():
         logits = policy(torch.from_numpy(embeddings(data)))
         found: NDArray[np.float64] = logits.double().softmax(-1).numpy()

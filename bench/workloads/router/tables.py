@@ -31,7 +31,7 @@ MOST_EPOCHS, EXAMPLES_SEEN = 100, 7200
 
 
 def paper_tables(work: RouterBenchOptions, study: Study) -> dict[str, Any]:
-    """All tables and figures but those of other temperatures."""
+    """All tables and figures except those of other temperatures."""
     fixed, main, no_help = str(work.length), [*work.drafts, AUTOREGRESSIVE], [*work.pair, AUTOREGRESSIVE]
     everywhere = list(dict.fromkeys(row.domain for row in study.train.rows))
     exits = [f"exit:{layer}" for layer in work.exits]
@@ -60,9 +60,9 @@ def arm_set_table(
     """One of the paper's tables: single arms, greedy and dynamic policy, in each domain and over those domains.
 
     Args:
-        arms: the arms; ``autoregressive`` is the baseline, whether it is one of them or not.
-        domains: where policies are trained and compared.
-        settings: of training; by default :func:`serving`.
+        arms: the arms. Speed-ups are over autoregressive decoding, also if it is not among them.
+        domains: domains on which policies are trained and compared.
+        settings: training settings. Default: :func:`serving`.
     """
     settings = settings or serving(length)
     where = study.domains
@@ -79,7 +79,7 @@ def arm_set_table(
 
 
 def alpha_sweep(study: Study, arms: Sequence[str], length: str, alphas: Sequence[float]) -> list[dict[str, Any]]:
-    """Figure 2: what a dynamic policy chooses, and how fast it is, by the weight of alignment against measured cost."""
+    """Figure 2: choices and speed of a dynamic policy by α, the weight of alignment against measured cost."""
     rows = []
     for alpha in alphas:
         settings = {**serving(length), "reward": "rouge", "cost": "time", "alpha": alpha}
@@ -94,7 +94,7 @@ def example_curve(
 ) -> list[dict[str, Any]]:
     """Figure 3: speed and selection accuracy by the number of training prompts; means over seeds.
 
-    Epochs grow as prompts become fewer, up to a hundred, so that small sets are not just trained for fewer steps.
+    Smaller sets are trained for more epochs, up to ``MOST_EPOCHS``, to keep the number of steps similar.
     """
     expected, where, most = study.expected(arms, length), study.domains, len(study.train.rows)
     rows = []
@@ -118,7 +118,7 @@ def example_curve(
 
 
 def selection(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
-    """The policies and the baselines beside them, on the same features: choices rated by rewards and by the clock."""
+    """Policies and baselines on the same features, evaluated by expected rewards and by measured time."""
     expected, where = study.expected(arms, length), study.domains
     found: dict[str, Choices] = {
         name: greedy(study.policy(arms, **settings))
@@ -149,9 +149,9 @@ def selection(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
 
 
 def online(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
-    """LinUCB over the held-out prompts, updated with the measured rates, beside the policy it starts from.
+    """LinUCB over the held-out prompts, updated with the measured rates, compared with the policy it starts from.
 
-    It starts from the policy as trained, and from one with inverted logits, which always chooses the worst arm.
+    It starts from the trained policy, and from one with negated logits, which chooses the worst arm.
     """
     x = torch.from_numpy(embeddings(study.test))
     good = train_policy(subset(study.train, arms), **serving(length))
