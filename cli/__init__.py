@@ -1,4 +1,4 @@
-"""The front door: the few public names, each imported when first asked for, so that `import specpilot` is instant."""
+"""The public names of specpilot, each imported on first use to keep `import specpilot` fast."""
 
 from __future__ import annotations
 

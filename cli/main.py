@@ -1,8 +1,8 @@
 """The command line: `specpilot <verb> …`.
 
-A command is a function in `commands/` whose parameters are dataclasses of `options.py`: their fields are its flags, its
-YAML keys and its --help. To add one, enter it in `COMMANDS`. Only the chosen command gets a parser, and commands import
-what is heavy in their bodies: that keeps --help under a second.
+A command is a function in `commands/` whose parameters are dataclasses of `options.py`; their fields define its flags,
+YAML keys and --help. New commands are added to `COMMANDS`. To keep --help fast, a parser is built only for the chosen
+command, and commands import slow modules in their bodies.
 """
 
 from __future__ import annotations
@@ -79,13 +79,14 @@ COMMANDS: Commands = {
 def main(argv: Sequence[str] | None = None, commands: Commands | None = None, prog: str = "specpilot") -> int:
     """Run one command of ``commands`` (default: ``COMMANDS``).
 
-    Bad input and errors of the operating system are one line and an exit code; all else keeps its traceback.
+    Bad input and errors of the operating system are reported in one line with an exit code; other errors keep their
+    traceback.
     """
     try:
         try:
             run(list(sys.argv[1:] if argv is None else argv), commands, prog)
         finally:
-            if sys.stdout is not None:  # it is None where it was closed before
+            if sys.stdout is not None:  # None if standard output is closed
                 _flush()
     except BrokenPipeError:
         return 141  # 128 + SIGPIPE, as the shell reports it
@@ -100,7 +101,7 @@ def main(argv: Sequence[str] | None = None, commands: Commands | None = None, pr
 
 
 def run(words: list[str], commands: Commands | None = None, prog: str = "specpilot") -> None:
-    """Follow `words` into `commands` (default: `COMMANDS`) and call the function found there with the rest as flags."""
+    """Find the command that `words` begin with in `commands` (default: `COMMANDS`) and call it with the other words."""
     here: Commands | Command = COMMANDS if commands is None else commands
     path = [prog]
     while isinstance(here, Mapping):
@@ -124,7 +125,7 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
 
 
 def overview(path: list[str], commands: Commands) -> str:
-    """The help of a level of commands: each one below it with the first line of its docstring."""
+    """The help of a group of commands: each command with the first line of its docstring."""
     rows = list(_leaves("", commands))
     width = max(len(name) for name, _ in rows)
     lines = [f"usage: {' '.join(path)} <command> [options]", "", "commands:"]
@@ -147,11 +148,11 @@ def _leaves(prefix: str, commands: Commands) -> Iterator[tuple[str, Command]]:
 
 
 def _flush() -> None:
-    """Write what was printed, here and not in the interpreter's shutdown.
+    """Flush standard output before the interpreter's shutdown does, so that errors can be reported.
 
     Raises:
-        BrokenPipeError: the reader has left.
-        InputError: it cannot be written.
+        BrokenPipeError: the reader closed the pipe.
+        InputError: standard output cannot be written.
     """
     try:
         sys.stdout.flush()

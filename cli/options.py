@@ -1,12 +1,12 @@
-"""The options of every command: frozen dataclasses, importable in a moment.
+"""The options of every command, as frozen dataclasses.
 
-The parameters of a command (``commands/``) are such classes; their fields are its flags, its ``--config`` keys and,
-through the docstrings, its ``--help``. What several commands share is a base class. A field is documented once, in the
-class that introduces it; a subclass may change its default. Limits belong to a field's type and hold for callers from
-Python, too.
+The parameters of a command (``commands/``) are such classes. Their fields define its flags and ``--config`` keys, and
+the docstrings its ``--help``. Options shared by several commands are in base classes. A field is documented once, in
+the class that introduces it; a subclass may change its default. Limits are part of a field's type and are checked for
+calls from Python, too.
 
-Every part of the package may import this module, and it imports nothing but ``InputError``. It is longer than other
-files so that every option is found in one place.
+Every part of the package may import this module, which imports only ``InputError``. It is longer than other files so
+that all options are in one place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .controllers.errors import InputError
 
 @dataclass(frozen=True)
 class Range:
-    """Finite numbers from ``low`` to ``high``; ``ends`` says which of the two belong to it, as in [0, 1)."""
+    """Finite numbers from ``low`` to ``high``; ``ends`` are the interval's brackets, such as ``[)``."""
 
     low: float
     high: float = math.inf
@@ -45,7 +45,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Several:
-    """A list of at least ``least`` values; none of them twice where they are ``distinct``."""
+    """A list of at least ``least`` values, without repetitions if ``distinct``."""
 
     least: int = 1
     distinct: bool = True
@@ -58,7 +58,7 @@ class Several:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Text in a certain form; ``remedy`` says which."""
+    """Text that matches ``regex``; ``remedy`` describes the form in the error message."""
 
     regex: str
     remedy: str
@@ -70,7 +70,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Place:
-    """A folder or a file to write, which may be there already; looked at before anything is computed for it."""
+    """A folder or a file to write, which may exist; checked before anything is computed."""
 
     folder: bool
 
@@ -81,12 +81,12 @@ class Place:
         above = [path, *path.parents] if self.folder else path.parents
         there = next((place for place in above if place.exists()), None)
         if there is not None and not there.is_dir():
-            raise InputError(f"{name}={str(path)!r}: {str(there)!r} is no folder; name another")
+            raise InputError(f"{name}={str(path)!r}: {str(there)!r} is not a folder; choose another path")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some words, where the value is a word."""
+    """One of ``words``, if the value is a string."""
 
     words: tuple[object, ...]
 
@@ -96,9 +96,9 @@ class Choice:
 
 
 Limit = Range | Several | Pattern | Place | Choice
-LARGEST = 2**31 - 1  # of a count
-MAX_DEPTH = 64  # of a head that a checkpoint may hold
-MAX_LENGTH = 20  # tokens a draft
+LARGEST = 2**31 - 1  # largest count
+MAX_DEPTH = 64  # largest depth of a head in a checkpoint
+MAX_LENGTH = 20  # largest draft length
 Count = Annotated[int, Range(1, LARGEST)]
 Natural = Annotated[int, Range(0, LARGEST)]
 Seed = Annotated[int, Range(0, 2**63 - 1)]
@@ -115,7 +115,7 @@ Device = Annotated[
 File = Annotated[Path, Place(folder=False)]
 Folder = Annotated[Path, Place(folder=True)]
 Picture = Annotated[
-    File, Pattern(r"(?i).+\.(png|pdf|svg|jpe?g|webp)", "no kind of picture; end it in .png, .pdf, .svg, .jpg or .webp")
+    File, Pattern(r"(?i).+\.(png|pdf|svg|jpe?g|webp)", "unknown format; end it in .png, .pdf, .svg, .jpg or .webp")
 ]
 Names = Annotated[tuple[str, ...], Several()]
 
@@ -134,10 +134,10 @@ def _limits(hint: Any) -> Iterator[Limit]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base class: makes tuples of lists, and checks every value against the limits in its field's type.
+    """Base class: converts lists to tuples, and checks every value against the limits in its field's type.
 
     Raises:
-        InputError: a value is outside its limits; names it and says what is possible.
+        InputError: a value is outside its limits.
     """
 
     def __post_init__(self) -> None:
@@ -155,7 +155,7 @@ class Options:
                 raise InputError(f"{name}: it is empty; give a value, or leave it out")
 
     def refuse_ignored(self, names: tuple[str, ...], reason: str) -> None:
-        """Raises InputError if one of these fields has another value than its default."""
+        """Raise InputError if one of the fields ``names`` does not have its default value."""
         for entry in fields(self):
             if entry.name in names and getattr(self, entry.name) != entry.default:
                 raise InputError(
@@ -168,7 +168,7 @@ class TargetOptions(Options):
     """Models.
 
     Attributes:
-        target: Target model, whose distribution the text has: a shipped model, a folder, or a hub id.
+        target: Target model: a shipped model, a folder, or a hub id. Its distribution is that of the generated text.
     """
 
     target: str = "tiny"
@@ -179,7 +179,7 @@ class PairOptions(TargetOptions):
     """Models.
 
     Attributes:
-        draft: Draft model, with the target's tokenizer: a shipped model, a folder, or a hub id.
+        draft: Draft model with the target's tokenizer: a shipped model, a folder, or a hub id.
     """
 
     draft: str = "tiny-draft"
@@ -190,7 +190,7 @@ class DeviceOptions(Options):
     """Models.
 
     Attributes:
-        device: auto (an accelerator where there is one), cpu, cuda, cuda:1, …
+        device: auto (an accelerator if there is one), cpu, cuda, cuda:1, …
     """
 
     device: Device = "auto"
@@ -201,8 +201,8 @@ class LoadingOptions(DeviceOptions):
     """Models.
 
     Attributes:
-        dtype: Precision of the models; auto is that of each checkpoint.
-        trust_remote_code: Run code that comes with the models. Only for sources you trust.
+        dtype: Precision of the models; auto uses that of each checkpoint.
+        trust_remote_code: Run code that comes with the models; only for sources you trust.
     """
 
     dtype: DType = "float32"
@@ -225,9 +225,9 @@ class TruncationOptions(Options):
     """Sampling.
 
     Attributes:
-        max_new_tokens: The most tokens of a text.
-        top_k: Sample among the k most probable tokens; null keeps all.
-        top_p: Sample among the most probable tokens of this total probability; 1 keeps all.
+        max_new_tokens: Maximum number of new tokens per text.
+        top_k: Sample from the k most probable tokens; null keeps all.
+        top_p: Sample from the most probable tokens with this total probability; 1 keeps all.
     """
 
     max_new_tokens: Count = 128
@@ -261,10 +261,10 @@ class PromptSourceOptions(Options):
     Attributes:
         prompts: builtin, builtin-large, builtin-copy, a JSON Lines, Parquet or text file, a folder of such files, or
             the id of a dataset on the hub.
-        column: Column that holds the prompt; id and domain are read from columns of those names.
+        column: Column that holds the prompt; columns named id and domain are used if present.
         split: Split of the built-in prompts (train, validation, test) or of a hub dataset; a file has none.
-        domains: Take only the prompts of these domains.
-        chat: Put prompts into the tokenizer's chat template; otherwise they are continued as plain text.
+        domains: Take only prompts of these domains.
+        chat: Apply the tokenizer's chat template; otherwise prompts are continued as plain text.
         system: System message of the chat.
     """
 
@@ -291,7 +291,7 @@ class PromptSourceOptions(Options):
 
     @property
     def local(self) -> bool:
-        """Whether the prompts are in a file or folder here, which has no splits."""
+        """Whether the prompts are in a local file or folder, which has no splits."""
         return self.prompts not in BUILTIN and Path(self.prompts).expanduser().exists()
 
 
@@ -300,8 +300,8 @@ class PromptOptions(PromptSourceOptions):
     """Prompts.
 
     Attributes:
-        limit: Take at most this many prompts.
-        skip: Leave out this many prompts before them.
+        limit: Maximum number of prompts.
+        skip: Number of prompts to skip first.
     """
 
     limit: Count | None = None
@@ -313,8 +313,7 @@ class TrainSplitOptions(Options):
     """Prompts.
 
     Attributes:
-        train_split: Split of the prompts that are trained on. Prompts that are held out to measure on are left out, so
-            that it may be the same, as it is in a file.
+        train_split: Split of the training prompts. Held-out prompts are excluded from it, so it may be the same split.
     """
 
     train_split: str = "train"
@@ -325,7 +324,7 @@ class RepeatOptions(Options):
     """Measurement.
 
     Attributes:
-        repeats: How often everything is timed, in turn; medians are reported.
+        repeats: Number of timed repetitions; medians are reported.
     """
 
     repeats: Count = 3
@@ -336,7 +335,7 @@ class OutputFileOptions(Options):
     """Output.
 
     Attributes:
-        output: File that gets the same JSON as standard output.
+        output: File for the JSON that is printed to standard output.
     """
 
     output: File | None = None
@@ -347,7 +346,7 @@ class StudyFolderOptions(OutputFileOptions):
     """Output.
 
     Attributes:
-        folder: What is computed on the way; a run that was cut short is continued there.
+        folder: Folder for intermediate results; an interrupted run is continued from it.
     """
 
     folder: Folder = Path("runs/study")
@@ -361,9 +360,9 @@ class DatasetOptions(PromptOptions, SamplingOptions, LoadingOptions, SeedOptions
     """Dataset. Every field that its rows depend on is part of its identity.
 
     Attributes:
-        max_prompt_tokens: Leave longer prompts out; by default a prompt that fills the context is refused.
-        batch_size: Prompts rolled out together.
-        shard_size: Prompts a shard; also what a killed run may lose.
+        max_prompt_tokens: Skip longer prompts; by default a prompt that fills the context is an error.
+        batch_size: Prompts generated together.
+        shard_size: Prompts per shard; a killed run loses at most one shard.
     """
 
     max_prompt_tokens: Count | None = None
@@ -378,13 +377,13 @@ class AcceptanceDataOptions(PairOptions, DatasetOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyDataOptions(AcceptanceDataOptions):
-    """Dataset of the decoder's own rounds.
+    """Dataset of the decoder's rounds.
 
     Attributes:
-        length: Length controller that drafts: a number, a rule, or a trained controller.
+        length: Length controller: a number, a rule, or a trained controller.
         threshold: Stopping threshold of a trained controller.
-        cost: For a trained controller that stops by cost: a file of `specpilot bench cost --output`, or the time of a
-            draft step in units of a verification, such as 0.2.
+        cost: Cost model of a trained controller, instead of a threshold: a file of `specpilot bench cost --output`, or
+            the time of a draft step in units of a verification, such as 0.2.
     """
 
     length: str = "8"
@@ -397,11 +396,11 @@ ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sq
 
 @dataclass(frozen=True, kw_only=True)
 class RouterDataOptions(TargetOptions, DatasetOptions):
-    """Router's dataset.
+    """Router dataset.
 
     Attributes:
-        arms: What is chosen between, in order: draft models, exit:LAYER (the target's first layers draft), ngram
-            (copies of the text), and autoregressive (no draft).
+        arms: The arms in order: draft models, exit:LAYER (the target's first layers draft), ngram (copies from the
+            text), and autoregressive (no draft).
     """
 
     arms: Annotated[tuple[str, ...], Several(2)] = ARMS
@@ -424,7 +423,7 @@ class PlannedDatasetOptions(DatasetFolderOptions):
     """Output.
 
     Attributes:
-        plan: Print what would be done, its size on disk and the time it would take; write nothing.
+        plan: Print the planned work, its size on disk and its time; write nothing.
     """
 
     plan: bool = False
@@ -438,7 +437,7 @@ class DataOptions(Options):
     """Data.
 
     Attributes:
-        data: Folder written by `specpilot data …`, or several, as "[A,B]", of the same models and sampling.
+        data: Folder written by `specpilot data …`, or several with the same models and sampling, as "[A,B]".
     """
 
     data: Annotated[str | tuple[str, ...], Several()]
@@ -453,7 +452,7 @@ class ValidationOptions(Options):
     """Data.
 
     Attributes:
-        validation_fraction: Share of the training prompts held out for validation, chosen by a hash of their id.
+        validation_fraction: Share of the prompts held out for validation, chosen by a hash of their id.
     """
 
     validation_fraction: Fraction = 0.1
@@ -490,12 +489,12 @@ class LoggedTrainingOptions(TrainingOptions):
     """Training.
 
     Attributes:
-        checkpoint_every: Steps between two checkpoints to resume from; the end of an epoch is always one.
+        checkpoint_every: Steps between two checkpoints; there is also one at the end of each epoch.
         log_every: Steps between two rows of metrics.csv.
-        wandb: Project on Weights & Biases to log to as well; offline if WANDB_API_KEY is not set.
-        threads: CPU threads of a process; by default PyTorch's choice.
-        devices: Devices of this machine to train on, one process for each. A batch is divided among them.
-        strategy: auto, or ddp, which several devices take in any case.
+        wandb: Weights & Biases project to log to; offline if WANDB_API_KEY is not set.
+        threads: CPU threads per process; by default PyTorch's choice.
+        devices: Number of devices of this machine to train on, one process each. Batches are split among them.
+        strategy: auto or ddp; several devices always use ddp.
         precision: Precision of the computation; weights are float32.
     """
 
@@ -513,16 +512,16 @@ Predictor = Literal["specdec", "lag-free", "features"]
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
-    """Features. What predictors learn from: computed once by the models that the data was made with.
+    """Features. The inputs of predictors, computed once with the models that the data was made with.
 
     Attributes:
-        target: Target model, if it is elsewhere now than when the data was made.
-        draft: Draft model, if it is elsewhere now.
+        target: Target model, if it has moved since the data was made.
+        draft: Draft model, if it has moved since the data was made.
         dtype: Precision of these models.
-        texts: Take only the first so many texts of each dataset that are not held out.
-        traced: Held-out texts to simulate decoding on, which chooses the epoch. With 0 the lowest validation KL chooses
-            it, and the target is not needed.
-        max_length: Tokens of prompt and response together; longer responses are cut.
+        texts: Maximum number of training texts per dataset.
+        traced: Number of held-out texts on which decoding is simulated to choose the best epoch. With 0 it is the epoch
+            of lowest validation KL, and the target is not needed.
+        max_length: Maximum tokens of prompt and response together; longer responses are cut.
         states: Precision of the draft's hidden states on disk.
     """
 
@@ -541,12 +540,12 @@ class FeatureDataOptions(FeatureSourceOptions, SeedOptions):
 
     Attributes:
         data: Folder written by `specpilot data acceptance` or, except for the predictor specdec, `specpilot data
-            on-policy`; or several, as "[A,B]", of the same models and sampling.
-        predictor: What the features are for: specdec, lag-free or features. The last two use the same.
-        mixing: Share r of target tokens in the texts that the draft reads; the others are the draft's, and only they
-            are learnt from. At 1 all of the draft's tokens are learnt from, each after the target's own text. The
-            default depends on the data's mean acceptance: 0.15, the paper's, or 0.5 where it is below one half.
-        mixings: How often the texts are mixed anew; epochs of training use the mixings in turn.
+            on-policy`; or several with the same models and sampling, as "[A,B]".
+        predictor: Predictor that the features are for: specdec, lag-free or features. The last two use the same.
+        mixing: Share r of target tokens in the texts that the draft reads; the other tokens are the draft's and are the
+            training examples. At 1 every draft token is an example, with the target's text as context. Default: 0.15 as
+            in the paper, or 0.5 if the data's mean acceptance is below one half.
+        mixings: Number of different mixings of the texts; training epochs use them in turn.
         seed: Seed of the mixing.
     """
 
@@ -567,12 +566,12 @@ class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
     """Acceptance predictor.
 
     Attributes:
-        data: Folder written by `specpilot data features`; or what that command takes, to make the features in the run
+        data: Folder written by `specpilot data features`; or data for that command, to make the features in the run
             folder.
-        predictor: Which predictor is trained: specdec, lag-free or features. Each has further options of its own:
+        predictor: The predictor to train: specdec, lag-free or features. Each has further options:
             `--predictor NAME --help`.
-        cost: Epochs are compared by simulated tokens/s at these costs: a file of `specpilot bench cost --output`, or
-            the time of a draft step in units of a verification. By default 0.21, as in SpecDec++.
+        cost: Costs for the simulated tokens/s by which epochs are compared: a file of `specpilot bench cost --output`,
+            or the time of a draft step in units of a verification. Default: 0.21, as in SpecDec++.
     """
 
     data: Annotated[str | tuple[str, ...], Several()]
@@ -605,10 +604,10 @@ class AcceptanceTrainingOptions(PredictorTrainingOptions):
         depth: Residual blocks D of the head; 0 is a linear head.
         w_acc: Loss weight of acceptance.
         w_rej: Loss weight of rejection.
-        mixing: Share r of target tokens in the texts that the draft reads; the others are the draft's, and only they
-            are learnt from. At 1 all of the draft's tokens are learnt from, each after the target's own text. The
-            default depends on the data's mean acceptance: 0.15, the paper's, or 0.5 where it is below one half.
-        mixings: How often the texts are mixed anew; epochs use the mixings in turn.
+        mixing: Share r of target tokens in the texts that the draft reads; the other tokens are the draft's and are the
+            training examples. At 1 every draft token is an example, with the target's text as context. Default: 0.15 as
+            in the paper, or 0.5 if the data's mean acceptance is below one half.
+        mixings: Number of different mixings of the texts; epochs use them in turn.
     """
 
     predictor: Predictor = "specdec"
@@ -627,11 +626,11 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
 
     Attributes:
         width: Hidden units of the head. A prediction takes about 0.3 µs for each.
-        light: Train the design that predicts in a third of the time: it divides the draft's state by a constant
-            instead of normalising it, goes without the entropy, and has ReLU units instead of SiLU.
-        dropout: Share of the entries of the draft's state and of the token's embedding that a step leaves out; it
-            helps on text of another kind than that trained on.
-        use_ngrams: Use as features what followed the text's last tokens where they stood before.
+        light: Train a design that predicts in a third of the time: it divides the draft's state by a constant instead
+            of normalising it, does not use the entropy, and has ReLU units instead of SiLU.
+        dropout: Dropout on the draft's state and the token's embedding; it helps on text of other domains than the
+            training data.
+        use_ngrams: Use features of n-gram matches in the text.
     """
 
     predictor: Predictor = "lag-free"
@@ -647,7 +646,7 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureTrainingOptions(PredictorTrainingOptions):
-    """Feature model, four numbers. Each epoch is a step of Newton's method, which has no learning rate."""
+    """Feature model with four parameters. Each epoch is a step of Newton's method, which has no learning rate."""
 
     predictor: Predictor = "features"
     epochs: Count = 6
@@ -663,19 +662,19 @@ class RouterTrainingOptions(LoggedTrainingOptions):
     """Router. Defaults are those of assistant selection (Huang et al. 2024, §3.1 and Table 9).
 
     Attributes:
-        reward: rouge (the paper's proxy, eq. 2), or throughput: tokens per second that the cost model expects of an
-            arm from how much of its drafts the target accepts along its own text, over the target's own.
-        alpha: With rouge: weight of alignment; the cost has the rest. 1 counts alignment alone.
+        reward: rouge (the paper's proxy, eq. 2), or throughput (tokens per second that the cost model expects from an
+            arm's acceptance rates along the target's output, relative to the target alone).
+        alpha: With rouge: weight of alignment; the cost has weight 1 - alpha.
         cost: With rouge: parameters (A.5: c = 1 - e^P / e^P_max, P in billions) or time (c = 1 - t / t_max, measured).
-        length: With throughput: tokens a draft; null: each prompt's best for each arm.
-        gradient: sampled (REINFORCE, the paper's) or exact: every arm's reward is known offline.
-        baseline: What is subtracted from the reward: none (the paper's), batch (mean of the others' in the batch) or
-            query (mean over the query's arms).
-        entropy: Weight of the policy's entropy in nats, to keep it from settling early.
-        standardize: Divide every entry of the embedding by its standard deviation over the training data; the
-            exported policy has it in its first layer.
+        length: With throughput: draft length; null takes the best for each prompt and arm.
+        gradient: sampled (REINFORCE, as in the paper) or exact (from all arms' rewards, which are known offline).
+        baseline: Baseline subtracted from the reward: none (as in the paper), batch (mean over the other queries of the
+            batch) or query (mean over the query's arms).
+        entropy: Weight of the policy's entropy in nats, to prevent early convergence.
+        standardize: Divide every entry of the embedding by its standard deviation over the training data; the exported
+            policy includes the scaling in its first layer.
         width: Hidden size of the MLP.
-        examples: Train on the first so many queries only.
+        examples: Maximum number of training queries.
     """
 
     reward: Literal["rouge", "throughput"] = "rouge"
@@ -697,7 +696,7 @@ class RunOptions(Options):
     """Output.
 
     Attributes:
-        output: Run folder: resolved settings, metrics, checkpoints.
+        output: Run folder for resolved settings, metrics and checkpoints.
         resume: Continue the unfinished run in the folder.
     """
 
@@ -710,7 +709,7 @@ class OverwriteOptions(Options):
     """Output.
 
     Attributes:
-        overwrite: Replace a checkpoint that is there already.
+        overwrite: Replace an existing checkpoint.
     """
 
     overwrite: bool = False
@@ -721,7 +720,7 @@ class CheckpointOptions(OverwriteOptions):
     """Output.
 
     Attributes:
-        output: Folder of the checkpoint; `specpilot generate --length FOLDER --cost FILE` takes it.
+        output: Folder of the checkpoint, for `specpilot generate --length FOLDER --cost FILE`.
     """
 
     output: Folder
@@ -732,9 +731,9 @@ class ExportOptions(OverwriteOptions):
     """Export.
 
     Attributes:
-        run: Run folder of `specpilot train`; or a controller, which is written in today's format.
+        run: Run folder of `specpilot train`; or a controller checkpoint, which is rewritten in the current format.
         output: Folder of the checkpoint: config.json, model.safetensors, README.md.
-        threshold: Stopping threshold h that an acceptance head recommends; the paper's 0.7 by default.
+        threshold: Default stopping threshold h of an acceptance head. Default: 0.7, as in the paper.
         push_to: Hub repository (owner/name) to upload the checkpoint to.
         private: Make that repository private if it is new.
     """
@@ -755,10 +754,10 @@ class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
         data: Folder written by `specpilot data acceptance` for the same pair.
         output: Folder of the calibrated checkpoint.
         method: weights (undo the loss weights), temperature, platt or isotonic.
-        draft: The draft model the data was made with, if it is elsewhere now.
-        validation_fraction: If the head was trained on this very data, the share of prompts that training held out.
-        plot: Picture of the reliability before and after.
-        report: File that gets the same JSON as standard output.
+        draft: Draft model that the data was made with, if it has moved since.
+        validation_fraction: Share of prompts that training held out, if the head was trained on this data.
+        plot: File for the reliability plot before and after calibration.
+        report: File for the JSON that is printed to standard output.
     """
 
     controller: str = field(kw_only=False)
@@ -781,46 +780,48 @@ class GenerateOptions(TargetOptions, LoadingOptions, SeedOptions):
     """Generation.
 
     Attributes:
-        prompt: The prompt, as a bare word or by flag; "-" reads it from standard input.
-        draft: The model that proposes tokens; it shares the target's tokenizer. Several, as "[a,b]", feed one tree, or
-            are the arms of a router. "auto" is tiny-draft, or the router's own arms; null decodes without. "ngram"
-            copies from the text what followed its last tokens, up to four ("ngram:6": six), where they stood before;
-            "tiny-draft+ngram" chooses between the model, a copy and both for each round.
-        length: What ends a draft: a number of tokens (4 if not given), a controller checkpoint (folder or hub id), a
-            rule such as "cumulative-confidence:0.4", or "none" for plain autoregressive decoding.
-        router: Trained router (folder or hub id): it chooses between several drafts, "[a,b,exit:2,autoregressive]", by
-            the prompt. Its own arms if the draft is left as it is; the length is then one for all, or a list.
-        sample_arm: Draw the arm from the router's policy instead of taking its most likely one.
-        threshold: Stopping threshold of a trained controller, in place of the one its checkpoint names.
-        cost: File of `specpilot bench cost --output`, or how many verifications a draft step costs, such as 0.2: a
-            trained controller then stops where drafting on no longer pays, without a threshold. "auto" measures now,
-            and adapts.
-        adapt: Keep correcting the cost by the rounds' wall times; the same seed may then draft otherwise.
-        tree: Draft a tree instead: children at each level, such as "3x2x1"; "4x1x1" is four chains of three. "auto"
-            grows trees node by node, where that pays by the predictions of `length` (a lag-free or feature predictor)
-            and by `cost`.
+        prompt: The prompt, as a positional argument or by flag; "-" reads it from standard input.
+        draft: Draft model with the target's tokenizer. Several, as "[a,b]", form one tree, or are the arms of a router.
+            "auto" is tiny-draft, or the router's arms; null decodes without a draft. "ngram" drafts the continuation of
+            an earlier occurrence of the text's last tokens, at most four of them ("ngram:6": six); "tiny-draft+ngram"
+            chooses between the model, the n-gram draft and both in each round.
+        length: Draft length: a number of tokens (default: 4), a controller checkpoint (folder or hub id), a rule such
+            as "cumulative-confidence:0.4", or "none" for autoregressive decoding.
+        router: Trained router (folder or hub id) that chooses between several drafts by the prompt, such as
+            "[a,b,exit:2,autoregressive]". If no draft is given, it uses its own arms. The length is then one for all
+            arms, or a list.
+        sample_arm: Sample the arm from the router's policy instead of taking the most probable one.
+        threshold: Stopping threshold of a trained controller, instead of its checkpoint's.
+        cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification, such as
+            0.2. A trained controller then stops when another draft token no longer pays, without a threshold. "auto"
+            measures the cost at the start and adapts it.
+        adapt: Correct the cost by the rounds' wall times; drafts then no longer depend on the seed alone.
+        tree: Draft a tree with this number of children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
+            "auto" grows trees node by node as far as that pays by the predictions of `length` (a lag-free or feature
+            predictor) and `cost`.
         verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
-            replacement), k-seq or otm also for trees. These keep the target's distribution. Typical, bild and mtad do
-            not; their threshold follows a colon, "mtad:0.5". mtjd, with no draft, chooses `length` tokens of the target
-            jointly.
-        beams: Sequences that mtad and mtjd search among; 4 if not given.
-        argmax: Keep the most probable of them instead of drawing them.
-        n: Independent samples of the prompt; one after another on standard output.
-        max_new_tokens: The most tokens to generate; "auto" is what the target's generation_config names, else 128.
-        temperature: Divides the logits; 0 is greedy. "auto" is what the target's generation_config names, else 1.
-        top_k: Sample among the k most probable tokens; null keeps all. "auto" as for temperature, else 50.
-        top_p: Sample among the most probable tokens of this total mass; 1 keeps all. "auto" as for temperature, else 1.
-        generation_config: What is done with the target's generation_config: "follow" takes sampling settings from it
-            and refuses what cannot be followed, "ignore" does not look at it.
-        chat: Put the prompt into the tokenizer's chat template, if it has one.
+            replacement), k-seq or otm also for trees. These keep the target's distribution. typical, bild and mtad do
+            not; their threshold follows a colon, "mtad:0.5". mtjd chooses `length` tokens of the target jointly,
+            without a draft.
+        beams: Number of beams of mtad and mtjd. Default: 4.
+        argmax: Keep the most probable beams instead of sampling them.
+        n: Number of independent samples, printed one after another.
+        max_new_tokens: Maximum number of new tokens; "auto" is the target's generation_config, else 128.
+        temperature: Divides the logits; 0 is greedy. "auto" is the target's generation_config, else 1.
+        top_k: Sample from the k most probable tokens; null keeps all. "auto" as for temperature, else 50.
+        top_p: Sample from the most probable tokens with this total probability; 1 keeps all. "auto" as for temperature,
+            else 1.
+        generation_config: "follow" takes sampling settings from the target's generation_config and refuses those that
+            are not supported, "ignore" does not read it.
+        chat: Apply the tokenizer's chat template, if it has one.
         system: System message of the chat.
-        stream: Print the text as it comes.
-        color: Print the text once it is whole, with accepted, own and rejected tokens in colour.
+        stream: Print the text while it is generated.
+        color: Print the complete text with accepted, rejected and target tokens in colour.
         stats: Print counters and rates to standard error.
         json: Print one JSON object with text, tokens, rounds and counters instead of text.
-        compile: Compile both models first; worth it for long texts only.
-        device_map: Spread the target over several devices, as "auto" or "balanced" do in transformers.
-        offload_folder: Folder for weights that a device map puts on disk.
+        compile: Compile both models first; useful only for long texts.
+        device_map: Distribute the target over several devices, "auto" or "balanced" as in transformers.
+        offload_folder: Folder for weights that a device map offloads to disk.
         revision: Branch, tag or commit of the target on the hub.
     """
 
@@ -862,7 +863,7 @@ class GenerateOptions(TargetOptions, LoadingOptions, SeedOptions):
 
     @property
     def drafts(self) -> str | tuple[str, ...] | None:
-        """The names to load; None where there are none, or a router brings its own."""
+        """The drafts to load; None if there are none, or if the router names them."""
         return self.draft if self.draft != "auto" else None if self.router is not None else "tiny-draft"
 
 
@@ -953,8 +954,8 @@ class DecodeBenchOptions(WorkloadOptions, RepeatOptions):
     """Benchmark.
 
     Attributes:
-        controller: Trained acceptance head for this pair (folder or hub id); the shipped pair has its own.
-        plot: Where the picture goes.
+        controller: Trained acceptance head for this pair (folder or hub id); the shipped pair has a default.
+        plot: File for the plot.
     """
 
     controller: str | None = None
@@ -966,10 +967,10 @@ class NgramBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     """Benchmark.
 
     Attributes:
-        limit: How many prompts, of those that invite copying (builtin-copy) and of others (--prompts) each.
-        lengths: Length controllers of the draft model, alone and in the mix; the best of each is compared.
-        cost: File of `specpilot bench cost --output`, or how many verifications a draft step costs; measured at the
-            start if not given.
+        limit: Number of prompts of builtin-copy, which invite copying, and of --prompts each.
+        lengths: Length controllers of the draft model, alone and with n-grams; the best of each is compared.
+        cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification. Default:
+            measured at the start.
     """
 
     limit: Count = 40
@@ -982,10 +983,10 @@ class BatchBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     """Benchmark.
 
     Attributes:
-        requests: Requests of the comparison with fixed batches; their budgets vary from 8 to 128 tokens.
-        running: How many of them run together.
-        shape: Instead of the pair a Llama with random weights, as in "30x576": layers and width. Its prompts are 32
-            random tokens each, it has no draft, and only continuous batching is measured.
+        requests: Number of requests for the comparison with fixed batches; their budgets vary from 8 to 128 tokens.
+        running: Number of requests that run together.
+        shape: Use a Llama with random weights instead of the pair; "30x576" has 30 layers of width 576. Prompts are 32
+            random tokens, there is no draft, and only continuous batching is measured.
     """
 
     requests: Count = 64
@@ -1004,7 +1005,7 @@ class MemoryBenchOptions(WorkloadOptions):
     """Benchmark.
 
     Attributes:
-        requests: How many; a reading is taken after every hundredth.
+        requests: Number of requests; memory is measured after every 100.
     """
 
     requests: Count = 1000
@@ -1016,9 +1017,9 @@ class TrainScaleBenchOptions(OutputFileOptions):
 
     Attributes:
         examples: Numbers of drafted tokens to train on.
-        hidden_size: d of the draft.
+        hidden_size: Hidden size of the draft.
         width: Hidden units of the lag-free head.
-        folder: Where random features are written, and removed again: two bytes for each number of each state.
+        folder: Folder for temporary random features, of 2 * hidden_size bytes per example.
     """
 
     examples: Annotated[tuple[Count, ...], Several()] = (250_000, 500_000, 2_000_000)
@@ -1032,7 +1033,7 @@ class ProfileBenchOptions(WorkloadOptions):
     """Benchmark.
 
     Attributes:
-        length: Tokens a draft; 0 is autoregressive.
+        length: Draft length; 0 is autoregressive.
     """
 
     length: Natural = 5
@@ -1040,17 +1041,17 @@ class ProfileBenchOptions(WorkloadOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
-    """Benchmark. Few prompts suffice, and none that controllers are compared on.
+    """Benchmark. A few prompts suffice; they should not be those that controllers are compared on.
 
     Attributes:
-        repeats: How often each generation, and ten times that how often each forward is timed; medians are taken.
-        judge: A trained controller that predicts for every drafted token meanwhile: the costs are then those of
-            decoding with it, its own time included.
-        check: Length controllers, as in `specpilot generate`, to compare the model's times of with the clock's; trained
-            ones stop at draft steps of 0.2 verifications.
-        batch: Numbers of requests whose shared rounds are timed as well, such as "[1,4,16,64]"; `specpilot serve` then
-            drafts by how many requests there are.
-        output: File that gets the same JSON as standard output; `specpilot generate --cost` reads it.
+        repeats: Number of timed repetitions of each generation; forwards are timed ten times as often. Medians are
+            taken.
+        judge: A trained controller that predicts for every drafted token, so that the costs include its time.
+        check: Length controllers, as in `specpilot generate`, whose predicted times are compared with measured ones;
+            trained ones use a draft step of 0.2 verifications.
+        batch: Numbers of requests whose shared rounds are also timed, such as "[1,4,16,64]"; `specpilot serve` then
+            adapts drafts to the number of requests.
+        output: File for the JSON that is printed to standard output; `specpilot generate --cost` reads it.
     """
 
     split: str = "train"
@@ -1073,8 +1074,8 @@ class ForwardBenchOptions(PairOptions, LoadingOptions):
     """Benchmark.
 
     Attributes:
-        repeats: Forwards timed for each figure; medians are reported.
-        compile: Time the compiled path too.
+        repeats: Number of timed forwards; medians are reported.
+        compile: Also time the compiled path.
     """
 
     repeats: Count = 50
@@ -1086,8 +1087,8 @@ class OtmBenchOptions(PairOptions, LoadingOptions):
     """Benchmark.
 
     Attributes:
-        prompt: Text after which the two models' next tokens are compared in the last figure.
-        output: Where the picture goes.
+        prompt: Text after which the two models' next-token distributions are compared (Figure 5).
+        output: File for the plot.
     """
 
     prompt: str = "He said he also has asked prosecutors to"
@@ -1102,23 +1103,23 @@ class RouterBenchOptions(
 
     Attributes:
         drafts: Draft models to choose between.
-        pair: Two of them that are each good at one of pair_domains: Table 1, and Table 3/4 with autoregressive. By
-            default the shipped ones for math and for SQL and shell, or else the first two drafts.
-        pair_domains: The domains they are good at; by default math and sql of the built-in prompts, or else all.
-        exits: Layers of the target after which it drafts itself (Table 6, and the larger drafts of Figure 2); none
-            for an encoder-decoder.
-        limit: Held-out prompts that are decoded and timed.
-        train_limit: Prompts that rewards are computed on.
-        repeats: How often routers and single drafts decode a prompt, the time in the middle being kept; the tables'
-            other lengths and exits decode it once.
-        work: Folder of the two datasets; kept, and continued.
-        length: Tokens a draft where the length is fixed.
-        learned: The length that is learnt, or follows the text: a rule, or a controller for each draft in order.
-        temperatures: Others that the routers are tried at (Tables 13, 14).
-        lengths: Fixed lengths that are tried (Tables 11, 12).
-        examples: Numbers of training prompts that are tried (Figure 3); all of them come last.
-        seeds: Trainings of each of those, with as many seeds.
-        alphas: Weights of alignment that are tried (Figure 2).
+        pair: Two of the drafts, each specialised on one of pair_domains, for Table 1 and, with autoregressive, Tables 3
+            and 4. Default: the shipped ones for math and for SQL and shell, or else the first two drafts.
+        pair_domains: Domains of the pair. Default: math and sql of the built-in prompts, or else all.
+        exits: Layers of the target for early-exit drafts (Table 6, and the larger drafts of Figure 2); none for an
+            encoder-decoder.
+        limit: Number of held-out prompts that are decoded and timed.
+        train_limit: Number of training prompts.
+        repeats: Number of timed repetitions of routers and single drafts, of which the median is taken; the tables'
+            other lengths and exits are timed once.
+        work: Folder of the two datasets; they are kept and continued.
+        length: Fixed draft length.
+        learned: Variable draft length: a rule, or a controller for each draft in order.
+        temperatures: Further temperatures of the routers (Tables 13, 14).
+        lengths: Fixed lengths (Tables 11, 12).
+        examples: Numbers of training prompts (Figure 3); all prompts are added last.
+        seeds: Number of trainings for each number of training prompts.
+        alphas: Weights of alignment (Figure 2).
     """
 
     split: str = "test"
@@ -1157,7 +1158,7 @@ class RouterBenchOptions(
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """All arms that data is made for."""
+        """All arms of the dataset."""
         return (*self.drafts, *(f"exit:{layer}" for layer in self.exits), "autoregressive")
 
 
@@ -1166,15 +1167,15 @@ class QuestionsOptions(WorkloadOptions):
     """Benchmark.
 
     Attributes:
-        task: prompts (any), spec-bench, mt-bench, alpaca, gsm8k, humaneval, spider or xsum. With the prompts left as
-            they are, a task other than prompts takes its questions from its home on the hub.
+        task: prompts (any), spec-bench, mt-bench, alpaca, gsm8k, humaneval, spider or xsum. If --prompts is not given,
+            a task other than prompts reads its questions from its dataset on the hub.
         databases: Spider's folder of databases.
-        run_code: Run generated Python, in a process of its own with limits of time and memory, to score it.
-        length: What ends a draft, as in `specpilot generate`.
+        run_code: Run generated Python to score it, in a separate process with limits on time and memory.
+        length: Draft length, as in `specpilot generate`.
         verifier: Verification rule, as in `specpilot generate`.
-        tree: Draft a tree instead, such as "3x2x1".
-        beams: Sequences that mtad searches among.
-        output: Folder of the two files of answers, and of what was measured for them, in records.
+        tree: Draft a tree, such as "3x2x1".
+        beams: Number of beams of mtad.
+        output: Folder for the two files of answers, and for the measurements (records).
     """
 
     task: str = "prompts"
@@ -1195,14 +1196,14 @@ class QuestionsOptions(WorkloadOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PapersOptions(WorkloadOptions):
-    """Benchmark. Sampling is the papers'.
+    """Benchmark. Sampling is that of the papers.
 
     Attributes:
-        validation_limit: How many other prompts, for the choice of settings: of the built-in prompts' validation split,
-            or those that follow in a file.
-        train_limit: How many prompts heads (specdecpp) and routers (selection) are trained on.
-        drafts: Drafts to choose between (selection); the first two are each good at one of pair_domains.
-        pair_domains: The domains they are good at; by default math and sql of the built-in prompts, or else all.
+        validation_limit: Number of other prompts for choosing settings: from the validation split of the built-in
+            prompts, or the following prompts of a file.
+        train_limit: Number of training prompts of heads (specdecpp) and routers (selection).
+        drafts: Drafts to choose between (selection); the first two are each specialised on one of pair_domains.
+        pair_domains: Domains of the first two drafts. Default: math and sql of the built-in prompts, or else all.
     """
 
     limit: Count = 60
@@ -1217,7 +1218,7 @@ class PapersOptions(WorkloadOptions):
     top_p: Annotated[float, Range(0, 1, "(]")] = 0.9
 
     def validation(self) -> WorkloadOptions:
-        """The same on the prompts to choose by."""
+        """The same options for the validation prompts."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(WorkloadOptions)}
         values |= {"split": "validation"} if self.prompts in BUILTIN else {"skip": self.skip + self.limit}
         return WorkloadOptions(**(values | {"limit": self.validation_limit}))
@@ -1228,8 +1229,8 @@ class PapersOutputOptions(Options):
     """Output.
 
     Attributes:
-        paper: Which paper, or all; see `bench/papers`.
-        output: Folder of the tables, and of what was measured, in records.
+        paper: A paper's name, or all: specdecpp, selection, spectr, mtad.
+        output: Folder for the tables, and for the measurements (records).
     """
 
     paper: str = field(default="all", kw_only=False)
@@ -1241,9 +1242,9 @@ class HeldOutOptions(PromptSourceOptions):
     """Prompts.
 
     Attributes:
-        in_domain: Domains that controllers are trained on; the others are only measured on. By default math, code, sql
-            and prose of the built-in prompts, or else all.
-        per_domain: How many prompts of each domain are held out to measure on.
+        in_domain: Training domains of the controllers; the others are only evaluated. Default: math, code, sql and
+            prose of the built-in prompts, or else all.
+        per_domain: Number of held-out prompts per domain.
     """
 
     prompts: str = "builtin-large"
@@ -1263,8 +1264,8 @@ class AblationOptions(PairOptions, HeldOutOptions, SamplingOptions, SeedOptions,
 
     Attributes:
         controllers: Trained controllers as name=PATH, in the order of the table.
-        ours: Name of the one that is compared with the rules; by default the last.
-        costs: What tokens cost: numbers t_draft / t_verify, or files of `specpilot bench cost --output`.
+        ours: Name of the controller that is compared with the rules. Default: the last.
+        costs: Cost models: ratios t_draft / t_verify, or files of `specpilot bench cost --output`.
     """
 
     controllers: Names
@@ -1362,8 +1363,8 @@ class HeadStudyOptions(
     """Study.
 
     Attributes:
-        train_prompts: How many prompts are trained on.
-        plot: Picture of the result; by default in the folder.
+        train_prompts: Number of training prompts.
+        plot: File for the plot. Default: in the folder.
     """
 
     train_prompts: Count = 2000
@@ -1374,17 +1375,17 @@ class HeadStudyOptions(
 class SweepOptions(PairOptions, SamplingOptions, HeadStudyOptions):
     """Study. The grid of heads is the paper's (Huang et al. 2024, Tables 1 and 3, Figure 4).
 
-    Training is shorter and its learning rate higher, as befits small heads and a few thousand prompts.
+    Training is shorter and its learning rate higher than in the paper, for small heads and a few thousand prompts.
 
     Attributes:
-        data: Acceptance dataset to train the heads on; by default one is made of the training split of the prompts.
+        data: Acceptance dataset to train the heads on. Default: one is made from the training split of the prompts.
         depths: Residual blocks D of the heads.
         weights: Loss weights of rejection.
         thresholds: Stopping thresholds h.
-        lengths: Fixed lengths K, to compare with.
-        confidences: Thresholds of cumulative confidence, to compare with.
-        mixing: Share of target tokens in the training sequences.
-        cost: File of `specpilot bench cost --output`; by default the costs are measured.
+        lengths: Fixed lengths K to compare with.
+        confidences: Thresholds of cumulative confidence to compare with.
+        mixing: Share of target tokens in the training texts.
+        cost: File of `specpilot bench cost --output`. Default: the costs are measured.
     """
 
     data: str | None = None
@@ -1404,9 +1405,9 @@ class MixingOptions(TargetOptions, TruncationOptions, HeadStudyOptions):
     """Study.
 
     Attributes:
-        drafts: Draft models; each gives a dataset of its own agreement.
-        temperatures: Of both models; each gives a dataset of its own agreement.
-        mixings: Shares r; 1 trains on the target's own text as context throughout.
+        drafts: Draft models; there is a dataset for each draft and temperature.
+        temperatures: Temperatures of both models.
+        mixings: Shares r of target tokens; 1 uses only the target's text as context.
         depth: Residual blocks D of the heads.
         w_rej: Loss weight of rejection.
     """
@@ -1423,7 +1424,7 @@ class MixingOptions(TargetOptions, TruncationOptions, HeadStudyOptions):
     folder: Folder = Path("runs/mixing")
 
     def sweep(self, draft: str, temperature: float, mixing: float, domains: tuple[str, ...]) -> SweepOptions:
-        """One head of the study as a sweep of one; ``domains`` are trained on."""
+        """Options of a sweep over a single head, trained on ``domains``."""
         shared = {entry.name for entry in fields(SweepOptions)} & {entry.name for entry in fields(self)}
         values = {name: getattr(self, name) for name in shared}
         return SweepOptions(
@@ -1440,10 +1441,10 @@ class DemoOptions(SeedOptions):
     """Demo.
 
     Attributes:
-        output: Folder for the dataset, runs, controllers and report. A finished demo there is replaced.
-        prompts: Prompts the heads are trained on.
-        held_out: Prompts the decoders are compared on.
-        max_new_tokens: Longest answer, in training and comparison.
+        output: Folder for the dataset, runs, controllers and report. A finished demo in it is replaced.
+        prompts: Number of training prompts.
+        held_out: Number of prompts on which decoders are compared.
+        max_new_tokens: Maximum number of new tokens per answer.
     """
 
     output: Folder = Path("runs/demo")

@@ -1,7 +1,7 @@
-"""From options to a command line: the fields of dataclasses as flags and configuration keys, by jsonargparse.
+"""Builds a command's parser from option dataclasses with jsonargparse: fields become flags and configuration keys.
 
-`--max-new-tokens` beside the YAML key `max_new_tokens`; `--chat/--no-chat` for a bool; a flag wins over `--config`
-wherever the two stand; fields that are not keyword-only may be given as bare words.
+A field `max_new_tokens` is the flag `--max-new-tokens` and the YAML key `max_new_tokens`; a bool is `--chat/--no-chat`.
+Flags override `--config` in any order. Fields that are not keyword-only may be given as positional arguments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .controllers.json_file import parse_yaml, read_object
 
 
 class _Bool:
-    """The type of a switch. Called for what a configuration file says; a flag has no value to convert."""
+    """The type of a switch; called for values from a configuration file, since a flag has no value."""
 
     def __call__(self, value: object) -> bool:
         if not isinstance(value, bool):
@@ -49,8 +49,8 @@ class Switch(argparse.Action):
 class CommandParser:
     """The parser of one command: a function whose parameters are dataclasses.
 
-    Every field of theirs is an option. Its description stands in the docstring of the class that introduces it, under
-    "Attributes"; the first line of that docstring is the title of its group in --help.
+    Every field is an option. Its description is in the docstring of the class that introduces it, under "Attributes";
+    the first line of that docstring is the title of its group in --help.
     """
 
     def __init__(self, command: Callable[..., None], prog: str) -> None:
@@ -66,7 +66,7 @@ class CommandParser:
         self.bare: list[str] = []
         groups: dict[str, Any] = {}
         for kind in self.kinds.values():
-            hints = get_type_hints(kind)  # without the limits of values, which the class itself checks
+            hints = get_type_hints(kind)  # without the limits, which the class checks
             documented = [(*described(kind, entry.name), entry) for entry in fields(kind)]
             for _, title, text, entry in sorted(documented, key=lambda one: one[0]):  # a command's own options first
                 if title not in groups:
@@ -91,20 +91,20 @@ class CommandParser:
             self.bare.append(flag)
 
     def read(self, words: list[str]) -> dict[str, Any]:
-        """The command's arguments as given by `words`: an object for each of its parameters.
+        """The command's arguments given by `words`: one options object per parameter.
 
         Raises:
-            InputError: a flag, key or value that the options have no place for.
+            InputError: a flag, key or value is invalid.
         """
         words = self.arrange(words)
         for word in words:
             file = word.removeprefix("--config=")
-            if file != word and not file.startswith("{"):  # or it is YAML itself
+            if file != word and not file.startswith("{"):  # the value may be inline YAML
                 read_object(file, f"give a YAML file of options, see {self.parser.prog} --help", parse_yaml)
         try:
             values = self.parser.parse_args(words)
             del values["config"]
-            self.parser.validate(values, skip_unset=False)  # null, where a key cannot be null
+            self.parser.validate(values, skip_unset=False)  # refuses null for keys that cannot be null
         except (ArgumentError, TypeError) as error:
             raise InputError(f"{one_line(str(error))} (see {self.parser.prog} --help)") from None
         except RecursionError:
@@ -115,7 +115,7 @@ class CommandParser:
         }
 
     def arrange(self, words: list[str]) -> list[str]:
-        """`words` with the configuration files first, where every flag overrides them, and bare words as flags."""
+        """`words` with configuration files first, so that flags override them, and positional arguments as flags."""
         configs: list[str] = []
         rest: list[str] = []
         bare, waiting = list(self.bare), list(words)
@@ -128,13 +128,13 @@ class CommandParser:
                 rest.append(f"{bare.pop(0)}={word}" if bare else word)
                 continue
             if word in self.with_value and waiting and not waiting[0].startswith("--"):
-                word = f"{word}={waiting.pop(0)}"  # in one piece, so that a value may start with a dash
+                word = f"{word}={waiting.pop(0)}"  # joined by "=", since the value may start with a dash
             (configs if word.startswith("--config=") else rest).append(word)
         return configs + rest
 
 
 def described(kind: type, name: str) -> tuple[int, str, str]:
-    """Where in ``kind``'s order of classes the first that documents a field is, its title, and the field's text."""
+    """Index in ``kind``'s MRO of the first class that documents a field, that class's title, and the description."""
     for place, one in enumerate(kind.__mro__):
         document = parse_docstring(inspect.cleandoc(one.__doc__ or ""))
         for entry in document.params:
@@ -145,7 +145,7 @@ def described(kind: type, name: str) -> tuple[int, str, str]:
 
 
 def one_line(message: str) -> str:
-    """jsonargparse's paragraph as `name: expected this, got that`."""
+    """A message of jsonargparse in one line: `name: expected this, got that`."""
     line = " ".join(message.split())
     line = re.sub(r'^Parser key "([^"]+)": ', r"\1: ", line)
     line = re.sub(r"Does not validate .*?Subtypes: \[(.*?)\] Errors: .* Given value: (.*)", _expectation, line)

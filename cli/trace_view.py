@@ -1,4 +1,4 @@
-"""A generation's trace as coloured text: which tokens the draft proposed, and what became of them."""
+"""A generation's trace as coloured text: accepted, rejected and target tokens."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ REJECTED = "red strike"
 
 
 def render(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Text:
-    """The text as it came about: accepted draft tokens, then the rejected ones struck out, then the target's own token.
+    """The text round by round: accepted draft tokens, rejected ones struck out, then the target's own token.
 
-    The unstyled text without the struck-out pieces is `generation.text`.
+    Without the struck-out tokens it equals `generation.text`.
     """
     from rich.text import Text
 
     text = Text()
     stream = TextStream(tokenizer)
     for round_ in generation.rounds:
-        # The budget or the end of text may cut a round short: `emitted` is what was kept of it.
+        # The budget or an end token may cut a round: `emitted` holds the remaining tokens.
         kept = round_.emitted[: round_.accepted]
         for token in kept:
             text.append(stream.push([token]), ACCEPTED)
@@ -41,7 +41,7 @@ def render(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Text:
 
 
 def legend() -> Text:
-    """One line that says what the styles of `render` mean."""
+    """One line that explains the styles of `render`."""
     from rich.text import Text
 
     return Text.assemble(

@@ -190,7 +190,7 @@ def test_tampered_shards_are_found(base: AcceptanceDataOptions, tmp_path: Path) 
     (folder / "manifest.json").write_text("{")
     with pytest.raises(InputError, match=r"manifest\.json: not JSON"):
         read_manifest(folder)
-    with pytest.raises(InputError, match="no dataset, it holds no manifest.json"):
+    with pytest.raises(InputError, match="no dataset, it holds no manifest"):
         read_manifest(tmp_path)
 
 

@@ -262,7 +262,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
         ),
         ("tiny-head", ["--validation-fraction", "1.5"], r"validation_fraction=1.5: must be below 1"),
         ("tiny-head", ["--draft", "tiny-draft-math"], "draft='tiny-draft-math': is not the one the data was made with"),
-        (str(hot), [], "the head trained under"),
+        (str(hot), [], "the head was trained with"),
         (str(stranger), [], "another draft is given"),
     ):
         with pytest.raises(InputError, match=words):

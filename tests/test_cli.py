@@ -114,7 +114,7 @@ def test_closed_streams() -> None:
     prompt = closed("<&-", "generate")
     assert prompt.returncode == 2
     assert prompt.stderr == (
-        "specpilot: error: prompt: standard input is closed; give the prompt as a word or by --prompt\n"
+        "specpilot: error: prompt: standard input is closed; give the prompt as an argument or by --prompt\n"
     )
     assert (closed(">&-", "--version").returncode, closed(">&-", "--version").stderr) == (0, "")
 
@@ -346,7 +346,7 @@ def test_every_device_picture_count_and_seed_has_a_limit() -> None:
         (["bench", "decode", "--skip", "626"], "skip=626: builtin has 626 prompts, so none is left"),
         (["bench", "questions", "--task", "gsm8k", "--domains", "[a]"], "domains=('a',): would be ignored, the task"),
         (["data", "router", "--skip", "9999", "--output", "x"], "skip=9999: builtin has "),
-        (["bench", "decode", "--plot", "a.xyz"], "plot='a.xyz': no kind of picture"),
+        (["bench", "decode", "--plot", "a.xyz"], "plot='a.xyz': unknown format"),
         (
             ["bench", "decode", "--column", "text"],
             "column='text': would be ignored, the built-in prompts have no columns",

@@ -266,7 +266,7 @@ def test_an_exported_router_takes_raw_embeddings(settings: RouterTrainingOptions
 
 
 def test_other_data_is_refused(settings: RouterTrainingOptions, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no dataset, it holds no manifest.json"):
+    with pytest.raises(InputError, match="no dataset, it holds no manifest"):
         train_router(replace(settings, data=str(tmp_path)), output=tmp_path / "run")
     one = write(tmp_path / "one", make_rows(1))
     with pytest.raises(InputError, match=r"validation_fraction=0\.1: gives"):

@@ -1,1 +1,1 @@
-"""The verbs of the command line, one file each. Heavy imports stand inside the functions."""
+"""The commands, one file per verb. Slow imports are inside the functions."""

@@ -1,4 +1,4 @@
-"""`specpilot bench` of parts: forwards, costs, memory, data generation, verification rules."""
+"""`specpilot bench` for single parts: forwards, costs, memory, data generation, verification rules."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def rollouts(options: RolloutsBenchOptions) -> None:
 
 
 def forward(options: ForwardBenchOptions) -> None:
-    """Time one forward of target and draft by how many tokens it reads, on both paths."""
+    """Time one forward of target and draft by number of tokens, on the lean path and that of transformers."""
     from ..bench.micro.forward import bench_forward
 
     finish(bench_forward(options, begin()), options)
 
 
 def cost(options: CostBenchOptions) -> None:
-    """Measure what drafting and verifying a token cost on this machine, for controllers that decide by it."""
+    """Measure the costs of drafting and verifying a token on this machine, for controllers that use them."""
     from ..bench.load import load
     from ..bench.micro.cost import CHECK_COST, bench_cost
     from ..controllers.errors import InputError
@@ -41,7 +41,7 @@ def cost(options: CostBenchOptions) -> None:
     console = begin()
     decoder, prompts = load(options)
     (draft,), tokenizer = decoder.drafts, decoder.tokenizer
-    assert tokenizer is not None, "loaded by name"
+    assert tokenizer is not None, "decoder was not loaded by name"
     pair = decoder.target.model, draft.model, tokenizer
     controllers = {
         name: load_length(name, *pair, cost=CHECK_COST if takes_cost(name) else None) for name in options.check or ()
@@ -51,7 +51,7 @@ def cost(options: CostBenchOptions) -> None:
         if names_rule(options.judge):
             raise InputError(f"judge={options.judge!r}: a rule predicts nothing; name a trained controller")
         controller = load_length(options.judge, *pair, cost=CHECK_COST)
-        assert isinstance(controller, RateOptimal), "given costs, it goes by them"
+        assert isinstance(controller, RateOptimal), "a trained controller with a cost model"
         predictor = controller.predictor
     result = bench_cost(
         decoder, prompts, console,
@@ -68,7 +68,7 @@ def cost(options: CostBenchOptions) -> None:
 
 
 def memory(options: MemoryBenchOptions) -> None:
-    """Watch the process's memory over many requests of mixed kinds and random lengths."""
+    """Measure the process's memory over many requests of mixed kinds and random lengths."""
     from ..bench.load import load
     from ..bench.micro.memory import bench_memory
 
@@ -78,7 +78,7 @@ def memory(options: MemoryBenchOptions) -> None:
 
 
 def profile(options: ProfileBenchOptions) -> None:
-    """Break the decoder's wall time down into its parts."""
+    """Measure the share of the decoder's wall time that each part takes."""
     from ..bench.load import load
     from ..bench.micro.profile import profile as profile_decoder
     from ..bench.micro.profile import show_profile
@@ -101,7 +101,7 @@ def train_scale(options: TrainScaleBenchOptions) -> None:
 
 
 def otm(options: OtmBenchOptions) -> None:
-    """Acceptance of one of k proposals: optimal transport, K-SEQ, closed forms (SpecTr, Figures 1, 2, 3 and 5)."""
+    """Compute acceptance of one of k proposals: optimal transport, K-SEQ, closed forms (SpecTr, Figures 1 to 3, 5)."""
     from ..bench.micro.otm import bench_otm, plot_otm
     from ..infer.decoder import SpeculativeDecoder
 
@@ -116,7 +116,7 @@ def otm(options: OtmBenchOptions) -> None:
 
 
 def spectr(options: WorkloadOptions) -> None:
-    """Tokens per target forward by number and length of drafts (SpecTr, Table 2)."""
+    """Measure tokens per target forward by number and length of drafts (SpecTr, Table 2)."""
     from ..bench.load import load
     from ..bench.micro.spectr import as_table, bench_spectr
 

@@ -1,4 +1,4 @@
-"""`specpilot bench` of stopping rules and trained controllers, replayed over held-out texts."""
+"""`specpilot bench` for stopping rules and trained controllers, replayed over held-out texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .measuring import begin, finish
 
 
 def stopping(options: OutputFileOptions) -> None:
-    """How near rules of stopping come to the best policy there is, exactly, on a Markov model of acceptance."""
+    """Compare stopping rules with the optimal policy, computed exactly on a Markov model of acceptance."""
     from ..bench.studies.stopping import as_table, bench_stopping
 
     console = begin()
@@ -17,7 +17,7 @@ def stopping(options: OutputFileOptions) -> None:
 
 
 def ablation(options: AblationOptions) -> None:
-    """Replay rules of stopping and trained controllers over held-out texts, and compare them by eq. 2.3."""
+    """Replay stopping rules and trained controllers over held-out texts, and compare them by eq. 2.3."""
     from ..bench.studies.ablation import run_ablation
     from ..bench.studies.ablation_tables import as_tables
 
@@ -40,7 +40,7 @@ def trees(options: TreeStudyOptions) -> None:
 
 
 def sweep(options: SweepOptions) -> None:
-    """Train SpecDec++'s whole grid of heads and compare it with fixed lengths (Tables 1 to 3, Figure 4)."""
+    """Train SpecDec++'s grid of heads and compare it with fixed lengths (Tables 1 to 3, Figure 4)."""
     from ..bench.plots import plot_sweep
     from ..bench.studies.sweep import run_sweep
     from ..bench.studies.sweep_tables import as_tables
@@ -51,12 +51,12 @@ def sweep(options: SweepOptions) -> None:
         console.print(table)
     picture = options.plot or options.folder / "pareto.png"
     plot_sweep(result["figure_4"], picture, f"{options.target} + {options.draft}, {result['judged_prompts']} prompts")
-    console.print(f"{picture}: the picture")
+    console.print(f"{picture}: the plot")
     finish(result, options, options.output)
 
 
 def mixing(options: MixingOptions) -> None:
-    """Train heads with more or fewer target tokens mixed in, on datasets that agree more or less (SpecDec++ §3.3)."""
+    """Train heads with different shares of target tokens, on datasets of different acceptance (SpecDec++ §3.3)."""
     from ..bench.plots import plot_mixing
     from ..bench.studies.mixing import as_table, run_mixing
 
@@ -65,5 +65,5 @@ def mixing(options: MixingOptions) -> None:
     console.print(as_table(result))
     picture = options.plot or options.folder / "mixing.png"
     plot_mixing(result["rows"], picture)
-    console.print(f"{picture}: the picture")
+    console.print(f"{picture}: the plot")
     finish(result, options, options.output)

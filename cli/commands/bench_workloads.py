@@ -1,4 +1,4 @@
-"""`specpilot bench` of whole workloads: decoding, batches, routers, questions, the papers' tables."""
+"""`specpilot bench` for whole workloads: decoding, batches, routers, questions, the papers' tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .measuring import begin, finish
 
 
 def decode(options: DecodeBenchOptions) -> None:
-    """Time the decoder against transformers' generate and assisted generation: same prompts, same pair, one process."""
+    """Time the decoder against transformers' generate and assisted generation on the same prompts and pair."""
     from ..bench.load import load
     from ..bench.plots import plot_rates
     from ..bench.workloads.decode import as_table, bench_decode
@@ -40,11 +40,11 @@ def decode(options: DecodeBenchOptions) -> None:
     )
     console.print(as_table(result))
     console.print(
-        f"{result['overhead_at']}: {result['overhead_share']:.1%} of the wall time is outside model forwards; the cost "
-        f"model's bound, forwards at their median time, is {result['bound_share']:.1%} of it"
+        f"{result['overhead_at']}: {result['overhead_share']:.1%} of the wall time is outside model forwards; all "
+        f"forwards at their median time would take {result['bound_share']:.1%} of it"
     )
     plot_rates(result, options.plot)
-    console.print(f"{options.plot}: the picture")
+    console.print(f"{options.plot}: the plot")
     finish(result, options)
 
 
@@ -97,7 +97,7 @@ def batch(options: BatchBenchOptions) -> None:
 
 
 def ngram(options: NgramBenchOptions) -> None:
-    """Time n-gram drafts, a draft model's, and the choice between them, on texts to be copied from and on others."""
+    """Time n-gram drafts, a draft model, and the choice between them, on prompts that invite copying and on others."""
     from ..bench.workloads.ngram import as_table, bench_ngram
 
     console = begin()
@@ -107,7 +107,7 @@ def ngram(options: NgramBenchOptions) -> None:
 
 
 def router(options: RouterBenchOptions) -> None:
-    """Routers against single drafts, and the tables of assistant selection on held-out prompts."""
+    """Compare routers with single drafts, and make the tables of assistant selection on held-out prompts."""
     from ..bench.workloads.router.benchmark import bench_router
     from ..bench.workloads.router.report import as_tables
 
@@ -119,9 +119,9 @@ def router(options: RouterBenchOptions) -> None:
 
 
 def questions(options: QuestionsOptions) -> None:
-    """Answer a workload's questions with and without drafts; speed, perplexity and scores, and Spec-Bench's files.
+    """Answer a workload's questions with and without drafts; report speed, perplexity and scores.
 
-    A run that was cut short is continued.
+    Answers are also written in Spec-Bench's format. An interrupted run is continued.
     """
     from ..bench.workloads.questions import bench_questions
     from ..bench.workloads.questions_report import as_tables
@@ -134,9 +134,9 @@ def questions(options: QuestionsOptions) -> None:
 
 
 def papers(options: PapersOptions, output: PapersOutputOptions) -> None:
-    """Make the papers' tables, with their figures beside ours: Markdown, JSON and a picture a paper.
+    """Make the papers' tables with the papers' figures beside ours: Markdown, JSON and a plot for each paper.
 
-    A run that was cut short is continued.
+    An interrupted run is continued.
     """
     import json
 

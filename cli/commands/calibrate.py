@@ -1,4 +1,4 @@
-"""`specpilot calibrate`: a controller in, the same with calibrated probabilities out."""
+"""`specpilot calibrate`: calibrate the probabilities of an acceptance head."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from .measuring import begin, finish
 
 
 def calibrate(options: CalibrateOptions) -> None:
-    """Calibrate an acceptance head on data it was not trained on; one JSON document is the last line printed.
+    """Calibrate an acceptance head on data it was not trained on; the last line printed is one JSON document.
 
-    Half of the prompts are fitted to, the other half measured on.
+    The calibration is fitted to half of the prompts and evaluated on the other half.
     """
     from rich.table import Table
 
@@ -31,5 +31,5 @@ def calibrate(options: CalibrateOptions) -> None:
     for name, judged in result["metrics"].items():
         table.add_row(name, *(f"{judged[key]:.4f}" for key in ("auroc", "brier", "kl", "ece")))
     console.print(table)
-    print(f"{options.output}: calibrated; with --cost FILE it stops by cost, without a threshold")
+    print(f"{options.output}: the calibrated controller; with --cost FILE it needs no threshold")
     finish(result, options, options.report)

@@ -1,4 +1,4 @@
-"""`specpilot data …`: prompts in, datasets out."""
+"""`specpilot data …`: make datasets from prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..options import (
 
 
 def acceptance(options: AcceptanceDataOptions, dataset: PlannedDatasetOptions) -> None:
-    """Roll out the target over prompts and label what the draft would have proposed (SpecDec++ §3.3)."""
+    """Generate the target's outputs for prompts and label the draft's proposals along them (SpecDec++ §3.3)."""
     from ..data_gen.acceptance import make_acceptance_data, plan_acceptance_data
     from ..infer.quiet import quiet
 
@@ -25,7 +25,7 @@ def acceptance(options: AcceptanceDataOptions, dataset: PlannedDatasetOptions) -
 
 
 def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> None:
-    """Log the decoder's own rounds: what a controller drafted, and how much of it the target would accept."""
+    """Log the decoder's rounds: the drafted tokens and their acceptance probabilities."""
     from ..data_gen.on_policy import make_on_policy_data
     from ..infer.quiet import quiet
 
@@ -34,7 +34,7 @@ def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> No
 
 
 def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions) -> None:
-    """Compute what acceptance predictors learn from: the draft's hidden states, evidence, and traces to validate on."""
+    """Compute the features of acceptance predictors: the draft's hidden states, evidence, and validation traces."""
     from ..infer.quiet import quiet
     from ..train.features import make_features, plan_features
 
@@ -46,7 +46,7 @@ def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions) -> Non
 
 
 def router(options: RouterDataOptions, dataset: DatasetFolderOptions) -> None:
-    """Let the target and every arm answer prompts, and score how alike they are (assistant selection, §2.3)."""
+    """Generate outputs of the target and every arm, and score their similarity (assistant selection, §2.3)."""
     from ..data_gen.router import make_router_data
     from ..infer.quiet import quiet
 

@@ -6,7 +6,7 @@ from ..options import DemoOptions
 
 
 def demo(options: DemoOptions) -> None:
-    """Data, training, export and decoding on the shipped tiny models and the built-in prompts."""
+    """Run data generation, training, export and decoding on the shipped tiny models and built-in prompts."""
     from ..demo import run_demo
     from ..infer.quiet import quiet
     from ..train.fitting import threads

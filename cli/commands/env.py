@@ -1,4 +1,4 @@
-"""`specpilot env`: what a bug report needs."""
+"""`specpilot env`: information for bug reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`specpilot export`: a run in, a controller checkpoint out."""
+"""`specpilot export`: write a controller checkpoint from a training run."""
 
 from __future__ import annotations
 

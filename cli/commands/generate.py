@@ -1,4 +1,4 @@
-"""`specpilot generate`: a prompt in, text out, decoded speculatively."""
+"""`specpilot generate`: generate text by speculative decoding."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def generate(options: GenerateOptions) -> None:
         trust_remote_code=options.trust_remote_code,
         generation_config=options.generation_config,
     )
-    assert decoder.tokenizer is not None  # from_pretrained loads one or refuses
+    assert decoder.tokenizer is not None  # from_pretrained always loads one
     at_once = options.n > 1 or options.color or options.json or not options.stream
     live = None if at_once else TextStream(decoder.tokenizer)
     found = decoder.generate(
@@ -77,7 +77,7 @@ def generate(options: GenerateOptions) -> None:
 def _read(prompt: str) -> str:
     if prompt == "-":
         if sys.stdin is None:  # closed
-            raise InputError("prompt: standard input is closed; give the prompt as a word or by --prompt")
+            raise InputError("prompt: standard input is closed; give the prompt as an argument or by --prompt")
         try:
             prompt = sys.stdin.buffer.read().decode().removesuffix("\n")
         except UnicodeDecodeError as error:
@@ -85,7 +85,7 @@ def _read(prompt: str) -> str:
                 f"prompt: standard input is not UTF-8 text ({error.reason} at byte {error.start})"
             ) from None
     if not prompt.strip():
-        raise InputError("prompt: it is empty; give some text, as a word, by --prompt or on standard input")
+        raise InputError("prompt: it is empty; give some text as an argument, by --prompt or on standard input")
     return prompt
 
 
@@ -121,7 +121,7 @@ def _print_coloured(generation: Generation, tokenizer: PreTrainedTokenizerBase) 
 
     from ..trace_view import legend, render
 
-    # Asked for by name, so also into a file or pipe: without styles, rejected text would pass for output.
+    # Styled also in a file or pipe: without styles, rejected text would look like output.
     console = Console(force_terminal=True, highlight=False, soft_wrap=True)
     console.print(render(generation, tokenizer))
     console.print(legend())

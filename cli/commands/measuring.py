@@ -1,4 +1,4 @@
-"""What commands that measure share: where progress goes, and how a result is printed."""
+"""Progress and result output of the benchmark commands."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..options import Options
 if TYPE_CHECKING:
     from rich.console import Console
 
-WRITTEN = ("output", "report", "plot")  # files and folders, on which no result depends
+WRITTEN = ("output", "report", "plot")  # output paths, which do not affect the result
 
 
 def begin(*, draws: bool = False) -> Console:
-    """A console on standard error, for everything but the result; a command that draws needs matplotlib."""
+    """A console on standard error; if the command plots (``draws``), fail now if matplotlib is missing."""
     from rich.console import Console
 
     from ..infer.quiet import quiet
@@ -27,7 +27,7 @@ def begin(*, draws: bool = False) -> Console:
 
 
 def finish(result: dict[str, Any], options: Options, output: Path | None = None) -> None:
-    """Print the result as one line of JSON, with options, machine and versions; also into the file ``output``."""
+    """Print the result with options, machine and versions as one line of JSON, and write it to ``output``."""
     import json
     from dataclasses import asdict
 
@@ -37,7 +37,7 @@ def finish(result: dict[str, Any], options: Options, output: Path | None = None)
     settings = {name: value for name, value in asdict(options).items() if name not in WRITTEN}
     made = {"settings": settings, "machine": machine(), "versions": versions()}
     line = json.dumps(result | made, default=str)  # paths
-    print(line)  # first: what was measured is not lost where the file cannot be written
+    print(line)  # first, so that the result is not lost if the file cannot be written
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         with replacing(output) as file:

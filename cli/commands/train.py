@@ -1,4 +1,4 @@
-"""`specpilot train …`: datasets in, run folders out."""
+"""`specpilot train …`: train controllers."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 def acceptance(options: AcceptanceTrainingOptions, run: RunOptions) -> None:
-    """Train a predictor of acceptance: --predictor specdec, lag-free or features."""
+    """Train an acceptance predictor: --predictor specdec, lag-free or features."""
     _predictor(options, run)
 
 
 def lag_free(options: LagFreeTrainingOptions, run: RunOptions) -> None:
-    """Train a head that predicts whether a token is accepted before the draft has read it, and the one after it."""
+    """Train a head that predicts the acceptance of a token, before the draft has read it, and of the next one."""
     _predictor(options, run)
 
 
 def features(options: FeatureTrainingOptions, run: RunOptions) -> None:
-    """Train a predictor that goes by the draft's probabilities alone: a logistic model, four numbers."""
+    """Train a logistic model with four parameters on the draft's probabilities alone."""
     _predictor(options, run)
 
 
 def verb_of_predictor(words: Sequence[str]) -> str:
-    """The verb that ``train acceptance`` with these words is: each --predictor has one, with options of its own."""
+    """The verb for ``train acceptance`` with ``words``: each --predictor has its own verb and options."""
     given: dict[str, str] = {}
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
@@ -45,7 +45,7 @@ def verb_of_predictor(words: Sequence[str]) -> str:
     if predictor is None and (file := Path(given.get("--config", ""))).is_file():
         import yaml
 
-        with suppress(OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError):  # which the parser reports
+        with suppress(OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError):  # the parser reports them
             predictor = yaml.safe_load(file.read_text(encoding="utf-8")).get("predictor")
     return predictor if predictor in ("lag-free", "features") else "acceptance"
 
