@@ -1,1 +1,1 @@
-"""What decides: acceptance head, length controllers; their configurations, checkpoints and fingerprints."""
+"""Controllers: acceptance predictors, length controllers and routers, and their checkpoints."""

@@ -1,6 +1,6 @@
-"""The arms of the bandit: draft models, early exits, n-grams and no draft at all (Huang et al. 2024, §2.2, §3.2).
+"""The arms of a router: draft models, early exits, n-grams and no draft (Huang et al. 2024, §2.2, §3.2).
 
-A router's output i means its i-th arm, so arms are compared one by one and in order before a router is used.
+A router's output i belongs to its i-th arm, so the given arms must match the trained ones in order.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ DRAFT, EXIT, NGRAM, AUTOREGRESSIVE = "draft", "exit", "ngram", "autoregressive"
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to decode.
+    """One method of decoding.
 
     Attributes:
         kind: ``draft``, ``exit`` (the target's first layers draft), ``ngram`` (copies) or ``autoregressive``.
-        name: what it is called: the draft's name, ``exit:2``, ``ngram``, ``autoregressive``.
-        fingerprint: of the draft model; empty for the others, which are the target's own.
-        layer: how many of the target's layers an exit runs; 0 for the others.
-        parameters: of the model that drafts, 0 of n-grams; of the whole target where nothing drafts.
+        name: the draft's name, ``exit:2``, ``ngram`` or ``autoregressive``.
+        fingerprint: fingerprint of the draft model; empty for the other kinds.
+        layer: number of the target's layers that an exit runs; 0 for the other kinds.
+        parameters: number of parameters of the drafting model: 0 for n-grams, the target's for ``autoregressive``.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Arm:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """What makes it this arm, whatever it is called."""
+        """The properties that identify the arm, without its name."""
         return self.kind, self.fingerprint, self.layer
 
     def as_dict(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Arm:
 
 
 def parse_arm(spec: str) -> tuple[str, int]:
-    """Kind and layer of an arm as users write it: ``autoregressive``, ``ngram``, ``exit:2``, or a draft model's name.
+    """Kind and layer of an arm given as ``autoregressive``, ``ngram``, ``exit:2``, or a draft model's name.
 
     Raises:
         InputError: an exit without a layer.
@@ -58,10 +58,10 @@ def parse_arm(spec: str) -> tuple[str, int]:
 
 
 def check_enough(names: Sequence[str]) -> None:
-    """Raises InputError for fewer than two arms, or one that is named twice."""
+    """Raise InputError for fewer than two arms, or an arm that is named twice."""
     if len(names) < 2:
         raise InputError(
-            f"arms: {', '.join(names) or 'none'}: a router chooses between two or more; add a draft model, "
+            f"arms: {', '.join(names) or 'none'}: a router needs at least two; add a draft model, "
             "'exit:LAYER', 'ngram' or 'autoregressive'"
         )
     for name in names:
@@ -70,10 +70,10 @@ def check_enough(names: Sequence[str]) -> None:
 
 
 def check_arms(trained: Sequence[Arm], given: Sequence[Arm]) -> None:
-    """Refuse arms other than a router was trained for.
+    """Check that the given arms are those a router was trained for.
 
     Raises:
-        InputError: an arm is missing, is another model, is not known to the router, or the order differs; names it.
+        InputError: an arm is missing, unknown, or another model, or the order differs.
     """
     order = ", ".join(arm.name for arm in trained)
     ours, theirs = [arm.identity for arm in trained], [arm.identity for arm in given]

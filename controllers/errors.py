@@ -1,7 +1,4 @@
-"""The one error a user is meant to read: what was given, and what to do about it.
-
-Everything else that is raised is a defect of ours and keeps its traceback.
-"""
+"""The error for bad user input. Other exceptions are defects and keep their traceback."""
 
 from __future__ import annotations
 
@@ -10,12 +7,12 @@ from contextlib import contextmanager
 
 
 class InputError(ValueError):
-    """Bad input, said in one line: the name, the value and the remedy. The command line prints it and exits with 2."""
+    """Bad input, in one line: name, value and remedy. The command line prints it and exits with code 2."""
 
 
 @contextmanager
 def optional_import(extra: str) -> Iterator[None]:
-    """Around the import of a package that comes with an extra of specpilot.
+    """Context manager for the import of a package that comes with ``extra``.
 
     Raises:
         InputError: the package is not installed.

@@ -1,6 +1,6 @@
-"""Files that others wrote, read with checks: whatever is wrong with one is a single line with its name and a remedy.
+"""Validated reading of files: every problem is an InputError with the file's name and a remedy.
 
-:func:`read_object` reads a JSON (or YAML) object, :func:`build` makes a dataclass of one, value by value.
+:func:`read_object` reads a JSON or YAML object, :func:`build` makes a dataclass from it and checks every value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 from .errors import InputError
 
-MAX_BYTES = 256 * 2**20  # no file of settings, costs or results is larger
+MAX_BYTES = 256 * 2**20  # larger files are refused
 EXPECTED: dict[Any, str] = {
     **{bool: "true or false", int: "a whole number", float: "a finite number", str: "text"},
     **{list: "a list", tuple: "a list", dict: "an object of keys and values"},
@@ -30,7 +30,7 @@ def read_text(file: str | Path, remedy: str) -> str:
     """The text of a UTF-8 file, without a byte order mark.
 
     Raises:
-        InputError: there is no such file, or it cannot be read, is too large or is not UTF-8.
+        InputError: the file does not exist, cannot be read, is too large or is not UTF-8.
     """
     path = Path(file).expanduser()
     try:
@@ -51,7 +51,7 @@ def read_text(file: str | Path, remedy: str) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """The JSON value that ``text`` is; raises InputError if it is none."""
+    """Parse ``text`` as JSON; raises InputError if it is malformed."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -59,7 +59,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The YAML value that ``text`` is; raises InputError if it is none."""
+    """Parse ``text`` as YAML; raises InputError if it is malformed."""
     import yaml
 
     try:
@@ -72,11 +72,11 @@ def read_object(file: str | Path, remedy: str, parse: Callable[[str], Any] = par
     """The JSON object in ``file``.
 
     Args:
-        remedy: what to do about a file that cannot be used, for the message.
-        parse: reads the text, of another format if need be; raises InputError where it is malformed.
+        remedy: end of the error message.
+        parse: parser of the text; raises InputError if it is malformed.
 
     Raises:
-        InputError: see :func:`read_text`; or the text is malformed or no object.
+        InputError: see :func:`read_text`; or the text is malformed or not an object.
     """
     text = read_text(file, remedy)
     with blaming(file, remedy):
@@ -84,7 +84,7 @@ def read_object(file: str | Path, remedy: str, parse: Callable[[str], Any] = par
 
 
 def parse_object(text: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
-    """The object of keys and values that ``text`` is; raises InputError if it is none."""
+    """Parse ``text`` as an object of keys and values; raises InputError if it is not one."""
     found = parse(text)
     if not isinstance(found, dict):
         raise InputError(f"an object of keys and values is expected, not {_kind_of(found)}")
@@ -93,7 +93,7 @@ def parse_object(text: str, parse: Callable[[str], Any] = parse_json) -> dict[st
 
 @contextmanager
 def blaming(file: str | Path, remedy: str) -> Iterator[None]:
-    """Put the name of ``file`` before an InputError of what was read from it, and a remedy after it if it has none."""
+    """Prepend the name of ``file`` to an InputError raised in the block, and append ``remedy`` if it has none."""
     try:
         yield
     except InputError as error:
@@ -101,10 +101,10 @@ def blaming(file: str | Path, remedy: str) -> Iterator[None]:
 
 
 def build(kind: type[T], value: object, name: str = "") -> T:
-    """``value``, as JSON gave it, as a ``kind``: a dataclass, and within it numbers, text, lists, dictionaries, unions.
+    """Convert a JSON value to ``kind``: a dataclass of numbers, text, lists, dictionaries, unions and dataclasses.
 
     Raises:
-        InputError: a value has another type or is not finite, or a dataclass's key is unknown or missing; names it.
+        InputError: a value has another type or is not finite, or a key is unknown or missing.
     """
     return cast(T, _build(kind, value, name))
 

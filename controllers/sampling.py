@@ -1,7 +1,7 @@
 """Sampling parameters: temperature, then top-k, then top-p, then renormalisation.
 
-The same parameters apply to target and draft, in data generation, in labelling and in decoding; a controller's
-checkpoint names those it was trained under. Temperature 0 is the point mass on the arg-max.
+The same parameters apply to target and draft, in data generation, labelling and decoding; a controller's checkpoint
+records those of its training. Temperature 0 is the point mass on the arg-max.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SamplingParams:
     Attributes:
         temperature: divides the logits; 0 is greedy.
         top_k: keep the k most probable tokens; None keeps all.
-        top_p: keep the smallest set of most probable tokens whose mass reaches ``top_p``; 1 keeps all.
+        top_p: keep the smallest set of most probable tokens whose total probability reaches ``top_p``; 1 keeps all.
     """
 
     temperature: float = 1.0
@@ -48,27 +48,27 @@ class SamplingParams:
 
     @property
     def support(self) -> int | None:
-        """The most tokens a distribution under this sampling can hold; None where all of them may stay."""
+        """Maximum number of tokens with positive probability; None if there is no top-k."""
         return 1 if self.temperature == 0 else self.top_k
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Probabilities of ``logits`` (..., V) under this sampling, same shape, float32 or better.
+        """Probabilities of ``logits`` (..., V), of the same shape, in float32 or float64.
 
         Raises:
-            InputError: a row has no finite maximum (NaN or infinite logits: the model is broken, not the text).
+            InputError: a row has no finite maximum (NaN or infinite logits).
         """
         probabilities, tokens = self.top(logits)
-        require_finite(float(probabilities.sum()))  # one operation fewer than asking each
+        require_finite(float(probabilities.sum()))  # faster than checking each
         if tokens is None:
             return probabilities
         return torch.zeros_like(logits, dtype=probabilities.dtype).scatter_(-1, tokens, probabilities)
 
     def top(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The same distribution without the tokens it rules out; NaN where a row has no finite maximum.
+        """The same distribution without the excluded tokens; NaN if a row has no finite maximum.
 
         Returns:
-            probabilities (..., k), and the tokens (..., k) they belong to. Those are None where every token may stay
-            (no top-k, no top-p): the probabilities are then of all V, in order.
+            Probabilities (..., k) and their tokens (..., k). Without top-k and top-p, tokens are None and the
+            probabilities are those of all V tokens in order.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature == 0:
@@ -80,7 +80,7 @@ class SamplingParams:
         values, tokens = logits.topk(k)  # sorted, most probable first: no softmax over the whole vocabulary
         probabilities = torch.softmax(values if self.temperature == 1 else values / self.temperature, -1)
         if self.top_p < 1:
-            # A token stays if the mass before it is still short of top_p; the first always does.
+            # A token is kept if the total probability before it is below top_p; the first always is.
             before = probabilities.cumsum(-1) - probabilities
             probabilities = torch.where(before < self.top_p, probabilities, 0.0)
             probabilities = probabilities / probabilities.sum(-1, keepdim=True)
@@ -88,10 +88,6 @@ class SamplingParams:
 
 
 def require_finite(mass: float) -> None:
-    """Refuse probabilities whose sum is NaN.
-
-    Raises:
-        InputError: the model is broken.
-    """
+    """Raise InputError if ``mass``, a sum of probabilities, is NaN."""
     if not math.isfinite(mass):
         raise InputError("the model returned NaN or infinite logits; check its weights and precision (try float32)")

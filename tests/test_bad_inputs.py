@@ -75,7 +75,7 @@ TABLES["generate hello --target @place/target --draft {}"] = [
 ]
 TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
     ("nothing", "nothing: no such controller"),
-    ("folder", "folder: holds no config.json, so it is no controller"),
+    ("folder", "folder: not a controller, it holds no config.json"),
     ("target", "config.json: kind=None: not a controller this version knows"),
     ("prompts.txt", "prompts.txt: not JSON"),
     ("head-flipped", "model.safetensors: truncated or changed"),
@@ -98,7 +98,7 @@ TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
     ("head-shipped", "another target and draft and tokenizer is given"),
     ("features.json", "features.json: bias='x': a finite number is expected"),
     ("features-cut.json", "features-cut.json: not JSON"),
-    ("router-arms", "config.json: arms: none: a router chooses between two or more"),
+    ("router-arms", "config.json: arms: none: a router needs at least two"),
 ]
 TABLES["generate hello --target @place/target --router @place/{}"] = [
     ("nothing", "nothing: no such controller"),
@@ -307,7 +307,7 @@ TABLES["{}"] = [
     ("toast", "unknown command 'toast'"),
     ("bench toast", "unknown command 'bench toast'"),
     ("env --yaml", "unknown option or extra word: --yaml"),
-    ("export @old/run @place/target --overwrite", "which is no part of a controller"),
+    ("export @old/run @place/target --overwrite", "which is not part of a controller"),
     ("bench decode --target @place/nothing", "nothing: no such model folder"),
     ("bench decode --prompts @place/table.csv", "table.csv: .csv files are not supported"),
     ("bench decode --plot a.txt", "plot='a.txt': unknown format"),

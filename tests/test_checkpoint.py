@@ -328,7 +328,7 @@ NESTED = CONFIG.as_dict()["provenance"]
         ("acceptance-features", {"mean": -1}, "mean=-1"),
         ("acceptance-features", {"metrics": []}, r"metrics=\[\]"),
         ("router", {"alpha": 2}, "alpha=2"),
-        ("router", {"arms": []}, "none: a router chooses between two or more"),
+        ("router", {"arms": []}, "none: a router needs at least two"),
         ("router", {"arms": [{"kind": "draft"}]}, r"arms\[0\]: key 'name' is missing"),
         ("router", {"arms": {"kind": "draft"}}, "arms=.*: a list is expected"),
         ("router", {"width": 10**9}, "width=1000000000"),

@@ -119,7 +119,7 @@ def test_another_target_or_tokenizer_is_refused() -> None:
 
 
 def test_a_single_arm_is_no_choice() -> None:
-    with pytest.raises(InputError, match="small: a router chooses between two or more"):
+    with pytest.raises(InputError, match="small: a router needs at least two"):
         replace(CONFIG, arms=ARMS[:1])
     with pytest.raises(InputError, match="'small': named twice"):
         replace(CONFIG, arms=(ARMS[0], ARMS[0]))
@@ -173,16 +173,19 @@ def test_an_online_router_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     assert (loaded.counts, loaded.seen, loaded.mean) == (whole.counts, 20, whole.mean)
     assert whole.save(file).read_bytes() == loaded.save(tmp_path / "other").read_bytes()
 
-    for other, words in ((make_policy(arms=3), "another policy"), (make_policy(arms=2), "not of 2 arms")):
+    for other, words in ((make_policy(arms=3), "another policy"), (make_policy(arms=2), "must have 2 arms")):
         with torch.no_grad():
             other.out.bias.add_(1)
         with pytest.raises(InputError, match=words):
             OnlineRouter.load(file, PolicyRouter(other))
-    for content, words in ((file.read_bytes()[:40], "no readable router's state"), (save({}), "key 'kind' is missing")):
+    for content, words in (
+        (file.read_bytes()[:40], "not a readable router state"),
+        (save({}), "key 'kind' is missing"),
+    ):
         file.write_bytes(content)
         with pytest.raises(InputError, match=words):
             OnlineRouter.load(file, policy)
-    with pytest.raises(InputError, match="no readable router's state"):
+    with pytest.raises(InputError, match="not a readable router state"):
         OnlineRouter.load(tmp_path / "none", policy)
 
 

@@ -223,7 +223,7 @@ def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], t
         ({"draft": [arms[1], arms[0], arms[2]]}, "^arm 'exit:1': is number 1, where the router has"),
         ({"draft": [other_draft, *arms[1:]]}, rf"^arm '{draft}': is missing"),
         ({"draft": [*arms, other_draft]}, rf"^arm '{other_draft}': the router does not know it"),
-        ({"draft": [draft]}, "a router chooses between two or more"),
+        ({"draft": [draft]}, "a router needs at least two"),
         ({"draft": [draft, wide]}, rf"^arm '{wide}': target and draft do not share a tokenizer"),
         ({"target": other, "draft": arms}, "another target is given"),
         ({"length": [1, 2]}, "length: 2 for 3 arms"),

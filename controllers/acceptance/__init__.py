@@ -1,1 +1,1 @@
-"""Predictors of acceptance: SpecDec++'s head, the lag-free head, the feature model, and the evidence they read."""
+"""Acceptance predictors: SpecDec++'s head, the lag-free head and the feature model, and their inputs."""

@@ -1,4 +1,4 @@
-"""The acceptance head of SpecDec++ (Huang et al. 2024, §3.2 and Appendix): will the target accept this draft token?"""
+"""The acceptance head of SpecDec++ (Huang et al. 2024, §3.2 and Appendix)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""From a head's logit to the chance it stands for; what ``config.json`` keeps under ``calibration``.
+"""Calibration of a head's logit to a probability, stored in ``config.json`` under ``calibration``.
 
-A head trained with loss weights (w_acc, w_rej) predicts a / (a + w·(1-a)) with w = w_rej / w_acc; the odds it means are
+A head trained with loss weights (w_acc, w_rej) predicts â = a / (a + w·(1-a)) with w = w_rej / w_acc, so that
 ``odds(a) = w·odds(â)``. Undoing the weights, temperature and Platt scaling are all ``sigmoid(scale·logit + shift)``.
 """
 
@@ -22,12 +22,12 @@ SIGMOIDS = ("none", "weights", "temperature", "platt")
 
 
 def sigmoid(logit: float) -> float:
-    return 1.0 / (1.0 + math.exp(-max(logit, -700.0)))  # exp(700) still is a number
+    return 1.0 / (1.0 + math.exp(-max(logit, -700.0)))  # exp(700) does not overflow
 
 
 @dataclass(frozen=True)
 class Sigmoid:
-    """``sigmoid(scale·logit + shift)``. A scale that is not positive would turn the head's order round."""
+    """``sigmoid(scale·logit + shift)``. The scale must be positive, so that the order of logits is kept."""
 
     scale: float = 1.0
     shift: float = 0.0
@@ -37,7 +37,7 @@ class Sigmoid:
         if not (self.scale > 0 and math.isfinite(self.scale) and math.isfinite(self.shift)):
             raise InputError(
                 f"calibration: scale={self.scale}, shift={self.shift}: must be finite, and the scale positive; "
-                "a head that needs another ranks tokens the wrong way round"
+                "with another scale the head ranks tokens in reverse order"
             )
 
     def __call__(self, logit: float) -> float:
@@ -49,7 +49,7 @@ class Sigmoid:
 
 @dataclass(frozen=True)
 class Isotonic:
-    """A rising curve through ``(logits[i], probabilities[i])``, straight between two and flat beyond the ends."""
+    """Increasing, piecewise linear through ``(logits[i], probabilities[i])``, and constant beyond the ends."""
 
     logits: tuple[float, ...]
     probabilities: tuple[float, ...]
@@ -59,7 +59,7 @@ class Isotonic:
         rising = all(a < b for a, b in pairwise(x)) and list(y) == sorted(y)
         inside = all(map(math.isfinite, x)) and all(0 <= value <= 1 for value in y)
         if not (x and len(x) == len(y) and rising and inside):
-            raise InputError("calibration: logits must rise, and so must their probabilities in [0, 1], one for each")
+            raise InputError("calibration: logits, and as many probabilities in [0, 1], must increase")
 
     @cached_property
     def _points(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -76,15 +76,15 @@ Calibration = Sigmoid | Isotonic
 
 
 def undo_weights(w_acc: float, w_rej: float) -> Sigmoid:
-    """odds(a) = (w_rej / w_acc)·odds(â)."""
+    """The calibration that undoes the loss weights: odds(a) = (w_rej / w_acc)·odds(â)."""
     return Sigmoid(1.0, math.log(w_rej / w_acc), "weights")
 
 
 def parse_calibration(data: Mapping[str, Any]) -> Calibration:
-    """Read what ``as_dict`` of a calibration wrote.
+    """The calibration whose ``as_dict`` gave ``data``.
 
     Raises:
-        InputError: the method is not known, or its numbers are missing or make no sense.
+        InputError: the method is unknown, or its numbers are missing or invalid.
     """
     method = data.get("method")
     try:

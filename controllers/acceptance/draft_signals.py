@@ -1,4 +1,4 @@
-"""What a draft's distribution says of a token drawn from it, in three numbers."""
+"""Draft signals: three features of a drafted token and the distribution it was drawn from."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch import Tensor
 DraftSignals = tuple[float, float, float]
 """Confidence q(y), top probability max q, and the entropy of q in nats.
 
-At temperature 0, where the warped q is a point mass, all three are those of the unwarped softmax.
+At temperature 0, where q is a point mass, all three are those of the softmax at temperature 1.
 """
 
 
 def signals_tensor(token: int, chosen: Tensor | None, q: Tensor, logits: Tensor) -> Tensor:
-    """(3,) what one distribution says of ``token``, float32, computed on its device without a read by the host.
+    """(3,) draft signals of ``token``, float32, computed on the device without synchronization.
 
     Args:
-        chosen: () q(y); None where it is 1.
-        q: (…, k) the distribution, without the tokens the sampling rules out.
-        logits: (…, V) the logits behind it.
+        chosen: () q(y); None if it is 1.
+        q: (…, k) the distribution, without the tokens excluded by sampling.
+        logits: (…, V) the draft's logits.
     """
     unwarped = torch.softmax(logits.flatten().float(), -1)
     if chosen is None:  # y is an arg-max
@@ -29,13 +29,13 @@ def signals_tensor(token: int, chosen: Tensor | None, q: Tensor, logits: Tensor)
 
 
 def draft_signals(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[DraftSignals]:
-    """What N distributions say of N tokens, as :class:`~.length.Step` tells it of one.
+    """Draft signals of N tokens, equal to those of :class:`~.length.Step`.
 
     Args:
         chosen: (N,) q(y) of each.
         tokens: (N,) y.
-        q: (N, k) the distributions, without the tokens the sampling rules out.
-        logits: (N, V) the logits behind them.
+        q: (N, k) the distributions, without the tokens excluded by sampling.
+        logits: (N, V) the draft's logits.
     """
     top, entropy = q.max(-1).values.tolist(), torch.special.entr(q).sum(-1).tolist()
     unwarped = torch.softmax(logits.float(), -1)

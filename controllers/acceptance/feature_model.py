@@ -1,8 +1,8 @@
-"""A logistic model of acceptance on the draft's own distribution: log q(y), log(1 - max q), the entropy of q.
+"""A logistic model of acceptance on features of the draft's distribution: log q(y), log(1 - max q), the entropy of q.
 
-No hidden states and four numbers: the baseline that an acceptance head has to beat, and a controller of its own. It
-predicts the current token, with no lag. A token's place in the draft is no feature: given that all tokens before it
-were accepted, they follow the target's distribution, whatever the place.
+It has four parameters, uses no hidden states, and predicts the current token without lag. It is a controller, and the
+baseline of acceptance heads. The position in the draft is not a feature: given that all earlier tokens were accepted,
+they follow the target's distribution at every position.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-SMALLEST = 1e-4  # 1 - max q is no smaller than this: below it, it is mostly rounding
+SMALLEST = 1e-4  # lower bound of 1 - max q, which is mostly rounding below
 
 
 def features(confidence: float, top: float, entropy: float) -> tuple[float, float, float]:
-    """From q(y), max q and H(q) in nats to what the model is linear in.
+    """The model's inputs, from q(y), max q and H(q) in nats.
 
-    The doubt 1 - max q counts by its logarithm: whether it is 0.1 or 0.01 matters, and max q itself hardly tells.
+    1 - max q enters by its logarithm, which distinguishes 0.1 from 0.01.
     """
     return math.log(max(confidence, 1e-30)), math.log(max(1.0 - top, SMALLEST)), entropy
 

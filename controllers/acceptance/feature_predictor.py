@@ -1,4 +1,4 @@
-"""Probabilities from the draft's own distribution, which predict the current token with no lag."""
+"""The acceptance predictor of a feature model; it predicts the current token without lag."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class FeaturePredictor(AcceptancePredictor):
-    """A feature model at work.
+    """Predicts acceptance with a feature model.
 
     Args:
-        model: its coefficients are taken as they are now.
+        model: the model; its current coefficients are copied.
         mean: mean acceptance in the data.
-        sampling: sampling parameters of the data, if they are known.
+        sampling: sampling parameters of the data, if known.
     """
 
     lag = 0
@@ -34,6 +34,6 @@ class FeaturePredictor(AcceptancePredictor):
         return self.predict_signals(step.signals())
 
     def predict_signals(self, signals: DraftSignals) -> Prediction:
-        """The prediction for a token from the signals of its distribution."""
+        """The prediction for a token from its draft signals."""
         x, y, z = features(*signals)
         return Prediction(sigmoid(self.bias + self.confidence * x + self.doubt * y + self.entropy * z))

@@ -1,7 +1,7 @@
-"""Probabilities from an acceptance head (SpecDec++, Huang et al. 2024), which judges what the draft has read.
+"""The acceptance predictor of an acceptance head (SpecDec++, Huang et al. 2024).
 
-â_i is read off the hidden state at y_i. That state exists only after the forward that already proposes y_{i+1}, so the
-token in hand is not judged yet: the head is one token late.
+â_i is computed from the hidden state at y_i, which exists only after the forward that proposes y_{i+1}. The current
+token has no prediction yet: the lag is 1.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class HeadPredictor(AcceptancePredictor):
-    """A head and what its logits mean.
+    """Predicts acceptance with a head and a calibration.
 
     Args:
-        head: the head; its weights are taken as they are now.
-        calibration: by default ``sigmoid``, the head's own probability.
+        head: the head; its current weights are copied.
+        calibration: maps logits to probabilities. Default: the sigmoid.
         mean: mean acceptance in the data.
-        sampling: sampling parameters of the data, if they are known.
+        sampling: sampling parameters of the data, if known.
     """
 
     lag = 1
@@ -41,7 +41,7 @@ class HeadPredictor(AcceptancePredictor):
     ) -> None:
         self.calibration = calibration or Sigmoid()
         self.mean, self.sampling = mean, sampling
-        # The bare tensors: for one small state, calling modules takes longer than what they compute.
+        # Plain tensors: for a single state, calling modules takes longer than their computation.
         self.blocks = [(block.linear.weight.detach(), block.linear.bias.detach()) for block in head.residual_blocks()]
         self.out = head.out.weight.detach(), head.out.bias.detach()
 
@@ -49,7 +49,7 @@ class HeadPredictor(AcceptancePredictor):
         return Prediction(self.probability(step.hidden))
 
     def probability(self, hidden: Tensor) -> float:
-        """The calibrated ``head.probability`` of one state (d,), without the modules around it."""
+        """The calibrated acceptance probability for one state (d,), computed without calling modules."""
         x = hidden.to(self.out[0].dtype)
         for weight, bias in self.blocks:
             x = x + F.silu(F.linear(x, weight, bias))

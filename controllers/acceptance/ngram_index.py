@@ -1,7 +1,7 @@
-"""What a text says of its own continuation: its last tokens have stood in it before, and something followed them there.
+"""N-gram matches: earlier occurrences of a text's last tokens, and the tokens that followed them.
 
-Prompt lookup drafts by that. Here it is evidence: a target copies from its context more surely than a small draft
-does, so whether a drafted token is the one that a copy would go on with tells much of what the target will say to it.
+Prompt lookup uses them as drafts. Here they are features: a target copies from its context more often than a small
+draft does, so whether a drafted token continues a match helps to predict its acceptance.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MAX_NGRAM = 4  # the longest run of tokens that is looked for
-BITS = 32  # of a token in the key of a run
+MAX_NGRAM = 4  # the longest n-gram
+BITS = 32  # bits per token in the key of an n-gram
 NONE: list[int] = []
 
 
 class NgramMatch(NamedTuple):
-    """What a text holds of a token that may come next.
+    """Matches of the n-grams that end before a token.
 
     Attributes:
-        agrees: the longest run of last tokens, up to ``MAX_NGRAM``, that has stood before with this token after it.
-        matches: the longest run of last tokens that has stood before with any token after it.
-        share: of what followed that longest run, the share that is this token; 0 if nothing matches.
-        copy: what followed it last; None if nothing matches.
+        agrees: length of the longest n-gram, up to ``MAX_NGRAM``, that occurred before and was followed by this token.
+        matches: length of the longest n-gram that occurred before and was followed by any token.
+        share: share of this token among the tokens that followed that n-gram; 0 without a match.
+        copy: the token that followed its last occurrence; None without a match.
     """
 
     agrees: int
@@ -34,26 +34,26 @@ NOTHING = NgramMatch(0, 0, 0.0, None)
 
 
 def nothing() -> NgramMatch:
-    """What no text says of any token."""
+    """The match of a token without a text."""
     return NOTHING
 
 
 class NgramIndex:
-    """An index of a text's runs of tokens, made when it is first asked, and kept up as the text grows.
+    """An index of a text's n-grams, built on first use and updated as the text grows.
 
-    Drafted tokens are not indexed: most of them are asked about once, and half of them never become text.
+    Drafted tokens are not indexed: most of them are looked up once, and half of them are rejected.
 
     Args:
-        text: the text, prompt and all; the list itself, which grows as tokens are generated.
+        text: the text including the prompt; not copied, so that appended tokens are found.
     """
 
     def __init__(self, text: list[int]) -> None:
         self.text = text
-        self.indexed = 0  # how much of the text is in the index
-        self.following: dict[int, list[int]] = {}  # by run of 1 to 4 tokens, what came after it
+        self.indexed = 0  # number of the text's tokens in the index
+        self.following: dict[int, list[int]] = {}  # key of an n-gram → the tokens that followed it
 
     def match(self, drafted: Sequence[int]) -> NgramMatch:
-        """Of the last of ``drafted``, after the text as it is now and the drafted tokens before it."""
+        """The match of the last token of ``drafted``, after the current text and the other drafted tokens."""
         while self.indexed < len(self.text):
             self._add(self.indexed)
             self.indexed += 1
@@ -67,14 +67,14 @@ class NgramIndex:
             if repeats:
                 after = [*after, *_repeated(end, len(drafted) - 1, length)]
             if not after:
-                break  # nor has a longer run stood before
+                break  # no longer n-gram can match
             found, matches = after, length
             if token in after:
                 agrees = length
         return NgramMatch(agrees, matches, found.count(token) / len(found), found[-1]) if found else NOTHING
 
     def _add(self, place: int) -> None:
-        """The token at ``place`` follows the runs that end before it."""
+        """Add the token at ``place`` as the continuation of the n-grams before it."""
         token, run = self.text[place], 0
         for before in range(place - 1, max(-1, place - 1 - MAX_NGRAM), -1):
             run = run << BITS | self.text[before] + 1
@@ -86,7 +86,7 @@ class NgramIndex:
 
 
 def _repeated(end: list[int], drafted: int, length: int) -> list[int]:
-    """What came after the last ``length`` tokens of ``end`` where they stood before the last ``drafted`` of them."""
+    """Tokens that follow an occurrence of the last ``length`` tokens of ``end`` within its last ``drafted`` tokens."""
     return [
         end[place]
         for place in range(max(length, len(end) - drafted), len(end))

@@ -16,9 +16,9 @@ class Prediction(NamedTuple):
     """Acceptance probabilities of two consecutive tokens, each given that all tokens before it are accepted.
 
     Attributes:
-        accept: of the newest token that can be predicted.
-        next_accept: of the token after the current one, which is not drafted yet; None if the predictor does not look
-            ahead.
+        accept: probability of the newest token that can be predicted.
+        next_accept: probability of the token after the current one, which is not drafted yet; None if the predictor
+            does not look ahead.
     """
 
     accept: float
@@ -29,9 +29,9 @@ class AcceptancePredictor(ABC):
     """Predicts token by token. It keeps no state between calls, so requests of a batch share one predictor.
 
     Attributes:
-        lag: how many of the newest tokens it cannot predict yet, 0 or 1.
-        mean: mean acceptance in the data it was fitted to.
-        sampling: sampling parameters of that data; None where they are not known.
+        lag: number of newest tokens that cannot be predicted yet, 0 or 1.
+        mean: mean acceptance in the training data.
+        sampling: sampling parameters of the training data; None if unknown.
     """
 
     lag: int
@@ -39,7 +39,7 @@ class AcceptancePredictor(ABC):
     sampling: SamplingParams | None = None
 
     def check_sampling(self, sampling: SamplingParams) -> None:
-        """Called for every request; warns if the predictor was fitted under other sampling parameters."""
+        """Called for every request; warns if the predictor was trained with other sampling parameters."""
         if self.sampling is not None and sampling != self.sampling:
             warnings.warn(
                 f"the controller was trained under {self.sampling}, decoding uses {sampling}: the output stays exact, "
@@ -51,5 +51,5 @@ class AcceptancePredictor(ABC):
     def predict(self, step: Step) -> Prediction:
         """Predict the newest token that can be predicted: the current one, or with ``lag`` 1 the one before it.
 
-        Not called before there is such a token.
+        It is not called before there is such a token.
         """

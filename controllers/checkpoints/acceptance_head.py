@@ -9,7 +9,7 @@ from ..acceptance.acceptance_head import AcceptanceHead
 from ..errors import InputError
 from .config import WIDEST, ControllerConfig, check_range
 
-MAX_DEPTH = 64  # deeper than any head of use: a damaged config.json must not build a million blocks
+MAX_DEPTH = 64  # protects against a damaged config.json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class AcceptanceHeadConfig(ControllerConfig):
         w_rej: loss weight of rejection.
         mixing: share of target tokens in the training sequences.
         threshold: stop drafting when the probability of a rejection so far exceeds it.
-        threshold_source: how the threshold was chosen, in words.
+        threshold_source: description of how the threshold was chosen.
     """
 
     kind = "acceptance-head"

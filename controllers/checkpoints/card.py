@@ -1,4 +1,4 @@
-"""The model card of a controller: what it is, what it was trained for, and how well it does."""
+"""The model card of a controller: its purpose, its training and its metrics."""
 
 from __future__ import annotations
 

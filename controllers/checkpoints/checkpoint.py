@@ -1,7 +1,7 @@
 """The controller checkpoint: a folder of ``config.json``, ``model.safetensors`` and ``README.md``; never a pickle.
 
-One format for every kind of controller in ``KINDS``. ``config.json`` names the models, the sampling and the data the
-controller was trained with, and the SHA-256 of the weights; all of it is checked when the folder is loaded.
+Every kind of controller in ``KINDS`` has this format. ``config.json`` names the models, sampling parameters and data of
+the training, and the SHA-256 of the weights; all of it is checked when the folder is loaded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS: dict[str, type[ControllerConfig]] = {
 WEIGHTS, CARD = "model.safetensors", "README.md"
 FILES = (CONFIG, WEIGHTS, CARD)
 AGAIN = "fetch or export the controller again"
-_DIGEST = "weights_sha256"  # the one key of config.json that is no field of a configuration: it is the file's
+_DIGEST = "weights_sha256"  # a key of config.json that is not a field of the configuration
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class Controller:
 
 
 def save_controller(folder: str | Path, head: nn.Module, config: ControllerConfig, *, overwrite: bool = False) -> Path:
-    """Write a checkpoint folder; it appears whole or not at all. The weights are kept in float32.
+    """Write a checkpoint folder atomically. The weights are stored in float32.
 
     Raises:
-        InputError: ``folder`` holds something already (with ``overwrite``: something that is no controller), the head's
-            sizes are not the configuration's, a weight is not finite, or the disk cannot be written.
+        InputError: ``folder`` is not empty (with ``overwrite``: holds other files than a controller's), the head's
+            sizes differ from the configuration's, a weight is not finite, or the disk cannot be written.
     """
     folder = Path(folder)
     state = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
     _check_shapes({name: list(value.shape) for name, value in state.items()}, config, "the controller to save")
     _check_finite(state, "the controller to save")
     check_free(folder, overwrite)
-    weights = save(state)  # `save_file` makes files that nobody else may read
+    weights = save(state)  # `save_file` makes files that only the user can read
     text = json.dumps({**config.as_dict(), _DIGEST: sha256(weights)}, indent=2, allow_nan=False)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -87,10 +87,10 @@ def load_controller(name: str | Path, *, revision: str | None = None, token: str
         name: the name of a shipped controller, a folder that :func:`save_controller` wrote, or ``owner/name`` on the
             Hugging Face hub, in this order. A feature model may also be the JSON file that version 0.1 wrote.
         revision: branch, tag or commit on the hub.
-        token: access token for a private repository; by default the one stored on this machine.
+        token: access token for a private repository. Default: the one stored on this machine.
 
     Raises:
-        InputError: it cannot be found, or its files are missing, truncated, changed or not understood.
+        InputError: it cannot be found, or its files are missing, truncated, changed or invalid.
     """
     path = locate(name, revision=revision, token=token)
     if path.is_file():
@@ -102,14 +102,14 @@ def load_controller(name: str | Path, *, revision: str | None = None, token: str
         config = read_config(path)
         state = _read_weights(path / WEIGHTS, config)
     _check_finite(state, str(path))
-    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
+    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced
         head = config.module()
     head.load_state_dict(state, assign=True)
     return Controller(config, head.eval().requires_grad_(False))
 
 
 def locate(name: str | Path, *, revision: str | None = None, token: str | None = None) -> Path:
-    """The folder or file of a controller, fetched if need be; ``name`` is that of :func:`load_controller`.
+    """The folder or file of a controller, downloaded if necessary; ``name`` as for :func:`load_controller`.
 
     Raises:
         InputError: it cannot be found.
@@ -127,10 +127,10 @@ def read_config(folder: Path) -> ControllerConfig:
     """The configuration of a controller's folder.
 
     Raises:
-        InputError: a file is missing or damaged, or the weights are not those that ``config.json`` names.
+        InputError: a file is missing or damaged, or the weights do not match ``config.json``.
     """
     if not (folder / CONFIG).is_file():
-        raise InputError(f"{folder}: holds no {CONFIG}, so it is no controller; {AGAIN}")
+        raise InputError(f"{folder}: not a controller, it holds no {CONFIG}; {AGAIN}")
     data = read_object(folder / CONFIG, AGAIN)
     digest = data.pop(_DIGEST, None)
     with blaming(folder / CONFIG, AGAIN):
@@ -149,14 +149,14 @@ def _parse_config(data: dict[str, Any]) -> ControllerConfig:
     data = upgrade_config(data)
     kind, version = data.pop("kind", None), data.pop("schema_version", None)
     if not isinstance(kind, str) or kind not in KINDS:
-        raise InputError(f"kind={kind!r}: not a controller this version knows; it knows {', '.join(KINDS)}")
+        raise InputError(f"kind={kind!r}: unknown kind of controller; this version supports {', '.join(KINDS)}")
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
         raise InputError(f"schema_version={version!r}: this version reads up to {SCHEMA_VERSION}; upgrade specpilot")
     return build(KINDS[kind], data)
 
 
 def _read_weights(file: Path, config: ControllerConfig) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, once names, shapes and precision are known to be right."""
+    """The tensors of a checkpoint, after checking names, shapes and precision."""
     try:
         with safe_open(file, framework="pt") as opened:
             found = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
@@ -175,14 +175,14 @@ def push_controller(
     """Upload a checkpoint folder to the Hugging Face hub and return the address of the commit.
 
     Args:
-        folder: what :func:`save_controller` wrote; it is checked first.
-        repo_id: ``owner/name``; made if it does not exist.
+        folder: folder written by :func:`save_controller`; it is validated first.
+        repo_id: ``owner/name``; created if it does not exist.
         private: make a new repository private.
-        token: access token with write permission; by default the one stored on this machine.
-        revision: branch to write to, main by default.
+        token: access token with write permission. Default: the one stored on this machine.
+        revision: branch to write to. Default: main.
 
     Raises:
-        InputError: the folder is no valid controller, or the hub refuses it.
+        InputError: the folder is not a valid controller, or the hub refuses the upload.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -192,7 +192,7 @@ def push_controller(
 
 
 def sha256(content: bytes) -> str:
-    """In hexadecimal."""
+    """SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -203,7 +203,7 @@ def _check_shapes(shapes: Mapping[str, list[int]], config: ControllerConfig, whe
         raise InputError(f"{where}: tensor {odd[0]!r} is missing or not expected for the sizes in {CONFIG}")
     for name, shape in shapes.items():
         if shape != expected[name]:
-            raise InputError(f"{where}: {name} is of shape {shape}, {CONFIG} says {expected[name]}")
+            raise InputError(f"{where}: {name} has shape {shape}, but {CONFIG} requires {expected[name]}")
 
 
 def _check_finite(state: Mapping[str, Tensor], where: str) -> None:
@@ -213,7 +213,7 @@ def _check_finite(state: Mapping[str, Tensor], where: str) -> None:
 
 
 def check_free(folder: Path, overwrite: bool) -> None:
-    """Raises InputError where no checkpoint may be written to ``folder``; asked before the work as well as after it."""
+    """Raise InputError if no checkpoint may be written to ``folder``; called before the work and before writing."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not folder.is_dir():
@@ -221,5 +221,5 @@ def check_free(folder: Path, overwrite: bool) -> None:
     if not overwrite:
         raise InputError(f"{folder}: exists and is not empty; choose another folder or pass --overwrite")
     others = sorted(path.name for path in folder.iterdir() if path.name not in FILES)
-    if others:  # whatever it is, it is more than a controller
-        raise InputError(f"{folder}: holds {others[0]!r}, which is no part of a controller; choose another folder")
+    if others:  # not only a controller
+        raise InputError(f"{folder}: holds {others[0]!r}, which is not part of a controller; choose another folder")

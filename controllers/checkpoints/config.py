@@ -1,4 +1,4 @@
-"""What the ``config.json`` of every controller says: kind and sizes, what it was trained for, how well it does."""
+"""The base of every controller's ``config.json``: kind, sizes, provenance and metrics."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from ..errors import InputError
 from .provenance import Provenance
 
 CONFIG = "config.json"
-SCHEMA_VERSION = 4  # of the format of all kinds; 0.1 wrote 1 and 2
-WIDEST = 65536  # a damaged config.json must not build a layer that fills the memory
+SCHEMA_VERSION = 4  # for all kinds; version 0.1 wrote 1 and 2
+WIDEST = 65536  # largest layer width; protects against a damaged config.json
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerConfig(ABC):
-    """What every controller's configuration has. A kind adds its sizes and settings, and builds its module.
+    """Base of every controller's configuration. A kind adds its sizes and settings, and builds its module.
 
     Attributes:
-        provenance: the models and the sampling it was trained for.
-        datasets: SHA-256 of each dataset it was trained on.
-        metrics: of these weights, on prompts held out.
-        calibration: from the logits to calibrated probabilities (see :mod:`..acceptance.calibration`); None where the
-            logits are taken as they are.
-        kind: the name of the kind of controller.
-        title: what the model card calls it.
-        summary: what the model card says it does.
+        provenance: the models and sampling parameters of the training.
+        datasets: SHA-256 of each training dataset.
+        metrics: metrics on held-out prompts.
+        calibration: maps logits to calibrated probabilities (see :mod:`..acceptance.calibration`); None for none.
+        kind: name of the kind of controller.
+        title: title in the model card.
+        summary: description in the model card.
     """
 
     kind: ClassVar[str]
@@ -47,14 +46,14 @@ class ControllerConfig(ABC):
 
     @abstractmethod
     def module(self) -> nn.Module:
-        """A new module of these sizes, for the weights."""
+        """A new module of the configured sizes."""
 
     @abstractmethod
     def rows(self) -> dict[str, str]:
-        """What the model card's table tells of this kind."""
+        """Rows of the model card's table for this kind."""
 
     def usage(self) -> str:
-        """The arguments with which a decoder uses it."""
+        """Arguments of ``SpeculativeDecoder.from_pretrained`` for this controller."""
         return f'target="{self.provenance.target}", draft="{self.provenance.draft}", length="path/to/this/folder"'
 
     def as_dict(self) -> dict[str, Any]:
@@ -62,6 +61,6 @@ class ControllerConfig(ABC):
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Raises InputError unless ``low`` ≤ ``value`` ≤ ``high``."""
+    """Raise InputError unless ``low`` ≤ ``value`` ≤ ``high``."""
     if not low <= value <= high:
         raise InputError(f"{name}={value}: must be between {low} and {high}")

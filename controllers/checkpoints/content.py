@@ -1,6 +1,6 @@
-"""Trained controllers by what is in their files: one that was trained again in its old place is another one.
+"""Digests of trained controllers' files.
 
-Results that depend on a controller are filed under these digests, not under its path.
+Stored results refer to a controller by this digest instead of its path, since it may be retrained in the same folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def controller_digest(name: str | Path) -> str:
         name: as for :func:`~.checkpoint.load_controller`.
 
     Raises:
-        InputError: it cannot be found, or its weights are not those that its configuration names.
+        InputError: it cannot be found, or its weights do not match its configuration.
     """
     path = locate(name)
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""The configuration of the feature model, and the single JSON file that version 0.1 kept one in."""
+"""The configuration of the feature model, and the JSON file in which version 0.1 stored one."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ class FeatureModelConfig(ControllerConfig):
 
 
 def take_weights(data: dict[str, Any]) -> dict[str, Tensor]:
-    """The weights that 0.1's file holds among the values of the configuration, taken out of ``data``."""
+    """Remove the weights from ``data``, the content of a version 0.1 file, and return them."""
     bias, *weight = (build(float, data.pop(name, None), name) for name in ("bias", "confidence", "doubt", "entropy"))
     return {"bias": torch.tensor(float(bias)), "weight": torch.tensor(weight, dtype=torch.float32)}

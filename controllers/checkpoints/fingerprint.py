@@ -1,8 +1,7 @@
-"""Which model pair a controller belongs to: hashes of target, draft and tokenizer that a reload leaves as they were.
+"""Fingerprints of a model pair: hashes of target, draft and tokenizer that do not change by saving and loading.
 
-A model's hash covers its configuration and a digest of its weights: drafts of one shape that learnt different things
-are different drafts, and a head trained on the one reads nothing in the hidden states of the other. One file gives one
-hash, whether it is loaded in float32, float64, bfloat16 or float16.
+A model's hash covers its configuration and a digest of its weights, since a head trained on one draft does not fit
+another of the same shape. The hash of a checkpoint is the same in float32, float64, bfloat16 and float16.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .stored_weights import sample, stored_samples
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# What a configuration says about where it came from or how it is run, not about the function it computes.
+# Keys of a configuration about its origin or its execution, not about the function it computes.
 VOLATILE = frozenset(
     {
         *("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache"),
@@ -34,15 +33,15 @@ VOLATILE = frozenset(
 
 
 class Config(Protocol):
-    """The part of ``transformers.PreTrainedConfig`` that is needed here."""
+    """The method of ``transformers.PreTrainedConfig`` that is needed here."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
 
 def config_fingerprint(config: Config) -> str:
-    """SHA-256 (hexadecimal) of what ``config`` says about the architecture, as canonical JSON.
+    """SHA-256 (hexadecimal) of the architecture described by ``config``, as canonical JSON.
 
-    Values that equal the class's defaults are left out: a library version that adds a field changes no fingerprint.
+    Values that equal the class's defaults are left out, so that a field added by a library version changes nothing.
     """
     ours, defaults = config.to_dict(), type(config)().to_dict()
     kept = {
@@ -57,7 +56,7 @@ def weights_digest(module: nn.Module, stored: Mapping[str, Tensor] | None = None
     """SHA-256 (hexadecimal) over name, shape and up to 64 evenly spaced values of each parameter, rounded to bfloat16.
 
     Args:
-        stored: by name of a parameter, the values that are taken in place of those the module holds.
+        stored: values to use instead of the module's, by parameter name.
 
     Raises:
         InputError: a parameter is offloaded and not among ``stored``.
@@ -68,8 +67,8 @@ def weights_digest(module: nn.Module, stored: Mapping[str, Tensor] | None = None
             digest.update(f"{name}:{tuple(parameter.shape)}:".encode())
             if parameter.is_meta and name not in (stored or {}):
                 raise InputError(
-                    f"device_map: {name} is offloaded, and the model's own files do not hold it under that name; load "
-                    "the model without a device map, or on devices that hold all of it"
+                    f"device_map: {name} is offloaded and not found in the model's files; load the model without a "
+                    "device map, or on devices that hold all of it"
                 )
             values = stored[name] if stored and name in stored else sample(parameter).float().cpu()
             digest.update(values.to(torch.bfloat16).view(torch.int16).numpy().tobytes())
@@ -79,9 +78,9 @@ def weights_digest(module: nn.Module, stored: Mapping[str, Tensor] | None = None
 def model_fingerprint(model: PreTrainedModel) -> str:
     """SHA-256 (hexadecimal) of a model: its architecture and a digest of its weights.
 
-    A float16 model is known by the values in the safetensors files it was loaded from (see :mod:`.stored_weights`).
-    Where those are gone it is known by its own, and taken for another model than the same one in float32. Offloaded
-    weights are read from the files too.
+    For a float16 model and for offloaded weights, the values in the model's safetensors files are used (see
+    :mod:`.stored_weights`). If a float16 model's files are missing, its own values are used, and the fingerprint
+    differs from that of the model in float32.
     """
     return _sha256_json([config_fingerprint(model.config), weights_digest(model, stored_samples(model))])
 
@@ -90,7 +89,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 (hexadecimal) of vocabulary, merges and special tokens; the same before and after a save."""
     if tokenizer.is_fast:
         vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
-        for state in ("truncation", "padding"):  # set by whoever called the tokenizer last
+        for state in ("truncation", "padding"):  # set by the last call of the tokenizer
             vocabulary.pop(state, None)
     else:
         vocabulary = tokenizer.get_vocab()

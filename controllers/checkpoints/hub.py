@@ -1,4 +1,4 @@
-"""Controllers on the Hugging Face hub: fetched by their id, and uploaded."""
+"""Download and upload of controllers on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def download(name: str, files: Sequence[str], *, revision: str | None, token: st
     """The folder with ``files`` of the repository ``name``, from the local cache or the hub.
 
     Raises:
-        InputError: it cannot be had.
+        InputError: it cannot be downloaded.
     """
     from huggingface_hub import snapshot_download
 
@@ -51,7 +51,7 @@ def upload(
 
 @contextmanager
 def _one_line(problem: str) -> Iterator[None]:
-    """The hub library raises errors of its own and those of whichever HTTP client it brings."""
+    """Turn errors of the hub library and of its HTTP client into one InputError."""
     try:
         yield
     except Exception as error:

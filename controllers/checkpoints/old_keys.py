@@ -1,4 +1,4 @@
-"""Files of specpilot 0.1: their keys by the names they have now."""
+"""Old key names in files of specpilot 0.1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RENAMED = {
 
 
 def rename_old_keys(data: Any) -> Any:
-    """The JSON value ``data`` with its old keys, at any depth, renamed."""
+    """The JSON value ``data`` with old keys renamed at any depth."""
     if isinstance(data, dict):
         return {RENAMED.get(name, name): rename_old_keys(value) for name, value in data.items()}
     if isinstance(data, list):
@@ -23,7 +23,7 @@ def rename_old_keys(data: Any) -> Any:
 
 
 def upgrade_config(data: dict[str, Any]) -> dict[str, Any]:
-    """A controller's ``config.json`` in today's layout: what it was trained for under ``provenance``, ``datasets``."""
+    """A controller's ``config.json`` in the current layout, with ``provenance`` and ``datasets``."""
     data = rename_old_keys(data)
     if "dataset_fingerprint" in data:
         data["datasets"] = [data.pop("dataset_fingerprint")]

@@ -1,4 +1,4 @@
-"""What a controller was trained for, against what it is used on."""
+"""The models and sampling parameters that a controller was trained with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .fingerprint import PairFingerprint
 
 @dataclass(frozen=True)
 class Provenance:
-    """Names and fingerprints of the models a controller was trained for, and the sampling of its data.
+    """Names and fingerprints of the models, and sampling parameters of the training data.
 
     Attributes:
         draft: None for a router, whose drafts are its arms.
@@ -23,12 +23,12 @@ class Provenance:
     sampling: SamplingParams
 
     def check_pair(self, fingerprint: PairFingerprint) -> None:
-        """Raises InputError, naming what differs, unless these are the models the controller was trained for."""
+        """Raise an InputError that names the differing parts unless ``fingerprint`` is that of the training."""
         ours, theirs = self.fingerprint.as_dict(), fingerprint.as_dict()
         differing = [part for part in ours if ours[part] != theirs[part]]
         if differing:
             names = f"target {self.target}" + ("" if self.draft is None else f" and draft {self.draft}")
             raise InputError(
                 f"the controller was trained for {names}, but another {' and '.join(differing)} is given; load "
-                "what it was trained for, or train a controller for these models"
+                "the models it was trained for, or train a controller for these models"
             )

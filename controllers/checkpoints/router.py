@@ -1,4 +1,4 @@
-"""The configuration of a router's policy: it names the target and every arm by fingerprint, in the policy's order."""
+"""The configuration of a router's policy, with the fingerprints of the target and of every arm."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class RouterConfig(ControllerConfig):
     """A router.
 
     Attributes:
-        hidden_size: d of the embedding, the target's hidden size.
+        hidden_size: size d of the embedding, the target's hidden size.
         width: hidden size of the MLP.
-        arms: what its outputs stand for, in order.
+        arms: the arms in the order of the outputs.
         reward: ``rouge`` (eq. 2) or ``throughput``.
         alpha: weight of alignment against cost in eq. 2.
-        cost: what the cost is made of: ``parameters`` (A.5) or ``time``.
+        cost: kind of cost: ``parameters`` (A.5) or ``time``.
     """
 
     kind = "router"
@@ -60,10 +60,10 @@ class RouterConfig(ControllerConfig):
         }
 
     def check(self, target_fingerprint: str, tokenizer_fingerprint: str, arms: Sequence[Arm]) -> None:
-        """Refuse a target, tokenizer or arms other than the router was trained for.
+        """Check that target, tokenizer and arms are those the router was trained for.
 
         Raises:
-            InputError: naming what differs.
+            InputError: one of them differs.
         """
         self.provenance.check_pair(PairFingerprint(target_fingerprint, None, tokenizer_fingerprint))
         check_arms(self.arms, arms)

@@ -1,8 +1,8 @@
-"""Weights as their files hold them, for models that hold them in float16, or have them offloaded by accelerate.
+"""Weights in a model's files, for models in float16 and for weights offloaded by accelerate.
 
-float16 keeps three bits more of a number than bfloat16, and far fewer exponents: rounding a weight to float16 and then
-to bfloat16 does not always give what rounding it to bfloat16 alone gives. The float16 weights cannot tell which it was;
-the safetensors files that the model was loaded from can. They are read from the disk, never fetched.
+float16 has three more bits of mantissa than bfloat16 and a smaller range: rounding a weight to float16 and then to
+bfloat16 does not always equal rounding it to bfloat16. Fingerprints of float16 models are therefore computed from the
+safetensors files that the model was loaded from. They are read from disk, never downloaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLES = 64  # weights read per parameter
 
 
 def sample(parameter: Tensor) -> Tensor:
-    """Up to 64 evenly spaced elements of ``parameter`` (any shape), (n,); copies no more."""
+    """(n,) up to 64 evenly spaced elements of ``parameter`` (any shape)."""
     size = parameter.numel()
     count = min(size, SAMPLES)
     where = torch.arange(count, device=parameter.device) * size // max(count, 1)
@@ -30,10 +30,10 @@ def sample(parameter: Tensor) -> Tensor:
 
 
 def stored_samples(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Samples of the stored form of a model's float16 and offloaded parameters, by name, float32 on the CPU.
+    """Samples of a model's float16 and offloaded parameters from its files, by name, float32 on the CPU.
 
-    Empty where there is no such parameter, where the files are not at ``model.config._name_or_path`` or in the hub's
-    cache, and where one of them, rounded to float16, is not what the model holds: it then was trained or changed since.
+    Empty if there is no such parameter, if the files are neither at ``model.config._name_or_path`` nor in the hub's
+    cache, or if a stored value rounded to float16 differs from the model's, which then was changed after loading.
     """
     parameters = {
         name: value for name, value in model.named_parameters() if value.dtype == torch.float16 or value.is_meta
@@ -49,7 +49,7 @@ def stored_samples(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def _folders(name: str) -> Iterator[Path]:
-    """Where the files of the model ``name`` may be: its folder, or each snapshot of it in the hub's cache."""
+    """Folders that may hold the files of the model ``name``: its own, or its snapshots in the hub's cache."""
     if not name:
         return
     if Path(name).is_dir():
@@ -57,14 +57,14 @@ def _folders(name: str) -> Iterator[Path]:
         return
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    # The hub's own function for the folder's name refuses what is no id, such as a folder that is gone.
+    # The hub's function for the folder name raises an error for names that are not ids, such as a deleted folder.
     yield from sorted(Path(HF_HUB_CACHE, f"models--{name.replace('/', '--')}", "snapshots").glob("*"))
 
 
 def _read(folder: Path, shapes: Mapping[str, Sequence[int]], prefix: str) -> dict[str, Tensor]:
-    """Samples of the tensors in ``folder`` that are parameters of these ``shapes``, in their stored precision.
+    """Samples of the tensors in ``folder`` that match ``shapes``, in their stored precision.
 
-    Files of a bare model name its parameters without the ``prefix`` that they have below a head, and vice versa.
+    Parameter names are tried with and without ``prefix``, since files may have been saved with or without a head.
     """
     wanted = {name: name for name in shapes}
     for name in shapes:
@@ -77,7 +77,7 @@ def _read(folder: Path, shapes: Mapping[str, Sequence[int]], prefix: str) -> dic
                 for key in wanted.keys() & set(opened.keys()):
                     name = wanted[key]
                     if opened.get_slice(key).get_shape() == list(shapes[name]):
-                        found[name] = sample(opened.get_tensor(key))  # a memory map: only what is sampled is read
+                        found[name] = sample(opened.get_tensor(key))  # memory-mapped: reads only the sample
         except (SafetensorError, OSError):  # not what the model was loaded from
             continue
     return found

@@ -1,4 +1,4 @@
-"""Length controllers, and the short names they go by on the command line."""
+"""Length controllers, and their names on the command line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ __all__ = [
     "takes_cost",
 ]
 
-# A rule's name, its class, and a parameter to show in messages.
+# Rule's name → its class, and an example of its parameter for messages.
 RULES: dict[str, tuple[Callable[[float], LengthController], str]] = {
     "heuristic": (Heuristic, "5"),
     "confidence": (Confidence, "0.4"),
@@ -69,7 +69,7 @@ ALONE: dict[str, Callable[[], LengthController]] = {
     "bandit": Bandit,
     "adaptive-length": AdaptiveLength,
 }
-PRICED = "online-confidence"  # by what tokens cost, where it is given no threshold
+PRICED = "online-confidence"  # uses a cost model if it is given no threshold
 
 
 def names_rule(spec: str) -> bool:
@@ -78,15 +78,15 @@ def names_rule(spec: str) -> bool:
 
 
 def takes_cost(spec: str) -> bool:
-    """Whether the controller ``spec`` names goes by what tokens cost: a trained one, or ``"online-confidence"``."""
+    """Whether the controller ``spec`` can use a cost model: a trained one, or ``"online-confidence"``."""
     return spec == PRICED or not names_rule(spec)
 
 
 def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | None:
-    """The rule ``spec`` names: ``"4"``, ``"none"``, ``"cumulative-confidence:0.4"`` …; None if it names no rule.
+    """The rule named by ``spec``: ``"4"``, ``"none"``, ``"cumulative-confidence:0.4"`` …; None if it is not a rule.
 
     Args:
-        cost: what tokens cost, for the rule ``"online-confidence"``.
+        cost: cost model for the rule ``"online-confidence"``.
 
     Raises:
         InputError: a rule's parameter is missing, malformed or out of range.

@@ -1,6 +1,6 @@
-"""SpecDec++ (Huang et al. 2024, Algorithm 2): stop when a rejection so far is too likely, ``1 - Π â_i > h``.
+"""SpecDec++ (Huang et al. 2024, Algorithm 2): stop when the probability of a rejection exceeds h, ``1 - Π â_i > h``.
 
-The head is one token late: at y_{i+1} the product runs to i.
+With a predictor of lag 1, the product at y_{i+1} runs to i.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ class AcceptanceLength(LengthController):
         return True
 
     def observe(self, step: Step) -> bool:
-        if step.index > self.predictor.lag:  # the state before the first token belongs to a token that is no draft
+        if step.index > self.predictor.lag:  # the state before the first token is not that of a drafted token
             self.survival *= self.predictor.predict(step).accept
         return 1.0 - self.survival <= self.threshold

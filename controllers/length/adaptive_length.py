@@ -1,21 +1,21 @@
-"""A moving average of accepted lengths chooses K, ``round(mean) + 1``, as SGLang's adaptive speculative steps do."""
+"""Draft length from a moving average of accepted lengths, ``round(mean) + 1``, as in SGLang's adaptive steps."""
 
 from __future__ import annotations
 
 from ..errors import InputError
 from .base import MAX_DRAFT, LengthController, Step
 
-WEIGHT = 0.2  # of the last round in the moving average
+WEIGHT = 0.2  # weight of the last round in the moving average
 
 
 class AdaptiveLength(LengthController):
-    """One token more than the text's drafts were accepted of late, so that a longer draft is tried as soon as it pays.
+    """Drafts one token more than the recent mean accepted length of the text.
 
     Args:
-        first: tokens of a text's first draft.
+        first: length of a text's first draft.
 
     Raises:
-        InputError: ``first`` is no whole number from 1 to ``MAX_DRAFT``.
+        InputError: ``first`` is not a whole number from 1 to ``MAX_DRAFT``.
     """
 
     def __init__(self, first: float = 4) -> None:
@@ -28,7 +28,7 @@ class AdaptiveLength(LengthController):
 
     @property
     def k(self) -> int:
-        """Tokens of the next draft."""
+        """Length of the next draft."""
         return min(MAX_DRAFT, int(self.mean + 0.5) + 1)
 
     def start_text(self) -> None:

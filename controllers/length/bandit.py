@@ -1,8 +1,8 @@
-"""A bandit over rules of stopping (TapOut, arXiv 2511.02017; BanditSpec, arXiv 2505.15141): UCB1 picks one for a round.
+"""A bandit over stopping rules (TapOut, arXiv 2511.02017; BanditSpec, arXiv 2505.15141): UCB1 picks one per round.
 
-The reward of a round is blended, half the accepted tokens of the longest possible draft and half those of the draft
-made: the first alone would draft too much, the second too little. UCB1 (Auer et al. 2002) picks the rule of the largest
-mean reward + sqrt(2·ln(rounds) / rounds of this rule).
+The reward of a round is the mean of two shares: accepted tokens / longest possible draft, and accepted tokens / drafted
+tokens. The first alone would draft too much, the second too little. UCB1 (Auer et al. 2002) picks the rule with the
+largest mean reward + sqrt(2·ln(rounds) / rounds of this rule).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ BLEND = 0.5  # weight of the accepted share of the longest possible draft in the
 
 
 class Bandit(LengthController):
-    """Picks one of several rules for each round, each with the parameter of its paper: there is none to tune.
+    """Picks one of several rules for each round. The rules have the parameters of their papers, so none is tuned.
 
-    What is learnt is the decoder's: each text goes on with what those before it have shown, and the texts of a batch
-    learn together. What a seed drafts, and so its text, depends on them; the distribution of the text does not.
+    The learned state belongs to the decoder: it is kept between texts and shared by the texts of a batch. The drafts
+    and the text of a seed depend on it; the distribution of the text does not.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Bandit(LengthController):
         self.chosen = 0
 
     def start_text(self) -> None:
-        self.rules = [copy(rule) for rule in self.rules]  # each request's own, as this controller is
+        self.rules = [copy(rule) for rule in self.rules]  # each request has its own rules
         for rule in self.rules:
             rule.start_text()
 
@@ -49,7 +49,7 @@ class Bandit(LengthController):
 
 
 class Rewards:
-    """Rewards in [0, 1] of a number of arms, and UCB1's choice by them. Shared by the copies of a controller."""
+    """Rewards in [0, 1] of several arms, and UCB1's choice. Shared by the copies of a controller."""
 
     def __init__(self, arms: int) -> None:
         self.counts = [0] * arms
@@ -60,7 +60,7 @@ class Rewards:
         self.sums[arm] += reward
 
     def best(self) -> int:
-        """The arm of the largest upper bound; one that was never tried before all others."""
+        """The arm of the largest upper bound; arms that were never tried come first."""
         if 0 in self.counts:
             return self.counts.index(0)
         rounds = math.log(sum(self.counts))

@@ -1,4 +1,4 @@
-"""What a length controller is: it sees each drafted token and answers *draft on* or *stop and verify*."""
+"""The interface of length controllers, which decide after each drafted token whether to draft another."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from ..acceptance.draft_signals import DraftSignals, signals_tensor
 from ..acceptance.ngram_index import NgramMatch
 from ..sampling import SamplingParams
 
-MAX_DRAFT = 20  # no controller drafts more in one round
-FEW = 128  # the longest distribution that is handled as a list
+MAX_DRAFT = 20  # maximum number of tokens drafted in one round
+FEW = 128  # distributions up to this size are handled as lists
 
 
 @dataclass(frozen=True)
 class Step:
-    """One drafted token, as the controller sees it.
+    """One drafted token, the input of a controller.
 
     Attributes:
-        index: 1 for the first token of the round.
+        index: position in the draft, from 1.
         token: the token y_i.
-        probability: q(y_i), of the warped draft distribution y_i was drawn from.
-        q: (…, k) that distribution, without the tokens the sampling rules out.
-        logits: (…, V) the draft's logits behind it.
-        hidden: (1, d) the draft's last hidden state at the token *before* y_i (y_i itself has not been read yet).
-        match: the n-gram match of y_i in the text before it; found when it is called, as long as the round drafts.
-        listed: q as a list, where the sampler has it: no tensor operation is worth its call on so few numbers.
+        probability: q(y_i) in the draft distribution that y_i was drawn from.
+        q: (…, k) that distribution, without the tokens excluded by sampling.
+        logits: (…, V) the draft's logits.
+        hidden: (1, d) the draft's last hidden state at the token *before* y_i; y_i has not been read yet.
+        match: returns the n-gram match of y_i; computed when called, and only valid during the drafting of the round.
+        listed: q as a list if available, which is faster than tensor operations.
 
-    All dimensions before the last have size 1; taking them off would be an operation more for every token.
+    All dimensions before the last have size 1; they are kept to save an operation per token.
     """
 
     index: int
@@ -46,21 +46,21 @@ class Step:
     listed: list[float] | None = field(default=None, kw_only=True)
 
     def confidence(self) -> float:
-        """q(y_i); at temperature 0, where the warped q is a point mass, the unwarped softmax at y_i."""
+        """q(y_i); at temperature 0, where q is a point mass, the softmax at temperature 1."""
         return float(self._unwarped[..., self.token]) if self.probability == 1.0 else self.probability
 
     def top_probability(self) -> float:
-        """max q; at temperature 0, as in :meth:`confidence`, of the unwarped softmax."""
+        """max q; at temperature 0 as in :meth:`confidence`."""
         probability = float(self.q.max())
         return float(self._unwarped.max()) if probability == 1.0 else probability
 
     def entropy(self) -> float:
-        """H(q) in nats; at temperature 0, as in :meth:`confidence`, of the unwarped softmax."""
+        """H(q) in nats; at temperature 0 as in :meth:`confidence`."""
         q = self._unwarped if self.probability == 1.0 else self.q
         return float(torch.special.entr(q).sum())
 
     def signals(self) -> DraftSignals:
-        """All three; on an accelerator with one read by the host at most."""
+        """Confidence, top probability and entropy, with at most one synchronization on an accelerator."""
         known = self.listed_signals()
         if known is not None:
             return known
@@ -68,10 +68,10 @@ class Step:
         return confidence, top, entropy
 
     def listed_signals(self, *, entropy: bool = True) -> DraftSignals | None:
-        """All three from the list of q; None where they are those of the unwarped softmax, or there is no list.
+        """All three from the list of q; None at temperature 0, or if there is no list.
 
         Args:
-            entropy: whether it is asked for; it takes most of the time, and is 0 if not.
+            entropy: whether to compute the entropy, which takes most of the time; otherwise it is 0.
         """
         q = self.listed
         if q is None and self.q.device.type == "cpu" and self.q.shape[-1] <= FEW:
@@ -96,28 +96,28 @@ class Step:
 class LengthController(ABC):
     """Decides how many tokens a round drafts. EOS, the token budget and ``MAX_DRAFT`` stop any controller.
 
-    The token in hand is verified even when the answer is stop: the forward that proposed it is already paid for.
+    The current token is verified even if the controller stops, since its draft forward is already done.
     """
 
     def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — rules fit any sampling
-        """Called with the sampling of every generation; a learned controller warns if it was trained under another."""
+        """Called with the sampling parameters of every generation; trained controllers warn if theirs differ."""
 
     def start_text(self) -> None:  # noqa: B027 — most rules remember nothing between rounds
-        """Called before the first round of a generation: forget the one before."""
+        """Called before the first round of a generation, to reset per-text state."""
 
     def shared_by(self, rows: int) -> None:  # noqa: B027 — most rules do not ask
         """Called before every round with the number of requests that share its forwards, this one included."""
 
     @abstractmethod
     def start_round(self) -> bool:
-        """Reset for a new round; False drafts nothing (a plain step of the target)."""
+        """Reset for a new round; return False to draft nothing (one autoregressive step)."""
 
     @abstractmethod
     def observe(self, step: Step) -> bool:
         """Whether to draft another token after this one."""
 
     def end_round(self, drafted: int, accepted: int) -> None:  # noqa: B027 — most rules do not ask
-        """Called after every verification of a draft: of ``drafted`` tokens, the first ``accepted`` were kept."""
+        """Called after every verification: the first ``accepted`` of ``drafted`` tokens were accepted."""
 
     def timed(self, drafted: int, seconds: float) -> None:  # noqa: B027 — most rules do not ask
-        """Called after every round with its wall time; of a batch's round, with its longest draft, for one row."""
+        """Called after every round with its wall time; for a batch, for one row and with the longest draft."""

@@ -1,4 +1,4 @@
-"""Stop at a token the draft itself finds improbable: ``q(y) < θ`` (transformers' assistant confidence threshold)."""
+"""Stop at a token of low draft probability, ``q(y) < θ`` (transformers' assistant confidence threshold)."""
 
 from __future__ import annotations
 

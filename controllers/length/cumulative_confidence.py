@@ -1,4 +1,4 @@
-"""Stop when the draft's own probability of everything it has drafted falls below θ: ``Π q(y_i) < θ``. No learning."""
+"""Stop when the draft's probability of all drafted tokens falls below θ: ``Π q(y_i) < θ``."""
 
 from __future__ import annotations
 

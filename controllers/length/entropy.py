@@ -1,6 +1,6 @@
-"""AdaEDL (Agrawal et al. 2024): stop where the draft is undecided, ``1 - sqrt(γ·H(q)) < θ``, H in nats.
+"""AdaEDL (Agrawal et al. 2024): stop when the draft's entropy is high, ``1 - sqrt(γ·H(q)) < θ``, H in nats.
 
-The left side is a lower bound of the acceptance probability for a γ that depends on the pair; 0.2 is the paper's.
+The left side is a lower bound of the acceptance probability for a γ that depends on the pair; the paper uses 0.2.
 """
 
 from __future__ import annotations

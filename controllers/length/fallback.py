@@ -1,4 +1,4 @@
-"""BiLD (Kim et al. 2023, §3.2): stop where the draft is unsure, ``max_v q(v) < θ``, or after ten tokens."""
+"""BiLD (Kim et al. 2023, §3.2): stop when ``max_v q(v) < θ``, or after ten tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Always K tokens (Leviathan et al. 2023; Chen et al. 2023). K = 0 is autoregressive decoding."""
+"""Fixed draft length K (Leviathan et al. 2023; Chen et al. 2023). K = 0 is autoregressive decoding."""
 
 from __future__ import annotations
 

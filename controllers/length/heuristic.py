@@ -1,4 +1,4 @@
-"""Draft two tokens more after a draft that was accepted whole, one less after any other (transformers' heuristic)."""
+"""Draft two more tokens after a fully accepted draft, and one less after any other (transformers' heuristic)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Acceptance predicted from the draft's confidence, fitted while decoding: ``â_k = σ(ω·logit(max q) + β_k)``.
 
-The idea of vLLM's OnlineAcceptanceEstimator: a logistic model of one slope ω and an intercept β_k for each position k
-of a draft, refitted by Newton steps as verified tokens come in. Stopping is that of :mod:`.rate_optimal`, draft on
-while ``E[s_{k+1}] ≥ λ·(t_draft + b)``, or by a threshold on Π â.
+As in vLLM's OnlineAcceptanceEstimator, a logistic model with one slope ω and an intercept β_k for each position k of a
+draft is refitted by Newton steps on verified tokens. Drafting continues as in :mod:`.rate_optimal` while
+``E[s_{k+1}] ≥ λ·(t_draft + b)``, or stops by a threshold on Π â.
 """
 
 from __future__ import annotations
@@ -18,39 +18,38 @@ from .base import LengthController, Step
 from .cost_model import CostModel
 from .rate import RunningRatio, steady_rate
 
-POSITIONS = 8  # those from the last one on share an intercept
+POSITIONS = 8  # number of intercepts; later positions share the last one
 REFIT = 100  # verified tokens between two fits
-WINDOW = 1000  # verified tokens that a fit looks back on
-STEPS = 4  # Newton steps of a fit
-RIDGE = 1.0  # weight of the first parameters, ω = 1 and β = 0: the confidence itself
-LARGEST_STEP = 2.0  # that a parameter is moved by at once
-LEAST = 1e-4  # confidences are kept this far from 0 and 1
-ACCEPTANCE, WEIGHT = 0.6, 16.0  # mean acceptance at first, and the verified tokens it counts for
-MEMORY = 256.0  # verified tokens of the mean acceptances
-ROUNDS, PRIOR = 128.0, 16.0  # memory of the rate, and rounds that the first rate counts for
-PROBE = 16  # rounds without a draft after which one is drafted all the same
+WINDOW = 1000  # number of last verified tokens that a fit uses
+STEPS = 4  # Newton steps per fit
+RIDGE = 1.0  # weight of the prior ω = 1, β = 0, where â is the confidence
+LARGEST_STEP = 2.0  # limit on the change of a parameter in one Newton step
+LEAST = 1e-4  # confidences are clipped to [LEAST, 1 - LEAST]
+ACCEPTANCE, WEIGHT = 0.6, 16.0  # initial mean acceptance, and its weight in verified tokens
+MEMORY = 256.0  # memory of the mean acceptances, in verified tokens
+ROUNDS, PRIOR = 128.0, 16.0  # memory of the rate, and weight of the initial rate, in rounds
+PROBE = 16  # rounds without a draft before a probe
 
 
 class OnlineConfidence(LengthController):
-    """Needs no training: it learns from every verified token.
+    """Learns from every verified token, without prior training.
 
-    What is learnt of acceptance is the decoder's: each text goes on with what those before it have shown, and the texts
-    of a batch learn together. What a seed drafts, and so its text, depends on them; the distribution of the text does
-    not. The rate λ is each text's own.
+    The fitted model belongs to the decoder: it is kept between texts and shared by the texts of a batch. The drafts and
+    the text of a seed depend on it; the distribution of the text does not. The rate λ is per text.
 
     Args:
-        threshold: stop where Π â falls below it.
-        cost: stop by what tokens cost instead.
+        threshold: stop when Π â falls below it.
+        cost: stop by this cost model instead.
 
     Raises:
-        InputError: not one of the two is given, or the threshold is out of range.
+        InputError: not exactly one of the two is given, or the threshold is out of range.
     """
 
     def __init__(self, threshold: float | None = None, cost: CostModel | None = None) -> None:
         if (threshold is None) == (cost is None):
             raise InputError(
-                "length='online-confidence': give what tokens cost (--cost), or a threshold, as in "
-                "'online-confidence:0.4', and not both"
+                "length='online-confidence': give either a cost model (--cost) or a threshold, as in "
+                "'online-confidence:0.4'"
             )
         if threshold is not None and not 0 <= threshold <= 1:
             raise InputError(f"online-confidence:{threshold}: the threshold must be in [0, 1]")
@@ -62,9 +61,9 @@ class OnlineConfidence(LengthController):
         if self.cost is not None:
             rate = steady_rate(ACCEPTANCE, self.cost)
             self.rate = RunningRatio(rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
-        self.idle = 0  # rounds since something was drafted
+        self.idle = 0  # rounds since the last draft
         self.survival = 1.0
-        self.logits: list[float] = []  # of the confidences of this round's tokens
+        self.logits: list[float] = []  # logits of the confidences of this round's tokens
 
     def start_round(self) -> bool:
         self.survival, self.logits = 1.0, []
@@ -86,17 +85,17 @@ class OnlineConfidence(LengthController):
     def end_round(self, drafted: int, accepted: int) -> None:
         if self.cost is not None:
             self.rate.add(accepted + 1.0, self.cost.round(drafted))
-        for position, logit in enumerate(self.logits[: accepted + 1], 1):  # up to the first that was rejected
+        for position, logit in enumerate(self.logits[: accepted + 1], 1):  # up to the first rejected token
             if position <= drafted:
                 self.fit.add(position, logit, position <= accepted)
 
     def _price(self, cost: CostModel) -> float:
-        """λ·(t_draft + b): what drafting one token more must yield."""
+        """λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
         return self.rate.value * cost.per_token
 
 
 class AcceptanceFit:
-    """The logistic model, and the verified tokens it is fitted to. Shared by the copies of a controller.
+    """The logistic model and the verified tokens it is fitted to. Shared by the copies of a controller.
 
     Attributes:
         parameters: ω, then β_1, β_2, …
@@ -106,10 +105,10 @@ class AcceptanceFit:
         self.parameters = [1.0] + [0.0] * POSITIONS
         self.seen: deque[tuple[int, float, bool]] = deque(maxlen=WINDOW)
         self.means = [RunningRatio(ACCEPTANCE, WEIGHT, MEMORY) for _ in range(POSITIONS)]
-        self.new = 0  # tokens since the last fit
+        self.new = 0  # verified tokens since the last fit
 
     def probability(self, position: int, logit: float) -> float:
-        """â of a token at ``position``, 1 for the first, whose confidence has this ``logit``."""
+        """â of a token at ``position``, from 1, whose confidence has the given ``logit``."""
         return sigmoid(self.parameters[0] * logit + self.parameters[min(position, POSITIONS)])
 
     def mean(self, position: int) -> float:
@@ -117,7 +116,7 @@ class AcceptanceFit:
         return self.means[min(position, POSITIONS) - 1].value
 
     def add(self, position: int, logit: float, accepted: bool) -> None:
-        """A token was verified, and all before it were accepted."""
+        """Add a token that was verified after all earlier ones of its draft were accepted."""
         self.seen.append((min(position, POSITIONS), logit, accepted))
         self.means[min(position, POSITIONS) - 1].add(accepted, 1.0)
         self.new += 1

@@ -1,7 +1,7 @@
 """The oracle: stop just before the first token that would be rejected (SpecDec++, Huang et al. 2024, Lemma 2.1).
 
-At temperature 0 that token is known beforehand: the text is the target's own, and the draft's choice at each place of
-it can be looked up. At any other the accept toss would have to be known, which falls later: nothing real reaches it.
+At temperature 0 that token is computed beforehand, from the target's greedy text and the draft's greedy choice at each
+position. At other temperatures it would depend on random draws of the verification, which come later.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from .base import MAX_DRAFT, LengthController, Step
 
 
 class Oracle(LengthController):
-    """No rule but a yardstick: what the decoder looks up for it costs more than it saves, and is not in its times.
+    """An upper bound for comparison. Computing ``agrees`` costs more than it saves and is not part of measured times.
 
     Attributes:
-        agrees: whether, after the first i tokens of the target's text, the draft's next choice is the target's.
-        place: how many tokens the text has.
+        agrees: entry i is whether draft and target choose the same token after i tokens of the target's text.
+        place: number of tokens of the text.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Oracle(LengthController):
     def check_sampling(self, sampling: SamplingParams) -> None:
         if sampling.temperature > 0:
             raise InputError(
-                f"length='oracle': at temperature {sampling.temperature} it would have to know the accept tosses; "
+                f"length='oracle': not defined at temperature {sampling.temperature}, where acceptance is random; "
                 "use temperature 0"
             )
 
@@ -36,7 +36,7 @@ class Oracle(LengthController):
     def start_round(self) -> bool:
         if self._will_agree(self.place):
             return True
-        self.place += 1  # this round adds the target's own token alone
+        self.place += 1  # this round adds only the target's token
         return False
 
     def observe(self, step: Step) -> bool:

@@ -1,7 +1,7 @@
-"""The best long-run rate of tokens, and the pieces it is estimated from. Pure arithmetic.
+"""The optimal long-run rate of tokens, and running estimates of rates.
 
-A round of K drafted tokens takes ``cost.round(K)`` seconds and yields 1 + Σ_{i≤K} s_i tokens in expectation. By renewal
-reward the best rate λ* is the one at which no policy gains: max E[tokens - λ*·seconds] = 0 (Dinkelbach's equation).
+A round of K drafted tokens takes ``cost.round(K)`` seconds and yields 1 + Σ_{i≤K} s_i tokens in expectation. By the
+renewal-reward theorem the optimal rate λ* solves max E[tokens - λ*·seconds] = 0 (Dinkelbach's equation).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .cost_model import CostModel
 
 @dataclass(frozen=True)
 class LoggedRound:
-    """A draft longer than a controller would make it, to replay shorter ones from.
+    """A long draft, from which shorter ones are replayed.
 
     Attributes:
-        gains: (K,) entry k is the controller's E[s_{k+1} | what was seen after k tokens].
-        survivals: (K,) entry k is the true s_{k+1}: a_1·…·a_{k+1}, or 1 and 0 for kept and not.
+        gains: (K,) entry k is the controller's E[s_{k+1}] after observing k tokens.
+        survivals: (K,) entry k is the true s_{k+1}: a_1·…·a_{k+1}, or 1 for accepted and 0 for rejected.
     """
 
     gains: Sequence[float]
@@ -27,7 +27,7 @@ class LoggedRound:
 
 
 def rate_at(rate: float, rounds: Sequence[LoggedRound], cost: CostModel) -> float:
-    """Tokens per second of drafting on while ``gain ≥ rate·cost.per_token``."""
+    """Tokens per second if drafting continues while ``gain ≥ rate·cost.per_token``."""
     price = rate * cost.per_token
     tokens = seconds = 0.0
     for logged in rounds:
@@ -38,9 +38,9 @@ def rate_at(rate: float, rounds: Sequence[LoggedRound], cost: CostModel) -> floa
 
 
 def optimal_rate(rounds: Sequence[LoggedRound], cost: CostModel) -> float:
-    """λ*: the rate that a controller reaches if it takes it for its price, ``rate_at(λ*) = λ*``, by bisection.
+    """λ*, the solution of ``rate_at(λ) = λ``, by bisection.
 
-    Below it a controller that goes by calibrated gains earns more than it asks for, above it less.
+    With calibrated gains, ``rate_at(λ)`` is above λ for smaller λ and below it for larger λ.
     """
     low, high = 0.0, (MAX_DRAFT + 1) / cost.round(0)  # no round yields more, none takes less
     for _ in range(60):
@@ -53,18 +53,18 @@ def optimal_rate(rounds: Sequence[LoggedRound], cost: CostModel) -> float:
 
 
 def steady_rate(acceptance: float, cost: CostModel) -> float:
-    """λ* where every token is kept with the same chance, whatever came before: that of the best fixed length."""
+    """λ* if every token is accepted independently with probability ``acceptance``: that of the best fixed length."""
     survivals = [acceptance**k for k in range(1, MAX_DRAFT + 1)]
     return optimal_rate([LoggedRound(survivals, survivals)], cost)
 
 
 class RunningRatio:
-    """Σ above / Σ below over what was added, older parts forgotten exponentially.
+    """The ratio Σ above / Σ below with exponentially decaying weights.
 
     Args:
-        value: the ratio before anything is added.
-        weight: how much of ``below`` that first value counts for.
-        memory: how many additions back a part counts for 1/e.
+        value: the initial ratio.
+        weight: weight of the initial ratio, in units of ``below``.
+        memory: number of additions after which a weight has decayed to 1/e.
     """
 
     def __init__(self, value: float, weight: float, memory: float) -> None:

@@ -1,13 +1,13 @@
-"""Rate-optimal stopping: draft on while the next token is worth what it costs, ``E[s_{k+1}] ≥ λ·(t_draft + b)``.
+"""Rate-optimal stopping: draft while the next token's expected gain covers its cost, ``E[s_{k+1}] ≥ λ·(t_draft + b)``.
 
-λ is the rate of tokens per second that the time could earn otherwise, b what verifying one token more costs. Renewal
-reward makes λ* of :mod:`.rate` the right price, and there is no threshold to tune: what SpecDec++ (Huang et al. 2024,
-Theorem 3.1) leaves to a grid search is λ*·t_draft.
+λ is the rate of tokens per second, b the cost of verifying one more token. By the renewal-reward theorem λ* of
+:mod:`.rate` is the optimal λ, so no threshold is tuned: it is λ*·t_draft, which SpecDec++ (Huang et al. 2024, Theorem
+3.1) finds by grid search.
 
-``E[s_{k+1}] = ŝ_k·ā_{k+1}`` falls from token to token in expectation, survival being a product of factors up to 1. If
-it falls for certain, as where the next acceptance is foreseen, looking one token ahead is exactly optimal. Where
-ā_{k+1} is only a mean it may rise again after a token that turns out easier than expected, and looking further ahead
-would gain a little; ``specpilot bench stopping`` says how little.
+``E[s_{k+1}] = ŝ_k·ā_{k+1}`` decreases in expectation, since survival is a product of factors up to 1. If it decreases
+always, as when the next acceptance is predicted, looking one token ahead is exactly optimal. If ā_{k+1} is only a mean,
+it may increase after a token that is easier than expected, and looking further ahead would gain a little; ``specpilot
+bench stopping`` computes how much.
 """
 
 from __future__ import annotations
@@ -25,32 +25,31 @@ from .running_cost import RunningCost
 
 ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
 TOKENS = 256.0  # memory of mean acceptances
-PRIOR = 16.0  # what the predictor's mean counts for at the beginning, in rounds or tokens
-SHIFT = 0.1  # of the surprise at each verified token goes into the shift: logistic regression of an intercept alone
-PROBE = 16  # rounds without a draft after which one is drafted all the same, to see whether it pays again
-LONGEST = 128  # and the most, where one probe after another fails
-SHARED = 64.0  # memory of the mean acceptance of first tokens where texts share it
+PRIOR = 16.0  # weight of the initial estimates, in rounds or tokens
+SHIFT = 0.1  # step size of the shift, an online logistic regression of an intercept
+PROBE = 16  # rounds without a draft before a probe
+LONGEST = 128  # maximum number of such rounds after several failed probes
+SHARED = 64.0  # memory of the mean acceptance of first tokens if texts share it
 
 
 class RateOptimal(LengthController):
-    """Stops by what tokens cost and yield.
+    """Stops when the expected gain of another token is below its cost.
 
-    The rate is the text's own so far, by the cost model's times: no clock is read, and the same seed drafts the same.
-    Only with ``adapt`` do the costs follow the rounds' wall times: from one text to the next, for all rows of a batch.
-    Tokens without a prediction count with the mean acceptance of this text so far, kept apart for the first tokens of
-    drafts and later ones. Predictions are shifted by a log-odds learnt from this text: on kinds of text it was not
-    trained on, a predictor may be over- or underconfident throughout. Where the mean acceptance of first tokens does
-    not pay for drafting, nothing is drafted except for an occasional probe.
+    The rate is estimated on the current text with the times of the cost model. Wall times are used only with ``adapt``;
+    otherwise drafts are determined by the seed. Tokens without a prediction count with the mean acceptance of the text
+    so far, separately for first and later tokens of drafts. Predictions are shifted by a log-odds learned on the text,
+    which corrects over- or underconfidence on domains outside the training data. If the mean acceptance of first tokens
+    does not pay for drafting, nothing is drafted except for an occasional probe.
 
-    With ``adapt`` texts also share the mean acceptance of first tokens and the time of the next probe: where drafts are
-    no use, a short text has no time to find that out by itself.
+    With ``adapt`` texts also share the mean acceptance of first tokens and the time of the next probe, since a short
+    text is too short to learn that drafts do not pay.
 
     Args:
-        predictor: judges the tokens drafted; its probabilities must be calibrated, for they are compared with costs.
-        cost: what a draft step and a verification cost.
-        adapt: take ``cost`` as a beginning, and learn from the rounds' times what it is now. What a seed drafts then
-            depends on the machine's pace; the law of the text does not.
-        batch: costs by the number of requests that share a round; they take the place of ``cost``.
+        predictor: predicts acceptance; its probabilities must be calibrated.
+        cost: costs of a draft step and a verification.
+        adapt: use ``cost`` only initially, and correct it by the rounds' wall times, over all texts and rows of a
+            batch. Drafts then depend on the machine's speed; the distribution of the text does not.
+        batch: costs by the number of requests that share a round, used instead of ``cost``.
     """
 
     def __init__(
@@ -70,14 +69,14 @@ class RateOptimal(LengthController):
         if self.running is not None and self.running.cost is not self.cost:
             self.cost = self.running.cost
             self.prior_rate = steady_rate(self.predictor.mean, self.cost)
-        # New objects, not old ones reset: the rows of a batch are copies of one controller.
+        # New objects, since the rows of a batch are copies of one controller.
         self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
         if self.running is None:
             self.first, self.probes = RunningRatio(self.predictor.mean, PRIOR, TOKENS), Probes()
         self.later = RunningRatio(self.predictor.mean, PRIOR, TOKENS)  # acceptances per later token
         self.shift = 0.0  # log-odds
-        self.survival = 1.0  # of the tokens judged so far
-        self.predicted: list[float] = []  # their chances
+        self.survival = 1.0  # product of the predicted probabilities so far
+        self.predicted: list[float] = []  # predicted probabilities
 
     def shared_by(self, rows: int) -> None:
         if self.batch is not None:
@@ -99,14 +98,14 @@ class RateOptimal(LengthController):
             self.predicted.append(self._shifted(kept))
             self.survival *= self.predicted[-1]
         next_survival = self.survival * (self.later.value if then is None else self._shifted(then))
-        if lag:  # the token in hand is not judged yet
+        if lag:  # the current token has no prediction yet
             next_survival *= self.first.value if step.index == 1 else self.later.value
         return next_survival >= self._price()
 
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)
         self._count_first(accepted > 0)
-        for position in range(2, min(drafted, accepted + 1) + 1):  # those verified with all before them kept
+        for position in range(2, min(drafted, accepted + 1) + 1):  # verified after all earlier ones were accepted
             self.later.add(position <= accepted, 1.0)
         for position, accept in enumerate(self.predicted[: accepted + 1]):
             self.shift += SHIFT * ((position < accepted) - accept)
@@ -116,18 +115,18 @@ class RateOptimal(LengthController):
             self.running.add(drafted, seconds)
 
     def _count_first(self, accepted: bool) -> None:
-        """The first token of a draft was accepted or not."""
+        """Count the acceptance of the first token of a draft."""
         self.first.add(accepted, 1.0)
         self.probes.end_round(accepted)
 
     def _earn(self, tokens: float, drafted: int) -> None:
-        """A round gave so many ``tokens``; what it and those before took is told in the costs of today."""
+        """Add a round that gave ``tokens``; its time and that of earlier rounds is by the current costs."""
         if self.running is not None:
             self._follow(self.running.cost, drafted)
         self.rate.add(tokens, self.cost.round(drafted))
 
     def _follow(self, cost: CostModel, drafted: int) -> None:
-        """Go by ``cost`` from now on; the rate so far is converted, by what rounds of ``drafted`` tokens cost."""
+        """Use ``cost`` from now on; the rate so far is converted by the costs of a round of ``drafted`` tokens."""
         if cost is not self.cost:
             self.rate.below *= cost.round(drafted) / self.cost.round(drafted)
             self.cost = cost
@@ -138,7 +137,7 @@ class RateOptimal(LengthController):
         return sigmoid(math.log(accept / (1.0 - accept)) + self.shift)
 
     def _price(self) -> float:
-        """λ·(t_draft + b): what drafting one token more must yield."""
+        """λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
         return self.rate.value * self.cost.per_token
 
 

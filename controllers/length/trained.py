@@ -1,4 +1,4 @@
-"""Length controllers from trained ones on disk or on the hub."""
+"""Loads trained length controllers from disk or the hub."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .base import LengthController
 from .cost_model import CostModel
 from .rate_optimal import RateOptimal
 
-UNKNOWN_MEAN = 0.5  # of a checkpoint that does not record how often its draft is accepted; the text soon shows it
+UNKNOWN_MEAN = 0.5  # mean acceptance for checkpoints that do not record it
 
 
 def load_trained(
@@ -38,17 +38,17 @@ def load_trained(
     threshold: float | None = None,
     cost: CostModel | None = None,
 ) -> LengthController:
-    """The controller ``name``, checked against the pair it is used on.
+    """Load the controller ``name`` and check that it was trained for this pair.
 
     Args:
         name: see :func:`~..checkpoints.checkpoint.load_controller`.
-        device: where a head reads the draft's states.
+        device: device of the head.
         embedding: (V, d) the draft's output embedding.
-        threshold: stop by ``1 - Π â > threshold``, instead of the checkpoint's own threshold.
-        cost: stop by what tokens cost and yield, instead of by a threshold.
+        threshold: stop if ``1 - Π â > threshold``, instead of by the checkpoint's threshold.
+        cost: stop by this cost model, instead of by a threshold.
 
     Raises:
-        InputError: it cannot be loaded, was trained for another pair, or both or none of the two rules is left.
+        InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
     """
     if threshold is not None and cost is not None:
         raise InputError(f"threshold={threshold}: stopping by cost has no threshold; give one of threshold and cost")
@@ -64,7 +64,7 @@ def load_trained(
         threshold = controller.config.threshold
     if threshold is None:
         raise InputError(
-            f"length={str(name)!r}: has no threshold of its own; give the costs to stop by (--cost FILE, written by "
+            f"length={str(name)!r}: has no threshold of its own; give a cost model (--cost FILE, written by "
             "'specpilot bench cost --output FILE') or a threshold"
         )
     return AcceptanceLength(predictor, threshold)
@@ -73,16 +73,16 @@ def load_trained(
 def acceptance_predictor(
     controller: Controller, device: torch.device, embedding: Tensor, *, undone: bool
 ) -> AcceptancePredictor:
-    """The predictor that a loaded controller is.
+    """The acceptance predictor of a loaded controller.
 
     Args:
-        device: where a head reads the draft's states.
+        device: device of the head.
         embedding: (V, d) the draft's output embedding.
-        undone: calibrate an acceptance head as its checkpoint says, or else by undoing the loss weights. If not, the
-            head's own probabilities are taken, calibrated or not: SpecDec++'s threshold was chosen on them.
+        undone: apply the calibration of an acceptance head's checkpoint, or else undo the loss weights. If False, the
+            head's raw probabilities are used, for which SpecDec++'s threshold is chosen.
 
     Raises:
-        InputError: it predicts no acceptance: it is a router.
+        InputError: the controller is a router.
     """
     sampling = controller.config.provenance.sampling
     match controller:

@@ -1,4 +1,4 @@
-"""Routers: which draft model, early exit or no draft at all for this prompt (Huang et al. 2024)."""
+"""Routers, which choose a draft model, an early exit or no draft for a prompt (Huang et al. 2024)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a router is: it sees the target's embedding of a prompt and says how much each arm is worth a try."""
+"""The interface of routers, which choose an arm from the target's embedding of a prompt."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ class Router(ABC):
     """Chooses one of several arms for a whole generation.
 
     Attributes:
-        arms: how many.
+        arms: number of arms.
     """
 
     arms: int
 
     def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — not every router was trained
-        """Called with the sampling of every generation; warns if the router was trained under another."""
+        """Called with the sampling parameters of every generation; trained routers warn if theirs differ."""
 
     @abstractmethod
     def weigh(self, embedding: Tensor) -> list[float]:
-        """Probability of each arm for a prompt with this embedding (d,); all but one are 0 where there is no doubt."""
+        """Probability of each arm for a prompt with ``embedding`` (d,); one-hot for deterministic routers."""
 
     def learn(self, embedding: Tensor, arm: int, rate: float) -> None:  # noqa: B027 — most routers have learnt
-        """Called after a generation with ``arm``: it gave ``rate`` tokens per second, prefill excluded."""
+        """Called after a generation with ``arm`` at ``rate`` tokens per second, prefill excluded."""
 
 
 def certain(arm: int, arms: int) -> list[float]:
-    """The weights of a decision that is no toss."""
+    """The one-hot weights of a deterministic choice."""
     return [float(index == arm) for index in range(arms)]

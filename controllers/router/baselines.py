@@ -1,4 +1,4 @@
-"""What a policy has to beat, on the same features: scikit-learn's classifiers of the best arm, and the oracle.
+"""Baselines of a policy on the same features: scikit-learn models of the best arm, and the oracle.
 
 Shapes: embeddings (N, d), rewards (N, A).
 """
@@ -15,12 +15,12 @@ NEIGHBOURS = 15
 
 
 def baseline_choices(x: Array, rewards: Array, new: Array, new_rewards: Array) -> dict[str, NDArray[np.int64]]:
-    """The arm that each baseline, fitted to ``x`` and ``rewards``, takes for each of the ``new`` prompts.
+    """The arm that each baseline, fitted to ``x`` and ``rewards``, chooses for each of the ``new`` prompts.
 
-    * best_single: the arm of the highest mean reward. random has no choices of its own: see the mean over arms.
+    * best_single: the arm of the highest mean reward.
     * logistic: logistic regression of the best arm on standardised embeddings.
     * neighbours: the arm of the highest mean reward among the nearest prompts.
-    * oracle: the best arm of the new prompt itself.
+    * oracle: the best arm of the new prompt.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsRegressor
@@ -30,7 +30,7 @@ def baseline_choices(x: Array, rewards: Array, new: Array, new_rewards: Array) -
     best = rewards.argmax(1)
     single = int(rewards.mean(0).argmax())
     found: dict[str, Any] = {"best_single": np.full(len(new), single)}
-    if len(np.unique(best)) == 1:  # nothing to tell apart
+    if len(np.unique(best)) == 1:  # a single class cannot be fitted
         found["logistic"] = np.full(len(new), best[0])
     else:
         found["logistic"] = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(x, best).predict(new)

@@ -1,9 +1,9 @@
-"""A router that goes on learning while it serves: LinUCB (Li et al. 2010) that begins as the offline policy.
+"""A router that keeps learning while it is used: LinUCB (Li et al. 2010), initialised with the offline policy.
 
-The context z is the policy's own answer π(·|x), (A,): queries that the policy takes for alike share what is learnt, so
-a few dozen generations are enough to move. Reward: tokens per second over the running mean, so that a faster machine
-is no news. Per arm a ridge regression r ≈ θ_a·z, its prior centred at ``1 + trust·(π_a - mean π)``: before anything is
-seen the best arm is the policy's.
+The context z is the policy's output π(·|x), (A,): queries with similar output share what is learned, so a few dozen
+generations suffice. The reward is tokens per second divided by the running mean, which removes the machine's speed.
+Each arm has a ridge regression r ≈ θ_a·z with a prior centred at ``1 + trust·(π_a - mean π)``, so that the best arm is
+initially the policy's.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ AGAIN = "save the router again"
 
 @dataclass(frozen=True)
 class OnlineState:
-    """What a saved router knows besides its regressions.
+    """State of a saved router besides its regressions.
 
     Attributes:
         policy: digest of the policy's weights.
-        explore, seen, mean: as of :class:`OnlineRouter`.
-        counts: generations by arm.
+        explore, seen, mean: see :class:`OnlineRouter`.
+        counts: number of generations by arm.
     """
 
     kind: str
@@ -54,13 +54,13 @@ class OnlineRouter(Router):
     """LinUCB over the arms of a trained policy.
 
     Args:
-        policy: where it begins.
-        explore: width of the confidence bound; 0 always takes the arm that looks best.
-        trust: how much better, in shares of the mean rate, an arm is taken to be that the policy is sure of.
-        weight: generations that the prior counts as.
+        policy: the offline policy.
+        explore: width of the confidence bound; 0 always takes the arm of the highest estimate.
+        trust: prior advantage of an arm of probability 1 in the policy, as a share of the mean rate.
+        weight: weight of the prior, in generations.
 
     Attributes:
-        counts: generations by arm.
+        counts: number of generations by arm.
     """
 
     def __init__(self, policy: PolicyRouter, *, explore: float = 0.1, trust: float = 0.2, weight: float = 2.0) -> None:
@@ -101,7 +101,7 @@ class OnlineRouter(Router):
         self.moment[arm] += rate / self.mean * z
 
     def save(self, file: str | Path) -> Path:
-        """Write all that was learnt to one safetensors file, which appears whole or not at all.
+        """Write the learned state to one safetensors file, atomically.
 
         Raises:
             InputError: the file cannot be written.
@@ -124,30 +124,30 @@ class OnlineRouter(Router):
 
     @classmethod
     def load(cls, file: str | Path, policy: PolicyRouter) -> OnlineRouter:
-        """The router that :meth:`save` wrote, of the same policy; it goes on as if it had never been away.
+        """Load a router written by :meth:`save`, for the same policy.
 
         Raises:
-            InputError: the file is missing, damaged or something else, or belongs to another policy.
+            InputError: the file is missing, damaged or of another kind, or belongs to another policy.
         """
         try:
             with safe_open(file, framework="pt") as opened:
                 found = {name: opened.get_tensor(name).numpy() for name in opened.keys()}  # noqa: SIM118 - no mapping
                 text = (opened.metadata() or {}).get("state", "{}")
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{file}: no readable router's state ({error}); {AGAIN}") from error
+            raise InputError(f"{file}: not a readable router state ({error}); {AGAIN}") from error
         with blaming(file, AGAIN):
             state = build(OnlineState, parse_object(text))
             if (state.kind, state.schema_version) != (KIND, 1):
-                raise InputError(f"kind={state.kind!r}, schema_version={state.schema_version}: not known here")
+                raise InputError(f"kind={state.kind!r}, schema_version={state.schema_version}: not supported")
             arms = policy.arms
             shapes = {name: list(value.shape) for name, value in found.items()}
             expected = {"precision": [arms, arms, arms], "moment": [arms, arms]}
             if len(state.counts) != arms or shapes != expected:
-                raise InputError(f"counts={state.counts}: not of {arms} arms")
+                raise InputError(f"counts={state.counts}: must have {arms} arms")
             if not all(np.isfinite(value).all() for value in found.values()):
                 raise InputError("holds numbers that are not finite")
         if state.policy != weights_digest(policy.policy):
-            raise InputError(f"{file}: belongs to another policy; load the one it began as")
+            raise InputError(f"{file}: belongs to another policy; give the policy it was saved with")
         router = cls(policy, explore=state.explore)
         router.seen, router.mean, router.counts = state.seen, state.mean, list(state.counts)
         router.precision, router.moment = found["precision"].copy(), found["moment"].copy()

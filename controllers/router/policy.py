@@ -38,16 +38,17 @@ class RouterPolicy(nn.Module):
 
     @torch.no_grad()
     def absorb(self, scale: Tensor) -> None:
-        """Take raw embeddings from now on, where the first layer was trained on ``x / scale``, (d,)."""
+        """Fold ``scale`` (d,) into the first layer, which was trained on ``x / scale``, so that it takes ``x``."""
         self.first.weight.div_(scale)
 
 
 class PolicyRouter(Router):
-    """A policy at work: its most likely arm, or (``sample``) one drawn from it.
+    """Chooses the most probable arm of a policy.
 
     Args:
-        policy: its weights are taken as they are now.
-        sampling: sampling settings of the data it was trained on, if they are known.
+        policy: the policy.
+        sample: draw the arm from the policy instead.
+        sampling: sampling parameters of the training data, if known.
     """
 
     def __init__(self, policy: RouterPolicy, *, sample: bool = False, sampling: SamplingParams | None = None) -> None:

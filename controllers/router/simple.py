@@ -1,4 +1,4 @@
-"""Routers that do not look at the prompt: the baselines below any policy."""
+"""Routers that ignore the prompt, as baselines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SingleArm(Router):
 
     def __init__(self, arm: int, arms: int) -> None:
         if not 0 <= arm < arms:
-            raise InputError(f"arm={arm}: there are {arms}, counted from 0")
+            raise InputError(f"arm={arm}: must be between 0 and {arms - 1}")
         self.arm, self.arms = arm, arms
 
     def weigh(self, embedding: Tensor) -> list[float]:
@@ -21,7 +21,7 @@ class SingleArm(Router):
 
 
 class RandomRouter(Router):
-    """Any arm, each as likely as the others."""
+    """Chooses an arm uniformly at random."""
 
     def __init__(self, arms: int) -> None:
         self.arms = arms
