@@ -81,7 +81,7 @@ class Place:
         above = [path, *path.parents] if self.folder else path.parents
         there = next((place for place in above if place.exists()), None)
         if there is not None and not there.is_dir():
-            raise InputError(f"{name}={str(path)!r}: {str(there)!r} is not a folder; choose another path")
+            raise InputError(f"{name}={str(path)!r}: {str(there)!r} is not a folder; name another")
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What decodes: models and their KV caches, drafting, verification, the decoder loop."""
+"""Decoding: models and their KV caches, drafters, verification, the decoding loop."""

@@ -1,4 +1,4 @@
-"""Checks of arguments that Python callers give: each refusal names the argument, its value and what to give."""
+"""Checks of arguments from Python callers; errors name the argument, its value and the remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .random_source import sample_seed
 
 
 def check_count(name: str, value: object) -> int:
-    """``value``, if it is a whole number of at least 1.
+    """Return ``value`` if it is a whole number of at least 1.
 
     Raises:
         InputError: it is not.
@@ -22,20 +22,16 @@ def check_count(name: str, value: object) -> int:
 
 
 def check_boolean(name: str, value: bool) -> None:
-    """Refuse what is neither True nor False.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Raise InputError if ``value`` is neither True nor False."""
     if not isinstance(value, bool):
         raise InputError(f"{name}={value!r}: must be True or False")
 
 
 def seeds_of(seed: int | Sequence[int], count: int) -> list[int]:
-    """The seeds of ``count`` texts: those given, or derived from one; the first is then that one.
+    """The seeds of ``count`` texts: the given list, or seeds derived from a single one, which is the first.
 
     Raises:
-        InputError: it is no whole number, or there are not ``count`` of them.
+        InputError: ``seed`` is not a whole number, or a list of other length.
     """
     if isinstance(seed, int) and not isinstance(seed, bool):
         return [sample_seed(seed, index) for index in range(count)]

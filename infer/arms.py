@@ -1,4 +1,4 @@
-"""A router's arms as models: loaded by name, checked against the target."""
+"""Loads a router's arms by name and checks them against the target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .models import CausalLM, EarlyExit, language_model
 
 @dataclass(frozen=True)
 class LoadedArm:
-    """An arm and the model that drafts; None where none does."""
+    """An arm and its draft model, None if it has none."""
 
     arm: Arm
     model: CausalLM | None
@@ -35,11 +35,11 @@ def load_arms(
     """Load the arms of a target.
 
     Args:
-        specs: draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``; in the router's order.
-        tokenizer: the target's.
+        specs: draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``, in the router's order.
+        tokenizer: the target's tokenizer.
 
     Raises:
-        InputError: fewer than two, one that does not exist, or one of another vocabulary or kind of model; names it.
+        InputError: there are fewer than two arms, or one does not exist or has another vocabulary or architecture.
     """
     check_enough(specs)
     loaded = []

@@ -1,4 +1,4 @@
-"""How to decode: every choice, and every check of which choices go together."""
+"""The decoder's configuration, and all checks of combinations."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from .drafters import AUTO_TREE, Beams, Ngram, TreeShape, parse_expansions
 from .verify import SELECTIONS, Verifier, candidates, parse_verifier
 from .verify.otm import MOST, unknowns
 
-JOINT = ("mtad", "mtjd")  # rules whose sequences are searched by beams
-LENGTH = 4  # tokens a draft, by default
+JOINT = ("mtad", "mtjd")  # rules that search by beams
+LENGTH = 4  # default draft length
 
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The choices of a decoder.
+    """The configuration of a decoder.
 
     Attributes:
-        drafts: how many draft models there are; 0 with a router, whose arms have their own.
-        length: when to stop drafting a chain; None: four tokens, as many as pay of an n-gram draft, or nothing without
-            a draft.
-        verifier: the verification rule, with its threshold where it has one.
-        beams: how MTAD's drafts and MTJD's steps are searched; None: four beams, drawn.
-        tree: children at each level of a tree draft, or ``"auto"``: chosen by what they cost and yield; None drafts
-            chains.
-        routed: a router chooses between arms for each prompt.
-        ngram: how n-grams of the text draft, before or instead of the draft model; None: they do not.
+        drafts: number of draft models; 0 with a router, whose arms have their own.
+        length: length controller of chains. Default: four tokens; for n-gram drafts as many tokens as pay; nothing
+            without a draft.
+        verifier: the verification rule, with its threshold if it has one.
+        beams: beam search of MTAD and MTJD. Default: four beams, drawn.
+        tree: number of children at each level of a tree draft, or ``"auto"`` for a tree grown by predicted acceptance
+            and costs; None drafts chains.
+        routed: whether a router chooses between arms for each prompt.
+        ngram: settings of n-gram drafts, before or instead of the draft model; None for no n-gram drafts.
 
     Raises:
-        InputError: two of them do not go together, or one is out of range.
+        InputError: settings cannot be combined, or one is out of range.
     """
 
     drafts: int = 0
@@ -52,8 +52,7 @@ class DecoderConfig:
             parse_expansions("x".join(map(str, self.tree)))
         if self.tree is not None and self.tree != AUTO_TREE and self.rule not in SELECTIONS:
             raise InputError(
-                f"verifier={self.verifier!r}: verifies one chain; a tree needs one of {', '.join(SELECTIONS)}, which "
-                "choose from several proposals"
+                f"verifier={self.verifier!r}: verifies one chain; a tree needs one of {', '.join(SELECTIONS)}"
             )
         if self.routed:
             self._check_routed()
@@ -61,8 +60,8 @@ class DecoderConfig:
             self._check_tree()
         if self.drafts > 1 and (self.tree is None or self.rule != "spec-infer"):
             raise InputError(
-                f"draft: {self.drafts} of them can only feed one tree, and only spec-infer verifies proposals of "
-                "different distributions; give tree=… and verifier='spec-infer', or one draft"
+                f"draft: {self.drafts} drafts can only form one tree, verified by spec-infer; give tree=… and "
+                "verifier='spec-infer', or one draft"
             )
         self._check_joint()
         if self.ngram is not None:
@@ -70,13 +69,11 @@ class DecoderConfig:
         drafted = self.drafts or self.ngram is not None
         nothing_to_stop = not (drafted or self.routed or self.rule == "mtjd" or self.length is None)
         if nothing_to_stop and not (isinstance(self.length, Fixed) and self.length.k == 0):
-            raise InputError(
-                "length: without a draft model there is nothing to stop; name one, or leave the length out"
-            )
+            raise InputError("length: has no effect without a draft model; name one, or leave the length out")
 
     def _check_routed(self) -> None:
         if self.drafts or self.length is not None or self.tree is not None:
-            raise InputError("routing: its arms have drafts and lengths of their own, and draft chains; leave them out")
+            raise InputError("routing: the arms have their own drafts and lengths; leave draft, length and tree out")
         if self.rule in JOINT:
             raise InputError(f"verifier={self.verifier!r}: a router's arms draft chains; leave the router out")
 
@@ -101,44 +98,42 @@ class DecoderConfig:
 
     def _check_tree(self) -> None:
         if not self.drafts:
-            raise InputError("tree: without a draft model there is nothing to draft; name one, or leave the tree out")
+            raise InputError("tree: needs a draft model; name one, or leave the tree out")
         if self.length is not None:
-            raise InputError("tree and length: a tree's shape is its length; give one of them")
+            raise InputError("tree and length: a tree's levels are its length; give one of them")
 
     def _check_ngram(self) -> None:
         if self.routed:
-            raise InputError("ngram: a router's arms draft by themselves; name 'ngram' as one of the arms")
+            raise InputError("ngram: with a router, name 'ngram' as one of the arms")
         if self.tree is not None or self.drafts > 1:
-            raise InputError("ngram: n-gram drafts are chains, beside one draft model at most; leave the tree out")
+            raise InputError("ngram: n-gram drafts are chains with at most one draft model; leave the tree out")
         if self.rule in JOINT:
-            raise InputError(f"ngram: verifier={self.rule!r} searches by beams; take another rule, or leave it out")
+            raise InputError(f"ngram: verifier={self.rule!r} drafts by beams; take another rule, or leave it out")
         if isinstance(self.length, Oracle):
-            raise InputError("length='oracle': knows a draft model's tokens alone; leave the n-grams out")
+            raise InputError("length='oracle': supports only draft models; leave the n-grams out")
         if not self.drafts and isinstance(self.length, AcceptanceLength | RateOptimal):
             raise InputError(
-                "length: a trained controller reads a draft model's distributions, and an n-gram draft has none; give "
-                "a rule or a number of tokens, or leave it out: as many tokens are copied as pay"
+                "length: a trained controller needs a draft model's distributions, which n-gram drafts do not have; "
+                "give a rule or a number of tokens, or leave it out to copy as many tokens as pay"
             )
 
     def _check_joint(self) -> None:
         if self.rule not in JOINT:
             if self.beams is not None:
                 raise InputError(
-                    f"beams: only {' and '.join(JOINT)} search; verifier={self.rule!r} does not, leave them out"
+                    f"beams: only for {' and '.join(JOINT)}, not for verifier={self.rule!r}; leave them out"
                 )
             return
         if self.rule == "mtad" and not self.drafts:
-            raise InputError(
-                "verifier='mtad': it verifies a draft model's beams; name a draft, or take 'mtjd' without one"
-            )
+            raise InputError("verifier='mtad': needs a draft model; name one, or take 'mtjd' without a draft")
         if self.rule == "mtjd" and self.drafts:
             raise InputError(
                 "verifier='mtjd': the target decodes alone; leave the draft out (null), or take 'mtad' with it"
             )
         if self.length is not None and not isinstance(self.length, Fixed):
-            raise InputError(f"length: verifier={self.rule!r} takes a number of tokens a step, no rule of stopping")
+            raise InputError(f"length: verifier={self.rule!r} takes a number of tokens per step, not a stopping rule")
         if self.length is not None and self.length.k < 1:
-            raise InputError(f"length={self.length.k}: verifier={self.rule!r} needs at least one token a step")
+            raise InputError(f"length={self.length.k}: verifier={self.rule!r} needs at least one token per step")
 
     @cached_property
     def rule(self) -> str:
@@ -151,18 +146,18 @@ class DecoderConfig:
 
     @cached_property
     def stopping(self) -> LengthController:
-        """``length``, or what it is by default."""
+        """``length``, or its default."""
         if self.tree == AUTO_TREE and isinstance(self.length, RateOptimal):
             return RateOptimalTree(self.length.predictor, self.length.cost, batch=self.length.batch)
         if self.length is not None:
             return self.length
         if self.ngram is not None and not self.drafts:
-            return Fixed(MAX_DRAFT)  # the drafter itself decides
+            return Fixed(MAX_DRAFT)  # the drafter decides
         return Fixed(LENGTH if self.drafts or self.rule in JOINT else 0)
 
     @cached_property
     def search(self) -> Beams | None:
-        """How sequences are searched; None where no rule searches."""
+        """Settings of the beam search; None if the rule does not search."""
         return (self.beams or Beams()) if self.rule in JOINT else None
 
     @property
@@ -176,10 +171,10 @@ class DecoderConfig:
         return isinstance(self.stopping, Oracle)
 
     def check_sampling(self, sampling: SamplingParams, vocab_size: int) -> None:
-        """Refuse sampling under which the rule or its beams cannot work; V = ``vocab_size`` is the target's.
+        """Check that the rule supports the sampling parameters; ``vocab_size`` is the target's V.
 
         Raises:
-            InputError: optimal transport would have too many unknowns, or beams are wider than the support.
+            InputError: optimal transport would have too many unknowns, or there are more beams than possible tokens.
         """
         proposals = prod(self.tree) if isinstance(self.tree, tuple) else 1
         tokens = min(sampling.support or vocab_size, vocab_size)

@@ -1,10 +1,10 @@
-"""The speculative decoder: the public face of the engine.
+"""The speculative decoder, the public interface of the engine.
 
 A draft proposes, the target verifies, and a controller decides how long to draft (SpecDec++, Huang et al. 2024,
-Algorithm 2). ``p`` is the target, ``q`` the draft, both under the same sampling parameters; under a lossless rule the
-output is distributed as the target's, whatever the draft and the controller do.
+Algorithm 2). ``p`` is the target, ``q`` the draft, both under the same sampling parameters. Under a lossless rule the
+output has the target's distribution for every draft and controller.
 
-One class, longer than other files by the documentation of its public arguments.
+The file is longer than others because of the documentation of public arguments.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ from .scheduler import Scheduler
 from .text_stream import TextStream
 
 Auto: TypeAlias = Literal["auto"]
-FOLLOW, IGNORE = "follow", "ignore"  # what is done with a checkpoint's generation_config
+FOLLOW, IGNORE = "follow", "ignore"  # values of generation_config
 
 
 class SpeculativeDecoder:
-    """A target model, a draft model, and the rules that join them. Any number of threads may use one decoder.
+    """Speculative decoding with a target model and a draft model. Thread-safe.
 
     Args:
-        target: the model whose text is wanted.
-        draft: the model that proposes; None decodes autoregressively. Several feed one tree, each its own branches.
-        routing: chooses one of several ways to decode for each prompt, instead of ``draft`` and ``length``.
+        target: the target model, whose distribution the output has.
+        draft: the draft model; None decodes autoregressively. Several form one tree, each with its own branches.
+        routing: chooses one of several arms for each prompt, instead of ``draft`` and ``length``.
         tokenizer: needed for text prompts and text output.
-        length: when to stop drafting a chain (default: four tokens).
-        verifier: the verification rule, with its threshold where it has one: ``"block"``, ``"mtad:0.5"``; see
-            ``specpilot.infer.verify``. ``"mtjd"`` is joint decoding by the target alone, ``length`` tokens a step.
-        beams: how MTAD's drafts and MTJD's steps are searched (default: four beams, drawn).
-        tree: draft a tree instead of a chain: children at each level, such as (3, 2, 1), or ``"auto"``: as many as pay
-            by the predicted acceptance and the costs of ``length``.
-        ngram: copy what followed the text's last tokens where they stood before, instead of a draft model's tokens, or
-            before them where both are given, in rounds in which that pays.
-        compile: pass both models through ``torch.compile``: seconds to minutes at first, faster forwards after.
-        max_running: requests decoded together at most; others wait their turn.
-        generation_config: ``"follow"`` takes sampling settings that a call leaves open from the target's
-            ``generation_config`` and refuses what the decoder cannot follow; ``"ignore"`` does not look at it.
+        length: length controller of chains. Default: four tokens.
+        verifier: the verification rule, with its threshold if it has one: ``"block"``, ``"mtad:0.5"``; see
+            ``specpilot.infer.verify``. ``"mtjd"`` is joint decoding by the target alone, ``length`` tokens per step.
+        beams: beam search of MTAD and MTJD. Default: four beams, drawn.
+        tree: draft a tree instead of a chain: number of children at each level, such as (3, 2, 1), or ``"auto"`` for
+            as many nodes as pay by the predictions and costs of ``length``.
+        ngram: settings of n-gram drafts, which copy the continuation of an earlier occurrence of the text's last
+            tokens. With a draft model, they are used in rounds where they pay.
+        compile: compile both models with ``torch.compile``, which takes seconds to minutes.
+        max_running: maximum number of requests decoded together; others wait.
+        generation_config: ``"follow"`` takes sampling settings that are ``"auto"`` in a call from the target's
+            ``generation_config`` and refuses settings that are not supported; ``"ignore"`` does not read it.
 
     Raises:
-        InputError: the pair or a name does not fit.
+        InputError: the models do not fit together, or an argument is invalid.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SpeculativeDecoder:
         engine = Engine(self.target, None if routing is None else routing.router)
         self.drafting = Drafting(engine, self.drafts, routing)
         self.scheduler = Scheduler(engine, max_running)
-        self._named: dict[str, LengthController] = {}  # length controllers that calls have named
+        self._named: dict[str, LengthController] = {}  # length controllers loaded by calls, by name
 
     @classmethod
     def from_pretrained(  # long by its arguments and their documentation
@@ -133,40 +133,40 @@ class SpeculativeDecoder:
         """Load a pair by name: shipped tiny models, local folders or hub ids.
 
         Args:
-            target, draft: model names; ``draft=None`` decodes autoregressively, several drafts feed one tree.
-                ``"ngram"`` copies from the text what followed its last tokens, up to four (``"ngram:6"``: six), where
-                they stood before; ``"NAME+ngram"`` chooses for each round between a copy, the model's draft, and a copy
-                with the model's draft after it.
+            target, draft: model names; ``draft=None`` decodes autoregressively, several drafts form one tree.
+                ``"ngram"`` copies the continuation of an earlier occurrence of the text's last tokens, at most four of
+                them (``"ngram:6"``: six); ``"NAME+ngram"`` chooses in each round between a copy, the model's draft, and
+                a copy followed by the model's draft.
             length: a number (fixed K; default 4), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path
                 or hub id of a trained controller, or a controller object.
-            beams: how MTAD's drafts and MTJD's steps are searched.
-            tree: children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``. ``"auto"``
-                grows trees by the predictions of a trained ``length`` and by ``cost``: a node is drafted where it pays.
-            threshold: stopping threshold h of a trained controller, instead of the one its checkpoint names.
-            cost: what a token costs: the file of ``specpilot bench cost --output``, or a number, the verifications that
-                a draft step costs. A trained controller then stops where drafting on no longer pays, without a
-                threshold. ``"auto"`` measures it now, roughly, and adapts. N-gram drafts go by it as well.
-            adapt: keep correcting the cost by the wall times of the rounds. The same seed may then draft otherwise, and
-                give another text, drawn from the same distribution.
-            router: folder or hub id of a trained router, or a router object: for each prompt it chooses one of the
-                arms in ``draft`` (draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``; by default those it was
-                trained for). ``length`` is then one for all, or a list with one for each arm.
-            sample_arm: draw the arm from the trained router's policy instead of taking its most likely one.
-            compile: pass both models through ``torch.compile``.
-            dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``: each checkpoint's own.
-            device_map, offload_folder: as for transformers' ``from_pretrained``: the target over several devices.
+            beams: beam search of MTAD and MTJD.
+            tree: number of children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``.
+                ``"auto"`` drafts the nodes that pay by the predictions of a trained ``length`` and ``cost``.
+            threshold: stopping threshold h of a trained controller, instead of its checkpoint's.
+            cost: cost model: a file of ``specpilot bench cost --output``, or the cost of a draft step in units of a
+                verification. A trained controller then stops when another draft token no longer pays, without a
+                threshold. ``"auto"`` measures the cost roughly at the start and adapts it. Also used by n-gram drafts.
+            adapt: correct the cost by the rounds' wall times. The drafts and the text of a seed may then differ between
+                runs; the distribution does not.
+            router: folder or hub id of a trained router, or a router object. For each prompt it chooses one of the arms
+                in ``draft`` (draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``; default: those it was trained
+                for). ``length`` is then one for all arms, or a list with one for each.
+            sample_arm: draw the arm from the trained router's policy instead of taking the most probable one.
+            compile: compile both models with ``torch.compile``.
+            dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto`` for that of each checkpoint.
+            device_map, offload_folder: as for transformers' ``from_pretrained``, for the target.
             revision: branch, tag or commit of the target on the hub.
             max_running, generation_config: as for the class.
 
         Raises:
-            InputError: a model, tokenizer or controller is missing or does not belong to this pair.
+            InputError: a model, tokenizer or controller is missing or does not fit this pair.
         """
         own: dict[str, Any] = {"max_running": max_running, "generation_config": generation_config}
         loading: dict[str, Any] = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         placement: dict[str, Any] = {"device_map": device_map, "offload_folder": offload_folder, "revision": revision}
         if router is not None:
             if tree is not None:
-                raise InputError("tree and router: a routed draft is a chain; give one of them")
+                raise InputError("tree and router: a router's arms draft chains; give one of them")
             if adapt or cost == AUTO:
                 raise InputError("adapt, cost='auto': arms differ in what they cost; give a router a cost file")
             routing, tokenizer = load_routing(
@@ -176,7 +176,7 @@ class SpeculativeDecoder:
             )  # fmt: skip
             return cls(routing.target, None, tokenizer, verifier=verifier, routing=routing, **own)
         if sample_arm:
-            raise InputError("sample_arm: there is no choice to draw; name a router")
+            raise InputError("sample_arm: needs a router; name one")
         pair = load_pair(
             target, draft,
             length=length, threshold=threshold, cost=cost, adapt=adapt, loading=loading, placement=placement,
@@ -187,7 +187,7 @@ class SpeculativeDecoder:
 
     @property
     def length(self) -> LengthController:
-        """When drafting stops, unless a call gives another length controller."""
+        """The length controller of calls that give no other."""
         return self.config.stopping
 
     def generate(  # long by its arguments and their documentation
@@ -206,34 +206,35 @@ class SpeculativeDecoder:
         system: str | None = None,
         on_tokens: Callable[[Sequence[int]], None] | None = None,
     ) -> Any:
-        """Generate a continuation of one prompt, or of each of several together.
+        """Generate a continuation of one prompt, or of several together.
 
         Args:
-            prompt: text, token ids in a list, tensor or array, or chat messages; a list of such, a 2-D tensor or what
-                a tokenizer makes of several texts is decoded as one batch. Every text is what it would be alone, but
-                for rounding.
-            n: samples of each prompt, independent of each other.
-            max_new_tokens: the budget; never exceeded, and never padded out: the end token ends earlier.
+            prompt: text, token ids in a list, tensor or array, or chat messages. A list of these, a 2-D tensor or a
+                tokenizer's result for several texts is decoded as one batch; up to rounding, each text is the same as
+                when decoded alone.
+            n: number of independent samples of each prompt.
+            max_new_tokens: maximum number of new tokens; an end token may end the text earlier.
             temperature, top_k, top_p: sampling of both models; temperature 0 is greedy, top_k None keeps every token.
-                ``"auto"`` is what the target's ``generation_config`` asks for, else 1, 50 and 1 (128 new tokens).
-            seed: same seed, same output on one device; the global random state is neither read nor changed. With
-                several texts each has a seed of its own, derived from it and named in its output; or give a list.
-            length, verifier: instead of the decoder's own, for this call.
-            chat: wrap a text prompt in the chat template; ``system`` adds a system message.
+                ``"auto"`` is the target's ``generation_config``, else 1, 50 and 1 (and 128 new tokens).
+            seed: the same seed gives the same output on one device; the global random state is neither read nor
+                changed. With several texts, each has its own seed, derived from this one and returned with its output;
+                or give a list.
+            length, verifier: replace the decoder's for this call.
+            chat: apply the chat template to a text prompt; ``system`` adds a system message.
             on_tokens: called with the new tokens after every round; for a single text only.
 
         Returns:
-            a :class:`~specpilot.infer.generation.Generation`; a list of them for several prompts, or for n > 1; a list
+            A :class:`~specpilot.infer.generation.Generation`; a list of them for several prompts or for n > 1; a list
             of lists for both.
 
         Raises:
-            InputError: empty prompt, prompt longer than the context, a setting out of range, NaN logits.
+            InputError: the prompt is empty or longer than the context, a setting is out of range, or logits are NaN.
         """
         check_count("n", n)
         prompts, single = as_prompts(prompt)
         seeds = seeds_of(seed, len(prompts) * n)
         if on_tokens is not None and (not single or n > 1):
-            raise InputError("on_tokens: several texts have no one stream of tokens; give one prompt")
+            raise InputError("on_tokens: supports a single text; give one prompt and n=1")
         sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
         config = self.configured(length, verifier)
         ids = [self._encode(one, chat, system) for one in prompts]
@@ -268,12 +269,12 @@ class SpeculativeDecoder:
         chat: bool = False,
         system: str | None = None,
     ) -> Iterator[str]:
-        """Like :meth:`generate` of one prompt, but yields the text piece by piece as rounds complete."""
+        """Like :meth:`generate` for one prompt, but yields the text piece by piece after each round."""
         if self.tokenizer is None:
             raise InputError("stream: text needs a tokenizer; pass one to SpeculativeDecoder")
         prompts, single = as_prompts(prompt)
         if not single:
-            raise InputError("stream: several prompts have no one stream of text; give one prompt")
+            raise InputError("stream: supports a single prompt; give one")
         ids = self._encode(prompts[0], chat, system)
         sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
         budget, rng = self.defaults.budget(max_new_tokens, len(ids)), RandomSource(seeds_of(seed, 1)[0])
@@ -288,8 +289,8 @@ class SpeculativeDecoder:
     def __call__(
         self, model: PreTrainedModel, input_ids: Tensor, **prepared: Any
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        """What ``model.generate(…, custom_generate=decoder)`` calls; see :func:`.custom_generate.custom_generate`."""
-        # What is prepared has no names here: generate would take arguments so called away from its own preparations.
+        """Called by ``model.generate(…, custom_generate=decoder)``; see :func:`.custom_generate.custom_generate`."""
+        # No named parameters for prepared inputs: generate would pass such arguments here instead of preparing them.
         return custom_generate(self.target, self.scheduler, self.new_request, model, input_ids, **prepared)
 
     def new_request(
@@ -302,10 +303,10 @@ class SpeculativeDecoder:
         stop_tokens: frozenset[int] | None = None,
         config: DecoderConfig | None = None,
     ) -> Request:
-        """A request for the scheduler; what :meth:`generate` makes of its arguments.
+        """Make a request for the scheduler, as :meth:`generate` does.
 
         Raises:
-            InputError: the prompt fills the context, or the sampling does not fit the verifier.
+            InputError: the prompt fills the context, or the verifier does not support the sampling parameters.
         """
         config = config or self.config
         arms = self.drafting.arms(config)
@@ -339,7 +340,7 @@ class SpeculativeDecoder:
     def configured(
         self, length: Name | int | LengthController | None = None, verifier: str | None = None
     ) -> DecoderConfig:
-        """The decoder's configuration with another length or verifier, where one is given."""
+        """The decoder's configuration with ``length`` or ``verifier`` replaced, if given."""
         changes: dict[str, Any] = {}
         if length is not None and (isinstance(length, bool) or not isinstance(length, Name | int | LengthController)):
             raise InputError(f"length={length!r}: give a number of tokens, a rule, or a controller")
@@ -352,7 +353,7 @@ class SpeculativeDecoder:
         return replace(self.config, **changes) if changes else self.config
 
     def _length(self, name: str) -> LengthController:
-        """The length controller ``name``, loaded when it is first named."""
+        """The length controller ``name``, loaded on first use."""
         if name not in self._named:
             first = self.drafts[0].model if self.drafts else None
             self._named[name] = load_length(name, self.target.model, first, self.tokenizer)
@@ -365,6 +366,6 @@ class SpeculativeDecoder:
 
     def __reduce__(self) -> NoReturn:
         raise InputError(
-            "SpeculativeDecoder: cannot be pickled or copied; make another from the same models, or by from_pretrained "
-            "in the other process"
+            "SpeculativeDecoder: cannot be pickled or copied; make a new one from the same models, or by "
+            "from_pretrained in the other process"
         )

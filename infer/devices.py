@@ -1,4 +1,4 @@
-"""Where a model is placed: devices and their dtypes, device maps, and what accelerate did with them."""
+"""Placement of models: devices and dtypes, device maps, and accelerate's hooks."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ DeviceMap = str | Mapping[str, str | int]
 
 
 def pick_device(device: str) -> torch.device:
-    """``"auto"`` is CUDA where there is one, else the CPU; anything else is taken at its word.
+    """The device named ``device``; ``"auto"`` is CUDA if available, else the CPU.
 
     Raises:
-        InputError: the device does not exist here.
+        InputError: the device does not exist on this machine.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -39,7 +39,7 @@ def pick_device(device: str) -> torch.device:
 
 
 def check_dtype(dtype: torch.dtype | Literal["auto"], device: torch.device) -> None:
-    """Refuse a dtype that ``device`` does not have.
+    """Check that ``device`` supports ``dtype``.
 
     Raises:
         InputError: float64 on an Apple GPU.
@@ -49,18 +49,18 @@ def check_dtype(dtype: torch.dtype | Literal["auto"], device: torch.device) -> N
 
 
 def is_dispatched(model: nn.Module) -> bool:
-    """Whether accelerate's hooks move this model's inputs and weights, because a device map spread it.
+    """Whether a device map distributed the model, so that accelerate's hooks move its inputs and weights.
 
-    Weights on ``cpu`` beside a GPU, or on ``disk``, are then on the ``meta`` device outside their module's forward, and
-    only calling the modules gives results; ``model.to`` raises.
+    Weights offloaded to ``cpu`` or ``disk`` are on the ``meta`` device outside their module's forward. Results are
+    available only by calling the modules, and ``model.to`` raises.
     """
     return any(_hook(module) is not None for module in model.modules())
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """The device on which ``model``'s input embeddings are computed: where to put token ids.
+    """The device of ``model``'s input embeddings, for token ids.
 
-    ``model.device``, the first parameter's, is ``meta`` where that parameter is offloaded.
+    ``model.device`` is that of the first parameter, which is ``meta`` if it is offloaded.
     """
     embeddings: Any = model.get_input_embeddings()
     hook = _hook(embeddings)
@@ -68,12 +68,12 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def _hook(module: nn.Module) -> Any:
-    """The hook accelerate put on ``module``, or None."""
+    """Accelerate's hook on ``module``, or None."""
     return vars(module).get("_hf_hook")
 
 
 def check_device_map(device_map: DeviceMap, device: str) -> None:
-    """Refuse a device map beside a device, without accelerate, or with devices that do not exist here."""
+    """Raise InputError for a device map together with a device, without accelerate, or with missing devices."""
     if device != "auto":
         raise InputError(f"device={device!r} and device_map={device_map!r}: both place the model; give one of them")
     require_accelerate(f"device_map={device_map!r}")
@@ -94,7 +94,7 @@ def check_device_map(device_map: DeviceMap, device: str) -> None:
 
 
 def _existing(device: str | int) -> torch.device:
-    """The device, which must hold tensors; raises what torch raises where it does not exist."""
+    """The device; raises torch's error if it does not exist or cannot hold tensors."""
     chosen = torch.device(device)
     torch.empty(0, device=chosen)
     if chosen.type == "meta":

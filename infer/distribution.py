@@ -1,8 +1,7 @@
-"""Next-token distributions, kept on the tokens they may give.
+"""Next-token distributions, stored for the tokens of positive probability.
 
-Under top-k sampling a distribution is a few dozen numbers, and plain lists are its fastest form: a tensor operation
-costs more than all the arithmetic on so few, most of all after a forward has emptied the processor's caches of
-everything else (docs/performance.md).
+Under top-k sampling a distribution has a few dozen entries, for which Python lists are faster than tensor operations
+(docs/performance.md).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ class TokenDistribution:
     """N distributions over the V tokens of the target.
 
     Args:
-        probabilities: (N, k).
-        tokens: (N, k) whose probabilities they are; None: of the first k, in order.
-        size: V.
+        probabilities: (N, k) probabilities.
+        tokens: (N, k) their tokens; None for the first k tokens in order.
+        size: vocabulary size V.
     """
 
     def __init__(self, probabilities: Tensor, tokens: Tensor | None, size: int) -> None:
@@ -32,7 +31,7 @@ class TokenDistribution:
 
     @classmethod
     def from_logits(cls, sampling: SamplingParams, logits: Tensor, size: int | None = None) -> TokenDistribution:
-        """Of logits (N, V'), by default V' = V; a longer row is cut: models of one tokenizer may pad theirs apart."""
+        """Distributions of ``logits`` (N, V'), cut to ``size`` = V, since vocabularies may be padded. Default: V'."""
         size = logits.shape[-1] if size is None else size
         if logits.shape[-1] > size:
             logits = logits[:, :size]
@@ -40,7 +39,7 @@ class TokenDistribution:
 
     @cached_property
     def lists(self) -> list[tuple[list[float], list[int]]] | None:
-        """Each distribution's probabilities and tokens; None where they are too many."""
+        """Each distribution's probabilities and tokens as lists; None if they are too long."""
         if self.tokens is None or self.tokens.shape[1] > FEW:
             return None
         if self.probabilities.device.type == "cpu":
@@ -49,7 +48,7 @@ class TokenDistribution:
 
     @cached_property
     def dense(self) -> Tensor:
-        """(N, V), zero where no token can come."""
+        """(N, V) probabilities of all tokens."""
         if self.tokens is None and self.probabilities.shape[1] == self.size:
             return self.probabilities
         dense = self.probabilities.new_zeros(len(self.probabilities), self.size)
@@ -68,13 +67,13 @@ class TokenDistribution:
         return part
 
     def take(self, rows: list[int]) -> TokenDistribution:
-        """The distributions ``rows``, in this order, each as often as it is named."""
+        """The distributions with indices ``rows``, in this order; indices may repeat."""
         return TokenDistribution(
             self.probabilities[rows], None if self.tokens is None else self.tokens[rows], self.size
         )
 
     def of(self, tokens: list[int]) -> list[float]:
-        """What row i gives ``tokens[i]``; there may be fewer tokens than rows."""
+        """Probability of ``tokens[i]`` in row i; there may be fewer tokens than rows."""
         if self.lists is None:
             index = torch.tensor(tokens, dtype=torch.long, device=self.probabilities.device)
             return self.dense[: len(tokens)].gather(1, index.unsqueeze(1)).squeeze(1).tolist()
@@ -84,7 +83,7 @@ class TokenDistribution:
         ]
 
     def token(self, row: int, choice: int) -> int:
-        """Whose probability entry ``choice`` of distribution ``row`` is."""
+        """The token of entry ``choice`` of distribution ``row``."""
         return choice if self.tokens is None else int(self.tokens[row, choice])
 
     def sample(self, row: int, rng: RandomSource) -> int:
@@ -95,9 +94,9 @@ class TokenDistribution:
         return tokens[rng.pick(probabilities)]
 
     def sample_beyond(self, row: int, other: TokenDistribution, rng: RandomSource, scale: float = 1.0) -> int:
-        """A token from ``norm((scale·p - q)+)``, p being distribution ``row`` and q the first of ``other``.
+        """A token from ``norm((scale·p - q)+)``, where p is distribution ``row`` and q the first of ``other``.
 
-        From p where the difference is empty, as only rounding can make it.
+        If the difference is empty, which can only be rounding, the token is drawn from p.
         """
         if self.lists is None or other.lists is None:
             return rng.sample(residual(scale * self.dense[row], other.dense[0]))
@@ -115,7 +114,7 @@ def read_together(probabilities: Tensor, tokens: Tensor) -> list[tuple[list[floa
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """``norm((p - q)+)``, shapes (V,) → (V,); ``p`` where the difference is empty, as only rounding can make it."""
+    """``norm((p - q)+)``, shapes (V,) → (V,); ``p`` if the difference is empty, which can only be rounding."""
     difference = (p - q).clamp(min=0)
     mass = difference.sum()
     return difference / mass if float(mass) > 0 else p
@@ -124,9 +123,9 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 def distributions(
     samplings: Sequence[SamplingParams], logits: Tensor, counts: Sequence[int], size: int | None = None
 ) -> list[TokenDistribution]:
-    """The distributions of several requests' ``logits`` (N, V'), ``counts`` rows each, under each one's own sampling.
+    """The distributions of several requests with ``counts`` rows each of ``logits`` (N, V').
 
-    Requests of one sampling share the operations that turn logits into probabilities.
+    Requests with the same sampling parameters are computed together.
     """
     if len(samplings) == 1:
         return [TokenDistribution.from_logits(samplings[0], logits, size)]

@@ -1,4 +1,4 @@
-"""Drafts: the tokens a drafter proposed and the distributions they were really drawn from."""
+"""Drafts: the proposed tokens and the distributions they were drawn from."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .models.tree_mask import TreeMask, ancestors_of
 
 @dataclass(frozen=True)
 class Draft:
-    """A tree of drafted tokens; a chain is one with a single branch.
+    """A tree of drafted tokens; a chain is a tree with a single branch.
 
     Attributes:
-        tokens: one for each node; children come after their parents, siblings in the order they were drawn.
-        distributions: what each token was drawn from; without replacement, what its first sibling was drawn from.
-        parents: the node above each, -1 for children of the root.
-        n_forwards: forwards of the drafting model it took.
-        copied: how many of the first tokens were copied from the text without the length controller's leave.
-        from_target: the target itself chose these tokens and has read them: there is nothing to verify.
+        tokens: token of each node; children come after their parents, siblings in the order of drawing.
+        distributions: distribution that each token was drawn from; without replacement, that of its first sibling.
+        parents: parent of each node, -1 for children of the root.
+        n_forwards: number of forwards of the draft model.
+        copied: number of first tokens that were copied from the text without asking the length controller.
+        from_target: the tokens were chosen and read by the target and need no verification.
     """
 
     tokens: list[int]
@@ -35,7 +35,7 @@ class Draft:
 
     @classmethod
     def chain(cls, tokens: list[int], distributions: list[TokenDistribution]) -> Draft:
-        """y_1 … y_K, each after the one before, each with a distribution and a forward of its own."""
+        """A chain y_1 … y_K with a distribution and a forward for each token."""
         return cls(tokens, distributions, list(range(-1, len(tokens) - 1)), len(tokens))
 
     @cached_property
@@ -48,7 +48,7 @@ class Draft:
         return self.parents == list(range(-1, len(self.tokens) - 1))
 
     def tree_mask(self, trunk: int) -> TreeMask | None:
-        """Where the nodes stand behind a text of ``trunk`` tokens; None for a chain."""
+        """The tree mask of the nodes after a text of ``trunk`` tokens; None for a chain."""
         return None if self.is_chain else TreeMask.of_parents(trunk, self.parents)
 
     def ratios(self, p: TokenDistribution) -> list[float]:
@@ -59,7 +59,7 @@ class Draft:
         return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
 
     def follow(self, tokens: list[int]) -> list[int]:
-        """The path from the root whose nodes hold ``tokens``, as far as there is one."""
+        """The path from the root along ``tokens``, as far as it exists."""
         path: list[int] = []
         level = [-1]
         for token in tokens:
@@ -74,7 +74,7 @@ NO_DRAFT = Draft.chain([], [])
 
 
 def merge(drafts: list[Draft]) -> Draft:
-    """One tree of several: all hang from the same root, one after another (SpecInfer, Miao et al. 2024, §3)."""
+    """Merge drafts into one tree with a common root (SpecInfer, Miao et al. 2024, §3)."""
     if len(drafts) == 1:
         return drafts[0]
     starts = accumulate((len(draft.tokens) for draft in drafts), initial=0)

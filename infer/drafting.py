@@ -1,4 +1,4 @@
-"""Which drafter a configuration asks for. Requests of one drafter share its forwards, so each is made once."""
+"""Makes the drafters of configurations. Each is made once, since requests of one drafter share its forwards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Drafting:
         self._made: dict[Hashable, Drafter] = {}
 
     def arms(self, config: DecoderConfig) -> list[Arm]:
-        """The ways to draft that requests under ``config`` choose between; one without a router."""
+        """The arms of requests under ``config``; a single one without a router."""
         if self.routing is None:
             return [Arm(self._drafter(config), config.stopping)]
         return [

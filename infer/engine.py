@@ -1,7 +1,7 @@
 """The decoding loop: one round at a time for any number of requests.
 
-The loop of Leviathan et al. 2023, whatever is drafted and however it is verified. ``p`` is the target, ``q`` the draft,
-both under the same sampling parameters; under a lossless rule every request's output is distributed as the target's.
+The loop of Leviathan et al. 2023 for any drafter and verifier. ``p`` is the target, ``q`` the draft, both under the
+same sampling parameters. Under a lossless rule every request's output has the target's distribution.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ NOTHING_READ = TokenDistribution(torch.empty(0, 0), None, 0)
 
 
 class Engine:
-    """A target, its cache, and what happens to requests between joining and leaving.
-
-    Not for several threads at once: the scheduler calls it from one at a time.
+    """A target, its cache and its requests. Not thread-safe: the scheduler calls it from one thread at a time.
 
     Args:
-        target: what verifies.
-        router: chooses each request's arm by its prompt's embedding; None where requests have one arm.
+        target: the target model.
+        router: chooses each request's arm by its prompt's embedding; None if there is one arm.
     """
 
     def __init__(self, target: LanguageModel, router: Router | None = None) -> None:
@@ -40,12 +38,12 @@ class Engine:
         self.cache = target.new_cache()
 
     def step(self, requests: Sequence[Request]) -> None:
-        """One round: every request drafts, one target forward reads all drafts, each request verifies its own.
+        """One round: every request drafts, one target forward reads all drafts, each request verifies its draft.
 
-        To be called in inference mode.
+        Must be called in inference mode.
 
-        A request that joins has nothing to draft from yet; the same forward reads its prompt. Between rounds the caches
-        hold a prefix of each request's text; the target's lacks exactly the last token.
+        A joining request drafts nothing; the same forward reads its prompt. Between rounds the caches hold a prefix of
+        each request's text; the target's lacks only the last token.
         """
         started = time.perf_counter()
         joining = self._begin(requests)
@@ -56,7 +54,7 @@ class Engine:
         for request, draft in drafts.items():
             try:
                 verdict = request.verify(p.get(request, NOTHING_READ), draft, request.rng)
-            except InputError as error:  # this request's alone
+            except InputError as error:  # fails only this request
                 request.error = error
                 continue
             start = len(request.text)
@@ -70,7 +68,7 @@ class Engine:
         self._clock(drafts, joining, time.perf_counter() - started)
 
     def _begin(self, requests: Sequence[Request]) -> list[Request]:
-        """The requests that join, each with a row of the cache."""
+        """Give each joining request a row of the cache, and return these requests."""
         joining = [request for request in requests if not request.text]
         for request in joining:
             room = max(arm.drafter.room(request) for arm in request.arms)
@@ -78,7 +76,7 @@ class Engine:
         return joining
 
     def _propose(self, requests: Sequence[Request], joining: Sequence[Request]) -> dict[Request, Draft]:
-        """Every request's draft; requests of one drafter are drafted for together."""
+        """Every request's draft; requests with the same drafter are drafted together."""
         found: dict[Request, Draft] = dict.fromkeys(joining, NO_DRAFT)
         groups: dict[Drafter, list[Request]] = {}
         for request in requests:
@@ -96,8 +94,8 @@ class Engine:
         """One target forward.
 
         Returns:
-            Distributions after each text and each drafted token; the last states (d,) of prompts; the logits (N + 1, V)
-            of requests that record them.
+            Distributions after each text and drafted token; the last states (d,) of prompts; the logits (N + 1, V) of
+            requests that record them.
         """
         reading = [request for request, draft in drafts.items() if not draft.from_target]
         if not reading:
@@ -123,7 +121,7 @@ class Engine:
         return dict(zip(reading, p, strict=True)), last, recorded
 
     def _choose_arm(self, request: Request, hidden: torch.Tensor) -> None:
-        """By a router where there is one; ``hidden`` (d,) is the prompt's last state."""
+        """Choose the request's arm, by a router if there is one; ``hidden`` (d,) is the prompt's last state."""
         arm = 0
         if self.router is not None:
             request.embedding = self.target.embed(self.cache, request, hidden)
@@ -133,7 +131,7 @@ class Engine:
         request.choose(arm)
 
     def _start_drafting(self, joining: Sequence[Request]) -> None:
-        """The chosen arms' drafters read the prompts of requests that go on; the others stay idle."""
+        """Start the chosen arms' drafters for joining requests that have not ended."""
         groups: dict[Drafter, list[Request]] = {}
         for request in joining:
             if not request.finished:
@@ -143,7 +141,7 @@ class Engine:
             drafter.start(group)
 
     def _clock(self, drafts: dict[Request, Draft], joining: Sequence[Request], seconds: float) -> None:
-        """Count the round's time: every request waited for the forwards of all."""
+        """Add the round's time to every request, since all of them waited for its forwards."""
         for request in joining:
             request.output.stats.prefill_seconds = seconds
         controllers: dict[int, Request] = {}
@@ -152,14 +150,14 @@ class Engine:
                 request.output.stats.seconds += seconds
                 controllers.setdefault(id(request.shared_length), request)
         if joining or any(draft.copied for draft in drafts.values()):
-            return  # neither reading prompts nor copies are part of what a draft model's round costs
+            return  # the cost model covers neither prompts nor copied tokens
         longest = max((len(draft.tokens) for draft in drafts.values()), default=0)
-        for request in controllers.values():  # what requests learn of the machine they share
+        for request in controllers.values():  # one request of each, since they share what they learn of the machine
             request.length.timed(longest, seconds)
 
     @torch.inference_mode()
     def release(self, request: Request) -> None:
-        """A request leaves; a router learns how fast its arm was."""
+        """Remove a request, and report the speed of its arm to the router."""
         self.cache.remove(request)
         if request.drafting:
             request.drafter.release(request)
@@ -169,5 +167,5 @@ class Engine:
             self.router.learn(request.embedding, arm, (stats.n_generated - 1) / stats.seconds)
 
     def clear(self) -> None:
-        """Forget all requests, in whatever state an interrupted round has left them."""
+        """Remove all requests, also after an interrupted round."""
         self.cache.clear()

@@ -1,4 +1,4 @@
-"""What a decoder run gives back: tokens, text, a trace of its rounds, and the counters every report is made from."""
+"""The output of decoding: tokens, text, a trace of the rounds, and counters."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ class Round:
     """One draft and its verification.
 
     Attributes:
-        drafted: tokens the draft proposed; those of a tree level by level.
-        path: which of them the target kept, by index: the first ones of a chain, a path down a tree.
-        emitted: tokens this round added to the output: accepted ones, then the target's own; trimmed after EOS.
-        ratios: p(y)/q(y) of each drafted token, under token-wise verification; it is accepted with probability
-            min(1, p(y)/q(y)) if it keeps all before.
-        parents: the index of the token before each drafted one; -1 for the first tokens of a tree's branches.
+        drafted: drafted tokens; those of a tree level by level.
+        path: indices of the accepted tokens: the first ones of a chain, or a path of a tree.
+        emitted: tokens added to the output: the accepted ones, then the target's own; truncated after EOS.
+        ratios: p(y)/q(y) of each drafted token under token-wise verification, which accepts it with probability
+            min(1, p(y)/q(y)) if all earlier ones are accepted.
+        parents: index of the token before each drafted one; -1 for the first tokens of a tree's branches.
     """
 
     drafted: list[int]
     path: list[int]
     emitted: list[int]
-    ratios: list[float] = field(default_factory=list, compare=False)  # equal but for rounding is equal
+    ratios: list[float] = field(default_factory=list, compare=False)  # subject to rounding
     parents: list[int] = field(default_factory=list)
 
     @property
     def accepted(self) -> int:
-        """How many drafted tokens were kept."""
+        """Number of accepted drafted tokens."""
         return len(self.path)
 
 
 @dataclass
 class Stats:
-    """Counters of one run; prefills count as neither kind of forward, but a token taken from one is a target forward.
+    """Counters of one run. Prefills are not counted as forwards, except for the target's, which gives the first token.
 
     Attributes:
         seconds: wall time of the rounds, prefill excluded.
         prefill_seconds: wall time of both prefills.
-        n_verified_tokens: positions the target scored over all its forwards.
+        n_verified_tokens: number of positions scored by all target forwards.
     """
 
     n_generated: int = 0
@@ -93,13 +93,13 @@ class Generation:
     """The output of one prompt.
 
     Attributes:
-        prompt_tokens: token ids the target was given; those that an encoder read.
-        tokens: generated ids, the end token included where it was reached.
-        text: their text, special tokens left out.
+        prompt_tokens: token ids of the prompt; for an encoder-decoder the encoder's input.
+        tokens: generated ids, including the end token if it was reached.
+        text: their text without special tokens.
         finish_reason: ``"eos"``, ``"length"`` (the budget) or ``"context"`` (the model's longest input).
-        arm: which arm a router chose, counted from 0; None without a router.
-        seed: the seed with which this text alone is made again; None where the random source was given.
-        rounds: the trace. Round 0 is the token taken from the prefill: nothing drafted, one emitted.
+        arm: index of the arm that a router chose; None without a router.
+        seed: the seed that reproduces this text alone; None if a random source was given.
+        rounds: the trace. Round 0 is the prefill, with no drafted and one emitted token.
     """
 
     prompt_tokens: list[int]
@@ -114,17 +114,17 @@ class Generation:
     def record_verdict(self, draft: Draft, verdict: Verdict, stop_tokens: frozenset[int]) -> list[int]:
         """Add the round of a verified draft and count its forwards; returns its output."""
         emitted = [*(draft.tokens[node] for node in verdict.path), verdict.token]
-        if draft.from_target:  # its forwards read a beam a row, all of them new
+        if draft.from_target:  # its forwards read one token per beam
             self.stats.n_target_forwards += draft.n_forwards
             return self.record(Round([], [], emitted), stop_tokens)
         self.stats.n_draft_forwards += draft.n_forwards
         self.stats.n_target_forwards += 1
-        if self.rounds:  # the first token comes of the prefill
+        if self.rounds:  # the first token comes from the prefill
             self.stats.n_verified_tokens += len(draft.tokens) + 1
         return self.record(Round(draft.tokens, verdict.path, emitted, verdict.ratios, draft.parents), stop_tokens)
 
     def record(self, round: Round, stop_tokens: frozenset[int]) -> list[int]:
-        """Add a round, its output trimmed after the first stop token; returns that output."""
+        """Add a round, with its output truncated after the first stop token; returns that output."""
         for i, token in enumerate(round.emitted):
             if token in stop_tokens:
                 del round.emitted[i + 1 :]

@@ -1,7 +1,7 @@
-"""What a checkpoint's ``generation_config.json`` asks for: the settings followed, and a refusal of all others.
+"""Settings of a checkpoint's ``generation_config.json``: supported ones are used, others that change the text refused.
 
-transformers applies a checkpoint's generation settings to every ``generate`` call. Ignoring one that changes the next
-token's distribution, such as Qwen2.5's repetition penalty, would give text from another distribution without a word.
+transformers applies a checkpoint's generation settings to every ``generate`` call. Ignoring a setting that changes the
+distribution, such as Qwen2.5's repetition penalty, would silently give text from another distribution.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
 from .arguments import check_count
 
-AUTO = "auto"  # an argument left to the checkpoint
+AUTO = "auto"  # take the setting from the checkpoint
 MAX_NEW_TOKENS = 128  # if neither the call nor the checkpoint sets it
 
-# Settings that are followed, and those that say nothing about the text of a model without beams.
+# Supported settings, and those without effect on decoding without beams.
 FOLLOWED = {
     "do_sample", "temperature", "top_k", "top_p", "eos_token_id", "pad_token_id", "max_length", "max_new_tokens",
     "num_return_sequences", "return_dict_in_generate",
@@ -29,8 +29,8 @@ IDLE = {
     "bos_token_id", "decoder_start_token_id", "early_stopping", "length_penalty", "compile_config", "disable_compile",
     "transformers_version", "_from_model_config", "_commit_hash",
 }  # fmt: skip
-# Settings of how transformers' `generate` runs: its cache, its own lossless drafting, what it returns beside the text.
-# In a call they ask for something the decoder does not do; in a checkpoint they do not change the text.
+# Settings of the execution of transformers' `generate`: cache, lossless drafting, further outputs. They do not change
+# the text, so they are ignored in a checkpoint; in a call they are refused.
 RUNTIME = {
     "use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size", "low_memory",
     "continuous_batching_config", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
@@ -38,21 +38,21 @@ RUNTIME = {
     "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",
     "prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type", "use_mtp",
 }  # fmt: skip
-# Values without effect, of settings whose default is None.
+# Values without effect for settings whose default is None.
 NEUTRAL: dict[str, Any] = {"guidance_scale": 1.0, "min_new_tokens": 0, "min_p": 0.0, "penalty_alpha": 0.0}
 
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """Settings that a checkpoint names; None where it names none.
+    """Settings of a checkpoint; None if it does not set them.
 
     Attributes:
-        temperature: divides the logits; 0, which is greedy, where the checkpoint has ``do_sample: false``.
+        temperature: divides the logits; 0 (greedy) if the checkpoint has ``do_sample: false``.
         top_k: keep the k most probable tokens; 0 keeps all, as in transformers.
-        top_p: keep the most probable tokens of this mass.
-        max_new_tokens: the most tokens to generate.
-        max_length: the most tokens of prompt and continuation together; None beside ``max_new_tokens``, which goes
-            before it, and where it is transformers' own default of 20.
+        top_p: keep the most probable tokens of this total probability.
+        max_new_tokens: maximum number of new tokens.
+        max_length: maximum number of tokens of prompt and continuation together; None if ``max_new_tokens`` is set,
+            which takes precedence, or if it is transformers' default of 20.
     """
 
     temperature: float | None = None
@@ -62,7 +62,7 @@ class GenerationDefaults:
     max_length: int | None = None
 
     def sampling_params(self, **given: Any) -> SamplingParams:
-        """The sampling parameters ``given``; those that are ``"auto"`` are the checkpoint's, else the defaults."""
+        """The sampling parameters ``given``; ``"auto"`` is replaced by the checkpoint's setting, else the default."""
         named = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
         own: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         if own.get("top_k") == 0:
@@ -70,12 +70,12 @@ class GenerationDefaults:
         return SamplingParams(**(own | {name: value for name, value in given.items() if value != AUTO}))
 
     def budget(self, max_new_tokens: int | str, prompt_tokens: int) -> int:
-        """How many tokens to generate after a prompt of ``prompt_tokens`` (1 for an encoder-decoder, its start token).
+        """Maximum number of new tokens after ``prompt_tokens`` (1 for an encoder-decoder, its start token).
 
-        ``max_new_tokens="auto"`` is what the checkpoint asks for, else 128.
+        ``max_new_tokens="auto"`` is the checkpoint's setting, else 128.
 
         Raises:
-            InputError: ``max_new_tokens`` is no positive whole number, or the prompt is no shorter than the
+            InputError: ``max_new_tokens`` is not a positive whole number, or the prompt is not shorter than the
                 checkpoint's ``max_length``.
         """
         if not isinstance(max_new_tokens, str) or max_new_tokens != AUTO:
@@ -94,7 +94,7 @@ def generation_defaults(model: PreTrainedModel) -> GenerationDefaults:
     """The settings of ``model.generation_config``.
 
     Raises:
-        InputError: it has a setting that would change the text and cannot be followed, or one out of range.
+        InputError: a setting that changes the text is not supported, or one is out of range.
     """
     given = model.generation_config
     refused = unfollowed(given, RUNTIME)
@@ -117,18 +117,18 @@ def generation_defaults(model: PreTrainedModel) -> GenerationDefaults:
 
 
 def unfollowed(given: GenerationConfig, without_effect: Collection[str] = ()) -> dict[str, Any]:
-    """The settings of ``given`` that are not neutral, and neither followed nor ``without_effect``, with their values.
+    """The settings of ``given``, with their values, that are not neutral, not supported and not ``without_effect``.
 
-    They are found among all the settings this version of transformers knows, the last ones first.
+    All settings of the installed version of transformers are considered, in reverse order.
     """
     passed = FOLLOWED | IDLE | set(without_effect)
-    # Reversed: min_new_tokens comes before min_length, which transformers makes of it.
+    # Reversed, so that min_new_tokens comes before min_length, which transformers derives from it.
     names = [name for name in reversed(vars(GenerationConfig())) if name not in passed]
     return {name: vars(given)[name] for name in names if not _is_neutral(name, vars(given)[name])}
 
 
 def neutral(name: str) -> Any:
-    """The value of the setting ``name`` that has no effect: transformers' default."""
+    """The value of the setting ``name`` without effect, which is transformers' default."""
     return GenerationConfig._get_default_generation_params().get(name, NEUTRAL.get(name))
 
 
@@ -141,13 +141,13 @@ def _refusal(refused: dict[str, Any]) -> str:
     shown = [f"{name}={' '.join(reprlib.repr(value).split())}" for name, value in refused.items()]
     remedies = [f"model.generation_config.{name}={neutral(name)}" for name in refused]
     return (
-        f"generation_config: the checkpoint asks for {', '.join(shown)}, which the decoder does not follow; set "
+        f"generation_config: the checkpoint sets {', '.join(shown)}, which the decoder does not support; set "
         f"{', '.join(remedies)}, or pass generation_config='ignore' (--generation-config ignore)"
     )
 
 
 def _check_types(asked: GenerationDefaults) -> None:
-    """Refuse values that are no numbers: a JSON file may hold anything."""
+    """Raise InputError for values that are not numbers."""
     for name, value in vars(asked).items():
         number = int | float if name in ("temperature", "top_p") else int
         if value is not None and (isinstance(value, bool) or not isinstance(value, number)):
@@ -158,7 +158,7 @@ def _check_types(asked: GenerationDefaults) -> None:
 
 
 def stop_tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
-    """The ids that end a text: the model's own, as transformers' ``generate`` takes them, else the tokenizer's."""
+    """The ids that end a text: those of the model's generation_config, as in transformers, else the tokenizer's."""
     ids = model.generation_config.eos_token_id
     if ids is None and tokenizer is not None:
         ids = tokenizer.eos_token_id

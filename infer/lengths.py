@@ -1,4 +1,4 @@
-"""Length controllers by name, for a pair that is loaded."""
+"""Loads length controllers by name for a loaded pair."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .devices import input_device
 from .models import language_model
 from .step_times import step_times
 
-AUTO = "auto"  # a cost that is measured when the decoder is made
-QUICK = 15  # times that it is measured
+AUTO = "auto"  # measure the cost when the decoder is made
+QUICK = 15  # repetitions of that measurement
 
 
 def load_length(
@@ -26,22 +26,24 @@ def load_length(
     threshold: float | None = None,
     cost: CostModel | None = None,
 ) -> LengthController:
-    """The length controller ``spec`` names: a rule, or a trained one (shipped, local or on the hub).
+    """The length controller named ``spec``: a rule, or a trained one (shipped, local or on the hub).
 
     Raises:
-        InputError: no such rule or controller, or it was trained for another pair, or it does not go by cost.
+        InputError: there is no such rule or controller, it was trained for another pair, or it cannot use ``cost``.
     """
     rule = parse_rule(spec, cost)
     if rule is not None and threshold is not None:
-        raise InputError(f"threshold={threshold}: only a trained head has one; length={spec!r} names its own")
+        raise InputError(
+            f"threshold={threshold}: only for trained controllers, length={spec!r} is a rule; leave it out"
+        )
     if cost is not None and not takes_cost(spec):
         raise InputError(
-            f"cost: the rule {spec!r} does not ask what a token costs; give a trained controller as length"
+            f"cost: the rule {spec!r} does not use costs; leave it out, or give a trained controller as length"
         )
     if rule is not None:
         return rule
     if draft is None:
-        raise InputError(f"length={spec!r}: without a draft model there is nothing to judge; name one")
+        raise InputError(f"length={spec!r}: a trained controller needs a draft model; name one")
     if tokenizer is None:
         raise InputError(f"length={spec!r}: a trained controller is checked against the tokenizer; pass one")
     return load_trained(
@@ -55,14 +57,14 @@ def load_length(
 
 
 def length_digest(length: str | int | None) -> str | None:
-    """The digest of the trained controller that ``length`` names; None for a number, a rule and None."""
+    """The digest of the trained controller named by ``length``; None for a number, a rule or None."""
     if length is None or names_rule(str(length)):
         return None
     return controller_digest(str(length))
 
 
 def quick_costs(target: PreTrainedModel, draft: PreTrainedModel | None) -> CostModel:
-    """Costs of a pair, or of a target alone, measured in a second or so: a beginning for a controller that adapts."""
+    """Rough costs of a pair, or of a target alone, measured in about a second: initial costs for adaptation."""
     drafts = [] if draft is None else [language_model(draft)]
-    # The text does not matter, nor does what follows it; under a sampling that keeps few tokens, as is usual.
+    # Any text will do. The sampling parameters are typical ones that keep few tokens.
     return step_times(language_model(target), drafts, [0] * 32, SamplingParams(1.0, 50), QUICK)[0]

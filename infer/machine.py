@@ -1,4 +1,4 @@
-"""What a result was made on: versions, processor, memory, devices, threads. Goes into every report and run folder."""
+"""Versions, processor, memory, devices and threads, for reports and run folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Version by package name, Python's included."""
+    """Versions by package name, including Python."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
@@ -41,12 +41,12 @@ def machine() -> dict[str, Any]:
 
 def _cores() -> int:
     if platform.system() == "Linux":
-        return len(os.sched_getaffinity(0))  # what a container grants, not what the host has
+        return len(os.sched_getaffinity(0))  # in a container fewer than the host has
     return os.cpu_count() or 1
 
 
 def processor() -> str:
-    """The processor's name, its maker's in it, as far as the system tells."""
+    """The processor's name including its vendor, if the system reports it."""
     if platform.system() == "Linux":
         with open("/proc/cpuinfo") as file:
             for line in file:
@@ -56,7 +56,7 @@ def processor() -> str:
 
 
 def _memory_gib() -> float | None:
-    """Physical memory; None where the system does not say."""
+    """Physical memory in GiB; None if the system does not report it."""
     if platform.system() == "Windows":
         return None
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)

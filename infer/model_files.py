@@ -1,4 +1,4 @@
-"""Where a model's files are: a name is that of a shipped model, a local folder, or an id on the Hugging Face hub."""
+"""Finds a model's files by name: a shipped model, a local folder, or an id on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ..controllers.json_file import blaming, build, read_object
 
 INVALID = "no valid id"
 AGAIN = "fetch the model again"
-LARGEST_SIZES = {  # by the names that architectures give them
+LARGEST_SIZES = {  # by key in config.json, which differs between architectures
     **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 10**6),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10**4),
     "vocab_size": 10**8,
 }
-HUB_SECONDS = 10.0  # how long the hub may take to answer whether it has a model
+HUB_SECONDS = 10.0  # timeout of the hub's answer whether it has a model
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model's files are."""
+    """The location of a model's files."""
 
     path: str  # a folder, or an id on the hub
-    local_files_only: bool = False  # the hub cannot be asked, but its files are in the local cache
+    local_files_only: bool = False  # the hub does not answer, but its files are in the local cache
 
 
 def find_files(name: str | Path, revision: str | None) -> Source:
-    """The files of ``name``: of a shipped model if it is text that names one, of a folder, or of a hub id.
+    """The files of ``name``: a shipped model, a folder, or a hub id.
 
     Raises:
         InputError: there is no such model, or the folder's configuration is damaged.
@@ -46,7 +46,7 @@ def find_files(name: str | Path, revision: str | None) -> Source:
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise InputError(f"{name}: the folder holds no config.json, so it is no model in transformers' format")
+            raise InputError(f"{name}: the folder is not a model in transformers' format, it holds no config.json")
         _check_files(path)
         return Source(str(path))
     if path.is_file():
@@ -67,9 +67,9 @@ def _hub_source(name: str, revision: str | None) -> Source:
 
 
 def hub_problem(name: str, *, dataset: bool = False, revision: str | None = None) -> str | None:
-    """Why the hub does not have a model or dataset of this name, in one line; None if it has.
+    """The reason, in one line, why a model or dataset is not found on the hub; None if it is found.
 
-    One request, which may take ``HUB_SECONDS``: the libraries' own are repeated for 20 seconds and more, for each file.
+    It makes one request with a timeout of ``HUB_SECONDS``, since the libraries retry for 20 seconds or more per file.
     """
     try:
         HfApi().repo_info(name, repo_type="dataset" if dataset else "model", revision=revision, timeout=HUB_SECONDS)
@@ -77,7 +77,7 @@ def hub_problem(name: str, *, dataset: bool = False, revision: str | None = None
         return INVALID
     except RepositoryNotFoundError as error:
         return one_line(error)
-    except HfHubHTTPError:  # it is there, but may not be read, or not at this revision: loading it says which
+    except HfHubHTTPError:  # it exists but cannot be read, or not at this revision: loading will raise the error
         return None
     except Exception as error:  # no connection: an error of the HTTP library, which differs between hub versions
         return one_line(error)
@@ -89,14 +89,14 @@ def _cached(name: str, file: str, revision: str | None) -> bool:
 
 
 def _names() -> str:
-    """What a name may be."""
+    """The remedy of errors about names."""
     return f"give a folder, a hub id, or a shipped model: {', '.join(shipped_models())}"
 
 
 def _check_files(folder: Path) -> None:
-    """Refuse settings that are no JSON objects, and sizes that no model has.
+    """Raise InputError for configuration files that are not JSON objects, and for absurd sizes.
 
-    transformers ignores a damaged generation_config.json without a word, and builds what config.json asks for.
+    transformers silently ignores a damaged generation_config.json, and builds models of any size in config.json.
     """
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():

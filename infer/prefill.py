@@ -1,4 +1,4 @@
-"""Reading prompts, each into a row of its own."""
+"""Prefill: reads prompts, each into its own row."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Key = TypeVar("Key", bound=Hashable)
 def read_prompts(
     model: LanguageModel, cache: RaggedKVCache, prompts: Mapping[Key, list[int]], room: Callable[[Key], int]
 ) -> Tensor:
-    """Have ``model`` read ``prompts``, each a new text of ``cache``; the last hidden state of each, (N, d).
+    """Read ``prompts``, each as a new text of ``cache``; return the last hidden state of each, (N, d).
 
     Args:
-        room: how many tokens each text may grow by.
+        room: number of tokens to reserve for each text after its prompt.
     """
     reads = [Read(key, model.begin(cache, key, prompt, room(key))) for key, prompt in prompts.items()]
     return model.forward(cache, reads)[1]

@@ -1,4 +1,4 @@
-"""A progress bar on the console, the same for everything that takes long."""
+"""A progress bar on the console."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 @contextmanager
 def progress_bar(console: Console, label: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar of ``total`` steps while the block runs; yields the function that advances it by one."""
+    """Show a bar of ``total`` steps while the block runs; yields a function that advances it by one step."""
     columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total)

@@ -1,4 +1,4 @@
-"""From what a user gives to token ids: text, ids in any container, chat messages, or a tokenizer's result."""
+"""Converts prompts to token ids: text, ids in any container, chat messages, or a tokenizer's result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..controllers.errors import InputError
 Message: TypeAlias = dict[str, Any]
 # One prompt in its plain form, as `as_prompts` returns it.
 Prompt: TypeAlias = str | list[int] | list[Message]
-# What a user may give: one prompt, or several, in any of these containers.
+# User input: one prompt or several, in any of these containers.
 PromptLike: TypeAlias = str | Sequence[Any] | Mapping[str, Any] | Tensor | np.ndarray[Any, Any]
 
 INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -26,22 +26,22 @@ INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, t
 def as_prompts(prompt: PromptLike) -> tuple[list[Prompt], bool]:
     """The prompts in plain form, and whether a single one was given.
 
-    One prompt is text; a list, tuple, range, 1-D tensor or 1-D array of token ids; a list of chat messages; or what a
-    tokenizer makes of one text. Several prompts are a list or tuple of these, all of one kind; a 2-D tensor or array,
-    one prompt a row; or what a tokenizer makes of several texts. With ``return_tensors`` a tokenizer's result is always
-    several. Where it has an ``attention_mask``, padding on the left or right is removed.
+    One prompt is text; a list, tuple, range, 1-D tensor or 1-D array of token ids; a list of chat messages; or a
+    tokenizer's result for one text. Several prompts are a list or tuple of these, all of one kind; a 2-D tensor or
+    array with one prompt per row; or a tokenizer's result for several texts. With ``return_tensors`` a tokenizer's
+    result always counts as several. With an ``attention_mask``, padding on the left or right is removed.
 
     Raises:
-        InputError: the prompt is empty, has ids that are no integers ≥ 0, or is none of these.
+        InputError: the prompt is empty, has ids that are not integers ≥ 0, or is of another type.
     """
     return _as_prompts(prompt, "prompt")
 
 
 def is_batch(prompt: Any) -> TypeGuard[list[Prompt]]:
-    """Whether this is several prompts.
+    """Whether ``prompt`` holds several prompts.
 
     Raises:
-        InputError: it is neither one prompt nor several; see :func:`as_prompts`.
+        InputError: ``prompt`` is invalid; see :func:`as_prompts`.
     """
     return not as_prompts(prompt)[1]
 
@@ -58,14 +58,14 @@ def encode_prompt(
 
     Args:
         tokenizer: needed for text and messages.
-        prompt: one prompt in any form that :func:`as_prompts` takes. Messages always use the chat template.
-        chat: put text into the tokenizer's chat template as one user message.
+        prompt: one prompt in any form of :func:`as_prompts`. Messages always use the chat template.
+        chat: apply the tokenizer's chat template to text, as one user message.
         system: a system message before text or messages.
-        vocab_size: the number of tokens the model knows; ids must be below it.
+        vocab_size: the model's vocabulary size; ids must be below it.
 
     Raises:
-        InputError: the prompt is empty or malformed, several prompts are given, an id is out of range, or a chat
-            template or tokenizer is needed and there is none.
+        InputError: the prompt is empty or malformed, several prompts are given, an id is out of range, or a required
+            chat template or tokenizer is missing.
     """
     prompts, single = as_prompts(prompt)
     if not single:
@@ -96,9 +96,9 @@ def _encode(tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt, chat: boo
     ids = _apply_template(tokenizer, messages) if messages else list(tokenizer(prompt)["input_ids"])
     if not ids and messages:
         name = tokenizer.name_or_path or type(tokenizer).__name__
-        raise InputError(f"{name}: the chat template makes no tokens of the messages; give plain text (chat=False)")
+        raise InputError(f"{name}: the chat template gives no tokens for the messages; give plain text (chat=False)")
     if not ids:
-        raise InputError(f"prompt={reprlib.repr(prompt)}: the tokenizer makes no tokens of it; give other text")
+        raise InputError(f"prompt={reprlib.repr(prompt)}: the tokenizer gives no tokens; give other text")
     return ids
 
 
@@ -112,16 +112,16 @@ def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: list[Message])
         raise InputError(f"{name}: the tokenizer has no chat template; give plain text (chat=False)")
     try:
         return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
-    except Exception as error:  # a template is a program of the checkpoint's: it may raise anything
+    except Exception as error:  # a template is a program and may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         roles = ", ".join(message["role"] for message in messages)
         raise InputError(
-            f"{name}: the chat template does not take these messages (roles: {roles}): {reason}"
+            f"{name}: the chat template does not support these messages (roles: {roles}): {reason}"
         ) from error
 
 
 def _as_prompts(prompt: Any, name: str) -> tuple[list[Prompt], bool]:
-    """:func:`as_prompts` of what messages call ``name``."""
+    """:func:`as_prompts`; ``name`` is the prompt's name in error messages."""
     if isinstance(prompt, str):
         return [prompt], True
     if isinstance(prompt, Tensor | np.ndarray):
@@ -146,8 +146,8 @@ def _as_prompts(prompt: Any, name: str) -> tuple[list[Prompt], bool]:
 
 
 def _kind(element: Any) -> str:
-    """What an element of a list makes of the list: ids, messages, or several prompts."""
-    if isinstance(element, int):  # most often, and a long prompt has many
+    """The kind of a list with this element: ids, messages, or several prompts."""
+    if isinstance(element, int):  # the most frequent case first
         return "token ids"
     if isinstance(element, str):
         return "texts"
@@ -157,11 +157,11 @@ def _kind(element: Any) -> str:
         return "lists"
     if isinstance(element, Tensor | np.ndarray) and element.ndim > 0:
         return "lists"
-    return "token ids"  # or nothing of use, which `_token` refuses by name
+    return "token ids"  # or an invalid type, which `_token` refuses
 
 
 def _several(elements: Sequence[Any], name: str) -> list[Prompt]:
-    """Each element's prompt; all of them ids, all texts, or all messages."""
+    """The prompts of all elements, which must be of one kind."""
     prompts: list[Prompt] = []
     for i, element in enumerate(elements):
         found, single = _as_prompts(element, f"{name}[{i}]")
@@ -194,22 +194,22 @@ def _from_encoding(encoding: Mapping[str, Any], name: str) -> tuple[list[Prompt]
         raise InputError(f"{name}: {given}, [{{'role': …, 'content': …}}]")
     prompts, single = _as_prompts(encoding["input_ids"], f"{name}['input_ids']")
     if not all(map(_is_ids, prompts)):
-        raise InputError(f"{name}['input_ids']: no token ids; give what a tokenizer makes of text")
+        raise InputError(f"{name}['input_ids']: no token ids; give a tokenizer's result for text")
     mask = encoding.get("attention_mask")
     if mask is None:
         return prompts, single
     rows = mask.tolist() if isinstance(mask, Tensor | np.ndarray) else mask
     rows = [rows] if single else rows
     if not isinstance(rows, list | tuple) or len(rows) != len(prompts):
-        raise InputError(f"{name}['attention_mask']: not of the shape of input_ids; give one entry for each id")
+        raise InputError(f"{name}['attention_mask']: must have the shape of input_ids; give one entry for each id")
     names = [f"{name}['attention_mask']" + ("" if single else f"[{i}]") for i in range(len(prompts))]
     return [_unpadded(*row) for row in zip(prompts, rows, names, strict=True)], single
 
 
 def _unpadded(ids: Prompt, mask: Any, name: str) -> list[int]:
-    """The ids where ``mask`` is 1, which must be one stretch of them."""
+    """The ids where ``mask`` is 1, which must be contiguous."""
     if not isinstance(mask, list | tuple) or len(mask) != len(ids):
-        raise InputError(f"{name}: not of the shape of input_ids; give one entry for each id")
+        raise InputError(f"{name}: must have the shape of input_ids; give one entry for each id")
     if any(entry not in (0, 1) for entry in mask):
         raise InputError(f"{name}: entries other than 0 and 1; mark padding with 0 and text with 1")
     kept: list[Any] = [token for token, real in zip(ids, mask, strict=True) if real]

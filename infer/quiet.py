@@ -1,4 +1,4 @@
-"""Transformers' and Lightning's progress bars and messages off: the command line reports what matters."""
+"""Silences the progress bars and messages of transformers and Lightning for the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 
 
 def quiet() -> None:
-    """Errors still come through; progress of weight loading, advice and notices don't. For programs, not libraries."""
+    """Show only errors of these libraries, and warnings in one line. For programs, not for libraries."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()

@@ -1,7 +1,7 @@
-"""The source of every random decision of the decoder.
+"""The random source of the decoder.
 
-Keeping the draws behind this small class is what lets the tests walk through *all* outcomes of the real decoder and
-compare its exact output distribution with the target's.
+All random draws go through this class, so that tests can enumerate *all* outcomes of the decoder and compare its exact
+output distribution with the target's.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from ..controllers.sampling import require_finite
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     """Inverse-CDF sampling: ``probabilities`` (..., V) and ``uniforms`` (...) in [0, 1) give tokens (...).
 
-    The cumulative sum is in float64: a float32 uniform below 1 then never reaches past the last token of positive
-    probability, and a token of probability 0 is never drawn.
+    The cumulative sum is in float64, so that a float32 uniform below 1 never selects a token of probability 0.
 
     Raises:
         InputError: NaN probabilities.
@@ -36,19 +35,19 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 
 class RandomSource:
-    """Draws of a private generator; the global random state is never touched, and the device does not matter.
+    """A private generator; it does not use the global random state, and its draws do not depend on the device.
 
-    Weights to draw from need not sum to 1.
+    Weights need not sum to 1.
 
     Raises:
-        InputError: the weights are NaN: the model is broken.
+        InputError: weights are NaN.
     """
 
     def __init__(self, seed: int) -> None:
         self.uniform = Random(seed).random  # [0, 1)
 
     def pick(self, weights: list[float]) -> int:
-        """An index drawn by ``weights``; of few, for which no tensor operation is worth its call."""
+        """An index drawn by ``weights``; for short lists, where it is faster than :meth:`sample`."""
         cumulative = list(accumulate(weights))
         require_finite(cumulative[-1])
         return bisect_right(cumulative, self.uniform() * cumulative[-1])
@@ -63,14 +62,14 @@ class RandomSource:
         return int(torch.searchsorted(cumulative, self.uniform() * mass, right=True))
 
     def accept(self, probabilities: list[float]) -> list[bool]:
-        """Independent draws, one for each of ``probabilities``; those above 1 are certain."""
+        """Independent draws with the given ``probabilities``; values above 1 count as 1."""
         return [self.uniform() < probability for probability in probabilities]
 
 
 def sample_seed(seed: int, index: int) -> int:
-    """The seed of the ``index``-th of several samples made together; that of the first is ``seed`` itself.
+    """The seed of sample ``index`` of several; that of the first is ``seed``.
 
-    Derived by a hash: samples of neighbouring seeds share nothing, as they would if the index were added.
+    It is derived by a hash, so that neighbouring seeds share no samples.
     """
     if index == 0:
         return seed

@@ -1,6 +1,6 @@
-"""One request: a prompt being continued, with everything that is its own.
+"""A request: a prompt, its continuation and all its state.
 
-Nothing of a request lives on a model or a decoder, so any number of them may share a forward.
+Models and decoders hold no state of a request, so any number of requests may share a forward.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to draft: what proposes, and what decides when it stops."""
+    """A drafter and a length controller."""
 
     drafter: Drafter
     length: LengthController
@@ -38,24 +38,24 @@ class Request:
     """A prompt and its continuation so far.
 
     Attributes:
-        prompt: token ids the target is given.
-        sampling: how both models' logits become distributions.
-        rng: the source of every random decision of this request.
-        budget: tokens to generate at most.
+        prompt: token ids of the prompt.
+        sampling: sampling parameters of both models.
+        rng: random source of this request.
+        budget: maximum number of new tokens.
         stop_tokens: ids that end the text.
         verify: the verification rule.
-        arms: the ways to draft; one is chosen when the prompt has been read.
-        output: the tokens generated, the trace and the counters.
-        text: what the target reads: prompt and output, for an encoder-decoder start token and output.
-        ngrams: an index of ``text``.
-        drafter, length: the chosen arm's drafter, and this request's own copy of its length controller.
+        arms: the arms; one is chosen when the prompt has been read.
+        output: generated tokens, trace and counters.
+        text: tokens that the target reads: prompt and output; for an encoder-decoder start token and output.
+        ngrams: an n-gram index of ``text``.
+        drafter, length: the chosen arm's drafter, and this request's copy of its length controller.
         shared_length: the length controller that ``length`` is a copy of.
-        embedding: (d,) what a router chose the arm by; None where there was one arm.
-        drafting: the drafter has read the prompt.
-        ended: the text has its last token: the budget is spent, or a stop token came.
-        error: why the request failed; None while it has not.
-        cancelled: nobody waits for it any longer.
-        recorder: keeps log probabilities and drafts of the rounds; None keeps neither.
+        embedding: (d,) the prompt's embedding for the router; None with a single arm.
+        drafting: whether the drafter has read the prompt.
+        ended: whether the text is complete, by its budget or a stop token.
+        error: the exception by which the request failed, or None.
+        cancelled: whether the caller no longer waits for it.
+        recorder: records log probabilities and drafts of the rounds; None records nothing.
     """
 
     prompt: list[int]
@@ -75,24 +75,24 @@ class Request:
     recorder: RoundRecorder | None = None
 
     def begin(self, text: list[int]) -> None:
-        """The target's text begins with ``text``."""
+        """Set the first tokens of the target's text."""
         self.text = text
         self.ngrams = NgramIndex(self.text)
 
     def choose(self, arm: int) -> None:
-        """Draft by this arm from now on."""
+        """Use the arm with index ``arm``."""
         self.drafter, self.shared_length = self.arms[arm].drafter, self.arms[arm].length
         self.length = copy(self.shared_length)
         self.length.start_text()
 
     @property
     def remaining(self) -> int:
-        """Tokens that the budget leaves."""
+        """Number of tokens left in the budget."""
         return self.budget - len(self.output.tokens)
 
     @property
     def max_draft(self) -> int:
-        """How deep a draft may be: the token after it is the target's own."""
+        """Maximum depth of a draft, which leaves room for the target's own token."""
         return self.remaining - 1
 
     @property
@@ -100,7 +100,7 @@ class Request:
         return self.ended or self.cancelled or self.error is not None
 
     def append(self, draft: Draft, verdict: Verdict) -> None:
-        """What a round kept of its draft, and the token after it."""
+        """Append the accepted tokens of a draft and the target's own token."""
         steered = len(draft.tokens) - draft.copied
         if steered and verdict.accepted >= draft.copied and not draft.from_target:
             self.length.end_round(steered, verdict.accepted - draft.copied)

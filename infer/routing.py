@@ -1,4 +1,4 @@
-"""A router at work in the decoder: its arms, each with a draft model (or none) and a length controller of its own."""
+"""Routing in the decoder: a router and its arms, each with a draft model (or none) and a length controller."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .models import CausalLM, language_model
 
 @dataclass(frozen=True)
 class ArmRuntime:
-    """An arm ready to draft.
+    """The models and settings of an arm.
 
     Attributes:
-        model: that drafts; None where none does.
-        length: when it stops.
-        ngram: how n-grams draft, in the arm ``ngram``.
+        model: the draft model, or None.
+        length: the length controller.
+        ngram: settings of n-gram drafts, for the arm ``ngram``.
     """
 
     model: CausalLM | None
@@ -42,7 +42,7 @@ class ArmRuntime:
 
 @dataclass
 class Routing:
-    """A router and the arms it chooses between, in its order.
+    """A router and its arms in order.
 
     Raises:
         InputError: the router has another number of arms.
@@ -76,20 +76,20 @@ def load_routing(
     """Load a target with a router's arms.
 
     Args:
-        router: a trained one by name, or a router object.
-        arms: names, in the router's order; None: those that the trained router names.
+        router: name of a trained router, or a router object.
+        arms: names in the router's order. Default: those of the trained router.
         length: one for all arms, or one for each; ``autoregressive`` and ``ngram`` take none.
         sample: draw the arm from a trained policy.
         loading: dtype, device, trust_remote_code and compile.
-        spread: of the target alone: device_map, offload_folder and revision.
+        spread: device_map, offload_folder and revision of the target.
 
     Raises:
-        InputError: something is missing, or the router was trained for another target or other arms; names it.
+        InputError: a model is missing, or the router was trained for another target or other arms.
     """
     trained = None if isinstance(router, Router) else load_policy(router)
     if arms is None:
         if trained is None:
-            raise InputError("draft: a router object names no arms; give them in its order")
+            raise InputError("draft: a router object has no names of arms; give them in its order")
         arms = [arm.name for arm in trained[1].arms]
     names = [str(arms)] if isinstance(arms, str | Path) else [str(name) for name in arms]
     trust = loading["trust_remote_code"]
@@ -102,7 +102,7 @@ def load_routing(
         config.check(model_fingerprint(model), tokenizer_fingerprint(tokenizer), [arm.arm for arm in loaded])
         router = PolicyRouter(policy.to(model.device), sample=sample, sampling=config.provenance.sampling)
     elif sample:
-        raise InputError("sample_arm: a router object decides for itself whether it draws; leave it out")
+        raise InputError("sample_arm: has no effect on a router object; leave it out")
     assert isinstance(router, Router)
     lengths = _lengths(length, loaded)
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
@@ -133,7 +133,7 @@ def load_policy(name: str | Path) -> tuple[RouterPolicy, RouterConfig]:
 def _lengths(
     length: str | Path | int | LengthController | Sequence[str | int | LengthController] | None, arms: list[LoadedArm]
 ) -> list[str | Path | int | LengthController]:
-    """One for each arm."""
+    """A length for each arm."""
     if length is None:
         return [LENGTH] * len(arms)
     if isinstance(length, str | Path | int | LengthController):
@@ -151,10 +151,10 @@ def _length(
     threshold: float | None,
     cost: CostModel | None,
 ) -> LengthController:
-    """The length controller of a draft.
+    """The length controller of an arm.
 
     Raises:
-        InputError: naming the arm.
+        InputError: the controller cannot be loaded or does not fit the arm.
     """
     assert arm.model is not None
     try:
@@ -164,7 +164,7 @@ def _length(
             else load_length(str(wanted), target.model, arm.model.model, tokenizer, threshold, cost)
         )
         if isinstance(found, Oracle):
-            raise InputError("length='oracle': has to know the draft beforehand; take another rule with a router")
+            raise InputError("length='oracle': not supported with a router; take another rule")
     except InputError as error:
         raise InputError(f"arm {arm.arm.name!r}: {error}") from error
     return found

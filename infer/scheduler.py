@@ -1,7 +1,7 @@
 """Continuous batching: requests join and leave between rounds, and any number of threads may wait for theirs.
 
-Nobody runs in the background. Of the threads that wait, one at a time does the rounds, for all requests; when its own
-request has news it returns, and another goes on.
+There is no background thread. One of the waiting threads at a time runs rounds for all requests; when its own request
+has new tokens it returns, and another thread continues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Scheduler:
     """The requests of one engine, waiting and running.
 
     Args:
-        max_running: requests that share a round at most; others wait, first come, first served.
+        max_running: maximum number of requests in a round; others wait in order of arrival.
     """
 
     def __init__(self, engine: Engine, max_running: int) -> None:
@@ -31,24 +31,24 @@ class Scheduler:
         self._busy = False  # a thread is doing a round
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue ``requests``; rounds are done by the threads that wait for them."""
+        """Queue ``requests``; rounds are run by the threads that wait for them."""
         self.waiting.extend(requests)
 
     def cancel(self, requests: Sequence[Request]) -> None:
-        """Nobody waits for ``requests`` any longer: they leave before the next round."""
+        """Cancel ``requests``: they are removed before the next round."""
         for request in requests:
             request.cancelled = True
         with self._turn:
-            if not self._busy:  # else whoever is doing a round sends them away
+            if not self._busy:  # otherwise the thread that runs the round removes them
                 self._retire()
 
     def run(self, requests: Sequence[Request]) -> None:
-        """Do rounds until ``requests`` have finished.
+        """Run rounds until ``requests`` have finished.
 
-        Those of the largest budgets begin first, so that the last ones to end do not run alone for long.
+        Requests with larger budgets start first, so that long ones do not run alone at the end.
 
         Raises:
-            BaseException: what one of them failed by; the others are cancelled.
+            BaseException: the error of a failed request; the others are cancelled.
         """
         self.submit(sorted(requests, key=lambda request: -request.budget))
         try:
@@ -60,7 +60,7 @@ class Scheduler:
                 self.cancel(unfinished)
 
     def tokens(self, request: Request) -> Iterator[list[int]]:
-        """The new tokens of ``request`` as its rounds are done; one whose reader goes away is cancelled."""
+        """Yield the new tokens of ``request`` after each round; closing the iterator cancels the request."""
         self.submit([request])
         rounds = 0
         try:
@@ -77,11 +77,11 @@ class Scheduler:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Admit requests and do one round for all that run."""
+        """Admit requests and run one round for all running requests."""
         self._round()
 
     def _round(self) -> None:
-        """:meth:`step`, in inference mode already."""
+        """:meth:`step`, called in inference mode."""
         self._retire()
         while self.waiting and len(self.running) < self.max_running:
             request = self.waiting.popleft()
@@ -95,7 +95,7 @@ class Scheduler:
             self._fail_all(error)
             raise
 
-    @torch.inference_mode()  # once, not in every round
+    @torch.inference_mode()  # once instead of in every round
     def _wait(self, request: Request, done: Callable[[], bool]) -> None:
         while True:
             with self._turn:
@@ -114,16 +114,16 @@ class Scheduler:
             raise request.error
 
     def _retire(self) -> None:
-        """Send finished requests away."""
+        """Remove finished requests."""
         for request in [request for request in self.running if request.finished]:
-            # As in the cache, the last one takes the place: requests stay in the order of their rows.
+            # As in the cache, the last one moves to the free place, so that requests stay in the order of their rows.
             place, last = self.running.index(request), self.running.pop()
             if last is not request:
                 self.running[place] = last
             self.engine.release(request)
 
     def _fail_all(self, error: BaseException) -> None:
-        """A round broke off half-way: what it was doing for any request cannot be gone on with."""
+        """Fail all running requests after an interrupted round, since none of them can continue."""
         drafters = {arm.drafter for request in self.running for arm in request.arms}
         for request in self.running:
             if not request.finished:
@@ -139,5 +139,5 @@ def _finished(request: Request) -> Callable[[], bool]:
 
 
 def _has_more(request: Request, rounds: int) -> Callable[[], bool]:
-    """Whether it has finished, or done more than so many rounds."""
+    """A function that returns whether ``request`` has finished or has more than ``rounds`` rounds."""
     return lambda: request.finished or len(request.output.rounds) > rounds

@@ -1,6 +1,6 @@
-"""What one step of a model takes, sampling included: t_draft of a draft, t_v(n) of the target, at batch one.
+"""Times of one step of a model, including sampling: t_draft of a draft, t_v(n) of the target, at batch size one.
 
-A quick look for choosing between models that are timed alike; ``specpilot bench cost`` measures a pair with more care.
+This is a quick measurement for comparing models; ``specpilot bench cost`` measures a pair more accurately.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .distribution import TokenDistribution
 from .models import LanguageModel, TextReader
 from .random_source import RandomSource
 
-DRAFTED = 8  # tokens a timed draft; the figure is a token's share
-READ = (1, 5, 9)  # tokens a timed verification reads
+DRAFTED = 8  # tokens of a timed draft; the result is per token
+READ = (1, 5, 9)  # tokens of timed verifications
 REPEATS = 30
 WARM = 3
 
@@ -32,9 +32,9 @@ def step_times(
     sampling: SamplingParams,
     repeats: int = REPEATS,
 ) -> tuple[CostModel, list[float]]:
-    """The target's cost of verifying, and each model's seconds a token; None is the target on its own.
+    """The cost model of the pair, and seconds per token of each model, where None stands for the target alone.
 
-    All are timed in turn, after the same prompt; medians are taken. The cost model's t_draft is the first draft's.
+    All are timed in turn after the same prompt; results are medians. The cost model's t_draft is the first draft's.
     """
     others = [model for model in models if model is not None]
     verify: dict[int, list[float]] = {n: [] for n in READ}
@@ -64,14 +64,14 @@ def step_times(
 
 
 def _read(model: LanguageModel, prompt: list[int]) -> TextReader:
-    """Have ``model`` read a prompt, with room for what is timed."""
+    """Read a prompt with ``model``, with room for the timed tokens."""
     reader, text = TextReader.begin(model, prompt, MAX_DRAFT)
     reader.read(text, keep=1)
     return reader
 
 
 def _draft(reader: TextReader, sampling: SamplingParams, rng: RandomSource, vocab_size: int) -> None:
-    """What drafting takes: a forward and a draw for each token."""
+    """Draft as the decoder does: a forward and a draw for each token."""
     token = 0
     for _ in range(DRAFTED):
         logits, _ = reader.read([token])

@@ -1,4 +1,4 @@
-"""Tokens in, text out, piece by piece: a character whose bytes are spread over tokens waits until it is whole."""
+"""Incremental detokenisation: a character whose bytes are spread over several tokens is emitted when it is complete."""
 
 from __future__ import annotations
 

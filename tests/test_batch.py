@@ -131,5 +131,5 @@ def test_trees_take_their_turns() -> None:
 
 def test_several_prompts_have_no_one_stream() -> None:
     decoder = SpeculativeDecoder(make(), make(layers=1))
-    with pytest.raises(InputError, match="on_tokens: several texts have no one stream"):
+    with pytest.raises(InputError, match="on_tokens: supports a single text"):
         decoder.generate(PROMPTS, on_tokens=print)

@@ -86,9 +86,9 @@ def test_an_isotonic_curve_joins_its_points(points: list[tuple[int, float]], sha
         ),
         ({"method": "platt", "scale": 1.0, "shift": math.inf}, "must be finite"),
         ({"method": "isotonic", "logits": [0, 0], "probabilities": [0, 1]}, "must increase"),
-        ({"method": "isotonic", "logits": [0, 1], "probabilities": [0.5, 0.4]}, "so must their probabilities"),
-        ({"method": "isotonic", "logits": [0, 1], "probabilities": [0.5, 1.4]}, "so must their probabilities"),
-        ({"method": "isotonic", "logits": [], "probabilities": []}, "one for each"),
+        ({"method": "isotonic", "logits": [0, 1], "probabilities": [0.5, 0.4]}, "must increase"),
+        ({"method": "isotonic", "logits": [0, 1], "probabilities": [0.5, 1.4]}, "must increase"),
+        ({"method": "isotonic", "logits": [], "probabilities": []}, "must increase"),
         ({"method": "isotonic", "logits": 3, "probabilities": []}, "its numbers are missing"),
     ],
 )

@@ -230,7 +230,7 @@ def test_only_weights_of_the_configured_sizes_that_are_finite_are_saved(
         next(head.parameters()).view(-1)[0] = float("nan")
     with pytest.raises(InputError, match="holds NaN"):
         save_controller(tmp_path / "c", head, any_kind)
-    with pytest.raises(InputError, match=r"blocks\.0\.linear\.weight is of shape \[16, 16\]"):
+    with pytest.raises(InputError, match=r"blocks\.0\.linear\.weight has shape \[16, 16\]"):
         save_controller(tmp_path / "c", make_head(size=16), CONFIG)
     assert not list(tmp_path.iterdir())
 
@@ -272,7 +272,7 @@ def test_a_truncated_file_with_a_matching_hash_is_refused(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"out.bias": torch.zeros(2)}, r"out\.bias is of shape \[2\], config\.json says \[1\]"),
+        ({"out.bias": torch.zeros(2)}, r"out\.bias has shape \[2\], but config\.json requires \[1\]"),
         ({"out.bias": torch.zeros(1, dtype=torch.float64)}, r"out\.bias is F64, not F32"),
         ({"out.weight": torch.full((1, 8), torch.inf)}, r"out\.weight holds NaN or infinite"),
         ({"extra": torch.zeros(1)}, "'extra' is missing or not expected"),
@@ -293,7 +293,7 @@ NESTED = CONFIG.as_dict()["provenance"]
 @pytest.mark.parametrize(
     ("kind", "change", "words"),
     [
-        ("acceptance-head", {"kind": "toaster"}, "kind='toaster': not a controller this version knows"),
+        ("acceptance-head", {"kind": "toaster"}, "kind='toaster': unknown kind of controller"),
         ("acceptance-head", {"kind": None}, "kind=None: not a controller"),
         ("acceptance-head", {"kind": ["router"]}, "kind="),
         ("acceptance-head", {"kind": "router"}, "unknown key 'depth'"),

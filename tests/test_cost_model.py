@@ -152,7 +152,7 @@ def test_costs_that_make_no_sense() -> None:
         CostModel(-1.0, 5.0, 0.0)
     with pytest.raises(InputError, match="t_verify=nan"):
         CostModel(1.0, math.nan, 0.0)
-    with pytest.raises(InputError, match="the target's forward takes time"):
+    with pytest.raises(InputError, match="the time of a target forward must be positive"):
         CostModel(1.0, 0.0, 0.0)
 
 

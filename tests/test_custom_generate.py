@@ -335,7 +335,7 @@ class OwnProcessors(LlamaForCausalLM):
 
 def test_processors_of_the_models_own() -> None:
     model = OwnProcessors(make().config)
-    with pytest.raises(InputError, match=r"^LogitNormalization: the model's own generate asks for it"):
+    with pytest.raises(InputError, match=r"^LogitNormalization: set by the model's generate"):
         model.generate(IDS, custom_generate=SpeculativeDecoder(model, None))
 
 
@@ -346,9 +346,9 @@ def test_models_and_inputs_that_do_not_fit() -> None:
     with pytest.raises(InputError, match=r"^decoder: .*call decoder\.generate, or model\.generate"):
         decoder(model, IDS, generation_config=model.generation_config, logits_processor=[], stopping_criteria=[])
     for mask in ([1, 1, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 0], [0] * 7):
-        with pytest.raises(InputError, match=r"^attention_mask: row 0 is not padded on the left alone"):
+        with pytest.raises(InputError, match=r"^attention_mask: row 0 is padded elsewhere than on the left"):
             model.generate(IDS, attention_mask=torch.tensor([mask]), custom_generate=decoder)
-    with pytest.raises(InputError, match=r"^streamer: 3 prompts have no one stream"):
+    with pytest.raises(InputError, match=r"^streamer: supports a single prompt, got 3"):
         model.generate(BATCH, attention_mask=MASK, custom_generate=decoder, streamer=Recorder())
     with pytest.raises(InputError, match=r"^pad_token_id=None: the rows end at different lengths"):
         model.generate(BATCH, attention_mask=MASK, max_new_tokens=127, custom_generate=decoder)

@@ -231,13 +231,13 @@ def test_pairs_that_are_none(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"tree": (2, 1)}, "verifies one chain; a tree needs one of spec-infer, mcss, k-seq, otm"),
-        ({"tree": (2, 1), "verifier": "mcss", "length": Fixed(2)}, "a tree's shape is its length"),
-        ({"tree": (2, 1), "verifier": "mcss", "draft": None}, "tree: without a draft model there is nothing to draft"),
+        ({"tree": (2, 1), "verifier": "mcss", "length": Fixed(2)}, "a tree's levels are its length"),
+        ({"tree": (2, 1), "verifier": "mcss", "draft": None}, "tree: needs a draft model"),
         ({"tree": (2, 0), "verifier": "mcss"}, "tree='2x0': give the children at each level, as in '3x2x1'"),
         ({"tree": (20, 20), "verifier": "mcss"}, "tree='20x20': 420 nodes; take at most 256"),
-        ({"draft": [make(), make()]}, "draft: 2 of them can only feed one tree"),
-        ({"draft": [make(), make()], "tree": (2, 1), "verifier": "mcss"}, "only spec-infer verifies proposals of diff"),
-        ({"draft": None, "length": Fixed(4)}, "length: without a draft model there is nothing to stop"),
+        ({"draft": [make(), make()]}, "draft: 2 drafts can only form one tree"),
+        ({"draft": [make(), make()], "tree": (2, 1), "verifier": "mcss"}, "verified by spec-infer"),
+        ({"draft": None, "length": Fixed(4)}, "length: has no effect without a draft model"),
     ],
 )
 def test_combinations_that_make_no_sense(options: dict[str, Any], message: str) -> None:
@@ -255,7 +255,7 @@ def test_optimal_transport_is_refused_before_the_first_token() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 4, "threshold": 0.5}, "threshold=0.5: only a trained head has one; length='4' names its own"),
+        ({"length": 4, "threshold": 0.5}, "threshold=0.5: only for trained controllers, length='4' is a rule"),
         ({"length": "tiny-head", "draft": None}, "length='tiny-head': without a draft model"),
     ],
 )
@@ -308,7 +308,7 @@ def test_the_oracle_is_never_rejected_and_drafts_all_it_can(architecture: str) -
         assert all(output.stats.n_target_forwards <= rival.stats.n_target_forwards for rival in rivals)
         for row in best.generate([prompt, prompt], max_new_tokens=40, temperature=0):
             assert row.rounds == output.rounds
-    with pytest.raises(InputError, match=r"length='oracle': at temperature 1\.0 it would have to know"):
+    with pytest.raises(InputError, match=r"length='oracle': not defined at temperature 1\.0"):
         best.generate(PROMPT)
 
 

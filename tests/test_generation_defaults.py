@@ -62,7 +62,7 @@ def test_qwen(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         generation_defaults(model)
     assert str(caught.value) == (
-        "generation_config: the checkpoint asks for repetition_penalty=1.1, which the decoder does not follow; set "
+        "generation_config: the checkpoint sets repetition_penalty=1.1, which the decoder does not support; set "
         "model.generation_config.repetition_penalty=1.0, or pass generation_config='ignore' "
         "(--generation-config ignore)"
     )

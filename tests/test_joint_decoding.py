@@ -396,11 +396,11 @@ def test_rules_that_cannot_be(spec: str, message: str) -> None:
     ("options", "message"),
     [
         ({"length": Fixed(0)}, "length=0: verifier='mtad' needs at least one token"),
-        ({"length": Confidence(0.4)}, "takes a number of tokens a step"),
+        ({"length": Confidence(0.4)}, "takes a number of tokens per step"),
         ({"tree": (2, 1)}, "verifies one chain"),
-        ({"draft": None}, "it verifies a draft model's beams"),
+        ({"draft": None}, "verifier='mtad': needs a draft model"),
         ({"verifier": "mtjd"}, "the target decodes alone"),
-        ({"verifier": "block"}, "beams: only mtad and mtjd search"),
+        ({"verifier": "block"}, "beams: only for mtad and mtjd"),
     ],
 )
 def test_what_does_not_go_together(options: dict[str, object], message: str) -> None:

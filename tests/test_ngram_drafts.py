@@ -419,9 +419,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         ({"draft": "ngram:x"}, "draft='ngram:x': give the longest n-gram as a number, as in 'ngram:4'"),
         ({"draft": ["tiny-draft", "ngram"], "tree": "2x1"}, "draft: 'ngram' is one of several; n-grams join one model"),
         ({"draft": "tiny-draft+ngram", "tree": "2x1", "verifier": "mcss"}, "ngram: n-gram drafts are chains"),
-        ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "without a draft model there is nothing to judge"),
-        ({"draft": "ngram", "length": "oracle"}, "length='oracle': knows a draft model's tokens alone"),
-        ({"draft": "tiny-draft+ngram", "verifier": "mtad"}, "ngram: verifier='mtad' searches by beams"),
+        ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "a trained controller needs a draft model"),
+        ({"draft": "ngram", "length": "oracle"}, "length='oracle': supports only draft models"),
+        ({"draft": "tiny-draft+ngram", "verifier": "mtad"}, "ngram: verifier='mtad' drafts by beams"),
     ],
 )
 def test_refusals_by_name(options: dict[str, Any], message: str) -> None:
@@ -430,11 +430,11 @@ def test_refusals_by_name(options: dict[str, Any], message: str) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InputError, match="ngram: n-gram drafts are chains, beside one draft model at most"):
+    with pytest.raises(InputError, match="ngram: n-gram drafts are chains with at most one draft model"):
         SpeculativeDecoder(make(), [make(), make()], ngram=Ngram(), tree=(2,), verifier="spec-infer")
-    with pytest.raises(InputError, match="length: a trained controller reads a draft model's distributions"):
+    with pytest.raises(InputError, match="length: a trained controller needs a draft model's distributions"):
         SpeculativeDecoder(make(), None, ngram=Ngram(), length=RateOptimal(HeadPredictor(head()), EVEN))
-    with pytest.raises(InputError, match="ngram: verifier='mtjd' searches by beams"):
+    with pytest.raises(InputError, match="ngram: verifier='mtjd' drafts by beams"):
         SpeculativeDecoder(make(), None, ngram=Ngram(), verifier="mtjd", beams=Beams(2))
     with pytest.raises(InputError, match="length='oracle'"):
         SpeculativeDecoder(make(), make(), ngram=Ngram(), length=Oracle())

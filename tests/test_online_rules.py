@@ -260,7 +260,7 @@ def test_by_name() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("online-confidence", "length='online-confidence': give what tokens cost"),
+        ("online-confidence", "length='online-confidence': give either a cost model"),
         ("online-confidence:2", "online-confidence:2.0: the threshold must be in"),
         ("adaptive-length:0", "adaptive-length:0: the first draft length must be a whole number from 1 to 20"),
         ("adaptive-length:2.5", "adaptive-length:2.5: the first draft length must be a whole number"),
@@ -270,5 +270,5 @@ def test_by_name() -> None:
 def test_refusals(spec: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_rule(spec)
-    with pytest.raises(InputError, match="cost: the rule 'bandit' does not ask what a token costs"):
+    with pytest.raises(InputError, match="cost: the rule 'bandit' does not use costs"):
         SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="bandit", cost=0.2)

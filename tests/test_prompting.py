@@ -163,11 +163,11 @@ MALFORMED: dict[str, tuple[Any, str]] = {
         r"prompt\['attention_mask'\]\[1\]: zeros within the text",
     ),
     "all padding": ({"input_ids": IDS, "attention_mask": [0, 0, 0]}, r"prompt\['attention_mask'\]: 0 everywhere"),
-    "a short mask": ({"input_ids": IDS, "attention_mask": [1, 1]}, r"\['attention_mask'\]: not of the shape"),
-    "a mask of rows for one": ({"input_ids": IDS, "attention_mask": [IDS]}, r"\['attention_mask'\]: not of the shape"),
-    "a mask of a row too few": ({"input_ids": [IDS, IDS], "attention_mask": [[1] * 3]}, "not of the shape"),
-    "a flat mask of rows": ({"input_ids": [IDS, IDS], "attention_mask": [1, 1]}, "not of the shape"),
-    "a mask that is none": ({"input_ids": IDS, "attention_mask": 1}, "not of the shape"),
+    "a short mask": ({"input_ids": IDS, "attention_mask": [1, 1]}, r"\['attention_mask'\]: must have the shape"),
+    "a mask of rows for one": ({"input_ids": IDS, "attention_mask": [IDS]}, "must have the shape"),
+    "a mask of a row too few": ({"input_ids": [IDS, IDS], "attention_mask": [[1] * 3]}, "must have the shape"),
+    "a flat mask of rows": ({"input_ids": [IDS, IDS], "attention_mask": [1, 1]}, "must have the shape"),
+    "a mask that is none": ({"input_ids": IDS, "attention_mask": 1}, "must have the shape"),
     "a mask of twos": ({"input_ids": IDS, "attention_mask": [1, 2, 1]}, "entries other than 0 and 1"),
 }
 
@@ -196,7 +196,7 @@ def test_text_without_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
             encode_prompt(tokenizer, blank)
     silent = byte_tokenizer()
     silent.chat_template = "{{ '' }}"
-    with pytest.raises(InputError, match=r"^TokenizersBackend: the chat template makes no tokens of the messages"):
+    with pytest.raises(InputError, match=r"^TokenizersBackend: the chat template gives no tokens for the messages"):
         encode_prompt(silent, CHAT)
 
 

@@ -270,7 +270,7 @@ def test_controllers_by_name(tmp_path: Path) -> None:
         load_length(str(file), *pair)
     with pytest.raises(InputError, match="give one of threshold and cost"):
         load_length("tiny-head", *pair, threshold=0.5, cost=FAIR)
-    with pytest.raises(InputError, match="the rule '4' does not ask what a token costs"):
+    with pytest.raises(InputError, match="the rule '4' does not use costs"):
         load_length("4", *pair, cost=FAIR)
     with pytest.raises(InputError, match="another draft is given"):
         load_length(str(file), target, load_causal_lm("tiny-draft-math"), tokenizer, cost=FAIR)

@@ -230,7 +230,7 @@ def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], t
         ({"length": "oracle"}, rf"^arm '{draft}': length='oracle'"),
         ({"length": "tiny-head"}, rf"^arm '{draft}': the controller was trained for"),
         ({"tree": "2x1"}, "tree and router"),
-        ({"router": RandomRouter(3)}, "names no arms"),
+        ({"router": RandomRouter(3)}, "has no names of arms"),
         ({"router": RandomRouter(2), "draft": arms}, "chooses between 2 arms, but 3 are given"),
         ({"router": RandomRouter(3), "draft": arms, "sample_arm": True}, "sample_arm"),
         ({"router": None, "sample_arm": True}, "sample_arm"),

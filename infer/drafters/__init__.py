@@ -1,4 +1,4 @@
-"""Drafters: everything that may propose tokens. :class:`Drafter` is what they have in common."""
+"""Drafters, which propose tokens. Their interface is :class:`Drafter`."""
 
 from .base import Autoregressive, Drafter, ModelDrafter
 from .beams import Beams

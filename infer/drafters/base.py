@@ -1,7 +1,7 @@
-"""What a drafter is: it proposes tokens for each request of a round, and is told what became of them.
+"""The interface of drafters, which propose tokens for the requests of a round.
 
-A drafter owns what is special about its way to draft, and the caches of the models it drafts with. It serves all
-requests of an engine at once, so that they share its forwards.
+A drafter owns the caches of its draft models. It serves all requests of an engine together, so that they share its
+forwards.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 
 class Drafter(ABC):
-    """Proposes drafts, each by a request's own random source, length controller and sampling."""
+    """Proposes drafts, using each request's random source, length controller and sampling parameters."""
 
     @abstractmethod
     def start(self, requests: Sequence[Request]) -> None:
-        """Requests join; the target has read their prompts."""
+        """Add requests whose prompts the target has read."""
 
     @abstractmethod
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        """A draft after each request's text, up to its ``max_draft`` tokens deep."""
+        """A draft for each request, at most ``max_draft`` tokens deep."""
 
     @abstractmethod
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
-        """The nodes ``path`` of ``draft`` were kept; ``request.text`` is still the text before the round."""
+        """Called when the nodes ``path`` of ``draft`` were accepted; ``request.text`` does not include them yet."""
 
     @abstractmethod
     def release(self, request: Request) -> None:
-        """A request leaves."""
+        """Remove a request."""
 
     def room(self, request: Request) -> int:
-        """Columns that caches need after a request's prompt."""
+        """Number of cache columns needed after a request's prompt."""
         return request.budget
 
     def clear(self) -> None:  # noqa: B027 — not every drafter holds something
-        """Forget all requests, in whatever state an interrupted round has left them."""
+        """Remove all requests, also after an interrupted round."""
 
 
 class Autoregressive(Drafter):
-    """Drafts nothing: every round is a plain step of the target."""
+    """Drafts nothing: every round is an autoregressive step of the target."""
 
     def start(self, requests: Sequence[Request]) -> None:
         pass
@@ -66,7 +66,7 @@ class ModelDrafter(Drafter):
 
     Args:
         model: the draft model.
-        vocab_size: V of the target; a draft that pads its vocabulary further is cut there.
+        vocab_size: the target's V, to which a larger draft vocabulary is cut.
     """
 
     def __init__(self, model: LanguageModel, vocab_size: int) -> None:
@@ -79,15 +79,15 @@ class ModelDrafter(Drafter):
             if max(request.prompt) < self.model.vocab_size:
                 readable.append(request)
             else:
-                self.cache.add(request, 0)  # it goes on without drafts
+                self.cache.add(request, 0)  # it continues without drafts
         if readable:
             read_prompts(self.model, self.cache, {request: request.prompt for request in readable}, self.room)
 
     def unread(self, request: Request, copied: Sequence[int] = ()) -> list[int]:
-        """What the model reads next, the text's last tokens and ``copied`` ones; empty without an embedding for all.
+        """The tokens to read next: the text's unread tokens and ``copied``; empty if one is outside the vocabulary.
 
-        Vocabularies of one tokenizer may be padded differently. A token beyond the draft's is no text of the
-        tokenizer's; should the target emit one all the same, the request goes on without drafts.
+        Vocabularies of one tokenizer may be padded differently. If the target emits a token outside the draft's
+        vocabulary, the request continues without drafts.
         """
         tokens = [*request.text[self.cache.length(request) :], *copied]
         return tokens if max(tokens) < self.model.vocab_size else []

@@ -1,12 +1,12 @@
 """Beam-sampled drafts (Qin et al. 2025, §2.1, eq. 2): the most probable of W sequences drawn jointly.
 
-At every step the candidates are pairs of a beam and a next token, weighted by the beam's probability times the
-token's; W of them are drawn without replacement, or the W heaviest taken. Probabilities are those after the sampling
-parameters, so a beam's weight is exactly the probability of its tokens in decoding. A beam that has drawn a stop token
-ends: it stays a candidate as it is.
+At every step the candidates are pairs of a beam and a next token, weighted by the product of their probabilities; W of
+them are drawn without replacement, or the W of largest weight taken. Probabilities are those after the sampling
+parameters, so a beam's weight is the probability of its tokens in decoding. A beam with a stop token ends and remains a
+candidate.
 
-All beams are read in one forward. They stand in one cache as the branches of a tree, each seeing its own ancestors, so
-that a beam that forks copies nothing; in the end the best beam's columns close up behind the text.
+All beams are read in one forward, as branches of a tree in one cache, so that a beam that forks copies nothing. At the
+end the best beam's columns are moved to follow the text.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MOST_BEAMS = 64
 
 @dataclass(frozen=True)
 class Beams:
-    """How sequences are searched.
+    """Settings of the beam search.
 
     Attributes:
-        width: W, how many are kept.
-        argmax: take the W heaviest candidates instead of drawing them.
+        width: number of beams W.
+        argmax: take the W candidates of largest weight instead of drawing them.
 
     Raises:
-        InputError: a width out of range.
+        InputError: the width is out of range.
     """
 
     width: int = 4
@@ -46,11 +46,7 @@ class Beams:
             raise InputError(f"beams={self.width}: give 1 to {MOST_BEAMS}")
 
     def check_sampling(self, sampling: SamplingParams, vocab_size: int) -> None:
-        """Refuse a sampling that leaves fewer tokens than beams: the first token could not fill them.
-
-        Raises:
-            InputError: it does.
-        """
+        """Raise InputError for sampling parameters that keep fewer tokens than there are beams."""
         support = min(sampling.support or vocab_size, vocab_size)
         if self.width > support:
             reason = (
@@ -67,9 +63,9 @@ class Beam:
 
     Attributes:
         tokens: its tokens.
-        distributions: what each token was drawn from, N = 1.
-        columns: of the cache, that hold its tokens but the last.
-        log_q: log-probability of its tokens, in nats.
+        distributions: distribution of each token, N = 1.
+        columns: cache columns of its tokens except the last.
+        log_q: log-probability of its tokens in nats.
     """
 
     tokens: list[int]
@@ -89,11 +85,11 @@ def draft_beams(
     vocab_size: int,
     stop_tokens: frozenset[int],
 ) -> Draft:
-    """The beam of the largest joint probability, as a chain of up to ``length`` tokens that ends with a stop token.
+    """The beam of the largest joint probability, as a chain of at most ``length`` tokens or up to a stop token.
 
     Args:
-        reader: what drafts, or MTJD's target; it has read all but the ``unread`` last tokens of the text so far.
-            Afterwards it has read the draft's tokens but the last as well.
+        reader: a reader of the draft, or of MTJD's target, which has read all but the ``unread`` last tokens of the
+            text. Afterwards it has also read the draft's tokens except the last.
     """
     if length < 1:
         return NO_DRAFT
@@ -129,8 +125,8 @@ def _ended(beam: Beam, stop_tokens: frozenset[int]) -> bool:
 def _spread(
     live: list[Beam], ended: list[Beam], distribution: TokenDistribution, beams: Beams, rng: RandomSource
 ) -> list[Beam]:
-    """The next beams, from the ``live`` ones with their next tokens' ``distribution``, and from the ``ended`` ones."""
-    most = max(beam.log_q for beam in (*live, *ended))  # by which all are divided: a long beam's may be tiny
+    """The next beams, from the ``live`` ones with their next-token ``distribution``, and the ``ended`` ones."""
+    most = max(beam.log_q for beam in (*live, *ended))  # divides all weights, to avoid underflow
     each = distribution.probabilities.cpu().double()  # (B, k)
     shares = each.new_tensor([math.exp(beam.log_q - most) for beam in live])
     rest = each.new_tensor([math.exp(beam.log_q - most) for beam in ended])
@@ -156,7 +152,7 @@ def _spread(
 
 
 def _choose(weights: torch.Tensor, beams: Beams, rng: RandomSource) -> list[int]:
-    """Up to W of the candidates with ``weights`` (C,) float64 above zero, heaviest first or in the order drawn."""
+    """At most W candidates with positive ``weights`` (C,) float64, by decreasing weight or in the order drawn."""
     possible = min(beams.width, int((weights > 0).sum()))
     if beams.argmax:
         return weights.topk(possible).indices.tolist()

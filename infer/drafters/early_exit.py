@@ -1,4 +1,4 @@
-"""Chains drafted by the target's first layers, in the target's own cache: the target overwrites what they wrote."""
+"""Chains drafted by the target's first layers in the target's cache; the target overwrites their entries."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class EarlyExitDrafter(ChainDrafter):
-    """Reads nothing that the target has not read, and leaves the cache as it was.
+    """Drafts with an early exit; afterwards the cache has its previous length.
 
     Args:
-        cache: the target's.
+        cache: the target's cache.
     """
 
     def __init__(self, model: EarlyExit, vocab_size: int, cache: RaggedKVCache) -> None:

@@ -1,6 +1,6 @@
-"""Drafts searched jointly by beams: MTAD's, which the target verifies, and MTJD's, which are the target's own.
+"""Drafts by beam search (Qin et al. 2025, §2.1 and Definition 3.1): MTAD's, which the target verifies, and MTJD's.
 
-Qin et al. 2025, §2.1 and Definition 3.1. Requests take turns: each one's beams stand in the cache as branches.
+MTJD's drafts are searched by the target and need no verification. Requests are searched one after another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def search(
     length: int,
     size: int,
 ) -> Draft:
-    """The best of ``model``'s beams of up to ``length`` tokens after a text of which it has read all but ``unread``."""
+    """The best of ``model``'s beams of at most ``length`` tokens, for a text whose ``unread`` tokens are not cached."""
     return draft_beams(
         TextReader(model, cache, request), unread, beams, length, request.sampling, request.rng,
         vocab_size=size, stop_tokens=request.stop_tokens,
@@ -55,15 +55,15 @@ class BeamDrafter(ModelDrafter):
 
 
 class JointDrafter(Drafter):
-    """MTJD: the target alone chooses ``length`` tokens a step (K), the best of its own beams.
+    """MTJD: in each step the target chooses ``length`` tokens (K), its best beam.
 
     Args:
-        cache: the target's.
+        cache: the target's cache.
     """
 
     def __init__(self, target: LanguageModel, cache: RaggedKVCache, beams: Beams, length: int) -> None:
         self.target, self.cache, self.length = target, cache, length
-        # A step of one token leaves nothing to choose jointly: it is drawn (after Definition 3.1).
+        # A step of one token is sampled, since there is no joint choice (after Definition 3.1).
         self.beams = Beams(1) if length == 1 else beams
 
     def start(self, requests: Sequence[Request]) -> None:

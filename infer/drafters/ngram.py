@@ -1,4 +1,4 @@
-"""N-gram drafts: tokens copied from the text, at no forward of any model."""
+"""N-gram drafts: tokens copied from the text, without a forward."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 NGRAM = "ngram"
 MAX_LONGEST = 16
-UNMEASURED = CostModel(0.2, 0.95, 0.05)  # in verifications; reading more tokens at once costs little
+UNMEASURED = CostModel(0.2, 0.95, 0.05)  # default cost model, in units of a verification
 NO_TENSOR = torch.empty(1, 0)
 POINT_MASS = torch.ones(1, 1)
 
 
 @dataclass(frozen=True)
 class Ngram:
-    """How n-gram drafts are made.
+    """Settings of n-gram drafts.
 
     Attributes:
         longest: the longest n-gram that is looked up in the text.
-        cost: what drafting and verifying cost, by which the number of copied tokens and the source are chosen.
+        cost: cost model, by which the number of copied tokens and the kind of draft are chosen.
 
     Raises:
         InputError: ``longest`` is out of range.
@@ -50,10 +50,10 @@ class Ngram:
 
 
 def split_ngram(draft: str) -> tuple[str | None, Ngram | None]:
-    """The model and the n-grams of ``"ngram"``, ``"ngram:4"``, ``"MODEL+ngram"`` or ``"MODEL+ngram:4"``; else a model.
+    """Split ``"ngram"``, ``"ngram:4"``, ``"MODEL+ngram"`` or ``"MODEL+ngram:4"`` into model name and n-gram settings.
 
     Raises:
-        InputError: the longest n-gram is no number, or out of range.
+        InputError: the longest n-gram is not a number, or out of range.
     """
     model, plus, last = draft.rpartition("+")
     name, colon, longest = last.partition(":")
@@ -66,7 +66,7 @@ def split_ngram(draft: str) -> tuple[str | None, Ngram | None]:
 
 @dataclass(frozen=True)
 class CopiedStep(Step):
-    """A copied token: q is a point mass, and no logits stand behind it."""
+    """A copied token: q is a point mass without logits."""
 
     def confidence(self) -> float:
         return 1.0
@@ -82,19 +82,19 @@ class CopiedStep(Step):
 
 
 class TextCopies:
-    """One request's n-grams, and the sources of its rounds.
+    """The n-gram index of a request, and the choice of its rounds' drafts.
 
     Args:
-        model: there is a draft model as well.
+        model: whether there is a draft model as well.
     """
 
     def __init__(self, request: Request, options: Ngram, *, model: bool) -> None:
-        joined = request.text[: len(request.prompt)] == request.prompt  # not where an encoder reads the prompt
+        joined = request.text[: len(request.prompt)] == request.prompt  # not for encoder-decoders
         self.lookup = PromptLookup([] if joined else request.prompt, request.text, options.longest)
         self.sources = DraftSources(options.cost, model=model)
 
     def available(self, request: Request) -> tuple[int, list[int]]:
-        """The length of the match, 0 without one, and all that can be copied now."""
+        """The length of the current match, 0 without one, and the tokens that can be copied."""
         for run, kept in self.lookup.extend(request.text):
             self.sources.rates.add(run, kept)
         match = self.lookup.match()
@@ -104,17 +104,17 @@ class TextCopies:
 
 
 def point_masses(tokens: Sequence[int], size: int, device: torch.device) -> list[TokenDistribution]:
-    """One distribution for each of ``tokens``, over V = ``size`` tokens, that gives no other."""
+    """Point masses on each of ``tokens``, over V = ``size`` tokens."""
     probability = POINT_MASS.to(device)
     return [TokenDistribution(probability, torch.tensor([[token]], device=device), size) for token in tokens]
 
 
 class NgramDrafter(Drafter):
-    """Copies what followed the text's last tokens where they stood before.
+    """Copies the continuation of an earlier occurrence of the text's last tokens.
 
     Args:
-        vocab_size: V of the target.
-        device: of the target.
+        vocab_size: the target's V.
+        device: the target's device.
         planned: copy as many tokens as pay by their predicted acceptance; otherwise the length controller decides.
     """
 
@@ -139,7 +139,7 @@ class NgramDrafter(Drafter):
         return Draft(tokens, q, list(range(-1, len(tokens) - 1)), 0)
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
-        if request in self.texts:  # not in the round in which it joins
+        if request in self.texts:  # not in the request's first round
             self.texts[request].sources.end_round(len(draft.tokens), 0, len(path))
 
     def release(self, request: Request) -> None:
@@ -150,7 +150,7 @@ class NgramDrafter(Drafter):
 
 
 def steered(request: Request, tokens: list[int]) -> list[int]:
-    """As many of ``tokens`` as the length controller lets be drafted."""
+    """The first of ``tokens``, as many as the length controller allows."""
     if not tokens or not request.length.start_round():
         return []
     for index, token in enumerate(tokens, 1):

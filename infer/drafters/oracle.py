@@ -1,4 +1,4 @@
-"""Chains for the oracle, which is told where on the target's greedy text the draft agrees with it."""
+"""Chains for the oracle, which needs the positions of the target's greedy text at which the draft agrees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OracleDrafter(ChainDrafter):
-    """Informs each request's :class:`~specpilot.controllers.length.Oracle` when it joins."""
+    """Sets ``agrees`` of each request's :class:`~specpilot.controllers.length.Oracle` when it joins."""
 
     def __init__(self, model: LanguageModel, vocab_size: int, target: LanguageModel) -> None:
         super().__init__(model, vocab_size)
@@ -35,7 +35,7 @@ class OracleDrafter(ChainDrafter):
 def greedy_agreement(
     target: LanguageModel, draft: LanguageModel, prompt: list[int], budget: int, stop_tokens: frozenset[int]
 ) -> list[bool]:
-    """Whether, after the first i tokens of the target's greedy text after ``prompt``, both choose the same next."""
+    """Entry i is whether both models choose the same token after i tokens of the target's greedy text."""
     reader, text = TextReader.begin(target, prompt, budget)
     unread, written = text, list[int]()
     while len(written) < budget and not (written and written[-1] in stop_tokens):
@@ -43,7 +43,7 @@ def greedy_agreement(
         written.append(int(logits[-1].argmax()))
         unread = written[-1:]
     if max([*prompt, *text, *written]) >= draft.vocab_size:
-        return []  # text the draft has no embedding for: it will not be asked
+        return []  # a token is outside the draft's vocabulary: nothing will be drafted
     reader, text = TextReader.begin(draft, prompt, len(written))
     logits, _ = reader.read([*text, *written[:-1]], keep=len(written))
     guesses: list[int] = logits[:, : target.vocab_size].argmax(-1).tolist()

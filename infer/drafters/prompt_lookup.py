@@ -1,6 +1,6 @@
-"""Prompt lookup (Saxena 2023): a text's last tokens have stood in it before, and what followed them there is a draft.
+"""Prompt lookup (Saxena 2023): the continuation of an earlier occurrence of a text's last tokens is a draft.
 
-Costs no forward. The copied tokens are a function of the text alone, so q is a point mass at each of them.
+It needs no forward. The copied tokens are a function of the text, so q is a point mass on each of them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class Match(NamedTuple):
     """An earlier occurrence of a text's last tokens.
 
     Attributes:
-        position: the index of the token that followed it.
-        run: how many last tokens agree with those before ``position``, up to ``MAX_RUN``.
+        position: index of the token that followed the occurrence.
+        run: number of last tokens that agree with those before ``position``, at most ``MAX_RUN``.
     """
 
     position: int
@@ -27,10 +27,9 @@ class PromptLookup:
     """An index of one text's n-grams, which grows with the text.
 
     Args:
-        before: tokens that stand before the text and can be copied as well: an encoder's prompt.
+        before: tokens before the text that can also be copied, such as an encoder's prompt.
         text: the text so far.
-        longest: the longest n-gram that is looked up. Longer ones are tried first; of several occurrences the latest
-            counts.
+        longest: length of the longest n-gram. Longer n-grams are tried first, and the latest occurrence is used.
     """
 
     def __init__(self, before: Sequence[int], text: Sequence[int], longest: int) -> None:
@@ -44,7 +43,7 @@ class PromptLookup:
         """Append the tokens by which ``text`` has grown.
 
         Returns:
-            for each that a match foretold, rightly or not: the length of the match, and whether it did rightly.
+            For each appended token with a match before it: the length of the match, and whether it predicted the token.
         """
         foretold = []
         for token in text[len(self.tokens) - self.offset :]:
@@ -55,7 +54,7 @@ class PromptLookup:
         return foretold
 
     def match(self) -> Match | None:
-        """Where the text's last tokens stood before; None where even the last one did not."""
+        """The match of the text's last tokens; None if even the last token did not occur before."""
         for length in range(min(self.longest, len(self.tokens)), 0, -1):
             position = self.followers.get(tuple(self.tokens[-length:]))
             if position is not None:
@@ -68,7 +67,7 @@ class PromptLookup:
     def copy(self, match: Match, length: int, stop_tokens: frozenset[int]) -> list[int]:
         """The ``length`` tokens that followed ``match``, up to the first stop token.
 
-        Where the text ends, the copy goes on with itself: a text that repeats itself is drafted to repeat itself again.
+        At the end of the text the copy continues with its own tokens, so that a repetition is continued.
         """
         copied: list[int] = []
         while len(copied) < length and not (copied and copied[-1] in stop_tokens):

@@ -1,4 +1,4 @@
-"""Several draft models that feed one tree, each with branches of its own (SpecInfer, Miao et al. 2024, §3)."""
+"""Several draft models that form one tree, each with its own branches (SpecInfer, Miao et al. 2024, §3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SeveralDrafters(Drafter):
 
     def __init__(self, parts: Sequence[Drafter]) -> None:
         self.parts = parts
-        self.own: dict[Request, list[Draft]] = {}  # of each part, in the present round
+        self.own: dict[Request, list[Draft]] = {}  # drafts of each part in the current round
 
     def start(self, requests: Sequence[Request]) -> None:
         for part in self.parts:

@@ -1,1 +1,1 @@
-"""The decoder inside other libraries."""
+"""Integrations of the decoder into other libraries."""

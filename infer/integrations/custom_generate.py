@@ -1,7 +1,7 @@
-"""The decoder inside transformers: ``model.generate(**inputs, custom_generate=decoder)``.
+"""The decoder in transformers: ``model.generate(**inputs, custom_generate=decoder)``.
 
-``generate`` prepares inputs and settings as ever and leaves the decoding to the callable it was given. What it was
-asked for is done or refused by name: nothing that would change the text is passed over.
+``generate`` prepares inputs and settings and calls the decoder. Every setting or argument that changes the text is
+either supported or refused by name.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from ..random_source import RandomSource
 from ..request import Request
 from ..scheduler import Scheduler
 
-# Arguments of ``generate`` beside its settings that the decoder does not follow.
+# Arguments of ``generate``, besides its settings, that are not supported.
 ARGUMENTS = ("assistant_model", "logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria", "synced_gpus")
-# What ``generate`` makes of the settings followed.
+# Processors and criteria that ``generate`` makes from supported settings.
 PREPARED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MaxLengthCriteria, EosTokenCriteria)
 
 
 class NewRequest(Protocol):
-    """:meth:`~specpilot.infer.decoder.SpeculativeDecoder.new_request`."""
+    """The type of :meth:`~specpilot.infer.decoder.SpeculativeDecoder.new_request`."""
 
     def __call__(
         self,
@@ -69,21 +69,23 @@ def custom_generate(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     attention_mask: Tensor | None = None,
-    **_: Any,  # positions, an empty cache and the like, prepared for the model's own forward
+    **_: Any,  # positions, an empty cache and other inputs of the model's forward
 ) -> Tensor | GenerateDecoderOnlyOutput:
-    """Decode the prompts that ``generate`` prepared; each row is what ``decoder.generate`` gives for it.
+    """Decode the prompts that ``generate`` prepared; each row equals the output of ``decoder.generate``.
 
     Args:
         target, scheduler, new_request: the decoder's.
-        model: what ``generate`` was called on; it must be the decoder's target.
+        model: the model that ``generate`` was called on; it must be the decoder's target.
         input_ids: (B, n) prompts, padded on the left.
-        attention_mask: (B, n), 0 at padding; None where nothing is padded.
+        attention_mask: (B, n), 0 at padding; None without padding.
 
     Returns:
-        the prompts and what follows them, padded on the right, (B, n + m); bare, or in transformers' own output class.
+        The prompts and their continuations, padded on the right, (B, n + m), as a tensor or in transformers' output
+        class.
 
     Raises:
-        InputError: a setting or an argument is not supported, the model is not the target, or padding is elsewhere.
+        InputError: a setting or an argument is not supported, the model is not the target, or padding is not on the
+            left.
     """
     _check_model(model, target)
     call = _call_of_generate()
@@ -91,7 +93,9 @@ def custom_generate(
     _check_arguments(call)
     for prepared in (*logits_processor, *stopping_criteria):
         if not isinstance(prepared, PREPARED):
-            raise InputError(f"{type(prepared).__name__}: the model's own generate asks for it; it is not supported")
+            raise InputError(
+                f"{type(prepared).__name__}: set by the model's generate, but not supported by the decoder"
+            )
     prompts = _unpadded(input_ids, attention_mask)
 
     ends = generation_config._eos_token_tensor  # (number of end tokens,)
@@ -111,22 +115,22 @@ def custom_generate(
 
 
 def _sampling(given: GenerationConfig) -> tuple[SamplingParams, int]:
-    """The decoder's sampling for ``given``, in which None leaves a setting out, and a seed."""
+    """The decoder's sampling parameters for ``given``, and a seed."""
     if not given.do_sample:
         return SamplingParams(0.0), 0
     temperature = 1.0 if given.temperature is None else given.temperature
     top_p = 1.0 if given.top_p is None else given.top_p
-    # Here alone the global generator is read: users of transformers seed it, by torch.manual_seed or set_seed.
+    # The seed comes from the global generator, since users of transformers call torch.manual_seed or set_seed.
     return SamplingParams(temperature, given.top_k or None, top_p), int(torch.randint(2**32, ()))
 
 
 def _run(scheduler: Scheduler, requests: Sequence[Request], streamer: BaseStreamer | None) -> None:
-    """Decode ``requests``; ``streamer`` gets one token after another, as from transformers' own decoding."""
+    """Decode ``requests``; ``streamer`` receives token after token, as in transformers' own decoding."""
     if streamer is None:
         scheduler.run(requests)
         return
     if len(requests) > 1:
-        raise InputError(f"streamer: {len(requests)} prompts have no one stream of tokens; give one prompt")
+        raise InputError(f"streamer: supports a single prompt, got {len(requests)}; give one prompt")
     for tokens in scheduler.tokens(requests[0]):
         for token in tokens:
             streamer.put(torch.tensor([token]))
@@ -134,7 +138,7 @@ def _run(scheduler: Scheduler, requests: Sequence[Request], streamer: BaseStream
 
 
 def _check_model(model: PreTrainedModel, target: CausalLM) -> None:
-    """Refuse a model that is not the decoder's target, or an encoder-decoder."""
+    """Raise InputError for a model that is not the decoder's target, or an encoder-decoder."""
     if model is not target.model:
         raise InputError(
             f"model: a {type(model).__name__} that is not the decoder's target; call generate on the model the decoder "
@@ -147,10 +151,10 @@ def _check_model(model: PreTrainedModel, target: CausalLM) -> None:
 
 
 def _call_of_generate() -> Mapping[str, Any]:
-    """The arguments of the ``generate`` that is running, by name.
+    """The arguments of the running ``generate`` call, by name, read from its stack frame.
 
-    It does not hand all of them to a callable: a streamer is given the prompt and then forgotten, which would leave its
-    reader waiting for ever, and an assistant is dropped without a word. They are read where they are.
+    ``generate`` does not pass all of them to ``custom_generate``: a streamer would receive only the prompt, so that its
+    reader waits forever, and an assistant would be ignored silently.
     """
     code = inspect.unwrap(GenerationMixin.generate).__code__
     frame = inspect.currentframe()
@@ -158,15 +162,15 @@ def _call_of_generate() -> Mapping[str, Any]:
         frame = frame.f_back
     if frame is None:
         raise InputError(
-            "decoder: transformers calls it; call decoder.generate, or model.generate(…, custom_generate=decoder)"
+            "decoder: is called by transformers; use decoder.generate, or model.generate(…, custom_generate=decoder)"
         )
     return frame.f_locals
 
 
 def _check_settings(given: GenerationConfig) -> None:
-    """Refuse every setting this version of transformers knows that is neither followed nor neutral."""
+    """Raise InputError for a setting of the installed transformers that is neither supported nor neutral."""
     defaults = GenerationConfig._get_default_generation_params()
-    for name in reversed(vars(GenerationConfig())):  # min_new_tokens before min_length, which is made of it
+    for name in reversed(vars(GenerationConfig())):  # min_new_tokens before min_length, which is derived from it
         value, default = vars(given)[name], defaults.get(name)
         neutral = value is None or value == default or (value is False and default is not True)
         if not neutral and name not in FOLLOWED | IDLE:
@@ -175,7 +179,7 @@ def _check_settings(given: GenerationConfig) -> None:
 
 
 def _check_arguments(call: Mapping[str, Any]) -> None:
-    """Refuse what was given to ``generate`` besides its settings and the prompts."""
+    """Raise InputError for unsupported arguments of ``generate``."""
     known = vars(GenerationConfig()).keys() | {"input_ids", "attention_mask"}
     refused = [name for name in ARGUMENTS if call[name]]
     refused += [name for name, value in call["kwargs"].items() if value is not None and name not in known]
@@ -191,13 +195,13 @@ def _unpadded(input_ids: Tensor, attention_mask: Tensor | None) -> list[list[int
     real = attention_mask.bool()
     for i, row in enumerate(real):
         if not row[-1] or bool((row[:-1] & ~row[1:]).any()):
-            raise InputError(f"attention_mask: row {i} is not padded on the left alone; set padding_side='left'")
+            raise InputError(f"attention_mask: row {i} is padded elsewhere than on the left; set padding_side='left'")
     return [row[mask].tolist() for row, mask in zip(input_ids, real, strict=True)]
 
 
 def _padded(rows: list[list[int]], pad: Tensor | None) -> Tensor:
-    """(B, longest row)"""
-    if pad is None and len({len(row) for row in rows}) > 1:  # without end tokens, so by the end of the context
+    """The rows as (B, longest row), padded on the right."""
+    if pad is None and len({len(row) for row in rows}) > 1:  # there are no end tokens, but a context may end
         raise InputError("pad_token_id=None: the rows end at different lengths; name a token to pad them with")
     return pad_sequence(
         [torch.tensor(row) for row in rows], batch_first=True, padding_value=0 if pad is None else int(pad)

@@ -1,7 +1,7 @@
 """Language models behind one protocol, and their KV caches.
 
-``language_model`` puts a model of transformers behind it; everything else in the package asks for no more than
-:class:`LanguageModel` has.
+``language_model`` wraps a model of transformers; the rest of the package uses only the interface of
+:class:`LanguageModel`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 
 
 def language_model(model: PreTrainedModel, *, compile: bool = False) -> CausalLM:
-    """``model`` behind the protocol, whichever kind it is.
+    """Wrap a decoder-only or encoder-decoder ``model``.
 
     Raises:
-        InputError: it is of a kind that cannot be decoded exactly.
+        InputError: the architecture cannot be decoded exactly.
     """
     wrapped = EncoderDecoder(model) if model.config.is_encoder_decoder else CausalLM(model)
     if compile:

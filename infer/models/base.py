@@ -1,7 +1,7 @@
-"""The model protocol: what the engine asks of a language model, whatever runs it.
+"""The model protocol: the interface of language models to the engine.
 
-A model holds no text. Texts live in a cache that the caller owns, each under a key of its own; a forward appends new
-tokens to any number of them and returns logits and hidden states, one text's after another's.
+A model holds no texts. Texts are stored by key in a cache that the caller owns. A forward appends new tokens to any
+number of texts and returns logits and hidden states, text by text.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Read(NamedTuple):
 
     Attributes:
         text: the text's key in the cache.
-        tokens: what is appended to it, at least one token.
-        keep: results are wanted for the last ``keep`` of them.
-        tree: where the last of them stand in a draft tree; None when each follows the one before.
+        tokens: tokens to append, at least one.
+        keep: number of last tokens for which results are returned.
+        tree: tree mask of the last tokens; None for a chain.
     """
 
     text: Hashable
@@ -37,11 +37,11 @@ class LanguageModel(ABC):
     """A target or a draft.
 
     Attributes:
-        name: its architecture, for messages.
-        device: where its logits come out.
-        vocab_size: V, the rows of its output embedding.
+        name: architecture, for messages.
+        device: device of the logits.
+        vocab_size: V, the number of rows of the output embedding.
         hidden_size: d, the size of the states that logits are computed from.
-        context: the longest text in tokens; None where there is no limit.
+        context: maximum number of tokens of a text; None for no limit.
     """
 
     name: str
@@ -52,23 +52,23 @@ class LanguageModel(ABC):
 
     @abstractmethod
     def new_cache(self) -> RaggedKVCache:
-        """An empty cache for texts that this model reads."""
+        """An empty cache for this model."""
 
     @abstractmethod
     def begin(self, cache: RaggedKVCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
-        """Add a text to ``cache``, with room for ``reserve`` tokens after the prompt; the tokens to read first."""
+        """Add a text to ``cache`` with room for ``reserve`` tokens after the prompt; returns the tokens to read."""
 
     @abstractmethod
     def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
-        """Append to each read's text its new tokens.
+        """Append the new tokens of each read to its text.
 
         Returns:
-            logits (N, V) and the hidden states (N, d) they come from, N the sum of the reads' ``keep``, in their order.
+            Logits (N, V) and hidden states (N, d) in the order of the reads; N is the sum of their ``keep``.
         """
 
     def embed(self, cache: RaggedKVCache, text: Hashable, hidden: Tensor) -> Tensor:
-        """The embedding (d,) of a prompt that a router chooses by, from the ``hidden`` state (d,) of its last token.
+        """The prompt's embedding (d,) for routers, from the ``hidden`` state (d,) of its last token.
 
-        Huang et al. 2024, §3.1: a sentence embedding from the target; the prefill gives it anyway.
+        It is the target's sentence embedding of Huang et al. 2024, §3.1, a by-product of the prefill.
         """
         return hidden

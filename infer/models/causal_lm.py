@@ -1,10 +1,10 @@
-"""A decoder-only model of transformers behind the model protocol.
+"""Decoder-only models of transformers.
 
-Three ways to read, all with the same result. *One text, token after token*: the model's own masks and positions do. A
-*ragged* forward of several texts or of a tree: one padded batch with positions and masks of ours (:mod:`.masks`). And
-*row by row*, for models that count positions by the cache's columns or take no such masks: a forward for each text,
-and a tree as a batch of its paths, which needs no mask at all. They share the cache and the self-check that decides
-between them, and so stand in one file, longer than others.
+There are three kinds of forwards with the same result. *One text* without a tree uses the model's own masks and
+positions. *Ragged* forwards of several texts or of a tree are one padded batch with our positions and masks
+(:mod:`.masks`). *Row by row* is for models that count positions by cache columns or do not accept such masks: one
+forward per text, and a tree as a batch of its paths, which needs no mask. They share the cache and the self-check that
+chooses between them, so they are in one file, which is longer than others.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from .longrope import TokenKVCache, lengths_read, longrope_switch
 from .masks import as_scores, layer_masks, mask_types, positions_of
 from .tree_mask import TreeMask
 
-MASKED_ATTENTION = ("eager", "sdpa")  # implementations that take a mask of scores
-# Their attention counts positions by the cache's columns: ALiBi off the padding mask, Llama 4's temperature tuning,
+MASKED_ATTENTION = ("eager", "sdpa")  # implementations that accept an additive mask
+# These count positions by cache columns, because of ALiBi from the padding mask, Llama 4's temperature tuning, or
 # GPT-Neo's local layers.
 COLUMN_COUNTING = frozenset({"bloom", "mpt", "llama4", "llama4_text", "gpt_neo"})
-REREADING = frozenset({"phi3", "phimoe"})  # transformers reads a text again where longrope's factors change
-SHORT = 32  # tokens: reads up to this length are padded to each other
-PADDED = 1.3  # the padded size of longer reads over their tokens, at most
-LARGEST = 4096  # padded tokens of a forward of several texts
-EMPTY = (torch.empty(0), torch.empty(0))  # a result that is not there yet
-AGREE = 0.02  # of the logits' standard deviation: rounding stays far below, a mask that is not followed far above
+REREADING = frozenset({"phi3", "phimoe"})  # transformers recomputes a text's keys when longrope's factors change
+SHORT = 32  # reads of at most this many tokens are padded to each other
+PADDED = 1.3  # maximum ratio of padded size to tokens for longer reads
+LARGEST = 4096  # maximum padded tokens of a forward of several texts
+EMPTY = (torch.empty(0), torch.empty(0))  # placeholder of a result
+AGREE = 0.02  # tolerance in standard deviations of the logits: far above rounding, far below an ignored mask
 
 
 class CausalLM(LanguageModel):
     """A decoder-only model.
 
     Attributes:
-        model: transformers' own.
-        switch: the longest text that longrope's short factors are for; None without longrope.
-        layers: how many it has.
-        lean: a faster forward of the same weights on the CPU, where there is one.
+        model: the model of transformers.
+        switch: longest text for longrope's short factors; None without longrope.
+        layers: number of layers.
+        lean: a faster forward of the same weights on the CPU, if available.
 
     Raises:
-        InputError: the model is an encoder-decoder, keeps a recurrent state that cannot be rolled back, has a type of
-            attention that is not known here, or is in training mode.
+        InputError: the model is an encoder-decoder, has a recurrent state that cannot be rolled back or an unsupported
+            type of attention, or is in training mode.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -63,12 +63,12 @@ class CausalLM(LanguageModel):
         self.device: torch.device = input_device(model)
         config = model.config.get_text_config(decoder=True)
         self.layers: int = config.num_hidden_layers
-        # Absent where positions are not embedded (ALiBi): then there is no limit, but for MPT's own.
+        # Absent if positions are not embedded (ALiBi): then there is no limit, except MPT's max_seq_len.
         self.context: int | None = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
         self.vocab_size, self.hidden_size = int(embedding.shape[0]), int(embedding.shape[1])
         self.switch = longrope_switch(config)
         if self.switch is not None and self.name not in REREADING:
-            # Elsewhere old keys keep the old factors, and the distribution of a text would depend on how it was read.
+            # Otherwise old keys keep the old factors, and the distribution would depend on how the text was read.
             self.context = self.switch if self.context is None else min(self.context, self.switch)
             self.switch = None
         accepted = inspect.signature(model.forward).parameters
@@ -80,21 +80,21 @@ class CausalLM(LanguageModel):
 
     @torch.inference_mode()
     def compile(self) -> None:
-        """Pass the forward through ``torch.compile``; where that fails or gains nothing, a warning gives the reason."""
+        """Compile the forward with ``torch.compile``; if that fails or gains nothing, warn with the reason."""
         if self.lean is not None:
-            warnings.warn(f"compile: {self.name} has a lean forward here, which compiling does not beat", stacklevel=4)
+            warnings.warn(f"compile: {self.name} is not compiled, since its lean forward is as fast", stacklevel=4)
             return
-        # Shapes as they come: a graph for every length of the text would never stop compiling.
+        # Dynamic shapes: otherwise every length of the text would be compiled again.
         self.call = torch.compile(self.model, dynamic=True)
         try:
             cache = self.new_cache()
             cache.add(0, 8)
-            for n in (2, 1, 2):  # tried now, not in the middle of a text; the prompt, then one token, then several
+            for n in (2, 1, 2):  # compile now instead of in the middle of a text: the prompt, one token, several tokens
                 self.forward(cache, [Read(0, [0] * n)])
-        except RuntimeError as error:  # which all of the compiler's own errors are
+        except RuntimeError as error:  # base class of the compiler's errors
             self.call = None
             reason = str(error).strip().splitlines()[0]
-            warnings.warn(f"compile: {self.name} could not be compiled and is not ({reason})", stacklevel=4)
+            warnings.warn(f"compile: {self.name} could not be compiled ({reason})", stacklevel=4)
 
     @staticmethod
     def _check(model: PreTrainedModel) -> None:
@@ -104,7 +104,7 @@ class CausalLM(LanguageModel):
         if model._is_stateful:
             raise InputError(f"{kind}: its recurrent state cannot be rolled back after a rejection")
         if "past_key_values" not in inspect.signature(model.forward).parameters:
-            raise InputError(f"{kind}: keeps no cache of keys and values, which decoding in rounds needs")
+            raise InputError(f"{kind}: has no KV cache, which speculative decoding needs; choose another model")
         if mask_types(model.config.get_text_config(decoder=True)) is None:
             types = sorted(set(model.config.get_text_config(decoder=True).layer_types))
             raise InputError(
@@ -121,7 +121,7 @@ class CausalLM(LanguageModel):
 
     @cached_property
     def ragged(self) -> bool:
-        """Whether texts of several lengths and trees can share a forward; found out by comparing small forwards."""
+        """Whether texts of different lengths and trees can share a forward; tested by comparing small forwards."""
         if self.lean is not None:
             return True
         counts_columns = self.name in COLUMN_COUNTING or (self.name == "falcon" and self.model.config.alibi)
@@ -131,7 +131,7 @@ class CausalLM(LanguageModel):
 
     @torch.inference_mode()
     def _follows_masks(self) -> bool:
-        """Whether a tree under our masks gives what its path gives alone, and every type of layer heeds its mask."""
+        """Whether a tree with our masks gives the logits of its path alone, and every type of layer uses its mask."""
         prompt, path = [t % self.vocab_size for t in (3, 1, 4)], [t % self.vocab_size for t in (1, 5)]
         cache = self.new_cache()
         for text in ("plain", "tree", "blind"):
@@ -151,7 +151,7 @@ class CausalLM(LanguageModel):
                 if len(self._types.sizes) > 1 and _agree(blind, seen):
                     return False
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
-            return False  # it takes no such masks
+            return False  # the model does not accept such masks
         return True
 
     def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
@@ -162,7 +162,7 @@ class CausalLM(LanguageModel):
         return self._forward(cache, reads)
 
     def _forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
-        """By transformers' own forward."""
+        """The forward of transformers, grouped by reads that can share a batch."""
         if len(reads) == 1 and reads[0].tree is None:
             return self._read_one(cache, reads[0])
         if not self.ragged:
@@ -183,7 +183,7 @@ class CausalLM(LanguageModel):
         return _joined(results)
 
     def _read_by_factors(self, cache: RaggedKVCache, reads: Sequence[Read], switch: int) -> tuple[Tensor, Tensor]:
-        """Longrope: texts on both sides of the switch take turns; one that crosses it is read again from its start."""
+        """Longrope: read texts below and above the switch separately; a text that crosses it is read from its start."""
         assert isinstance(cache, TokenKVCache)
         results: list[tuple[Tensor, Tensor]] = [EMPTY] * len(reads)
         sides: dict[bool, list[int]] = {}
@@ -211,7 +211,7 @@ class CausalLM(LanguageModel):
         return _joined(results)
 
     def _read_across(self, cache: TokenKVCache, read: Read, switch: int) -> tuple[Tensor, Tensor]:
-        """Results are wanted on both sides of the switch: a tree is read afresh, a text in two parts."""
+        """Read when results are needed on both sides of the switch: a tree node by node, a chain in two parts."""
         if read.tree is not None:
             return self._read_fresh(cache, read)
         short = switch - cache.length(read.text)
@@ -223,7 +223,7 @@ class CausalLM(LanguageModel):
         return _joined(parts)
 
     def _read_fresh(self, cache: TokenKVCache, read: Read) -> tuple[Tensor, Tensor]:
-        """A tree whose nodes' factors are not the cached ones: each node's own text is read by itself."""
+        """Read a tree whose factors differ from the cached ones: each node's text is read separately."""
         assert read.tree is not None
         start = cache.length(read.text)
         cache.note(read.text, read.tokens, long=None)
@@ -242,7 +242,7 @@ class CausalLM(LanguageModel):
         return _joined(results)
 
     def _read_one(self, cache: RaggedKVCache, read: Read) -> tuple[Tensor, Tensor]:
-        """One text, token after token: the model's own masks."""
+        """Read one text without a tree, with the model's own masks."""
         cache.start_forward([read.text], [len(read.tokens)])
         logits, hidden = self._run(cache, torch.tensor([read.tokens], dtype=torch.long), read.keep)
         cache.end_forward()
@@ -251,7 +251,7 @@ class CausalLM(LanguageModel):
     def _read_ragged(
         self, cache: RaggedKVCache, reads: Sequence[Read], blind: str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """A padded batch, aligned at the right; ``blind`` names a layer type whose tokens see themselves alone."""
+        """Read a padded batch, aligned at the right; tokens of the layer type ``blind`` attend only to themselves."""
         assert self._types is not None
         plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
         n, keep = plan.new, max(read.keep for read in reads)
@@ -275,20 +275,20 @@ class CausalLM(LanguageModel):
         return logits[index], hidden[index]
 
     def _read_paths(self, cache: RaggedKVCache, read: Read, tree: TreeMask) -> tuple[Tensor, Tensor]:
-        """The batch form of a tree: each path down to a leaf is a row, with a copy of what it sees of the cache."""
+        """Read a tree as a batch: each path to a leaf is a row, with a copy of the cached columns it attends to."""
         first = cache.length(read.text)  # the column of the first new token
-        nodes = first + len(read.tokens) - len(tree.above)  # and of the first node
+        nodes = first + len(read.tokens) - len(tree.above)  # the column of the first node
         paths = [[*range(tree.trunk), *path] for path in tree.paths(nodes)] or [list(range(tree.trunk))]
-        # By how many columns are cached: those, and the new ones.
+        # Number of cached columns → (cached columns, new columns) of each path.
         rows: dict[int, list[tuple[tuple[int, ...], list[int]]]] = {}
         for path in paths:
             cached = tuple(column for column in path if column < first)
             rows.setdefault(len(cached), []).append((cached, [c - first for c in path if c >= first]))
-        # Tokens that several paths share were read in each of them, alike: any will do.
+        # Tokens shared by several paths have the same result in each of them.
         found: dict[int, tuple[Tensor, Tensor, RaggedKVCache, int, int]] = {}
         for past, group in rows.items():
             width = max(len(new) for _, new in group)
-            # What fills a shorter row up comes after its leaf, where nobody looks.
+            # Padding comes after a row's leaf, so it affects no result.
             tokens = [[read.tokens[c] for c in new + new[-1:] * (width - len(new))] for _, new in group]
             spread = cache.spread(read.text, [cached for cached, _ in group], past + width)
             spread.start_forward(list(range(len(group))), [width] * len(group))
@@ -309,11 +309,11 @@ class CausalLM(LanguageModel):
         mask: Tensor | dict[str, Tensor] | None = None,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Transformers' own forward, on rows of ``cache`` that its plan names: (B, keep, V) and (B, keep, d)."""
+        """The model's forward on the rows of the cache's plan: logits (B, keep, V) and states (B, keep, d)."""
         inputs: dict[str, Any] = {"input_ids": tokens.to(self.device), "past_key_values": cache, "use_cache": True}
-        # A prompt is read once, and is no small work: it is not compiled for.
+        # Prompts are not compiled: they are read once, and their overhead is relatively small.
         call = None if cache.plan.starts[0] == 0 else self.call
-        if self._keeps_logits:  # a graph serves one number of tokens or many, but not two numbers apart
+        if self._keeps_logits:  # a compiled graph takes the number of tokens from one input only
             inputs["logits_to_keep"] = keep if call is None else tokens.shape[1]
         if mask is not None:
             inputs["attention_mask"] = mask
@@ -326,7 +326,7 @@ class CausalLM(LanguageModel):
 
 
 def alike(reads: Sequence[Read]) -> list[list[int]]:
-    """Reads, by their place in ``reads``, that share a padded forward: all short, or little of it padding."""
+    """Groups of indices into ``reads`` that share a padded forward: short reads, or reads of similar lengths."""
     order = sorted(range(len(reads)), key=lambda i: len(reads[i].tokens))
     groups: list[list[int]] = []
     total = 0
@@ -346,12 +346,12 @@ def _joined(results: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def _parted(reads: Sequence[Read], result: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Of each read its own logits and states, out of those of all."""
+    """Split the joint result into the logits and states of each read."""
     counts = [read.keep for read in reads]
     return list(zip(torch.split(result[0], counts), torch.split(result[1], counts), strict=True))
 
 
 def _agree(found: Tensor, expected: Tensor) -> bool:
-    """Whether logits (1, V) are the same but for rounding."""
+    """Whether logits (1, V) are equal up to rounding."""
     difference = (found.float() - expected.float()).abs().max()
     return bool(difference <= AGREE * expected.float().std())

@@ -1,8 +1,8 @@
-"""Early exits: the target's first layers draft for all of it (self-speculative decoding; Huang et al. 2024, Table 6).
+"""Early exits: the target's first layers draft (self-speculative decoding; Huang et al. 2024, Table 6).
 
-The hidden state of layer ℓ goes through the target's own final norm and head. Nothing is copied: the weights are the
-target's. On a cache of its own an exit is a model like others; in the decoder it reads and writes the first layers of
-the target's cache, so that a prompt is never read twice and what it drafts the target overwrites.
+The hidden state of layer ℓ goes through the target's final norm and head; weights are shared, not copied. With its own
+cache an exit is an ordinary model. In the decoder it uses the first layers of the target's cache, so that the prompt is
+read once and the target overwrites the entries of drafts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .causal_lm import CausalLM
 
 
 class EarlyExit(CausalLM):
-    """The target cut short after ``layer`` of its layers.
+    """The target without the layers after the first ``layer``.
 
     Raises:
-        InputError: the target has no such layer, is an encoder-decoder, or reads long texts with other rotary factors.
+        InputError: the target has no such layer, is an encoder-decoder, or uses longrope.
     """
 
     def __init__(self, target: CausalLM, layer: int) -> None:
@@ -36,7 +36,7 @@ class EarlyExit(CausalLM):
             raise InputError(
                 f"arm 'exit:{layer}': the target has {target.layers} layers; choose one from 1 to {target.layers - 1}"
             )
-        vars(self).update(vars(target))  # all of the target but its depth
+        vars(self).update(vars(target))  # everything except the depth
         self.model = cut(target.model, layer, target.layers)
         self.layers = layer
         self.call = None
@@ -44,18 +44,18 @@ class EarlyExit(CausalLM):
 
     @property
     def parameters(self) -> int:
-        """Parameters that a forward reads."""
+        """Number of parameters used by a forward."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
 
 @torch.no_grad()
 def cut(model: PreTrainedModel, count: int, layers: int) -> PreTrainedModel:
-    """``model`` with the first ``count`` of its ``layers`` layers: other containers around the same modules."""
+    """``model`` with only the first ``count`` of its ``layers`` layers, sharing its modules."""
     lists = [
         name for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) == layers
     ]
     if not lists:
-        raise InputError(f"{model.config.model_type}: keeps its layers where no early exit can be made of them")
+        raise InputError(f"{model.config.model_type}: early exits are not supported for this architecture")
     *above, last = min(lists, key=lambda name: name.count(".")).split(".")
 
     def shell(module: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Encoder-decoders of the T5 family: the prompt is encoded once, and it is the decoder's text that is speculated on.
+"""Encoder-decoders of the T5 family: the prompt is encoded once, and the decoder's text is drafted and verified.
 
-To the engine such a model is one whose text begins with the decoder's start token. The family's relative positions are
-counted by the cache's columns, so texts are read row by row, and a tree as a batch of its paths.
+For the engine the text begins with the decoder's start token. Relative positions are counted by cache columns, so texts
+are read row by row, and a tree as a batch of its paths.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Source:
 
     Attributes:
         encoded: (1, S, d) the encoder's output.
-        crossed: the decoder layers' keys and values of it, filled by the first forward, once for the whole text.
+        crossed: the cross-attention keys and values of the decoder's layers, computed by the first forward.
     """
 
     encoded: Tensor
@@ -37,7 +37,7 @@ class Source:
 
 
 class SourceKVCache(RaggedKVCache):
-    """A decoder's cache, and the source of each text."""
+    """A decoder's cache with the encoded prompt of each text."""
 
     def __init__(self, layers: int) -> None:
         super().__init__(layers)
@@ -58,7 +58,7 @@ class EncoderDecoder(CausalLM):
     """A model of the T5 family.
 
     Raises:
-        InputError: the model is of another family, or names no token that its decoder starts from.
+        InputError: the model is of another family, or has no decoder start token.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -68,7 +68,7 @@ class EncoderDecoder(CausalLM):
             raise InputError(f"{self.name}: generation_config.decoder_start_token_id is not set; the T5 family's is 0")
         self.start_token: int = start
         self.layers = model.config.num_decoder_layers
-        self.context = None  # positions are relative: n_positions is what it was trained on, no limit
+        self.context = None  # positions are relative: n_positions is the training length, not a limit
 
     @staticmethod
     def _check(model: PreTrainedModel) -> None:
@@ -78,8 +78,8 @@ class EncoderDecoder(CausalLM):
             )
 
     def compile(self) -> None:
-        """Not done, with a warning: the compiler would make a graph of the pair of caches for every prompt."""
-        warnings.warn(f"compile: {self.name} is decoded as it is: its cache is a pair of them", stacklevel=4)
+        """Warn and do nothing: the compiler would make a new graph for every prompt's caches."""
+        warnings.warn(f"compile: not supported for {self.name}, which is decoded uncompiled", stacklevel=4)
 
     def new_cache(self) -> RaggedKVCache:
         return SourceKVCache(self.layers)
@@ -109,7 +109,7 @@ class EncoderDecoder(CausalLM):
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(cache, SourceKVCache)
         rows = len(tokens)
-        source = cache.sources[cache.texts[cache.plan.low]]  # of several rows: paths of one text
+        source = cache.sources[cache.texts[cache.plan.low]]  # several rows are paths of one text
         crossed = source.crossed if rows == 1 else _repeated(source.crossed, rows)
         logits, hidden = forward_with_hidden(
             self.model,
@@ -122,7 +122,7 @@ class EncoderDecoder(CausalLM):
 
 
 def _repeated(crossed: DynamicCache, rows: int) -> DynamicCache:
-    """Keys and values of one row for each of several, as views to read from; empty where nothing has been read yet."""
+    """Keys and values of one row repeated as views for ``rows`` rows; empty if nothing was computed yet."""
     repeated = DynamicCache()
     for index, layer in enumerate(crossed.layers):
         assert isinstance(layer, DynamicLayer)

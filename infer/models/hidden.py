@@ -1,4 +1,4 @@
-"""One forward that gives logits and the hidden states they were computed from, in any number of threads."""
+"""A thread-safe forward that returns logits and the hidden states they were computed from."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ def forward_with_hidden(
 ) -> tuple[Tensor, Tensor]:
     """Logits (B, n, V) and last hidden states (B, n, d) of one call ``model(**inputs)``.
 
-    ``call`` is a compiled form of the model, to be called in its place.
+    ``call`` is a compiled form of the model that is called instead.
 
-    The hidden state is what the model hands to its output embedding: after the final norm and any output projection,
-    in every architecture, and only at the positions ``logits_to_keep`` asks for. (``output_hidden_states=True`` would
-    collect every layer at every position to get it.)
+    The hidden state is the input of the output embedding, after the final norm and any output projection, at the
+    positions of ``logits_to_keep``. (``output_hidden_states=True`` would collect every layer at every position.)
     """
     captured: list[Tensor] = []
     thread = threading.get_ident()
@@ -28,10 +27,10 @@ def forward_with_hidden(
         captured.append(arguments[0])
 
     def capture_here(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        if threading.get_ident() == thread:  # another thread's forward calls this hook as well
+        if threading.get_ident() == thread:  # forwards of other threads call this hook as well
             captured.append(arguments[0])
 
-    # The compiler cannot trace the question which thread it is.
+    # The compiler cannot trace threading.get_ident.
     handle = model.get_output_embeddings().register_forward_pre_hook(capture_here if call is None else capture)
     try:
         logits = (model if call is None else call)(**inputs).logits

@@ -1,8 +1,8 @@
-"""A KV cache of several texts, each in a row of its own and of its own length.
+"""A KV cache of several texts, each in its own row and with its own length.
 
-Text r has its token i in row r, column i: positions are columns, there are no holes, and a row is rolled back by
-setting its length. Texts join and leave between two forwards: the last row moves into the place of one that leaves.
-The columns beyond a row's length hold whatever was written there; masks hide them.
+Token i of the text in row r is at column i: columns are positions without gaps, and a row is rolled back by setting its
+length. Texts are added and removed between forwards; when one is removed, the last row moves to its place. Columns
+beyond a row's length are hidden by masks.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 if TYPE_CHECKING:
     from .base import Read
 
-COMPACT_AT = 4  # buffers this many times as wide as their texts need are made smaller
+COMPACT_AT = 4  # buffers are shrunk if they are this many times as wide as needed
 
 
 @dataclass
 class WritePlan:
-    """Where one forward writes its keys and values, and how many columns it reads.
+    """Where one forward writes keys and values, and how many columns it reads.
 
     Attributes:
         low, high: the rows of the forward, [low, high).
         starts: each row's length before the forward.
-        counts: how many new tokens each row has, 0 for a row that only stands between others.
-        width: columns that attention reads: the longest row after the forward.
-        aligned: all rows have the same length and number of new tokens: one slice holds what is written.
+        counts: number of new tokens of each row, 0 for rows between others that take no part.
+        width: number of columns that attention reads, the longest row after the forward.
+        aligned: whether all rows have the same length and number of new tokens, so that one slice is written.
     """
 
     low: int
@@ -43,11 +43,11 @@ class WritePlan:
 
     @property
     def new(self) -> int:
-        """The most new tokens of a row."""
+        """Maximum number of new tokens of a row."""
         return max(self.counts)
 
     def padded(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Rows (B, 1) and columns (B, n) of new tokens aligned at the right; padding goes to the column ``width``."""
+        """Rows (B, 1) and columns (B, n) of the new tokens, aligned at the right; padding goes to column ``width``."""
         if device not in self.indices:
             n = self.new
             columns = torch.full((self.high - self.low, n), self.width)
@@ -59,12 +59,12 @@ class WritePlan:
 
 
 class RaggedLayer(CacheLayerMixin):
-    """Keys and values of one layer, (rows, H, columns, D); attention sees a view of the rows and columns in use.
+    """Keys and values of one layer, (rows, H, columns, D); attention reads a view of the rows and columns in use.
 
-    A layer that shares another one's keys (Gemma 3n) is never written to, and holds nothing.
+    A layer that shares another layer's keys (Gemma 3n) is never written to and stays empty.
     """
 
-    is_sliding = False  # windows come from the masks, which count token positions
+    is_sliding = False  # windows are part of the masks, which count token positions
     is_croppable = True
 
     def __init__(self, cache: RaggedKVCache) -> None:
@@ -77,14 +77,14 @@ class RaggedLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def _buffer(self, states: Tensor) -> Tensor:
-        """Zeros, not whatever memory held: what a mask hides is multiplied by zero, and must not be NaN."""
+        """A buffer of zeros: masked columns are multiplied by zero and must not be NaN."""
         self.rows, self.columns = self.cache.n_rows, self.cache.n_columns
         return states.new_zeros(self.cache.n_rows, states.shape[1], self.cache.n_columns, states.shape[-1])
 
     def fit(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Have buffers of the size that the cache asks for, with what they held before."""
+        """Resize the buffers to the sizes of the cache, keeping their content."""
         if self.rows == self.cache.n_rows and self.columns == self.cache.n_columns:
-            return  # as nearly always
+            return  # the usual case
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             return
@@ -98,11 +98,11 @@ class RaggedLayer(CacheLayerMixin):
             new[: kept[0], :, : kept[1]] = old[: kept[0], :, : kept[1]]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """What transformers' models call: :meth:`write` by the cache's plan."""
+        """Called by transformers' models: :meth:`write` with the cache's plan."""
         return self.write(self.cache.plan, key_states, value_states)
 
     def write(self, plan: WritePlan, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Write (B, H, n, D) at the places of ``plan``; views of what attention reads, (B, H, width, D)."""
+        """Write (B, H, n, D) at the positions of ``plan``; return views for attention, (B, H, width, D)."""
         self.fit(key_states, value_states)
         if plan.aligned:
             start, n = plan.starts[0], plan.new
@@ -116,7 +116,7 @@ class RaggedLayer(CacheLayerMixin):
     def scatter(
         self, plan: WritePlan, rows: Tensor, columns: Tensor, key_states: Tensor, value_states: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Write (…, H, D) to ``rows`` and ``columns`` (…); views of what attention reads, (B, H, width, D)."""
+        """Write (…, H, D) to ``rows`` and ``columns`` (…); return views for attention, (B, H, width, D)."""
         if self.rows != self.cache.n_rows or self.columns != self.cache.n_columns:
             self.fit(key_states.unsqueeze(0).transpose(1, -2), value_states.unsqueeze(0).transpose(1, -2))
         assert self.keys is not None
@@ -138,10 +138,10 @@ class RaggedLayer(CacheLayerMixin):
         return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
-        return self.cache.plan.starts[0]  # asked where all rows of a forward have one length
+        return self.cache.plan.starts[0]  # called only if all rows of a forward have one length
 
     def get_max_length(self) -> int:
-        return -1  # the buffer's end is not a limit of the model's: models read a limit here as "static cache"
+        return -1  # no limit: models take a limit as a sign of a static cache
 
     def move_row(self, source: int, place: int, length: int) -> None:
         for buffer in (self.keys, self.values):
@@ -150,7 +150,7 @@ class RaggedLayer(CacheLayerMixin):
 
     def move_columns(self, row: int, start: int, columns: Tensor) -> None:
         for buffer in (self.keys, self.values):
-            # The right side is a copy before anything is written.
+            # Indexing makes a copy before anything is written.
             if buffer is not None:
                 buffer[row, :, start : start + len(columns)] = buffer[row][:, columns.to(buffer.device)]
 
@@ -161,11 +161,11 @@ class RaggedLayer(CacheLayerMixin):
 
 
 class RaggedKVCache(Cache):
-    """Texts by key, each in a row; one :class:`RaggedLayer` for each layer of a decoder.
+    """Texts by key, each in a row, with a :class:`RaggedLayer` for each layer of a decoder.
 
     Attributes:
-        n_rows, n_columns: sizes of the buffers, or what they will be resized to by the next forward.
-        plan: what the present forward writes and reads.
+        n_rows, n_columns: sizes of the buffers after the next forward.
+        plan: plan of the current forward.
     """
 
     def __init__(self, layers: int) -> None:
@@ -179,7 +179,7 @@ class RaggedKVCache(Cache):
         self.plan = WritePlan(0, 0, [0], [0], 0, True)
 
     def add(self, text: Hashable, reserve: int) -> None:
-        """Begin a text; make room for ``reserve`` tokens of it, though it may grow longer."""
+        """Add an empty text with room for ``reserve`` tokens; it may grow longer."""
         assert text not in self.rows
         self.rows[text] = len(self.texts)
         self.texts.append(text)
@@ -189,7 +189,7 @@ class RaggedKVCache(Cache):
         self._set_columns()
 
     def remove(self, text: Hashable) -> None:
-        """End a text; the last row takes its place. Without texts the cache holds no memory."""
+        """Remove a text; the last row moves to its place. Without texts the cache holds no memory."""
         row, last = self.rows.pop(text), len(self.texts) - 1
         if row != last:
             if self.lengths[last]:
@@ -213,22 +213,22 @@ class RaggedKVCache(Cache):
             self.n_columns = needed
 
     def clear(self) -> None:
-        """End all texts."""
+        """Remove all texts."""
         for text in self.texts[::-1]:  # so that no row moves
             self.remove(text)
 
     def length(self, text: Hashable) -> int:
-        """Tokens of ``text`` in the cache."""
+        """Number of tokens of ``text`` in the cache."""
         return self.lengths[self.rows[text]]
 
     def crop_text(self, text: Hashable, length: int) -> None:
-        """Forget all but the first ``length`` tokens of ``text``."""
+        """Roll ``text`` back to its first ``length`` tokens."""
         row = self.rows[text]
         assert 0 <= length <= self.lengths[row]
         self.lengths[row] = length
 
     def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
-        """Of ``text`` keep the first ``length`` columns and ``columns``, a path of a tree, which close up behind."""
+        """Keep the first ``length`` columns of ``text``, and ``columns``, the path of a tree, moved to follow them."""
         row = self.rows[text]
         assert all(length <= column < self.lengths[row] for column in columns)
         if list(columns) != list(range(length, length + len(columns))):
@@ -238,12 +238,12 @@ class RaggedKVCache(Cache):
         self.lengths[row] = length + len(columns)
 
     def start_forward(self, texts: Sequence[Hashable], counts: Sequence[int]) -> WritePlan:
-        """Plan a forward that appends ``counts`` tokens to ``texts``; made good by :meth:`end_forward`."""
+        """Plan a forward that appends ``counts`` tokens to ``texts``; finished by :meth:`end_forward`."""
         self.plan = self._plan([self.rows[text] for text in texts], counts)
         return self.plan
 
     def plan_forward(self, reads: Sequence[Read]) -> WritePlan:
-        """The part of a forward that these ``reads`` are; made good by :meth:`end_forward`."""
+        """Plan a part of a forward, for ``reads``; finished by :meth:`end_forward`."""
         return self._plan([self.rows[read.text] for read in reads], [len(read.tokens) for read in reads])
 
     def _plan(self, rows: Sequence[int], counts: Sequence[int]) -> WritePlan:
@@ -259,7 +259,7 @@ class RaggedKVCache(Cache):
         return WritePlan(low, high, starts, new, width, aligned)
 
     def end_forward(self, plan: WritePlan | None = None) -> None:
-        """Count what ``plan``, by default the one of :meth:`start_forward`, has written."""
+        """Add the tokens written by ``plan`` to the lengths. Default: the plan of :meth:`start_forward`."""
         plan = plan or self.plan
         for row, count in enumerate(plan.counts, plan.low):
             self.lengths[row] += count
@@ -272,7 +272,7 @@ class RaggedKVCache(Cache):
                 torch._dynamo.maybe_mark_dynamic(layer.values, 2)
 
     def spread(self, text: Hashable, columns: Sequence[Sequence[int]], reserve: int) -> RaggedKVCache:
-        """A cache with a row for each of ``columns``, all of one length, which it takes of ``text`` in this order."""
+        """A new cache with a row for each of ``columns`` (equal lengths), copied from these columns of ``text``."""
         row = self.rows[text]
         spread = type(self)(len(self.own))
         for path in range(len(columns)):
@@ -291,7 +291,7 @@ class RaggedKVCache(Cache):
         return spread
 
     def append_from(self, text: Hashable, places: Sequence[tuple[RaggedKVCache, int, int]]) -> None:
-        """Append to ``text`` tokens that other caches hold, each by its cache, row and column there."""
+        """Append tokens of other caches to ``text``, each given by cache, row and column."""
         self.start_forward([text], [len(places)])
         for index, layer in enumerate(self.own):
             sources = [(other.own[index], row, column) for other, row, column in places]

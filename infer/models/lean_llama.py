@@ -1,9 +1,8 @@
-"""Llama's forward on the CPU without transformers' overhead a call: the same weights, the same numbers to rounding.
+"""Llama's forward on the CPU without transformers' overhead per call, with the same results up to rounding.
 
-For small models, and drafts are small, building masks, positions and output objects costs more than the arithmetic.
-This is the same computation in the fewest tensor operations: projections that read the same input are one product, and
-products run on weights reordered for them. ``CausalLM`` takes it where it applies, and transformers' own forward
-everywhere else.
+For small models such as drafts, building masks, positions and output objects costs more than the arithmetic. This is
+the same computation in few tensor operations: projections of the same input are one product, and weights are reordered
+for their products. ``CausalLM`` uses it if it is applicable.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from .packed_linear import PackedLinear
 from .packing import SHORT, AttentionGroup, Tables, attention_group, group_reads
 
 KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations")
-LARGEST = 4 << 30  # bytes of weights: a second copy of them is kept, and larger models gain little from it
-STATIC_ROPE = {"default", "linear", "llama3"}  # angles that depend on the position alone, not on the text's length
+LARGEST = 4 << 30  # maximum bytes of weights, since they are copied and larger models gain little
+STATIC_ROPE = {"default", "linear", "llama3"}  # rotary angles that do not depend on the text's length
 
 
 class LeanLlama:
-    """The forward of one ``LlamaForCausalLM``, from a copy of its weights: training it further does not reach here."""
+    """The forward of one ``LlamaForCausalLM`` with a copy of its weights; later changes of the model have no effect."""
 
     @torch.inference_mode()
     def __init__(self, model: PreTrainedModel) -> None:
         config: Any = model.config
-        self.model: Any = model  # whose modules transformers leaves untyped
+        self.model: Any = model  # its modules are untyped
         self.head_size: int = config.head_dim
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
@@ -44,17 +43,17 @@ class LeanLlama:
         self.norm = Norm.of(self.model.model.norm)
         self.head = PackedLinear(self.model.lm_head.weight.detach())
         empty = torch.empty(0)
-        self._tables = [Tables(0, empty, empty, empty)]  # in a list, so that early exits share them
+        self._tables = [Tables(0, empty, empty, empty)]  # a list, so that early exits share them
 
     def first(self, layers: int) -> LeanLlama:
-        """The forward through the first ``layers`` only, then final norm and head, of the same weights."""
+        """A forward of only the first ``layers``, final norm and head, sharing the weights."""
         shorter = copy(self)
         shorter.layers = self.layers[:layers]
         return shorter
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
-        """Whether this forward computes what the model's own does: adapters, quantised layers and hooks forbid it."""
+        """Whether this forward is equivalent to the model's; not with adapters, quantised layers or hooks."""
         config: Any = model.config
         return (
             type(model) is LlamaForCausalLM
@@ -71,25 +70,25 @@ class LeanLlama:
         )
 
     def tables(self, capacity: int) -> Tables:
-        """Rotary angles of at least ``capacity`` positions, and the masks of drafts among them."""
+        """Rotary angles and draft masks for at least ``capacity`` positions."""
         tables = self._tables[0]
         if tables.capacity < capacity:
-            # Made whole and then put in place, for other threads may be reading.
+            # Assigned when complete, since other threads may be reading.
             tables = self._tables[0] = self._tabulate(max(capacity, 2 * tables.capacity))
         return tables
 
     def _tabulate(self, capacity: int) -> Tables:
         cos, sin = self.model.model.rotary_emb(self.embedding[:1], torch.arange(capacity)[None])
         half = self.head_size // 2
-        # rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign goes into the table.
+        # rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign is part of the table.
         signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
-        # Row i hides what comes after column capacity + i: a window of it is any draft's mask.
+        # Row i hides the columns after capacity + i, so that any draft's mask is a window of it.
         hidden = torch.ones(SHORT, capacity + SHORT, dtype=torch.bool).triu(capacity + 1)
         triangle = torch.zeros(hidden.shape, dtype=self.embedding.dtype).masked_fill_(hidden, -torch.inf)
         return Tables(capacity, cos[0].unsqueeze(1), signed.unsqueeze(1), triangle)
 
     def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
-        """As ``CausalLM.forward``; the tokens of all texts lie one after another, (N,), by their groups."""
+        """As ``CausalLM.forward``; the tokens of all texts are concatenated to (N,), by groups."""
         parts = group_reads(reads)
         groups = []
         for part in parts:
@@ -131,7 +130,7 @@ class LeanLlama:
 
 
 def _wanted(reads: Sequence[Read], parts: Sequence[Sequence[Read]]) -> Tensor | slice | None:
-    """Which of the N tokens, group after group, results are wanted for, in the order of the reads; None where all."""
+    """Indices of the N concatenated tokens whose results are returned, in the order of the reads; None for all."""
     if len(reads) == 1:
         return None if reads[0].keep == len(reads[0].tokens) else slice(-reads[0].keep, None)
     ends: dict[Hashable, int] = {}
@@ -150,7 +149,7 @@ class Norm:
 
     weight: Tensor
     epsilon: float
-    least: Tensor  # the same, (1, 1)
+    least: Tensor  # epsilon as a tensor (1, 1)
 
     @classmethod
     def of(cls, norm: Any) -> Norm:
@@ -159,7 +158,7 @@ class Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Shapes (N, d) → (N, d)."""
-        if x.dtype == torch.bfloat16:  # whose squares are to be summed in float32
+        if x.dtype == torch.bfloat16:  # squares must be summed in float32
             return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # F.rms_norm takes three times as many operations
         return (x * torch.addcmul(self.least, length, length, value=1 / x.shape[-1]).rsqrt_()).mul_(self.weight)

@@ -1,8 +1,7 @@
 """Longrope (Phi-3's 128k models): two sets of rotary factors, one for short texts and one for long ones.
 
-A text that grows past the original context changes from one to the other, all its keys with it: transformers reads it
-again from its start then, and so do we. One call of the model computes one set: what is wanted on both sides of the
-switch is read in two.
+When a text grows past the original context, all its keys change; transformers then reads it again from its start, and
+so do we. One call of the model uses one set of factors, so results on both sides of the switch need two calls.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from .kv_cache import RaggedKVCache
 
 
 def longrope_switch(config: Any) -> int | None:
-    """The original context of a model with longrope, whatever its layers' types; None without."""
+    """The original context of a model with longrope; None without longrope."""
     parameters = getattr(config, "rope_parameters", None) or {}
     each = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
     found = [p["original_max_position_embeddings"] for p in each if p.get("rope_type") == "longrope"]
@@ -23,7 +22,7 @@ def longrope_switch(config: Any) -> int | None:
 
 
 def lengths_read(cache: RaggedKVCache, read: Read) -> tuple[int, int]:
-    """The lengths of the shortest and the longest text whose next token ``read`` wants results for."""
+    """Lengths of the shortest and the longest prefix for which ``read`` needs results."""
     past, count = cache.length(read.text), len(read.tokens)
     nodes = [] if read.tree is None else [position + 1 for position in read.tree.positions()]
     lengths = [*range(past + 1, past + count - len(nodes) + 1), *nodes]
@@ -32,11 +31,11 @@ def lengths_read(cache: RaggedKVCache, read: Read) -> tuple[int, int]:
 
 
 class TokenKVCache(RaggedKVCache):
-    """A cache that remembers the tokens of its texts, so that they can be read again.
+    """A cache that stores the tokens of its texts, so that they can be read again.
 
     Attributes:
-        tokens: by text, a token for each column.
-        long: by text, whether its keys were made with the factors of long texts; None where some were not made at all.
+        tokens: token of each column, by text.
+        long: whether a text's keys were computed with the factors of long texts; None if some keys are missing.
     """
 
     def __init__(self, layers: int) -> None:
@@ -53,7 +52,7 @@ class TokenKVCache(RaggedKVCache):
         del self.tokens[text], self.long[text]
 
     def note(self, text: Hashable, tokens: Sequence[int], *, long: bool | None) -> None:
-        """``tokens`` are about to be appended to ``text``; ``long`` as above."""
+        """Record ``tokens`` that will be appended to ``text``; ``long`` as for the class."""
         self.tokens[text] = [*self.tokens[text], *tokens]
         self.long[text] = long
 
@@ -62,7 +61,7 @@ class TokenKVCache(RaggedKVCache):
         self.tokens[text] = self.tokens[text][:length]
 
     def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
-        if self.long[text] is None:  # the keys will be made anew: only the tokens count
+        if self.long[text] is None:  # the keys will be recomputed: only the tokens matter
             self.lengths[self.rows[text]] = length + len(columns)
         else:
             super().keep(text, length, columns)

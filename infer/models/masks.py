@@ -1,8 +1,8 @@
 """Attention masks from token positions, one for each type of layer: full, sliding window, chunked.
 
-Columns of a cache are no positions where draft trees stand in it, so windows are counted in positions: a token at
-position i attends to position j of its own text if j ≤ i and, in a sliding layer, i - j < window; in a chunked layer,
-both lie in one chunk.
+With draft trees in a cache, columns are not positions, so windows are counted in positions. A token at position i
+attends to position j of its own text if j ≤ i; in a sliding layer also i - j < window; in a chunked layer both must be
+in the same chunk.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attenti
 
 @dataclass(frozen=True)
 class MaskTypes:
-    """Which masks a model's layers take.
+    """The masks of a model's layers.
 
     Attributes:
-        sizes: by layer type the window or chunk in tokens, None for full attention.
-        by_type: the model takes a dict of masks by layer type; otherwise the one mask itself.
+        sizes: window or chunk in tokens by layer type, None for full attention.
+        by_type: whether the model takes a dict of masks by layer type instead of a single mask.
     """
 
     sizes: dict[str, int | None]
@@ -39,9 +39,9 @@ class MaskTypes:
 
 
 def mask_types(config: Any) -> MaskTypes | None:
-    """The masks of a decoder's text ``config``, by the rule of transformers' ``create_masks_for_generate``.
+    """The masks of a decoder's text ``config``, as in transformers' ``create_masks_for_generate``.
 
-    None where a type of layer is not one of the three known here.
+    None if a type of layer is not supported.
     """
     sizes = {
         FULL: None,
@@ -58,7 +58,7 @@ def mask_types(config: Any) -> MaskTypes | None:
 
 
 def positions_of(plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -> Tensor:
-    """(B, n) each new token's position in its text, aligned at the right; 0 at padding."""
+    """(B, n) position of each new token in its text, aligned at the right; 0 at padding."""
     positions = torch.zeros(plan.high - plan.low, plan.new, dtype=torch.long)
     for read in reads:
         row = cache.rows[read.text] - plan.low
@@ -71,10 +71,10 @@ def positions_of(plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -
 
 
 def visible(plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -> tuple[Tensor, Tensor]:
-    """Which cached or new column each new token may attend to by causality, and every column's position.
+    """The columns that each new token may attend to by causality, and every column's position.
 
     Returns:
-        (B, n, width) bool, true for the column 0 alone at padding; (B, width) positions.
+        (B, n, width) bool, at padding true only for column 0; (B, width) positions.
     """
     rows, n = plan.high - plan.low, plan.new
     last = torch.zeros(rows, n, dtype=torch.long)  # the column of each new token
@@ -97,7 +97,7 @@ def visible(plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -> tup
 
 
 def layer_masks(types: MaskTypes, plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -> dict[str, Tensor]:
-    """By layer type (B, n, width) bool: what each new token attends to."""
+    """(B, n, width) bool by layer type: the columns that each new token attends to."""
     seen, keys = visible(plan, reads, cache)
     queries = None if types.plain else positions_of(plan, reads, cache)
     masks = {}
@@ -113,6 +113,6 @@ def layer_masks(types: MaskTypes, plan: WritePlan, reads: Sequence[Read], cache:
 
 
 def as_scores(mask: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(B, 1, n, width) what attention adds to its scores: 0 where ``mask`` is true, the lowest number elsewhere."""
+    """(B, 1, n, width) additive mask: 0 where ``mask`` is true, the lowest number elsewhere."""
     lowest = torch.finfo(dtype).min
     return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, lowest).unsqueeze(1).to(device)

@@ -1,10 +1,9 @@
-"""A linear layer's product on the CPU, with the weights laid out for it once instead of in every call.
+"""A linear layer's product on the CPU with weights that are reordered once.
 
-The default product of few rows with a weight matrix reaches a fraction of the memory's speed on some processors, AMD's
-among them. oneDNN's, on weights it has reordered beforehand, comes close to it, and costs hardly more for eight rows
-than for one, which is what verifying a draft needs (docs/performance.md). The reordered copy takes as much memory
-again. On Intel's processors the default product in float32 is the faster one up to a dozen rows, amid the other
-operations of a forward if not in a loop of its own.
+On some processors, such as AMD's, the default product of few rows with a weight matrix reaches only a fraction of the
+memory bandwidth. oneDNN's product on reordered weights comes close to it, and is hardly slower for eight rows than for
+one, as in verifying a draft (docs/performance.md). The reordered copy needs as much memory as the weights. On Intel
+processors the default float32 product is faster up to a dozen rows within a forward.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from torch import Tensor
 
 from ..machine import processor
 
-FEW = 150_000  # multiplications below which entering oneDNN costs more than the product itself
-# Longer inputs are filled up to a multiple of so many rows: oneDNN generates code for every number of rows it meets,
-# which takes milliseconds, and keeps it, which takes a good part of a MiB.
+FEW = 150_000  # multiplications below which calling oneDNN costs more than the product
+# Longer inputs are padded to a multiple of this many rows: for every number of rows oneDNN generates code, which takes
+# milliseconds and up to a MiB.
 STEP = 16
-# By the maker, not by a measurement: the same seed must round alike in every run.
+# By vendor instead of by a measurement, so that rounding is the same in every run.
 PLAIN_ROWS = 12 if "Intel" in processor() else 0
 
 
 class PackedLinear:
-    """``F.linear(x, weight)`` for a weight (out, in) that no longer changes; without bias."""
+    """``F.linear(x, weight)`` without bias, for a constant weight (out, in)."""
 
     def __init__(self, weight: Tensor) -> None:
         self.size = weight.numel()
-        # The operators PyTorch's own compiler calls when it freezes weights; not in every build.
+        # The operators that PyTorch's compiler uses for frozen weights; not in every build.
         self.packed: Tensor | None = None
         if torch.backends.mkldnn.is_available() and _packs(weight.dtype):  # type: ignore[no-untyped-call]
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)

@@ -1,7 +1,7 @@
-"""Texts of any lengths in one forward without padding: everywhere but in attention their tokens lie one after another.
+"""Texts of different lengths in one forward without padding, except in attention: their tokens are concatenated.
 
-Attention works on groups: short reads of several texts are one padded batch, a long one (a prompt) is a group of its
-own, so that nobody pads to its length.
+Attention works on groups: short reads of several texts form one padded batch, and a long read (a prompt) is a separate
+group.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .base import Read
 from .kv_cache import RaggedKVCache, RaggedLayer, WritePlan
 from .masks import positions_of, visible
 
-SHORT = 32  # tokens of a read that shares a padded batch; up to so many are masked by a ready-made triangle
+SHORT = 32  # maximum tokens of a read in a padded batch, and of a precomputed triangular mask
 
 
 class Tables(NamedTuple):
-    """By position: cosines and signed sines, (capacity, 1, D) each, and a draft's mask, (SHORT, capacity + SHORT)."""
+    """Cosines and signed sines by position, (capacity, 1, D) each, and draft masks, (SHORT, capacity + SHORT)."""
 
     capacity: int
     cos: Tensor
@@ -32,16 +32,16 @@ class Tables(NamedTuple):
 
 @dataclass(slots=True)  # made for every forward: frozen ones take twice as long
 class AttentionGroup:
-    """New tokens that attention reads together, N of them; queries are (1, H, N, D), keys and values (1, H_kv, N, D).
+    """N new tokens that attention reads together; queries are (1, H, N, D), keys and values (1, H_kv, N, D).
 
     Attributes:
-        plan: where their keys and values go.
+        plan: plan of their keys and values.
         tokens: (N,) ids.
         cos, sin: (N, 1, D) their rotary angles.
-        mask: what attention adds to its scores, broadcast to (B, H, n, width); None where nothing.
-        causal: each token attends to those before it in the group, without a mask.
+        mask: additive mask, broadcast to (B, H, n, width); None for none.
+        causal: each token attends to the earlier ones of the group, without a mask.
         places: rows and columns (N,) in the cache's buffers; None for a group of one text.
-        slots: (N,) places in the padded batch of B·n; None where nothing is padded.
+        slots: (N,) indices in the padded batch of B·n; None without padding.
     """
 
     plan: WritePlan
@@ -54,7 +54,7 @@ class AttentionGroup:
     slots: Tensor | None = None
 
     def attend(self, kept: RaggedLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write keys and values to ``kept``; attention's output (1, H, N, D)."""
+        """Write keys and values to ``kept`` and return attention's output (1, H, N, D)."""
         if self.places is None:
             keys, values = kept.write(self.plan, k, v)
             return attention(q, keys, values, self.mask, self.causal)
@@ -80,7 +80,7 @@ class AttentionGroup:
 def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     """Attention of q (B, H, n, D) over keys and values (B, H_kv, m, D), H a multiple of H_kv."""
     if q.shape[2] == 1 and q.shape[0] > 1:
-        # One new token in each of many rows is bound by reading keys and values, which plain products do faster.
+        # One new token per row is limited by reading keys and values, for which matrix products are faster.
         grouped = (q * q.shape[-1] ** -0.5).reshape(len(q), keys.shape[1], -1, q.shape[-1])
         scores = torch.matmul(grouped, keys.transpose(-1, -2))  # (B, H_kv, H / H_kv, m)
         mixed = torch.matmul((scores if mask is None else scores + mask).softmax(-1), values)
@@ -91,7 +91,7 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, caus
 
 
 def group_reads(reads: Sequence[Read]) -> list[Sequence[Read]]:
-    """Which reads form a group."""
+    """The groups of reads."""
     if len(reads) == 1:
         return [reads]
     short = [read for read in reads if len(read.tokens) <= SHORT]
@@ -100,7 +100,7 @@ def group_reads(reads: Sequence[Read]) -> list[Sequence[Read]]:
 
 
 def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables, plan: WritePlan) -> AttentionGroup:
-    """The group of ``reads``, whose keys and values go at the places of ``plan``."""
+    """The group of ``reads``, with keys and values at the positions of ``plan``."""
     if len(reads) == 1:
         (read,) = reads
         past, n = plan.starts[0], len(read.tokens)
@@ -128,7 +128,7 @@ def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables,
 
 
 class _Places(NamedTuple):
-    """Of N tokens of several texts: ids, positions, rows and columns in the cache, slots in the padded batch."""
+    """Ids, positions, cache rows and columns, and slots in the padded batch of N tokens of several texts."""
 
     tokens: list[int]
     positions: list[int]
@@ -154,9 +154,9 @@ def _places(cache: RaggedKVCache, reads: Sequence[Read], plan: WritePlan) -> _Pl
 
 
 def _chain_mask(n: int, past: int, tables: Tables) -> Tensor | None:
-    """What attention adds to the scores of n tokens after ``past`` others, (n, past + n); None where nothing.
+    """Additive mask (n, past + n) of n tokens after ``past`` others; None if no mask is needed.
 
-    One token attends to everything, and where nothing is before, attention masks the triangle itself.
+    A single token attends to everything, and without earlier tokens attention applies the causal mask itself.
     """
     if n == 1 or past == 0:
         return None
@@ -166,5 +166,5 @@ def _chain_mask(n: int, past: int, tables: Tables) -> Tensor | None:
 
 
 def as_scores(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, 1, n, m) of (B, n, m) bool: numbers to add, made once; attention would make them in every layer."""
+    """Additive mask (B, 1, n, m) from (B, n, m) bool, made once instead of in every layer."""
     return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""One text that one model reads: for everything that is not the decoding loop (traces, perplexity, step times)."""
+"""A reader of one text by one model, for uses other than the decoding loop (traces, perplexity, step times)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TextReader:
     """A text in a cache.
 
     Args:
-        cache: where the text stands already, under the key ``text``; by default a cache of its own.
+        cache: a cache that holds the text under the key ``text``. Default: a new cache.
     """
 
     def __init__(self, model: LanguageModel, cache: RaggedKVCache | None = None, text: Hashable = 0) -> None:
@@ -24,19 +24,19 @@ class TextReader:
 
     @classmethod
     def begin(cls, model: LanguageModel, prompt: Sequence[int], reserve: int = 0) -> tuple[TextReader, list[int]]:
-        """A new text after ``prompt``, with room for ``reserve`` more tokens, and the tokens to read first."""
+        """A reader of a new text with room for ``reserve`` tokens after ``prompt``, and the tokens to read first."""
         reader = cls(model)
         return reader, model.begin(reader.cache, reader.text, prompt, reserve)
 
     @property
     def length(self) -> int:
-        """Tokens read so far."""
+        """Number of tokens read so far."""
         return self.cache.length(self.text)
 
     def read(
         self, tokens: Sequence[int], *, keep: int | None = None, tree: TreeMask | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Read ``tokens``: logits (n, V) and hidden states (n, d) of the last ``keep`` of them, by default all."""
+        """Read ``tokens``; return logits (n, V) and hidden states (n, d) of the last ``keep`` of them. Default: all."""
         keep = len(tokens) if keep is None else keep
         return self.model.forward(self.cache, [Read(self.text, tokens, keep, tree)])
 
@@ -45,5 +45,5 @@ class TextReader:
         self.cache.crop_text(self.text, length)
 
     def keep(self, length: int, columns: Sequence[int]) -> None:
-        """Roll back to the first ``length`` tokens and ``columns``, a path of the tree read after them."""
+        """Roll back to the first ``length`` tokens and then ``columns``, a path of the tree read after them."""
         self.cache.keep(self.text, length, columns)
