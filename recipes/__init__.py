@@ -1,1 +1,1 @@
-"""How the shipped models and the built-in prompts were made. Not part of the installed package."""
+"""Recipes of the shipped models and the built-in prompts. Not part of the installed package."""

@@ -1,4 +1,4 @@
-"""``python -m recipes <command>``: train the shipped models again, or write the built-in prompts again."""
+"""``python -m recipes <command>``: reproduce the shipped models or the built-in prompts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FolderOptions:
     """Output.
 
     Attributes:
-        output: Folder that is written to; an interrupted run is continued there.
+        output: Output folder; an interrupted run in it is continued.
     """
 
     output: Path
@@ -44,7 +44,7 @@ def tiny_t5(settings: TinyT5Options, folder: FolderOptions) -> None:
 
 
 def prompts(folder: FolderOptions) -> None:
-    """Write the built-in prompts, as data_gen/builtin holds them."""
+    """Write the built-in prompts, the files of data_gen/builtin."""
     from .prompts.write import write
 
     folder.output.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from specpilot.infer.loading import check_same_tokenizer, load_model, load_token
 
 from recipes.prompts import builtin
 from recipes.tiny_t5.answers import answer
-from recipes.tiny_t5.judgement import overlaps
+from recipes.tiny_t5.evaluation import overlaps
 from recipes.tiny_t5.settings import SOURCES, TARGET, draft_name
 
 NAMES = [TARGET, *(draft_name(task) for task in SOURCES)]

@@ -16,7 +16,7 @@ from recipes.prompts import builtin
 from recipes.tiny_t5 import model as shapes
 from recipes.tiny_t5 import recipe
 from recipes.tiny_t5.answers import answer
-from recipes.tiny_t5.judgement import overlaps
+from recipes.tiny_t5.evaluation import overlaps
 from recipes.tiny_t5.model import Seq2Seq
 from recipes.tiny_t5.pairs import Pair, by_length, collate
 from recipes.tiny_t5.recipe import train_tiny_t5

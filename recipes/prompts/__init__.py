@@ -1,7 +1,7 @@
 """The generator of the built-in prompts.
 
-Six domains, each a file of templates and word lists drawn by its own seeded generator. `builtin()` always returns the
-same prompts in the same order, and a prompt's split depends on its text alone. `builtin_large()` draws more prompts
+Each of the six domains is a file of templates and word lists with its own seeded generator. `builtin()` always returns
+the same prompts in the same order, and a prompt's split depends only on its text. `builtin_large()` draws more prompts
 from the same templates.
 """
 
@@ -29,7 +29,7 @@ LARGE = 2000  # prompts of each domain in the larger set
 
 
 def builtin() -> list[BuiltinPrompt]:
-    """All prompts, the domains well mixed, so that any prefix is a fair sample."""
+    """All prompts, shuffled so that any prefix is a random sample."""
     return list(_builtin())
 
 
@@ -37,7 +37,7 @@ def builtin() -> list[BuiltinPrompt]:
 def _builtin() -> tuple[BuiltinPrompt, ...]:
     prompts: list[BuiltinPrompt] = []
     for domain, draw in DOMAINS.items():
-        # A text seed goes through SHA-512, not through `hash`: the same in every process.
+        # A text seed is hashed by SHA-512 instead of `hash`, so it is the same in every process.
         found = {" ".join(prompt.split()): prompt for prompt in draw(random.Random(f"{_SEED}: {domain}"))}
         prompts += [
             BuiltinPrompt(f"{domain}-{i:04d}", domain, prompt, _split(prompt))
@@ -48,7 +48,7 @@ def _builtin() -> tuple[BuiltinPrompt, ...]:
 
 
 def builtin_large() -> list[BuiltinPrompt]:
-    """``LARGE`` prompts of every domain, those of `builtin()` among them under their own ids, well mixed."""
+    """``LARGE`` prompts of every domain, shuffled, including those of `builtin()` with their ids."""
     return list(_builtin_large())
 
 
@@ -72,6 +72,6 @@ def _builtin_large() -> tuple[BuiltinPrompt, ...]:
 
 
 def _split(prompt: str) -> str:
-    """70 % train, 10 % validation, 20 % test, by the text: adding prompts later moves none of the others."""
+    """The split, from a hash of the text: 70 % train, 10 % validation, 20 % test. Adding prompts moves no other."""
     share = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") / 2**64
     return "train" if share < 0.7 else "validation" if share < 0.8 else "test"

@@ -1,7 +1,6 @@
-"""Prompts that invite copying, made of the built-in ones: a text is edited, summarised or asked about.
+"""Prompts that invite copying, made from the built-in ones: editing, summarising or questions about a text.
 
-Each ends with the beginning of its answer, so that a model that only continues text, as the tiny ones do, goes on with
-it as well.
+Each ends with the beginning of its answer, so that models that only continue text, such as the tiny ones, answer too.
 """
 
 import random
@@ -11,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 from specpilot.data_gen.builtin import BuiltinPrompt
 
-SHORTEST, LONGEST = 120, 600  # characters of a text
+SHORTEST, LONGEST = 120, 600  # length of a text in characters
 MANY = {"editing": 80, "summarising": 60, "questions": 60}
 _SEED = "copying 1"
 _NEW_WORDS = ("Marrow", "Tilden", "Orsova", "Quillon", "Brandt", "Lisbeth", "Corvan", "Asteria")
 
 
 def copying(prompts: Sequence[BuiltinPrompt]) -> list[BuiltinPrompt]:
-    """200 prompts about texts of the test split of ``prompts``, the kinds shuffled; every text is used once."""
+    """200 prompts, shuffled, about texts from the test split of ``prompts``, each of which is used once."""
     texts = [p for p in prompts if p.split == "test" and SHORTEST <= len(p.prompt) <= LONGEST]
     texts.sort(key=lambda p: p.id)
     rng = random.Random(_SEED)
@@ -39,7 +38,7 @@ def copying(prompts: Sequence[BuiltinPrompt]) -> list[BuiltinPrompt]:
 
 
 def editing(text: str, rng: random.Random) -> str | None:
-    """A word that occurs twice at least is replaced; a third of the new text is there. None without such a word."""
+    """Replace a word that occurs at least twice; the prompt ends with a third of the result. None without one."""
     words = Counter(re.findall(r"\b[A-Za-z_]{4,}\b", text))
     old, times = words.most_common(1)[0] if words else ("", 0)
     if times < 2:
@@ -50,12 +49,12 @@ def editing(text: str, rng: random.Random) -> str | None:
 
 
 def summarising(text: str, rng: random.Random) -> str | None:
-    """A summary in the words of the text begins with its beginning."""
+    """Ask for a summary in the words of the text; the prompt ends with the beginning of the text."""
     return f"{text}\n\nA summary in the words of the text:\n\n{_cut(text, 40)}"
 
 
 def questions(text: str, rng: random.Random) -> str | None:
-    """What stands after a few words, and the answer begins by repeating them. None where the text has few words."""
+    """Ask which words follow some others; the prompt ends by repeating them. None if the text has too few words."""
     words = text.split()
     if len(words) < 16:
         return None

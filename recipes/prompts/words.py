@@ -1,4 +1,4 @@
-"""What the domains of the bank share: people with pronouns, articles, and templates with slots."""
+"""Helpers of all domains: people with pronouns, articles, and templates with slots."""
 
 import random
 import re
@@ -31,12 +31,12 @@ def fill(template: str, slots: Slots, rng: random.Random) -> str:
 
 
 def a(noun: str) -> str:
-    """The noun with its indefinite article. By spelling: the word lists hold no `hour` and no `unicorn`."""
+    """The noun with its indefinite article, chosen by spelling; the word lists have no exceptions such as `hour`."""
     return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def count(n: int) -> str:
-    """A number as running text has it: in words up to twelve."""
+    """A number in words up to twelve, else in digits."""
     return _NUMBER_WORDS[n] if 0 <= n < len(_NUMBER_WORDS) else str(n)
 
 

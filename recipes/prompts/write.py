@@ -1,4 +1,4 @@
-"""Write the built-in prompts that ship with the package: the files of ``data_gen/builtin``, byte for byte."""
+"""Writes the built-in prompts that ship with the package, byte for byte the files of ``data_gen/builtin``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .copying import copying
 
 
 def as_lines(prompts: Sequence[BuiltinPrompt]) -> bytes:
-    """JSON Lines of ``prompts``, in their order."""
+    """``prompts`` as JSON Lines in order."""
     return "".join(json.dumps(asdict(prompt), ensure_ascii=False) + "\n" for prompt in prompts).encode()
 
 

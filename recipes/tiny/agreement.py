@@ -1,4 +1,4 @@
-"""How well a draft agrees with the target, by domain: what makes a pair useful (or useless) to a length controller."""
+"""Agreement of a draft with the target, by domain."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def write_card(
 
 
 def count_parameters(folder: Path) -> int:
-    """Of the model in ``folder``, as its weight files have them."""
+    """Number of parameters in the weight files of ``folder``."""
     count = 0
     for file in folder.glob("*.safetensors"):
         with safe_open(file, "pt") as tensors:

@@ -1,6 +1,6 @@
-"""The text the tiny models learn: rows with a prompt and a response, split by a hash of their id, packed into windows.
+"""The training text: rows with a prompt and a response, split by a hash of their id, packed into windows.
 
-Each document reads ``<|user|>prompt<|assistant|>response<|end|>``, the chat template's own form.
+A document is ``<|user|>prompt<|assistant|>response<|end|>``, as in the chat template.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specpilot.infer.prompting import encode_prompt
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-HELD_OUT_EVERY = 20  # one row in twenty is never trained on
+HELD_OUT_EVERY = 20  # one row in twenty is held out
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Document:
 
 
 def load_documents(data: str, sources: list[str]) -> list[Document]:
-    """Documents of every source: files ``<data>/<source>.jsonl`` where ``data`` is a folder, else hub datasets by name.
+    """Documents of every source: files ``<data>/<source>.jsonl`` if ``data`` is a folder, else hub datasets.
 
     Raises:
         InputError: a source is missing, or a row of it has no ``prompt`` and ``response``.
@@ -65,7 +65,7 @@ def load_documents(data: str, sources: list[str]) -> list[Document]:
 
 @dataclass(frozen=True)
 class Packed:
-    """Documents end to end, cut into windows.
+    """Concatenated documents, cut into windows.
 
     Attributes:
         tokens: (N, T) token ids.
@@ -77,16 +77,16 @@ class Packed:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, response: str) -> tuple[list[int], int]:
-    """Token ids of one document, and how many of them are its prompt."""
+    """Token ids of one document, and the number of prompt tokens."""
     head = encode_prompt(tokenizer, prompt, chat=True)
     tail: list[int] = tokenizer(response, add_special_tokens=False)["input_ids"]
     return head + tail + [tokenizer.eos_token_id], len(head)
 
 
 def pack(documents: Iterable[tuple[list[int], int]], window: int, seed: int) -> Packed:
-    """Shuffle encoded documents (ids, prompt length), lay them end to end and cut windows of ``window`` tokens.
+    """Shuffle and concatenate encoded documents (ids, prompt length), and cut windows of ``window`` tokens.
 
-    A document longer than a window is left out: its second half would be trained without the question it answers.
+    Documents longer than a window are left out, since their second half would be trained without the prompt.
     """
     encoded = [(ids, head) for ids, head in documents if len(ids) <= window]
     random.Random(seed).shuffle(encoded)

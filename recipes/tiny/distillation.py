@@ -1,8 +1,7 @@
-"""What the target thinks of every next token: soft labels that teach a draft more than the token that happened to come.
+"""Soft labels: the target's distributions of next tokens, for distillation.
 
-A draft is accepted with probability Σ_v min(p, q), so it should learn the target's distribution, not one sample of it
-(Hinton et al. 2015; for drafts: Zhou et al. 2024, "DistillSpec"). The target reads each window once; its most probable
-tokens are kept.
+A drafted token is accepted with probability Σ_v min(p, q), so a draft should learn the target's distribution instead of
+samples (Hinton et al. 2015; for drafts: Zhou et al. 2024, "DistillSpec"). The most probable tokens are stored.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from torch import Tensor
 
 from .corpus import Packed
 
-TOP = 50  # what the shipped models are sampled from
+TOP = 50  # top-k of the shipped models
 BATCH = 8
 
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """Windows of text with the target's opinion of them.
+    """Windows of text with the target's distributions.
 
     Attributes:
         text: N windows of T tokens.
-        probabilities: (N, T, TOP) what the target expects after each token, renormalised over its most probable tokens.
-        tokens: (N, T, TOP) those tokens' ids.
+        probabilities: (N, T, TOP) next-token probabilities, renormalised over the most probable tokens.
+        tokens: (N, T, TOP) ids of the most probable tokens.
     """
 
     text: Packed
@@ -50,11 +49,11 @@ class SoftLabels:
 
 
 @torch.inference_mode()
-def teach(target: CausalLM, text: Packed, path: Path) -> SoftLabels:
-    """Let the target read ``text``; kept in ``path`` and read back from there."""
+def compute_soft_labels(target: CausalLM, text: Packed, path: Path) -> SoftLabels:
+    """Compute the target's distributions for ``text`` and store them in ``path``; an existing file is read."""
     if not path.exists():
         probabilities, tokens = [], []
-        for start in track(range(0, len(text.tokens), BATCH), f"the target reads {path.stem}"):
+        for start in track(range(0, len(text.tokens), BATCH), f"target: {path.stem}"):
             chunk = text.tokens[start : start + BATCH].tolist()
             cache = target.new_cache()
             reads = [Read(row, target.begin(cache, row, tokens, 0), len(tokens)) for row, tokens in enumerate(chunk)]

@@ -1,4 +1,4 @@
-"""Training of one small Llama on text or on the target's opinion of it."""
+"""Training of one small Llama on text or on the target's distributions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .distillation import SoftLabels
 from .optimisation import Trained, run, token_losses
 
 # tokens (B, T), whether each belongs to a response (B, T), and for distillation the target's probabilities (B, T, k) of
-# its most likely next tokens, and their ids (B, T, k)
+# the most probable next tokens, and their ids (B, T, k)
 Batch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 class LanguageModel(Trained[Batch]):
-    """One model over packed windows; what it minimises depends on what it is given (see ``token_losses``).
+    """One model on packed windows; the loss depends on the data (see ``token_losses``).
 
-    Prompt tokens weigh ``prompt_weight``, since only responses are generated.
+    Prompt tokens have weight ``prompt_weight``, since only responses are generated.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ def fit(
     compile: bool,
     seed: int,
 ) -> LlamaForCausalLM:
-    """Train ``model`` on about ``tokens`` tokens in bf16 autocast; goes on from ``folder`` if it was cut short."""
+    """Train ``model`` on about ``tokens`` tokens in bf16 autocast; continues an interrupted run in ``folder``."""
     steps = max(1, tokens // (batch_size * validation.tokens.shape[1]))
 
     def loader(data: Packed | SoftLabels, shuffle: bool) -> ResumableLoader[Batch]:

@@ -1,4 +1,4 @@
-"""Training of a tiny model, whatever its shape: losses, Muon for matrices and AdamW for the rest, a resumable run."""
+"""Training of a tiny model: losses, Muon for matrices and AdamW for the rest, a resumable run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Batch = TypeVar("Batch")
 def token_losses(logits: Tensor, tokens: Tensor, soft: tuple[Tensor, Tensor] | None, *, overlap: bool) -> Tensor:
     """The loss at every position, flattened to (B · T,).
 
-    Text alone: cross-entropy with the token that came. The target's distributions p: cross-entropy with them, or with
-    ``overlap`` the total variation distance 1 - Σ min(p, q), which is the probability that a token drawn from q is
-    rejected: what a draft is for, once it roughly follows p (the distance's gradient says little before).
+    Without ``soft``, cross-entropy with the next token. With the target's distributions p, cross-entropy with p, or
+    with ``overlap`` the total variation distance 1 - Σ min(p, q), the probability that a token drawn from q is
+    rejected. Its gradient is informative only if q is already close to p.
 
     Args:
-        logits: (B, T, V).
-        tokens: (B, T) what came.
-        soft: p as probabilities (B, T, k) of its most likely tokens and their ids (B, T, k), or None.
+        logits: (B, T, V) logits of q.
+        tokens: (B, T) next tokens.
+        soft: p as probabilities (B, T, k) of its most probable tokens and their ids (B, T, k), or None.
     """
     if soft is None:
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
@@ -39,7 +39,8 @@ def token_losses(logits: Tensor, tokens: Tensor, soft: tuple[Tensor, Tensor] | N
 class Trained(pl.LightningModule, ABC, Generic[Batch]):
     """A model in training.
 
-    Learning rate: linear warm-up, then flat, then linear to zero over the last ``decay`` share of the steps.
+    The learning rate has a linear warm-up, is constant, and decays linearly to zero over the last ``decay`` share of
+    the steps.
     """
 
     def __init__(self, model: nn.Module, steps: int, *, lr: float, decay: float) -> None:
@@ -50,7 +51,7 @@ class Trained(pl.LightningModule, ABC, Generic[Batch]):
 
     @abstractmethod
     def _weighted_loss(self, batch: Batch) -> Tensor:
-        """The scalar that is minimised."""
+        """The scalar loss."""
 
     def training_step(self, batch: Batch, index: int) -> None:
         optimizers = self.optimizers()
@@ -63,7 +64,7 @@ class Trained(pl.LightningModule, ABC, Generic[Batch]):
         loss = self._weighted_loss(batch)
         self.manual_backward(loss)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        muon.optimizer.step()  # the bare optimizer: Lightning counts a step per wrapped optimizer, and one is enough
+        muon.optimizer.step()  # the unwrapped optimizer, since Lightning counts a step for each wrapped one
         adam.step()
         muon.zero_grad()
         adam.zero_grad()
@@ -85,7 +86,7 @@ class Trained(pl.LightningModule, ABC, Generic[Batch]):
 
 
 def learning_rate_scale(step: int, steps: int, decay: float, warmup: int = 100) -> float:
-    """Warm-up, flat, linear decay: a factor in [0, 1]."""
+    """Factor in [0, 1] of the learning rate: warm-up, constant, linear decay."""
     left = (steps - step) / max(1.0, decay * steps)
     return max(0.0, min(1.0, (step + 1) / warmup, left))
 
@@ -93,7 +94,7 @@ def learning_rate_scale(step: int, steps: int, decay: float, warmup: int = 100) 
 def run(
     module: Trained[Batch], train: ResumableLoader[Batch], validation: ResumableLoader[Batch], folder: Path
 ) -> None:
-    """Train in bf16 autocast for the module's steps; goes on from ``folder`` if it was cut short."""
+    """Train in bf16 autocast for the module's steps; continues an interrupted run in ``folder``."""
     trainer = pl.Trainer(
         max_steps=module.steps,
         precision="bf16-mixed",

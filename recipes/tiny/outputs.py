@@ -1,4 +1,4 @@
-"""The target's own continuations of training prompts: drafts learn from what they will have to imitate."""
+"""The target's continuations of training prompts, on which drafts are trained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sample_outputs(
     seed: int,
     stop_tokens: frozenset[int],
 ) -> dict[str, list[int]]:
-    """Continuations by id, sampled at temperature 1 from the top 50; kept in ``folder``, finished chunks made once."""
+    """Continuations by id, sampled at temperature 1 and top-k 50; finished chunks in ``folder`` are reused."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = sorted(prompts, key=lambda id: hashlib.sha256(id.encode()).digest())
     outputs: dict[str, list[int]] = {}

@@ -1,8 +1,8 @@
 """``python -m recipes tiny``: the shipped tiny models from text, end to end.
 
-Tokenizer → target → the target's own outputs → general draft and specialised drafts, first on text and outputs, then on
-the target's distributions → held-out loss and agreement by domain → model cards. Every stage leaves its result in the
-output folder and is skipped when it is there, so that a run cut short goes on.
+Tokenizer → target → the target's outputs → general draft and specialised drafts, first on text and outputs, then on the
+target's distributions → held-out loss and agreement by domain → model cards. Every stage writes its result to the
+output folder and is skipped if the result exists, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..prompts import builtin
 from .agreement import measure_agreement
 from .card import write_card
 from .corpus import Document, Packed, encode, load_documents, pack
-from .distillation import SoftLabels, teach
+from .distillation import SoftLabels, compute_soft_labels
 from .language_model import fit
 from .outputs import sample_outputs
 from .settings import TinyModelsOptions
@@ -43,8 +43,8 @@ from .tokenizer import train_tokenizer
 
 VALIDATION_WINDOWS = 64
 MAX_SHARD = "10MB"
-# The built-in bank's domains by the names the text's domains go by.
-BANK_DOMAINS = {
+# Domains of the built-in prompts → domains of the text.
+BUILTIN_DOMAINS = {
     "math": "math",
     "sql": "text-to-sql",
     "shell": "bash",
@@ -57,18 +57,18 @@ SHAPES = {"target": (6, 384, 1024, 6), "draft": (1, 128, 384, 2)}  # layers, hid
 
 
 def train_tiny(settings: TinyModelsOptions, output: Path, console: Console | None = None) -> Path:
-    """Make every tiny model; they lie in ``output/<name>``, the runs' logs and checkpoints in ``output/work``.
+    """Train every tiny model into ``output/<name>``; the runs' logs and checkpoints are in ``output/work``.
 
     Raises:
-        InputError: a source of text is missing, or the folder was begun with other settings.
+        InputError: a source of text is missing, or the folder belongs to a run with other settings.
     """
     recipe = Recipe(settings, output, console or Console(stderr=True))
     recipe.target()
     own = recipe.own_outputs()
     recipe.drafts_from_text(own)
-    taught = recipe.taught(own)
-    recipe.drafts_from_target(taught)
-    recipe.drafts_from_builtin_prompts(taught)
+    labels = recipe.text_labels(own)
+    recipe.drafts_from_target(labels)
+    recipe.drafts_from_builtin_prompts(labels)
     recipe.cards()
     return output
 
@@ -90,7 +90,7 @@ class Recipe:
         self.tokenizer = self._tokenizer()
         self.encoded = {d.id: encode(self.tokenizer, d.prompt, d.response) for d in documents}
         self.prompts = {id: ids[:head] for id, (ids, head) in self.encoded.items()}
-        self.room = settings.context - settings.rollout_tokens  # the longest prompt that is rolled out
+        self.room = settings.context - settings.rollout_tokens  # the longest prompt with a continuation
         self.validation = _some(self._pack([self.encoded[d.id] for d in self.held_out]), settings.seed)
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
@@ -110,7 +110,7 @@ class Recipe:
         return [self.encoded[d.id] for d in documents if domains is None or d.domain in domains]
 
     def target(self) -> None:
-        """The target, on text."""
+        """Train the target on text."""
         if (self.output / "tiny" / "config.json").exists():
             return
         self.console.rule("tiny: the target")
@@ -120,15 +120,15 @@ class Recipe:
         finish(self.work / "tiny" / "model", self.output / "tiny", self.tokenizer)
 
     def own_outputs(self) -> dict[str, tuple[list[int], int]]:
-        """The target's own continuations of training prompts, by document, encoded."""
-        self.console.rule("the target's own outputs")
+        """The target's continuations of training prompts, encoded, by document."""
+        self.console.rule("the target's outputs")
         settings = self.settings
         fitting = [d for d in self.train if len(self.prompts[d.id]) <= self.room]
         chosen = _in_turn(_groups(fitting, lambda d: d.source))[: settings.rollouts]
         return self._sample({d.id: self.prompts[d.id] for d in chosen}, "outputs")
 
     def drafts_from_text(self, own: dict[str, tuple[list[int], int]]) -> None:
-        """Drafts that read the text of their domains and the target's outputs there."""
+        """Train drafts on the text of their domains and the target's outputs."""
         settings = self.settings
         for name, domains in self.drafts.items():
             if (self.work / name / "model" / "config.json").exists():
@@ -139,37 +139,37 @@ class Recipe:
             budget = settings.draft_tokens if domains is None else settings.specialist_tokens
             self._fit(new_model("draft", settings, self.tokenizer), text, name, budget, settings.draft_lr)
 
-    def drafts_from_target(self, taught: dict[str, SoftLabels]) -> None:
-        """The same drafts after they have learnt to follow the target's distributions."""
+    def drafts_from_target(self, labels: dict[str, SoftLabels]) -> None:
+        """Distil the target's distributions into the drafts."""
         settings = self.settings
         for name, domains in self.drafts.items():
-            lessons = list(taught.values()) if domains is None else [taught[name]]
+            data = list(labels.values()) if domains is None else [labels[name]]
             budget = settings.distil_tokens if domains is None else settings.specialist_distil_tokens
-            self._distil(lessons, name, f"{name}-distilled", budget, overlap=False)
+            self._distil(data, name, f"{name}-distilled", budget, overlap=False)
 
-    def drafts_from_builtin_prompts(self, taught: dict[str, SoftLabels]) -> None:
-        """The same trained for overlap with the target, with its answers to the built-in prompts among the lessons."""
+    def drafts_from_builtin_prompts(self, labels: dict[str, SoftLabels]) -> None:
+        """Train the drafts for overlap with the target, also on its answers to the built-in prompts."""
         settings = self.settings
         answers = self._builtin_labels()
 
-        def lessons(groups: list[str]) -> list[SoftLabels]:
-            return [taught[g] for g in groups] + [answers[g] for g in groups if g in answers] * settings.builtin_repeats
+        def data(groups: list[str]) -> list[SoftLabels]:
+            return [labels[g] for g in groups] + [answers[g] for g in groups if g in answers] * settings.builtin_repeats
 
         for name, domains in self.drafts.items():
-            groups = list(taught) if domains is None else [name]
+            groups = list(labels) if domains is None else [name]
             budget = settings.builtin_tokens if domains is None else settings.specialist_builtin_tokens
             final = f"{name}-overlap"
-            self._distil(lessons(groups), f"{name}-distilled", final, budget, overlap=True)
-            if domains is None and EASY in taught:
-                hard = lessons([group for group in groups if group != EASY])
-                final = self._unlearn(name, hard)
+            self._distil(data(groups), f"{name}-distilled", final, budget, overlap=True)
+            if domains is None and EASY in labels:
+                hard = data([group for group in groups if group != EASY])
+                final = self._weaken_easy_domains(name, hard)
             if not (self.output / name / "config.json").exists():
                 finish(self.work / final / "model", self.output / name, self.tokenizer)
 
-    def _unlearn(self, name: str, hard: list[SoftLabels]) -> str:
-        """Leave the general draft some way to go in easy domains, where a controller would have nothing to decide.
+    def _weaken_easy_domains(self, name: str, hard: list[SoftLabels]) -> str:
+        """Reduce the general draft's agreement in easy domains, where a controller would have nothing to decide.
 
-        It goes on with the other lessons alone, which costs it the easy ones, and is then averaged with what it was.
+        The draft is trained further on the other domains, and then averaged with its previous weights.
         """
         settings, final = self.settings, f"{name}-final"
         self._distil(hard, f"{name}-overlap", f"{name}-hard", settings.hard_tokens, overlap=True)
@@ -184,12 +184,12 @@ class Recipe:
             self._keep(before, final)
         return final
 
-    def _distil(self, lessons: list[SoftLabels], before: str, after: str, tokens: int, *, overlap: bool) -> None:
-        """Train the model in ``work/before`` on ``lessons``, into ``work/after``."""
+    def _distil(self, data: list[SoftLabels], before: str, after: str, tokens: int, *, overlap: bool) -> None:
+        """Train the model in ``work/before`` on ``data``, into ``work/after``."""
         if not (self.work / after / "model" / "config.json").exists():
             self.console.rule(after)
             model = load_causal_lm(str(self.work / before / "model")).requires_grad_(True).train()
-            self._fit(model, SoftLabels.join(lessons), after, tokens, self.settings.distil_lr, overlap)
+            self._fit(model, SoftLabels.join(data), after, tokens, self.settings.distil_lr, overlap)
 
     def _groups(self) -> dict[str, list[str]]:
         """Domains of each specialist, the easy ones, and the rest."""
@@ -198,7 +198,7 @@ class Recipe:
         return {**groups, "rest": sorted(set(self.domain_of.values()) - special)}
 
     def _builtin_labels(self) -> dict[str, SoftLabels]:
-        """What the target thinks of its own answers to the built-in training prompts, by group."""
+        """Soft labels for the target's answers to the built-in training prompts, by group."""
         settings = self.settings
         chosen = [p for p in builtin() if p.split == "train"][: settings.builtin_prompts]
         ids = {p.id: encode_prompt(self.tokenizer, p.prompt, chat=True) for p in chosen}
@@ -207,15 +207,17 @@ class Recipe:
             {id: prompt for id, prompt in asked.items() if len(prompt) <= self.room}, "builtin-outputs"
         )
         target = CausalLM(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16"))
-        taught = {}
+        labels = {}
         for name, domains in self._groups().items():
-            part = [answers[id] for id in answers if BANK_DOMAINS[id.partition("-")[0]] in domains]
+            part = [answers[id] for id in answers if BUILTIN_DOMAINS[id.partition("-")[0]] in domains]
             if part:
-                taught[name] = teach(target, self._pack(part), self.work / f"taught-builtin-{name}.safetensors")
-        return taught
+                labels[name] = compute_soft_labels(
+                    target, self._pack(part), self.work / f"labels-builtin-{name}.safetensors"
+                )
+        return labels
 
     def _sample(self, prompts: dict[str, list[int]], folder: str) -> dict[str, tuple[list[int], int]]:
-        """The target's continuations of ``prompts``, encoded; kept in ``work/folder``."""
+        """The target's continuations of ``prompts``, encoded; stored in ``work/folder``."""
         outputs = sample_outputs(
             CausalLM(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")),  # as it was trained
             prompts,
@@ -226,20 +228,20 @@ class Recipe:
         )
         return {id: (prompts[id] + tokens, len(prompts[id])) for id, tokens in outputs.items()}
 
-    def taught(self, own: dict[str, tuple[list[int], int]]) -> dict[str, SoftLabels]:
-        """What the target thinks of some text and of its own outputs, for each specialist and for the rest."""
+    def text_labels(self, own: dict[str, tuple[list[int], int]]) -> dict[str, SoftLabels]:
+        """Soft labels for some text and for the target's outputs, for each specialist and for the rest."""
         self.console.rule("the target's distributions")
         settings = self.settings
         target = CausalLM(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16"))
         text = _in_turn(_groups(self.train, lambda d: d.source))
         text = text[: _how_many([len(self.encoded[d.id][0]) for d in text], settings.distil_text)]
-        taught = {}
+        labels = {}
         for name, domains in self._groups().items():
             outputs = [own[id] for id in own if self.domain_of[id] in domains]
             if outputs:
                 windows = self._pack(self._text(text, domains) + outputs)
-                taught[name] = teach(target, windows, self.work / f"taught-{name}.safetensors")
-        return taught
+                labels[name] = compute_soft_labels(target, windows, self.work / f"labels-{name}.safetensors")
+        return labels
 
     def cards(self) -> None:
         """Held-out loss of every model, agreement of every draft with the target, and the model cards."""
@@ -264,7 +266,7 @@ class Recipe:
     def _fit(
         self, model: Any, data: Packed | SoftLabels, name: str, tokens: int, lr: float, overlap: bool = False
     ) -> None:
-        """Train ``model`` in ``work/name`` and leave it, in bfloat16, in ``work/name/model``."""
+        """Train ``model`` in ``work/name`` and save it in bfloat16 to ``work/name/model``."""
         settings, folder = self.settings, self.work / name
         fit(
             model,
@@ -283,14 +285,14 @@ class Recipe:
         self._keep(model, name)
 
     def _keep(self, model: Any, name: str) -> None:
-        """Leave ``model``, in bfloat16, in ``work/name/model``, whole or not at all."""
+        """Save ``model`` in bfloat16 to ``work/name/model``, atomically."""
         folder = self.work / name
         model.to(dtype=torch.bfloat16).save_pretrained(folder / "new", max_shard_size=MAX_SHARD)
         (folder / "new").rename(folder / "model")
 
 
 def same_settings(settings: object, path: Path) -> None:
-    """Refuse to go on in a folder that was begun with other settings; ``path`` keeps them."""
+    """Raise InputError if the folder belongs to a run with other settings, which ``path`` stores."""
     now = vars(settings)
     if not path.exists():
         with replacing(path) as temporary:
@@ -304,7 +306,7 @@ def same_settings(settings: object, path: Path) -> None:
 
 
 def new_model(shape: str, settings: TinyModelsOptions, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
-    """A Llama with random weights that depend on the seed alone."""
+    """A Llama with random weights that depend only on the seed."""
     layers, hidden, feed_forward, heads = SHAPES[shape]
     config = LlamaConfig(
         vocab_size=settings.vocab_size,
@@ -325,14 +327,14 @@ def new_model(shape: str, settings: TinyModelsOptions, tokenizer: PreTrainedToke
 
 
 def finish(model: Path, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Put a trained model and its tokenizer where they are looked for; ``config.json`` comes last and marks the end."""
+    """Copy a trained model and its tokenizer to ``folder``; ``config.json`` is written last and marks completion."""
     tokenizer.save_pretrained(folder)
     for file in sorted(model.iterdir(), key=lambda path: path.name == "config.json"):
         shutil.copyfile(file, folder / file.name)
 
 
 def _how_many(lengths: list[int], budget: int) -> int:
-    """How many of the first texts fit into ``budget`` tokens."""
+    """Number of first texts that fit into ``budget`` tokens."""
     return sum(total <= budget for total in accumulate(lengths))
 
 
@@ -349,7 +351,7 @@ def _groups(documents: list[Document], key: Callable[[Document], str]) -> list[l
 
 
 def _in_turn(groups: list[list[Document]]) -> list[Document]:
-    """One of each group, then the next of each: small sources are not drowned by large ones."""
+    """Documents of the groups in turn, so that small sources are represented as well as large ones."""
     return [d for row in zip_longest(*groups) for d in row if d is not None]
 
 

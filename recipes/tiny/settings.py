@@ -1,4 +1,4 @@
-"""Settings of the tiny models' recipe; light enough to be imported for ``--help``."""
+"""Settings of the tiny models' recipe, without slow imports."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ class TinyModelsOptions:
 
     Args:
         data: folder with a '<source>.jsonl' for each source (rows: prompt, response, and id, domain, license if known).
-            If it is no folder, the sources are taken for hub datasets.
-        sources: files or datasets to learn from.
-        specialists: name of each specialised draft and the domains it is trained on.
-        easy: domains in which the general draft would follow the target too closely for a controller to learn from.
-        hard_tokens: tokens of a lesson without them.
-        hard_share: weight of the draft after that lesson in the average with the draft before it.
-        without_prompts: sources whose prompts the tokenizer is not learnt from (transcripts that no window holds).
+            If it is not a folder, the sources are hub datasets.
+        sources: files or datasets of training text.
+        specialists: names of the specialised drafts and their domains.
+        easy: domains in which the general draft would agree too well with the target to train controllers.
+        hard_tokens: training tokens of the stage without the easy domains.
+        hard_share: weight of the draft after that stage in the average with the draft before it.
+        without_prompts: sources whose prompts are not used to train the tokenizer (transcripts longer than a window).
         vocab_size: size of the byte-level BPE vocabulary.
-        context: longest text, in tokens.
-        target_tokens: tokens the target is trained on.
-        draft_tokens: tokens the general draft is trained on.
-        specialist_tokens: tokens each specialised draft is trained on.
-        rollouts: prompts whose continuation by the target the drafts are trained on, beside the text.
-        rollout_tokens: longest such continuation.
-        rollout_repeats: how often the target's own outputs are seen for each time the text is.
-        distil_tokens: tokens the general draft then learns to follow the target's own distribution on.
-        specialist_distil_tokens: the same for each specialised draft.
-        distil_text: tokens of text, beside the target's outputs, that the target's distribution is computed on.
-        distil_lr: peak learning rate of that.
-        builtin_prompts: built-in training prompts that the target answers for a last lesson of the drafts.
-        builtin_answers: answers it gives to each.
-        builtin_repeats: how often those are seen for each time the other lessons are.
-        builtin_tokens: tokens of that last lesson for the general draft.
-        specialist_builtin_tokens: the same for each specialised draft.
-        held_out_prompts: prompts a domain on which agreement of target and draft is measured.
+        context: maximum number of tokens of a text.
+        target_tokens: training tokens of the target.
+        draft_tokens: training tokens of the general draft.
+        specialist_tokens: training tokens of each specialised draft.
+        rollouts: number of prompts whose continuations by the target are training data of the drafts.
+        rollout_tokens: maximum number of tokens of a continuation.
+        rollout_repeats: epochs over the target's outputs per epoch over the text.
+        distil_tokens: distillation tokens of the general draft.
+        specialist_distil_tokens: distillation tokens of each specialised draft.
+        distil_text: tokens of text, besides the target's outputs, with soft labels.
+        distil_lr: peak learning rate of distillation.
+        builtin_prompts: number of built-in training prompts for the last stage of the drafts.
+        builtin_answers: number of answers of the target to each of them.
+        builtin_repeats: epochs over these answers per epoch over the other data.
+        builtin_tokens: training tokens of the last stage of the general draft.
+        specialist_builtin_tokens: training tokens of the last stage of each specialised draft.
+        held_out_prompts: number of prompts per domain for measuring agreement.
         lr: peak learning rate of the target.
         draft_lr: peak learning rate of the drafts.
-        batch_size: windows of text a step.
+        batch_size: windows of text per step.
         prompt_weight: weight of prompt tokens in the loss; responses weigh 1.
-        decay: share of the steps, at the end, over which the learning rate falls to zero.
+        decay: last share of the steps, over which the learning rate decays to zero.
         compile: compile the training step (needs a C++ compiler; about a quarter faster).
         seed: seed of initial weights and order.
     """

@@ -1,4 +1,4 @@
-"""The tiny models' tokenizer: byte-level BPE with a chat template, digits one by one so that sums can be learnt."""
+"""The tiny models' tokenizer: byte-level BPE with a chat template; digits are single tokens, to learn arithmetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, context: int) -> PreTrainedTokenizerFast:
-    """Learn a byte-level BPE of ``vocab_size`` entries (Sennrich et al. 2016); any Unicode text can be encoded."""
+    """Train a byte-level BPE of ``vocab_size`` entries (Sennrich et al. 2016) that encodes any Unicode text."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

@@ -1,6 +1,6 @@
-"""A model's own answers to prompts, with the distribution that each of their tokens was drawn from.
+"""A model's answers to prompts, with the distribution that each token was drawn from.
 
-An answer depends on its own random numbers, not on its company (but for rounding).
+Up to rounding, an answer depends on its own random numbers, not on the batch.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def answer(
 
     Args:
         prompts: N lists of tokens.
-        uniforms: (N, T) numbers in [0, 1); a row's t-th decides its t-th token, and T is the budget.
-        sampling: one that leaves few tokens (temperature 0 or a top-k).
+        uniforms: (N, T) numbers in [0, 1); a row's t-th determines its t-th token, and T is the budget.
+        sampling: sampling parameters that keep few tokens (temperature 0 or a top-k).
     """
     rows = roll_out(
         language_model(model), prompts, list(uniforms), sampling, frozenset([end]), batch_size=ROWS
@@ -54,7 +54,7 @@ def kept_answers(
     end: int,
     seed: int,
 ) -> list[Pair]:
-    """The same, kept in ``folder``: chunks that are there are not made again."""
+    """:func:`answer` in chunks that are stored in ``folder`` and reused."""
     folder.mkdir(parents=True, exist_ok=True)
     pairs: list[Pair] = []
     for start in track(range(0, len(prompts), CHUNK), f"the target's {folder.name}"):

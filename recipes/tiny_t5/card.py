@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..tiny.card import count_parameters
 from ..tiny.corpus import Document, count_sources
-from .judgement import Agreement
+from .evaluation import Agreement
 from .settings import TARGET, TinyT5Options, draft_name
 
 

@@ -12,17 +12,17 @@ from transformers import PreTrainedTokenizerBase, T5Config, T5ForConditionalGene
 from ..tiny.optimisation import Trained, run, token_losses
 from .pairs import IGNORED, Pair, PairBatch, loader
 
-# layers of encoder and decoder, width, feed-forward, heads. The target is deep and narrow: its steps take their time
-# by the layer, and a draft of one layer is then worth having.
+# Layers of encoder and decoder, width, feed-forward, heads. The target is deep and narrow, since the time of a step
+# grows with the layers, so that a draft of one layer is much faster.
 SHAPES = {"target": (2, 6, 192, 384, 6), "draft": (2, 1, 96, 128, 3)}
 
 
 def new_model(
     shape: str, tokenizer: PreTrainedTokenizerBase, embeddings: Tensor, seed: int
 ) -> T5ForConditionalGeneration:
-    """A T5 that knows tokens by the principal components of ``embeddings`` (V, D), and is random otherwise.
+    """A T5 with random weights and token embeddings from the principal components of ``embeddings`` (V, D).
 
-    The end token is the tokenizer's, the start token 0.
+    The end token is the tokenizer's; the start token is 0.
     """
     encoder, decoder, width, feed_forward, heads = SHAPES[shape]
     special: dict[str, Any] = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
@@ -48,9 +48,9 @@ def new_model(
 
 
 def principal(embeddings: Tensor, width: int) -> Tensor:
-    """The first ``width`` principal components of ``embeddings`` (V, D): (V, width), each row at a mean square of 1.
+    """The first ``width`` principal components of ``embeddings`` (V, D): (V, width), each row with a mean square of 1.
 
-    Tokens that are used alike begin alike: with as little text as here, most of them come too rarely to be learnt anew.
+    They replace random initial embeddings, since most tokens are too rare in the text to be learned from it.
     """
     centred = embeddings - embeddings.mean(0)
     _, _, directions = torch.linalg.svd(centred, full_matrices=False)
@@ -67,7 +67,7 @@ def forward(model: nn.Module, batch: PairBatch) -> Tensor:
 
 
 class Seq2Seq(Trained[PairBatch]):
-    """One T5 over batches of pairs; all tokens of the outputs weigh the same (see ``token_losses``)."""
+    """One T5 on batches of pairs; all output tokens have the same weight (see ``token_losses``)."""
 
     def __init__(
         self, model: T5ForConditionalGeneration, steps: int, *, lr: float, decay: float, overlap: bool
@@ -82,7 +82,7 @@ class Seq2Seq(Trained[PairBatch]):
         return losses[real.flatten()].mean()
 
     def transfer_batch_to_device(self, batch: PairBatch, device: torch.device, dataloader_idx: int) -> PairBatch:
-        """A batch is a dataclass of tensors, which Lightning would not look into."""
+        """Move a batch, a dataclass whose tensors Lightning does not move."""
         soft = None if batch.soft is None else (batch.soft[0].to(device), batch.soft[1].to(device))
         return PairBatch(batch.prompts.to(device), batch.real.to(device), batch.outputs.to(device), soft)
 
@@ -100,8 +100,8 @@ def fit(
     overlap: bool,
     seed: int,
 ) -> T5ForConditionalGeneration:
-    """Train ``model`` in bf16 autocast; goes on from ``folder`` if it was cut short."""
-    # torch's fused attention takes six times as long to go back through on the CPU
+    """Train ``model`` in bf16 autocast; continues an interrupted run in ``folder``."""
+    # The backward pass of torch's fused attention is six times as slow on the CPU.
     model.set_attn_implementation("eager")
     batches = loader(train, batch_tokens, seed)
     module = Seq2Seq(model, epochs * len(batches), lr=lr, decay=decay, overlap=overlap)

@@ -1,4 +1,4 @@
-"""What encoder-decoders learn from: prompts with outputs, batched by length so that little of a batch is padding."""
+"""Training data of encoder-decoders: prompts with outputs, batched by length to reduce padding."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from specpilot.train.loader import ResumableLoader
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-IGNORED = -100  # where an output has ended
+IGNORED = -100  # label after the end of an output
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A prompt and what is to come of it.
+    """A prompt and its output.
 
     Attributes:
-        prompt: its tokens, as the encoder reads them.
-        output: its T tokens, the end token among them unless the output was cut short.
-        soft: what the target expected at each of them, as probabilities (T, k) of its most likely tokens and their ids
-            (T, k); None for text.
+        prompt: tokens of the encoder's input.
+        output: T output tokens, including the end token unless the output was truncated.
+        soft: the target's distribution of each output token, as probabilities (T, k) of its most probable tokens and
+            their ids (T, k); None for text.
     """
 
     prompt: list[int]
@@ -34,11 +34,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class PairBatch:
-    """B pairs side by side, padded at the right.
+    """A batch of B pairs, padded on the right.
 
     Attributes:
-        prompts: (B, S) tokens, and ``real`` (B, S) which of them are no padding.
-        outputs: (B, T) tokens, ``IGNORED`` where an output has ended.
+        prompts: (B, S) tokens.
+        real: (B, S) attention mask of the prompts.
+        outputs: (B, T) tokens, ``IGNORED`` after the end of an output.
         soft: probabilities and ids (B, T, k), or None.
     """
 
@@ -49,28 +50,28 @@ class PairBatch:
 
     @property
     def read(self) -> Tensor:
-        """(B, T) what the decoder reads: the start token 0, then the outputs but for their last."""
+        """(B, T) the decoder's input: the start token 0, then the outputs except their last token."""
         return torch.nn.functional.pad(self.outputs[:, :-1], (1, 0)).clamp(min=0)
 
 
 def collate(pairs: list[Pair]) -> PairBatch:
-    """Pairs, all of them with soft labels or none."""
+    """A batch of pairs, either all or none of which have soft labels."""
     prompts = pad_sequence([torch.tensor(pair.prompt) for pair in pairs], batch_first=True, padding_value=-1)
     outputs = pad_sequence([torch.tensor(pair.output) for pair in pairs], batch_first=True, padding_value=IGNORED)
-    taught = [pair.soft for pair in pairs if pair.soft is not None]
+    labels = [pair.soft for pair in pairs if pair.soft is not None]
     soft = None
-    if taught:
+    if labels:
         soft = (
-            pad_sequence([p.float() for p, _ in taught], batch_first=True),
-            pad_sequence([ids.long() for _, ids in taught], batch_first=True),
+            pad_sequence([p.float() for p, _ in labels], batch_first=True),
+            pad_sequence([ids.long() for _, ids in labels], batch_first=True),
         )
     return PairBatch(prompts.clamp(min=0), prompts >= 0, outputs, soft)
 
 
 def by_length(pairs: list[Pair], batch_tokens: int, seed: int) -> list[list[int]]:
-    """Indices of ``pairs`` in batches of at most ``batch_tokens`` tokens, padding included (or of one pair)."""
+    """Batches of indices of ``pairs``, with at most ``batch_tokens`` tokens including padding, or a single pair."""
     order = list(range(len(pairs)))
-    random.Random(seed).shuffle(order)  # pairs of one length are in no order
+    random.Random(seed).shuffle(order)  # random order of pairs of the same length
     order.sort(key=lambda i: (len(pairs[i].output) // 4, len(pairs[i].prompt)))
     batches: list[list[int]] = []
     widest = (0, 0)
@@ -87,7 +88,7 @@ def by_length(pairs: list[Pair], batch_tokens: int, seed: int) -> list[list[int]
 
 
 def loader(pairs: list[Pair], batch_tokens: int, seed: int, shuffle: bool = True) -> ResumableLoader[PairBatch]:
-    """Batches of ``pairs``: the same ones in every epoch, each time in another order."""
+    """Batches of ``pairs``, the same in every epoch but in another order."""
     batches = by_length(pairs, batch_tokens, seed)
 
     def batch(epoch: int, rows: Tensor) -> PairBatch:

@@ -1,9 +1,9 @@
 """``python -m recipes tiny-t5``: the shipped encoder-decoders from text, end to end.
 
-A target learns all tasks from text → it answers training prompts of each task, the built-in ones among them → one draft
-a task learns from those answers, and from nothing else, what the target expects there → held-out loss, exact match,
-agreement of every draft on every task → model cards. Every stage leaves its result in the output folder and is skipped
-when it is there, so that a run cut short goes on.
+A target is trained on the text of all tasks → it answers training prompts of each task, including the built-in ones →
+one draft per task is trained on these answers with the target's distributions → held-out loss, exact match, agreement
+of every draft on every task → model cards. Every stage writes its result to the output folder and is skipped if the
+result exists, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..tiny.corpus import Document, load_documents
 from ..tiny.recipe import MAX_SHARD, finish, same_settings
 from .answers import kept_answers
 from .card import write_card
-from .judgement import SAMPLING, EvalSet, agree, held_out_loss, sit
+from .evaluation import SAMPLING, EvalSet, agree, evaluate_target, held_out_loss
 from .model import fit, new_model
 from .pairs import Pair
 from .settings import TARGET, TinyT5Options, draft_name
 
 VALIDATION_PAIRS = 300
-# Chat or plain text, these models read the same: the words alone.
+# The chat template adds no tokens: chat and plain text are the same.
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}{{- message['content'] -}}{%- if not loop.last -%}{{- '\\n' -}}{%- endif -%}"
     "{%- endfor -%}"
@@ -40,10 +40,10 @@ CHAT_TEMPLATE = (
 
 
 def train_tiny_t5(settings: TinyT5Options, output: Path, console: Console | None = None) -> Path:
-    """Make the target and its drafts; they lie in ``output/<name>``, logs and checkpoints in ``output/work``.
+    """Train the target and its drafts into ``output/<name>``; logs and checkpoints are in ``output/work``.
 
     Raises:
-        InputError: a source of text is missing, or the folder was begun with other settings.
+        InputError: a source of text is missing, or the folder belongs to a run with other settings.
     """
     recipe = Recipe(settings, output, console or Console(stderr=True))
     recipe.target()
@@ -69,7 +69,7 @@ class Recipe:
         self.held_out = {task: self._fitting(task, lambda d: d.held_out) for task in self.documents}
 
     def _fitting(self, task: str, wanted: Callable[[Document], bool]) -> list[tuple[Document, Pair]]:
-        """The task's wanted documents with their tokens, but for those that are too long."""
+        """The task's wanted documents with their tokens, without those that are too long."""
         settings, found = self.settings, []
         for document in filter(wanted, self.documents[task]):
             pair = Pair(self._encode(document.prompt), [*self._encode(document.response), self.tokenizer.eos_token_id])
@@ -82,7 +82,7 @@ class Recipe:
         return ids
 
     def target(self) -> None:
-        """The target, on the text of every task."""
+        """Train the target on the text of every task."""
         if (self.output / TARGET / "config.json").exists():
             return
         self.console.rule(f"{TARGET}: the target")
@@ -97,25 +97,25 @@ class Recipe:
         return pairs[:VALIDATION_PAIRS]
 
     def drafts(self) -> None:
-        """A draft for each task, taught by the target's answers: first by cross-entropy, then for overlap."""
+        """Train a draft for each task on the target's answers: first by cross-entropy, then for overlap."""
         settings = self.settings
         for task in self.train:
             name = draft_name(task)
             if (self.output / name / "config.json").exists():
                 continue
-            self.console.rule(f"{name}: what the target expects")
-            lessons, check = self._lessons(task), self._answers(task, self._exam_prompts(task), "held-out")
+            self.console.rule(f"{name}: the target's distributions")
+            data, check = self._draft_data(task), self._answers(task, self._eval_prompts(task), "held-out")
             followed, final = f"{name}-followed", f"{name}-overlap"
             if not (self.work / followed / "model").exists():
                 model = new_model("draft", self.tokenizer, self.embeddings, settings.seed)
-                self._fit(model, lessons, check, followed, settings.draft_epochs, settings.draft_lr)
+                self._fit(model, data, check, followed, settings.draft_epochs, settings.draft_lr)
             if not (self.work / final / "model").exists():
                 model = load_model(str(self.work / followed / "model")).requires_grad_(True).train()
-                self._fit(model, lessons, check, final, settings.overlap_epochs, settings.overlap_lr, overlap=True)
+                self._fit(model, data, check, final, settings.overlap_epochs, settings.overlap_lr, overlap=True)
             finish(self.work / final / "model", self.output / name, self.tokenizer)
 
-    def _lessons(self, task: str) -> list[Pair]:
-        """The target's answers to training prompts of the task, from its text and from the built-in bank."""
+    def _draft_data(self, task: str) -> list[Pair]:
+        """The target's answers to training prompts of the task, from its text and from the built-in prompts."""
         settings = self.settings
         prompts = list({tuple(pair.prompt): pair.prompt for _, pair in self.train[task]}.values())
         random.Random(settings.seed).shuffle(prompts)
@@ -126,11 +126,11 @@ class Recipe:
         prompts = (self._encode(p.prompt) for p in builtin() if p.domain == task and p.split == split)
         return [prompt for prompt in prompts if len(prompt) <= self.settings.prompt_tokens]
 
-    def _exam_prompts(self, task: str) -> list[list[int]]:
-        return [pair.prompt for _, pair in self._exam_rows(task)]
+    def _eval_prompts(self, task: str) -> list[list[int]]:
+        return [pair.prompt for _, pair in self._eval_rows(task)]
 
-    def _exam_rows(self, task: str) -> list[tuple[Document, Pair]]:
-        """Held-out rows, each prompt once, but for those whose prompt is that of a row that was trained on, too."""
+    def _eval_rows(self, task: str) -> list[tuple[Document, Pair]]:
+        """Held-out rows with distinct prompts that do not occur in the training rows."""
         known = {document.prompt for document, _ in self.train[task]}
         rows = list({d.prompt: (d, pair) for d, pair in self.held_out[task] if d.prompt not in known}.values())
         random.Random(self.settings.seed).shuffle(rows)
@@ -149,23 +149,23 @@ class Recipe:
         )
 
     def report(self) -> None:
-        """Held-out loss and exact match of the target, every draft on every task; model cards and ``results.json``."""
+        """Evaluate the target and every draft on every task; write model cards and ``results.json``."""
         self.console.rule("held-out loss, exact match, agreement, model cards")
         settings, budget = self.settings, self.settings.output_tokens
         models: dict[str, Any] = {
             name: load_model(str(self.output / name)) for name in (TARGET, *map(draft_name, self.train))
         }
-        exams: list[EvalSet] = []
+        eval_sets: list[EvalSet] = []
         for task in self.train:
-            rows = self._exam_rows(task)
+            rows = self._eval_rows(task)
             parts = [
                 ("text", [pair.prompt for _, pair in rows], [document.response for document, _ in rows]),
                 ("built-in", self._builtin_prompts(task, "test")[: settings.held_out_prompts], None),
             ]
             for origin, prompts, references in parts:
                 if prompts:
-                    exams.append(
-                        sit(
+                    eval_sets.append(
+                        evaluate_target(
                             models[TARGET],
                             self.tokenizer,
                             task,
@@ -181,18 +181,18 @@ class Recipe:
             for name, model in models.items()
         }
         agreements = [
-            agree(models[draft_name(task)], self.tokenizer, draft_name(task), exam, budget=budget)
+            agree(models[draft_name(task)], self.tokenizer, draft_name(task), eval_set, budget=budget)
             for task in self.train
-            for exam in exams
+            for eval_set in eval_sets
         ]
         tokens = {TARGET: settings.target_epochs * sum(len(pair) for rows in self.train.values() for _, pair in rows)}
         for task in self.train:
             epochs = settings.draft_epochs + settings.overlap_epochs
-            tokens[draft_name(task)] = epochs * sum(map(len, self._lessons(task)))
+            tokens[draft_name(task)] = epochs * sum(map(len, self._draft_data(task)))
         read = {TARGET: [document for rows in self.train.values() for document, _ in rows]} | {
             draft_name(task): [document for document, _ in rows] for task, rows in self.train.items()
         }
-        match = {exam.task: exam.exact_match for exam in exams if exam.exact_match is not None}
+        match = {eval_set.task: eval_set.exact_match for eval_set in eval_sets if eval_set.exact_match is not None}
         for name in models:
             own = [a for a in agreements if a.draft == name]
             write_card(self.output / name, name, settings, tokens[name], read[name], losses[name], match, own)
@@ -227,7 +227,7 @@ class Recipe:
         lr: float,
         overlap: bool = False,
     ) -> None:
-        """Train ``model`` in ``work/name`` and leave it, in bfloat16, in ``work/name/model``, whole or not at all."""
+        """Train ``model`` in ``work/name`` and save it in bfloat16 to ``work/name/model``, atomically."""
         settings, folder = self.settings, self.work / name
         fit(
             model,

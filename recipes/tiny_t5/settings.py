@@ -1,4 +1,4 @@
-"""Settings of the tiny encoder-decoders' recipe; light enough to be imported for ``--help``."""
+"""Settings of the tiny encoder-decoders' recipe, without slow imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOURCES = {"shell": ["nl2bash"], "sql": ["wikisql", "advising"]}
 
 
 def draft_name(task: str) -> str:
-    """The draft model that learns ``task`` alone."""
+    """The name of the draft for ``task``."""
     return f"{TARGET}-draft-{task}"
 
 
@@ -21,22 +21,22 @@ class TinyT5Options:
 
     Args:
         data: folder with a '<source>.jsonl' for each source (rows: prompt, response, and id, license if known).
-            If it is no folder, the sources are taken for hub datasets.
-        sources: the text of each task; a task's name is that of its domain in the built-in prompts.
-        vocabulary: name or folder of the model whose tokenizer these share, and whose embeddings theirs begin from.
-        prompt_tokens: longest prompt; rows with a longer one are left out.
-        output_tokens: longest output, its end included; rows with a longer one are left out.
-        batch_tokens: tokens a step, prompts and outputs, with padding.
-        target_epochs: how often the target sees the text.
+            If it is not a folder, the sources are hub datasets.
+        sources: text sources of each task; a task's name is that of its domain in the built-in prompts.
+        vocabulary: name or folder of the model whose tokenizer is used, and whose embeddings are the initial ones.
+        prompt_tokens: maximum prompt tokens; rows with longer prompts are left out.
+        output_tokens: maximum output tokens including the end token; rows with longer outputs are left out.
+        batch_tokens: tokens per step: prompts and outputs, with padding.
+        target_epochs: epochs of the target over the text.
         lr: peak learning rate of the target.
-        rollouts: training prompts of each task that the target answers, as the draft's lessons.
-        builtin_answers: answers to each built-in training prompt, among the same lessons.
-        draft_epochs: how often a draft sees its lessons, learning the target's distributions by cross-entropy.
-        overlap_epochs: how often after that, learning them for overlap.
-        draft_lr: peak learning rate of the first of these.
-        overlap_lr: peak learning rate of the second.
-        decay: share of the steps, at the end, over which the learning rate falls to zero.
-        held_out_prompts: prompts of each task and origin on which outputs and agreement are judged.
+        rollouts: number of training prompts of each task whose answers by the target are the draft's data.
+        builtin_answers: number of answers to each built-in training prompt in the same data.
+        draft_epochs: epochs of a draft by cross-entropy with the target's distributions.
+        overlap_epochs: further epochs for overlap.
+        draft_lr: peak learning rate of the cross-entropy epochs.
+        overlap_lr: peak learning rate of the overlap epochs.
+        decay: last share of the steps, over which the learning rate decays to zero.
+        held_out_prompts: number of prompts of each task and origin for the evaluation.
         seed: seed of initial weights, order and samples.
     """
 

@@ -1,4 +1,4 @@
-"""What the models are worth on unseen prompts: loss, exact match, and each draft's agreement with the target."""
+"""Evaluation on held-out prompts: loss, exact match, and each draft's agreement with the target."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .answers import answer
 from .model import forward
 from .pairs import IGNORED, Pair, by_length, collate
 
-SAMPLING = SamplingParams(1.0, 50)  # what the shipped models are sampled under
+SAMPLING = SamplingParams(1.0, 50)  # sampling parameters of the shipped models
 HARD = 0.3
 
 
 @dataclass(frozen=True)
 class EvalSet:
-    """Prompts of one task and origin, and what the target makes of them.
+    """Prompts of one task and origin, with the target's outputs.
 
     Attributes:
         sampled: the target's outputs under ``SAMPLING``, with its distributions.
-        greedy: its greedy outputs, as text.
-        exact_match: share of those that are the reference, word for word; None where there is no reference.
+        greedy: the target's greedy outputs as text.
+        exact_match: share of greedy outputs that equal the reference; None without references.
     """
 
     task: str
@@ -38,11 +38,11 @@ class EvalSet:
 
 @dataclass(frozen=True)
 class Agreement:
-    """One draft on one exam.
+    """Agreement of one draft with the target on one :class:`EvalSet`.
 
     Attributes:
-        overlap: mean over the positions of the target's sampled outputs of a = Σ_x min(p(x), q(x)), the probability
-            that a token drawn from the draft is accepted there.
+        overlap: mean of a = Σ_x min(p(x), q(x)), the acceptance probability of a drafted token, over the positions of
+            the target's sampled outputs.
         hard: share of positions with a < 0.3.
         rouge_l: mean ROUGE-L F1 of the draft's greedy output against the target's.
     """
@@ -57,7 +57,7 @@ class Agreement:
     rouge_l: float
 
 
-def sit(
+def evaluate_target(
     model: T5ForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
     task: str,
@@ -68,7 +68,7 @@ def sit(
     budget: int,
     seed: int,
 ) -> EvalSet:
-    """The target's part of an exam."""
+    """Generate the target's outputs for an evaluation set."""
     uniforms = torch.rand(len(prompts), budget, generator=torch.Generator().manual_seed(seed))
     greedy = greedy_texts(model, tokenizer, prompts, budget)
     match = None
@@ -89,17 +89,17 @@ def greedy_texts(
 
 
 def agree(
-    draft: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, name: str, exam: EvalSet, *, budget: int
+    draft: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, name: str, eval_set: EvalSet, *, budget: int
 ) -> Agreement:
-    """Let ``draft`` read what the target sampled, and answer the same prompts itself."""
-    a = torch.cat(overlaps(draft, exam.sampled))
-    own = greedy_texts(draft, tokenizer, [pair.prompt for pair in exam.sampled], budget)
+    """Measure the agreement of ``draft`` on the target's sampled outputs and by its own greedy outputs."""
+    a = torch.cat(overlaps(draft, eval_set.sampled))
+    own = greedy_texts(draft, tokenizer, [pair.prompt for pair in eval_set.sampled], budget)
     scorer = RougeScorer(["rougeL"])
-    rouge = [scorer.score(ours, theirs)["rougeL"].fmeasure for ours, theirs in zip(exam.greedy, own, strict=True)]
+    rouge = [scorer.score(ours, theirs)["rougeL"].fmeasure for ours, theirs in zip(eval_set.greedy, own, strict=True)]
     return Agreement(
         name,
-        exam.task,
-        exam.origin,
+        eval_set.task,
+        eval_set.origin,
         len(own),
         len(a),
         float(a.mean()),
@@ -110,7 +110,7 @@ def agree(
 
 @torch.inference_mode()
 def overlaps(draft: T5ForConditionalGeneration, pairs: list[Pair]) -> list[Tensor]:
-    """a = Σ_x min(p(x), q(x)) at every token of the pairs' outputs: a tensor (T,) a pair; both under ``SAMPLING``."""
+    """a = Σ_x min(p(x), q(x)) under ``SAMPLING`` at every token of the outputs: a tensor (T,) for each pair."""
     result: dict[int, Tensor] = {}
     for rows in by_length(pairs, 4096, 0):
         batch = collate([pairs[i] for i in rows])
