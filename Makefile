@@ -1,4 +1,4 @@
-# Each target makes the virtual environment it needs: quietly, once, and again when the dependencies change.
+# Each target makes the virtual environment if it is missing or the dependencies have changed.
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
@@ -9,13 +9,13 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
 
-# A process a core, each with one thread: tiny models gain nothing from more.
+# One process per core with one thread each: tiny models gain nothing from more threads.
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test: $(READY)
 	@$(PYTEST)
 
-# The oldest transformers that pyproject.toml admits, with the hub client it asks for, before the environment's own.
+# The oldest transformers that pyproject.toml allows, with its hub client, before the environment's own.
 test-oldest: $(READY)
 	@rm -rf build
 	@$(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target build/oldest \
@@ -30,13 +30,13 @@ check: $(READY)
 	@$(PIP) --no-deps --no-index --no-build-isolation --target build/check .
 	@MYPYPATH=build/check:. $(VENV)/bin/mypy -p specpilot -p recipes
 
-# The documentation, in build/site; `mkdocs serve` has its search as well. With --quiet, --strict would miss warnings.
+# The documentation, in build/site; for its search use `mkdocs serve`. With --quiet, --strict would miss warnings.
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 	@echo build/site/index.html
 
-# torch goes first and alone, so that the build it comes in is the one of the constraints. The marker is written last and
-# removed first: an environment without it was left half-made by an interrupted run, and is made anew.
+# torch is installed first and alone, so that its build is the one of the constraints. The marker is written last and
+# removed first: an environment without it is incomplete, and is made again.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "make: '$(PYTHON)' is not Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }

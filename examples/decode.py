@@ -1,4 +1,4 @@
-"""Decode one prompt with several rules for the length of a draft and print their counters: python examples/decode.py"""
+"""Decode one prompt with several length controllers and print their counters: python examples/decode.py"""
 
 from specpilot import SpeculativeDecoder
 
