@@ -716,17 +716,6 @@ class OverwriteOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointOptions(OverwriteOptions):
-    """Output.
-
-    Attributes:
-        output: Folder of the checkpoint, for `specpilot generate --length FOLDER --cost FILE`.
-    """
-
-    output: Folder
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExportOptions(OverwriteOptions):
     """Export.
 

@@ -37,15 +37,6 @@ def as_prompts(prompt: PromptLike) -> tuple[list[Prompt], bool]:
     return _as_prompts(prompt, "prompt")
 
 
-def is_batch(prompt: Any) -> TypeGuard[list[Prompt]]:
-    """Whether ``prompt`` holds several prompts.
-
-    Raises:
-        InputError: ``prompt`` is invalid; see :func:`as_prompts`.
-    """
-    return not as_prompts(prompt)[1]
-
-
 def encode_prompt(
     tokenizer: PreTrainedTokenizerBase | None,
     prompt: PromptLike,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from specpilot.controllers.errors import InputError
-from specpilot.infer.prompting import as_prompts, encode_prompt, is_batch
+from specpilot.infer.prompting import as_prompts, encode_prompt
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from .tiny import byte_tokenizer
@@ -72,14 +72,12 @@ SEVERAL = {
 def test_one_prompt(form: str) -> None:
     given, expected = SINGLE[form]
     assert as_prompts(given) == ([expected], True)
-    assert not is_batch(given)
 
 
 @pytest.mark.parametrize("form", SEVERAL)
 def test_several_prompts(form: str) -> None:
     given, expected = SEVERAL[form]
     assert as_prompts(given) == (expected, False)
-    assert is_batch(given)
 
 
 @pytest.mark.parametrize("form", [form for form in SINGLE if form != "parts"])  # the template here takes text alone
@@ -175,7 +173,7 @@ MALFORMED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", MALFORMED)
 def test_malformed_prompts(case: str, tokenizer: PreTrainedTokenizerFast) -> None:
     prompt, message = MALFORMED[case]
-    for call in (as_prompts, is_batch, lambda given: encode_prompt(tokenizer, given)):
+    for call in (as_prompts, lambda given: encode_prompt(tokenizer, given)):
         with pytest.raises(InputError, match=message) as caught:
             call(prompt)
         assert "\n" not in str(caught.value)
