@@ -201,7 +201,7 @@ def _unpadded(input_ids: Tensor, attention_mask: Tensor | None) -> list[list[int
 
 def _padded(rows: list[list[int]], pad: Tensor | None) -> Tensor:
     """The rows as (B, longest row), padded on the right."""
-    if pad is None and len({len(row) for row in rows}) > 1:  # there are no end tokens, but a context may end
+    if pad is None and len({len(row) for row in rows}) > 1:  # rows ended by the context, without end tokens
         raise InputError("pad_token_id=None: the rows end at different lengths; name a token to pad them with")
     return pad_sequence(
         [torch.tensor(row) for row in rows], batch_first=True, padding_value=0 if pad is None else int(pad)

@@ -172,7 +172,7 @@ class CausalLM(LanguageModel):
                     for read in reads
                 ]
             )
-        groups = alike(reads)
+        groups = padding_groups(reads)
         if len(groups) == 1:
             return self._read_ragged(cache, reads)
         results: list[tuple[Tensor, Tensor]] = [EMPTY] * len(reads)
@@ -325,7 +325,7 @@ class CausalLM(LanguageModel):
         return logits[:, -keep:], hidden[:, -keep:]
 
 
-def alike(reads: Sequence[Read]) -> list[list[int]]:
+def padding_groups(reads: Sequence[Read]) -> list[list[int]]:
     """Groups of indices into ``reads`` that share a padded forward: short reads, or reads of similar lengths."""
     order = sorted(range(len(reads)), key=lambda i: len(reads[i].tokens))
     groups: list[list[int]] = []
