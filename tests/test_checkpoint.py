@@ -294,7 +294,7 @@ NESTED = CONFIG.as_dict()["provenance"]
     ("kind", "change", "words"),
     [
         ("acceptance-head", {"kind": "toaster"}, "kind='toaster': unknown kind of controller"),
-        ("acceptance-head", {"kind": None}, "kind=None: not a controller"),
+        ("acceptance-head", {"kind": None}, "kind=None: unknown kind of controller"),
         ("acceptance-head", {"kind": ["router"]}, "kind="),
         ("acceptance-head", {"kind": "router"}, "unknown key 'depth'"),
         ("acceptance-head", {"schema_version": 5}, "schema_version=5.*upgrade"),

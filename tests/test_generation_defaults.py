@@ -79,7 +79,7 @@ def test_t5(tmp_path: Path) -> None:
     model = saved(tmp_path / "beams", beams, "t5")
     with pytest.raises(InputError) as caught:
         generation_defaults(model)
-    assert "asks for no_repeat_ngram_size=3, num_beams=4, which" in str(caught.value)
+    assert "sets no_repeat_ngram_size=3, num_beams=4, which" in str(caught.value)
     remedies = "set model.generation_config.no_repeat_ngram_size=0, model.generation_config.num_beams=1, or pass"
     assert remedies in str(caught.value)
     model.generation_config.num_beams = 1
@@ -168,7 +168,7 @@ def test_settings_that_change_the_text_are_refused_by_name(name: str) -> None:
     model = make()
     model.generation_config.do_sample = True
     setattr(model.generation_config, name, value)
-    with pytest.raises(InputError, match=rf"asks for {name}=[^\n]*; set model\.generation_config\.{name}=") as caught:
+    with pytest.raises(InputError, match=rf"sets {name}=[^\n]*; set model\.generation_config\.{name}=") as caught:
         generation_defaults(model)
     assert f"model.generation_config.{name}={neutral}, or pass generation_config='ignore'" in str(caught.value)
     assert "\n" not in str(caught.value)
