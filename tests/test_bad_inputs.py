@@ -136,7 +136,7 @@ TABLES["generate {}"] = [
     ("hello --length confidence:x", "length='confidence:x': give the rule's number"),
     ("hello --length 21", "length=21: a fixed draft length must be between"),
     ("hello --length oracle", "length='oracle': not defined at temperature 1.0"),
-    ("hello --draft null --length tiny-head", "length='tiny-head': without a draft"),
+    ("hello --draft null --length tiny-head", "length='tiny-head': a trained controller needs a draft"),
     ("hello --temperature -1", "temperature=-1.0: must be at least 0"),
     ("hello --temperature hot", "temperature: expected float or 'auto', got 'hot'"),
     ("hello --top-k 0", "top_k=0: must be at least 1"),

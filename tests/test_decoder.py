@@ -256,7 +256,7 @@ def test_optimal_transport_is_refused_before_the_first_token() -> None:
     ("options", "message"),
     [
         ({"length": 4, "threshold": 0.5}, "threshold=0.5: only for trained controllers, length='4' is a rule"),
-        ({"length": "tiny-head", "draft": None}, "length='tiny-head': without a draft model"),
+        ({"length": "tiny-head", "draft": None}, "length='tiny-head': a trained controller needs a draft model"),
     ],
 )
 def test_names_that_make_no_sense_together(tmp_path: Path, options: dict[str, Any], message: str) -> None:

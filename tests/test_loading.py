@@ -444,7 +444,7 @@ def sharded(index: bytes) -> Callable[[Path], object]:
 MODEL_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (
         without("config.json"),
-        r"the folder is not a model in transformers. format, it holds no config\.json",
+        r"not a model in transformers. format, it holds no config\.json",
     ),
     "a config that is no JSON": (holding("config.json", b"{oops"), r"config\.json: not JSON \(Expecting prop"),
     "an empty config": (holding("config.json", b""), r"config\.json: not JSON"),

@@ -76,7 +76,7 @@ def test_greedy_and_sampled() -> None:
     assert PolicyRouter(policy).weigh(x) == [float(i == best) for i in range(4)]
     assert RandomRouter(4).weigh(x) == [0.25] * 4
     assert SingleArm(2, 4).weigh(x) == [0, 0, 1, 0]
-    with pytest.raises(InputError, match="arm=4: there are 4"):
+    with pytest.raises(InputError, match="arm=4: must be between 0 and 3"):
         SingleArm(4, 4)
 
 
