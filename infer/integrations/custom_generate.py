@@ -162,7 +162,7 @@ def _call_of_generate() -> Mapping[str, Any]:
         frame = frame.f_back
     if frame is None:
         raise InputError(
-            "decoder: is called by transformers; use decoder.generate, or model.generate(…, custom_generate=decoder)"
+            "decoder: is called by transformers; call decoder.generate, or model.generate(…, custom_generate=decoder)"
         )
     return frame.f_locals
 
