@@ -68,7 +68,7 @@ class Step:
         return confidence, top, entropy
 
     def listed_signals(self, *, entropy: bool = True) -> DraftSignals | None:
-        """All three from the list of q; None at temperature 0, or if there is no list.
+        """All three from the list of q; None if there is no list, or if q(y_i) is 1 (see :meth:`confidence`).
 
         Args:
             entropy: whether to compute the entropy, which takes most of the time; otherwise it is 0.
