@@ -4,10 +4,14 @@ All configurations decode the same held-out prompts in one process, in turn, in 
 have all values of a grid, and the best of them on the very prompts they are compared on, or on the other half of them
 (``tuned_elsewhere``); the trained controller goes by measured costs, which adapt to the rounds' times, and has no
 parameter. Tokens per second include the prefill. A run that was cut short is continued.
+
+Beside the wall time, the processor time of the process is recorded: on a machine that does other work as well the two
+differ, and with one thread the second is what the first would be without that work.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -44,7 +48,9 @@ MISFIT_RULES = ("1", "2", "cumulative-confidence:0.4")
 COST_PROMPTS, COST_REPEATS = 4, 3
 
 Generate = Callable[..., Generation]
-Record = dict[str, float]  # tokens and seconds of a generation
+Clocks = dict[str, dict[str, Times]]  # by clock and configuration
+Record = dict[str, float]  # tokens, wall and processor seconds of a generation
+WALL, PROCESSOR = "seconds", "processor_seconds"
 
 
 def bench_clock(options: ClockBenchOptions, console: Console) -> dict[str, Any]:
@@ -74,7 +80,12 @@ def bench_clock(options: ClockBenchOptions, console: Console) -> dict[str, Any]:
             rows = [row for row in prompts if row.domain == options.misfit_domain]
             misfit = pair.run(other, options.misfit_controller, MISFIT_RULES, rows, cost)
     groups = groups_of([batch.domain for batch in batches], domains)
-    return {"cost": cost.as_dict(), **summary(times, [row.domain for row in prompts], groups, misfit)}
+    labels = [row.domain for row in prompts]
+    by_clock = {
+        clock: summary(times[clock], labels, groups, None if misfit is None else misfit[clock])
+        for clock in (WALL, PROCESSOR)
+    }
+    return {"cost": cost.as_dict(), **by_clock[WALL], "by_processor_time": by_clock[PROCESSOR]}
 
 
 def measured_cost(options: ClockBenchOptions, decoder: SpeculativeDecoder, console: Console) -> dict[str, float]:
@@ -113,8 +124,8 @@ class _Clock:
         rules: Sequence[str],
         rows: Sequence[PromptRow],
         cost: CostModel,
-    ) -> dict[str, Times]:
-        """Times by configuration: ``rules``, the trained controller with and without adapting costs, and no draft."""
+    ) -> Clocks:
+        """Times by clock and configuration: ``rules``, the trained controller with and without adapting costs, and no draft."""
         plain = SpeculativeDecoder(decoder.target, None, decoder.tokenizer)
         decoders: dict[str, Generate] = {AUTOREGRESSIVE: plain.generate}
         trained = _load(decoder, controller, cost)
@@ -125,8 +136,13 @@ class _Clock:
         prompts, passes = _encoded(decoder, rows, self.options), self.options.repeats
         of = {**self.identity, "controller": controller_digest(controller)}
 
-        def runs(generate: Generate) -> Run[Generation]:
-            return lambda item, repeat: generate(prompts[item % len(prompts)], seed=item, **self.options.sampling)
+        def run(generate: Generate, item: int) -> tuple[int, float]:
+            started = time.process_time()
+            generation = generate(prompts[item % len(prompts)], seed=item, **self.options.sampling)
+            return len(generation.tokens), time.process_time() - started
+
+        def runs(generate: Generate) -> Run[tuple[int, float]]:
+            return lambda item, repeat: run(generate, item)
 
         def identify(name: str, item: int) -> dict[str, Any]:
             row = rows[item % len(rows)]
@@ -136,20 +152,24 @@ class _Clock:
             {name: runs(generate) for name, generate in decoders.items()}, passes * len(rows), self.console,
             store=self.store, identity=identify, record=_record,
         )  # fmt: skip
-        return {name: _times(records, len(rows)) for name, records in found.items()}
+        return {
+            clock: {name: _times(records, len(rows), clock) for name, records in found.items()}
+            for clock in (WALL, PROCESSOR)
+        }
 
 
-def _record(name: str, item: int, timed: Timed[Generation]) -> Record:
-    return {"tokens": len(timed.value.tokens), "seconds": timed.seconds}
+def _record(name: str, item: int, timed: Timed[tuple[int, float]]) -> Record:
+    tokens, processor = timed.value
+    return {"tokens": tokens, WALL: timed.seconds, PROCESSOR: processor}
 
 
-def _times(records: Sequence[Record], prompts: int) -> Times:
-    """Of records pass after pass."""
+def _times(records: Sequence[Record], prompts: int, clock: str) -> Times:
+    """Of records pass after pass, by one of the clocks."""
 
     def by_prompt(key: str) -> list[list[Any]]:
         return [[record[key] for record in records[row::prompts]] for row in range(prompts)]
 
-    return Times(by_prompt("tokens"), by_prompt("seconds"))
+    return Times(by_prompt("tokens"), by_prompt(clock))
 
 
 def _part(times: Times, rows: Sequence[int]) -> Times:
