@@ -125,7 +125,7 @@ class _Clock:
         rows: Sequence[PromptRow],
         cost: CostModel,
     ) -> Clocks:
-        """Times by clock and configuration: ``rules``, the trained controller with and without adapting costs, and no draft."""
+        """Times of ``rules``, of the trained controller with and without adapting costs, and of no draft."""
         plain = SpeculativeDecoder(decoder.target, None, decoder.tokenizer)
         decoders: dict[str, Generate] = {AUTOREGRESSIVE: plain.generate}
         trained = _load(decoder, controller, cost)
