@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-oldest check docs clean
+.PHONY: demo test test-gguf test-oldest check docs clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -14,6 +15,12 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --maxprocesses 
 
 test: $(READY)
 	@$(PYTEST)
+
+# What the extra `gguf` adds, in an environment of its own: pip builds llama.cpp from source, once. That takes some minutes
+# and a C++ compiler; CMake comes as a package where there is none.
+test-gguf:
+	@$(MAKE) --no-print-directory VENV=.venv-gguf EXTRAS=dev,gguf .venv-gguf/.ready
+	@OMP_NUM_THREADS=1 .venv-gguf/bin/python -m pytest tests/gguf
 
 # The oldest transformers that pyproject.toml allows, with its hub client, before the environment's own.
 test-oldest: $(READY)
@@ -43,9 +50,9 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Preparing $(VENV) (once; some minutes, most of them torch) ..." >&2
 	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
 	@rm -f $@
-	@{ $(PIP) torch && $(PIP) -e '.[dev]'; } >$(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log >&2; exit 1; }
+	@{ $(PIP) torch && $(PIP) -e '.[$(EXTRAS)]'; } >$(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log >&2; exit 1; }
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-gguf build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -168,7 +168,7 @@ class TargetOptions(Options):
     """Models.
 
     Attributes:
-        target: Target model: a shipped model, a folder, or a hub id. Its distribution is that of the generated text.
+        target: Target model: a shipped model, a folder, a hub id, or a GGUF file. The text has its distribution.
     """
 
     target: str = "tiny"
@@ -179,7 +179,7 @@ class PairOptions(TargetOptions):
     """Models.
 
     Attributes:
-        draft: Draft model with the target's tokenizer: a shipped model, a folder, or a hub id.
+        draft: Draft model with the target's tokenizer: a shipped model, a folder, a hub id, or a GGUF file.
     """
 
     draft: str = "tiny-draft"
@@ -207,6 +207,18 @@ class LoadingOptions(DeviceOptions):
 
     dtype: DType = "float32"
     trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairCheckOptions(Options):
+    """Models.
+
+    Attributes:
+        pair_check: What a trained controller asks of the pair: exact, the models it was trained for; tokenizer, models
+            with their tokenizer, such as the same ones in another precision or as GGUF files, with a warning.
+    """
+
+    pair_check: Literal["exact", "tokenizer"] = "exact"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -765,7 +777,7 @@ Auto = Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(TargetOptions, LoadingOptions, SeedOptions):
+class GenerateOptions(TargetOptions, LoadingOptions, PairCheckOptions, SeedOptions):
     """Generation.
 
     Attributes:
@@ -812,6 +824,7 @@ class GenerateOptions(TargetOptions, LoadingOptions, SeedOptions):
         device_map: Distribute the target over several devices, "auto" or "balanced" as in transformers.
         offload_folder: Folder for weights that a device map offloads to disk.
         revision: Branch, tag or commit of the target on the hub.
+        tokenizer: Whose tokenizer and chat template to take instead of the target's own: a folder or hub id.
     """
 
     prompt: str = field(default="-", kw_only=False)
@@ -842,6 +855,7 @@ class GenerateOptions(TargetOptions, LoadingOptions, SeedOptions):
     device_map: str | None = None
     offload_folder: str | None = None
     revision: str | None = None
+    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import check_same_tokenizer, load_causal_lm, load_tokenizer
-from ..infer.models import CausalLM
+from ..infer.loading import check_same_tokenizer, load_any_model, load_tokenizer
+from ..infer.models import language_model
 from ..options import AcceptanceDataOptions
 from .builder import DatasetBuilder, Item, write_shards
 from .dataset import SCHEMA_VERSION, DatasetWriter, Row
@@ -39,12 +39,14 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
         tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
         check_same_tokenizer(tokenizer, load_tokenizer(settings.draft, trust_remote_code=trust))
         target, draft = (
-            load_causal_lm(name, dtype=settings.dtype, device=settings.device, trust_remote_code=trust)
+            load_any_model(
+                name, dtype=settings.dtype, device=settings.device, trust_remote_code=trust, decoder_only=True
+            )
             for name in (settings.target, settings.draft)
         )
         self.pair = PairFingerprint.of(target, draft, tokenizer)
         self.stop_tokens = stop_tokens_of(target, tokenizer)
-        self.target, self.draft = CausalLM(target), CausalLM(draft)
+        self.target, self.draft = language_model(target), language_model(draft)
         self.prepare(tokenizer, [self.target, self.draft])
 
     def identity(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..controllers.errors import InputError
-from ..infer.models import CausalLM
+from ..infer.models import LanguageModel
 from ..infer.prompting import encode_prompt
 from ..options import AcceptanceDataOptions, RouterDataOptions
 from .dataset import ParquetWriter
@@ -57,7 +57,7 @@ class DatasetBuilder(ABC, Generic[R]):
     def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[R]:
         """The rows of a shard; ``on_done`` is called with the number of tokens generated for each prompt."""
 
-    def prepare(self, tokenizer: PreTrainedTokenizerBase, models: Sequence[CausalLM]) -> None:
+    def prepare(self, tokenizer: PreTrainedTokenizerBase, models: Sequence[LanguageModel]) -> None:
         """Load and encode the prompts; budgets are limited by the shortest context of ``models``.
 
         Raises:

@@ -18,7 +18,7 @@ from ..controllers.errors import optional_import
 from ..controllers.sampling import SamplingParams
 from ..infer.arms import load_arms
 from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import load_model, load_tokenizer
+from ..infer.loading import load_any_model, load_tokenizer
 from ..infer.machine import machine
 from ..infer.models import LanguageModel, language_model
 from ..infer.prefill import read_prompts
@@ -53,7 +53,7 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         self.sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
         trust = settings.trust_remote_code
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(settings.target, trust_remote_code=trust)
-        model = load_model(settings.target, dtype=settings.dtype, device=settings.device, trust_remote_code=trust)
+        model = load_any_model(settings.target, dtype=settings.dtype, device=settings.device, trust_remote_code=trust)
         self.target = language_model(model)
         self.arms = load_arms(
             settings.arms, self.target, self.tokenizer,

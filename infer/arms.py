@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase
 from ..controllers.arms import AUTOREGRESSIVE, DRAFT, EXIT, NGRAM, Arm, check_enough, parse_arm
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
-from .loading import check_same_tokenizer, load_model, load_tokenizer
-from .models import CausalLM, EarlyExit, language_model
+from .models import CausalLM, EarlyExit, LanguageModel, count_parameters, language_model
+from .pair_loading import load_draft
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class LoadedArm:
     """An arm and its draft model, None if it has none."""
 
     arm: Arm
-    model: CausalLM | None
+    model: LanguageModel | None
 
 
 def load_arms(
     specs: Sequence[str],
-    target: CausalLM,
+    target: LanguageModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
     dtype: str,
@@ -47,21 +47,23 @@ def load_arms(
         kind, layer = parse_arm(spec)
         if kind == DRAFT:
             try:
-                check_same_tokenizer(tokenizer, load_tokenizer(spec, trust_remote_code=trust_remote_code))
-                model = load_model(spec, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+                options = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
+                model = load_draft(spec, tokenizer, options)
                 if model.config.is_encoder_decoder != target.model.config.is_encoder_decoder:
                     raise InputError(f"a {model.config.model_type} cannot draft for a {target.model.config.model_type}")
             except InputError as error:
                 raise InputError(f"arm {spec!r}: {error}") from error
-            parameters = sum(parameter.numel() for parameter in model.parameters())
-            arm = Arm(DRAFT, spec, model_fingerprint(model), parameters=parameters)
+            arm = Arm(DRAFT, spec, model_fingerprint(model), parameters=count_parameters(model))
             loaded.append(LoadedArm(arm, language_model(model, compile=compile)))
         elif kind == EXIT:
+            if not isinstance(target, CausalLM):
+                raise InputError(
+                    f"arm {spec!r}: {target.name} is run by llama.cpp, which has no early exits; leave it out"
+                )
             exit = EarlyExit(target, layer)
             loaded.append(LoadedArm(Arm(EXIT, spec, layer=layer, parameters=exit.parameters), exit))
         elif kind == NGRAM:
             loaded.append(LoadedArm(Arm(NGRAM, spec), None))
         else:
-            parameters = sum(parameter.numel() for parameter in target.model.parameters())
-            loaded.append(LoadedArm(Arm(AUTOREGRESSIVE, spec, parameters=parameters), None))
+            loaded.append(LoadedArm(Arm(AUTOREGRESSIVE, spec, parameters=count_parameters(target.model)), None))
     return loaded

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.errors import InputError
 from ..controllers.length import LengthController
 from ..controllers.length.cost_model import CostModel
@@ -31,7 +32,7 @@ from .generation import Generation
 from .generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
 from .integrations.custom_generate import custom_generate
 from .lengths import AUTO, load_length
-from .models import CausalLM
+from .models import GgufModel, LanguageModel
 from .pair_loading import Model, Name, check_pair, load_pair, wrap_model
 from .prompting import PromptLike, as_prompts, encode_prompt
 from .random_source import RandomSource
@@ -64,6 +65,7 @@ class SpeculativeDecoder:
         max_running: maximum number of requests decoded together; others wait.
         generation_config: ``"follow"`` takes sampling settings that are ``"auto"`` in a call from the target's
             ``generation_config`` and refuses settings that are not supported; ``"ignore"`` does not read it.
+        pair_check: for trained controllers named in calls: ``"exact"`` or ``"tokenizer"``, see :meth:`from_pretrained`.
 
     Raises:
         InputError: the models do not fit together, or an argument is invalid.
@@ -84,6 +86,7 @@ class SpeculativeDecoder:
         routing: Routing | None = None,
         max_running: int = 64,
         generation_config: str = FOLLOW,
+        pair_check: str = EXACT,
     ) -> None:
         drafts = [] if draft is None else [draft] if isinstance(draft, Model) else list(draft)
         self.config = DecoderConfig(
@@ -96,7 +99,7 @@ class SpeculativeDecoder:
         self.drafts = [wrap_model(model, compile) for model in drafts]
         for model in self.drafts:
             check_pair(self.target, model)
-        self.routing, self.tokenizer = routing, tokenizer
+        self.routing, self.tokenizer, self.pair_check = routing, tokenizer, pair_check
         follow = generation_config == FOLLOW
         self.defaults = generation_defaults(self.target.model) if follow else GenerationDefaults()
         self.stop_tokens = stop_tokens_of(self.target.model, tokenizer)
@@ -129,14 +132,17 @@ class SpeculativeDecoder:
         trust_remote_code: bool = False,
         max_running: int = 64,
         generation_config: str = FOLLOW,
+        tokenizer: Name | None = None,
+        pair_check: str = EXACT,
     ) -> SpeculativeDecoder:
-        """Load a pair by name: shipped tiny models, local folders or hub ids.
+        """Load a pair by name: shipped tiny models, local folders, hub ids, or GGUF files.
 
         Args:
-            target, draft: model names; ``draft=None`` decodes autoregressively, several drafts form one tree.
-                ``"ngram"`` copies the continuation of an earlier occurrence of the text's last tokens, at most four of
-                them (``"ngram:6"``: six); ``"NAME+ngram"`` chooses in each round between a copy, the model's draft, and
-                a copy followed by the model's draft.
+            target, draft: model names, or paths of GGUF files, which run in llama.cpp (extra ``gguf``); ``draft=None``
+                decodes autoregressively, several drafts form one tree. ``"ngram"`` copies the continuation of an
+                earlier occurrence of the text's last tokens, at most four of them (``"ngram:6"``: six);
+                ``"NAME+ngram"`` chooses in each round between a copy, the model's draft, and a copy followed by the
+                model's draft.
             length: a number (fixed K; default 4), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path
                 or hub id of a trained controller, or a controller object.
             beams: beam search of MTAD and MTJD.
@@ -153,15 +159,21 @@ class SpeculativeDecoder:
                 for). ``length`` is then one for all arms, or a list with one for each.
             sample_arm: draw the arm from the trained router's policy instead of taking the most probable one.
             compile: compile both models with ``torch.compile``.
-            dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto`` for that of each checkpoint.
+            dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto`` for that of each checkpoint. For a
+                GGUF file, whose weights stay as they are, the type of keys and values (not float64).
             device_map, offload_folder: as for transformers' ``from_pretrained``, for the target.
             revision: branch, tag or commit of the target on the hub.
             max_running, generation_config: as for the class.
+            tokenizer: whose tokenizer and chat template to take, where they are not the target's own: those in a GGUF
+                file may be less than what the model came with.
+            pair_check: ``"exact"`` refuses a trained controller of another pair; ``"tokenizer"`` takes one of a pair
+                with the same tokenizer, such as these models in another precision or file format, with a warning.
 
         Raises:
             InputError: a model, tokenizer or controller is missing or does not fit this pair.
         """
         own: dict[str, Any] = {"max_running": max_running, "generation_config": generation_config}
+        own |= {"pair_check": pair_check}
         loading: dict[str, Any] = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         placement: dict[str, Any] = {"device_map": device_map, "offload_folder": offload_folder, "revision": revision}
         if router is not None:
@@ -169,17 +181,18 @@ class SpeculativeDecoder:
                 raise InputError("tree and router: a router's arms draft chains; give one of them")
             if adapt or cost == AUTO:
                 raise InputError("adapt, cost='auto': arms differ in what they cost; give a router a cost file")
-            routing, tokenizer = load_routing(
+            routing, text = load_routing(
                 router, target, draft,
                 length=length, threshold=threshold, cost=cost, sample=sample_arm,
-                loading=loading | {"compile": compile}, spread=placement,
+                loading=loading | {"compile": compile}, spread=placement, tokenizer=tokenizer, pair_check=pair_check,
             )  # fmt: skip
-            return cls(routing.target, None, tokenizer, verifier=verifier, routing=routing, **own)
+            return cls(routing.target, None, text, verifier=verifier, routing=routing, **own)
         if sample_arm:
             raise InputError("sample_arm: needs a router; name one")
         pair = load_pair(
             target, draft,
             length=length, threshold=threshold, cost=cost, adapt=adapt, loading=loading, placement=placement,
+            tokenizer=tokenizer, pair_check=pair_check,
         )  # fmt: skip
         own |= {"beams": beams, "tree": tree, "compile": compile}
         own["ngram"] = pair.ngram
@@ -316,7 +329,7 @@ class SpeculativeDecoder:
         if self.routing is not None:
             self.routing.router.check_sampling(sampling)
         for model in (self.target, *self._draft_models()):
-            if model.model.training:
+            if not isinstance(model.model, GgufModel) and model.model.training:
                 raise InputError(f"{model.name}: the model is in training mode, so dropout is on; call .eval() on it")
         output = Generation(prompt)
         contexts = [m.context for m in (self.target, *self._draft_models()) if m.context is not None]
@@ -328,7 +341,7 @@ class SpeculativeDecoder:
         ends = self.stop_tokens if stop_tokens is None else stop_tokens
         return Request(prompt, sampling, rng, min(max_new_tokens, room), ends, config.verify, arms, output)
 
-    def _draft_models(self) -> list[CausalLM]:
+    def _draft_models(self) -> list[LanguageModel]:
         if self.routing is None:
             return [*self.drafts]
         return [runtime.model for runtime in self.routing.runtimes if runtime.model is not None]
@@ -356,7 +369,7 @@ class SpeculativeDecoder:
         """The length controller ``name``, loaded on first use."""
         if name not in self._named:
             first = self.drafts[0].model if self.drafts else None
-            self._named[name] = load_length(name, self.target.model, first, self.tokenizer)
+            self._named[name] = load_length(name, self.target.model, first, self.tokenizer, pair_check=self.pair_check)
         return self._named[name]
 
     def _finish(self, request: Request) -> Generation:

@@ -11,11 +11,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
 from .arguments import check_count
+from .models import LoadedModel
 
 AUTO = "auto"  # take the setting from the checkpoint
 MAX_NEW_TOKENS = 128  # if neither the call nor the checkpoint sets it
@@ -90,7 +91,7 @@ class GenerationDefaults:
         return self.max_length - prompt_tokens
 
 
-def generation_defaults(model: PreTrainedModel) -> GenerationDefaults:
+def generation_defaults(model: LoadedModel) -> GenerationDefaults:
     """The settings of ``model.generation_config``.
 
     Raises:
@@ -157,7 +158,7 @@ def _check_types(asked: GenerationDefaults) -> None:
             )
 
 
-def stop_tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+def stop_tokens_of(model: LoadedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
     """The ids that end a text: those of the model's generation_config, as in transformers, else the tokenizer's."""
     ids = model.generation_config.eos_token_id
     if ids is None and tokenizer is not None:

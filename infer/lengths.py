@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..controllers.checkpoints.content import controller_digest
 from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.errors import InputError
 from ..controllers.length import LengthController, load_trained, names_rule, parse_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from .devices import input_device
-from .models import language_model
+from .models import GgufModel, LoadedModel, language_model, output_embedding
 from .step_times import step_times
 
 AUTO = "auto"  # measure the cost when the decoder is made
@@ -20,11 +21,12 @@ QUICK = 15  # repetitions of that measurement
 
 def load_length(
     spec: str,
-    target: PreTrainedModel,
-    draft: PreTrainedModel | None,
+    target: LoadedModel,
+    draft: LoadedModel | None,
     tokenizer: PreTrainedTokenizerBase | None,
     threshold: float | None = None,
     cost: CostModel | None = None,
+    pair_check: str = EXACT,
 ) -> LengthController:
     """The length controller named ``spec``: a rule, or a trained one (shipped, local or on the hub).
 
@@ -49,10 +51,11 @@ def load_length(
     return load_trained(
         spec,
         PairFingerprint.of(target, draft, tokenizer),
-        input_device(target),
-        draft.get_output_embeddings().weight,
+        target.device if isinstance(target, GgufModel) else input_device(target),
+        output_embedding(draft),
         threshold=threshold,
         cost=cost,
+        pair_check=pair_check,
     )
 
 
@@ -63,7 +66,7 @@ def length_digest(length: str | int | None) -> str | None:
     return controller_digest(str(length))
 
 
-def quick_costs(target: PreTrainedModel, draft: PreTrainedModel | None) -> CostModel:
+def quick_costs(target: LoadedModel, draft: LoadedModel | None) -> CostModel:
     """Rough costs of a pair, or of a target alone, measured in about a second: initial costs for adaptation."""
     drafts = [] if draft is None else [language_model(draft)]
     # Any text will do. The sampling parameters are typical ones that keep few tokens.

@@ -24,7 +24,9 @@ from transformers.quantizers.auto import AutoHfQuantizer
 
 from ..controllers.errors import InputError
 from .devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
-from .model_files import find_files, one_line
+from .gguf_tokenizer import load_gguf_tokenizer
+from .model_files import find_files, gguf_path, is_gguf, one_line
+from .models import GgufModel, LoadedModel
 
 
 def load_model(
@@ -110,17 +112,35 @@ def _read_weights(
     return model  # type: ignore[no-any-return]
 
 
-load_causal_lm = partial(load_model, decoder_only=True)  # what datasets, training and benchmarks are made for
+load_causal_lm = partial(load_model, decoder_only=True)  # what benchmarks of the lean forward and recipes are made for
+
+
+def load_any_model(name: str | Path, **options: Any) -> LoadedModel:
+    """A GGUF file's model, by llama.cpp, or whatever :func:`load_model` takes, with the same ``options``.
+
+    Raises:
+        InputError: it cannot be loaded, or an option is none of a GGUF model's.
+    """
+    if not is_gguf(name):
+        return load_model(name, **options)
+    if options.get("device", "auto") not in ("auto", "cpu"):
+        raise InputError(f"device={options['device']!r}: llama.cpp runs {name} on the CPU; use 'auto' or 'cpu'")
+    for option in ("device_map", "offload_folder", "revision"):
+        if options.get(option) is not None:
+            raise InputError(f"{option}={options[option]!r}: none for {name}, a GGUF file; leave it out")
+    return GgufModel(gguf_path(name), options.get("dtype", "float32"))
 
 
 def load_tokenizer(
     name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to the model ``name``.
+    """The tokenizer that belongs to the model ``name``; that in a GGUF file, where it is one.
 
     Raises:
         InputError: there is none.
     """
+    if is_gguf(name):
+        return load_gguf_tokenizer(gguf_path(name))
     source = find_files(name, revision)
     with _refusing(name, "has no tokenizer that can be loaded"):
         return AutoTokenizer.from_pretrained(

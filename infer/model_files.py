@@ -12,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from ..checkpoints import shipped, shipped_models
 from ..controllers.errors import InputError
 from ..controllers.json_file import blaming, build, read_object
+from .models.gguf_file import SUFFIX
 
 INVALID = "no valid id"
 AGAIN = "fetch the model again"
@@ -21,6 +22,23 @@ LARGEST_SIZES = {  # by key in config.json, which differs between architectures
     "vocab_size": 10**8,
 }
 HUB_SECONDS = 10.0  # timeout of the hub's answer whether it has a model
+
+
+def is_gguf(name: str | Path) -> bool:
+    """Whether ``name`` is that of a GGUF file."""
+    return str(name).lower().endswith(SUFFIX)
+
+
+def gguf_path(name: str | Path) -> Path:
+    """The GGUF file ``name``.
+
+    Raises:
+        InputError: there is none.
+    """
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise InputError(f"{name}: no such GGUF file")
+    return path
 
 
 @dataclass(frozen=True)
@@ -49,6 +67,8 @@ def find_files(name: str | Path, revision: str | None) -> Source:
             raise InputError(f"{name}: the folder is not a model in transformers' format, it holds no config.json")
         _check_files(path)
         return Source(str(path))
+    if path.is_file() and is_gguf(name):
+        raise InputError(f"{name}: a GGUF file, where a model in transformers' format is needed; give its folder")
     if path.is_file():
         raise InputError(f"{name}: a file; give the folder of a model in transformers' format")
     if isinstance(name, Path) or name.startswith((".", "/", "~")):

@@ -7,25 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
+from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.errors import InputError
 from ..controllers.length import LengthController, RateOptimal, takes_cost
 from ..controllers.length.cost_model import CostModel
 from .drafters import Ngram, split_ngram
+from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
 from .lengths import AUTO, load_length, quick_costs
-from .loading import check_same_tokenizer, load_model, load_tokenizer
-from .models import CausalLM, EncoderDecoder, language_model
+from .loading import check_same_tokenizer, load_any_model, load_tokenizer
+from .model_files import is_gguf
+from .models import EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
 
 Name: TypeAlias = str | Path
-Model: TypeAlias = PreTrainedModel | CausalLM
+Model: TypeAlias = LoadedModel | LanguageModel
 
 
 class Pair(NamedTuple):
     """What a decoder is made of."""
 
-    target: PreTrainedModel
-    drafts: list[PreTrainedModel]
+    target: LoadedModel
+    drafts: list[LoadedModel]
     tokenizer: PreTrainedTokenizerBase
     length: LengthController | None
     ngram: Ngram | None
@@ -41,6 +44,8 @@ def load_pair(
     adapt: bool,
     loading: Mapping[str, Any],
     placement: Mapping[str, Any],
+    tokenizer: Name | None = None,
+    pair_check: str = EXACT,
 ) -> Pair:
     """Load the models named and make the length controller.
 
@@ -48,6 +53,8 @@ def load_pair(
         length, threshold, cost, adapt: as for ``SpeculativeDecoder.from_pretrained``.
         loading: keywords of :func:`.loading.load_model` for every model.
         placement: more of them, for the target alone.
+        tokenizer: whose tokenizer to take instead of the target's.
+        pair_check: how alike the pair of a trained controller must be.
 
     Raises:
         InputError: a model, tokenizer or controller is missing or does not belong to this pair.
@@ -61,13 +68,8 @@ def load_pair(
         raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
     if adapt and cost is None:
         raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
-    trust = {"trust_remote_code": loading["trust_remote_code"]}
-    tokenizer = load_tokenizer(target, revision=placement["revision"], **trust)
-    model = load_model(target, **loading, **placement)
-    drafts = []
-    for name in names:
-        check_same_tokenizer(tokenizer, load_tokenizer(name, **trust))
-        drafts.append(load_model(name, **loading))
+    model, text = load_target(target, tokenizer, {**loading, **placement})
+    drafts = [load_draft(name, text, loading) for name in names]
     first = drafts[0] if drafts else None
     if cost == AUTO:
         cost, adapt = quick_costs(model, first), True
@@ -75,13 +77,52 @@ def load_pair(
     if ngram is not None and costs is not None:
         ngram = replace(ngram, cost=costs)
     if length is None or isinstance(length, LengthController):
-        return Pair(model, drafts, tokenizer, length, ngram)
+        return Pair(model, drafts, text, length, ngram)
     if ngram is not None and not takes_cost(str(length)):
         costs = None  # for the n-grams alone
-    controller = load_length(str(length), model, first, tokenizer, threshold, costs)
+    controller = load_length(str(length), model, first, text, threshold, costs, pair_check)
     if adapt and isinstance(controller, RateOptimal):
         controller = RateOptimal(controller.predictor, controller.cost, adapt=True)
-    return Pair(model, drafts, tokenizer, controller, ngram)
+    return Pair(model, drafts, text, controller, ngram)
+
+
+def load_target(
+    name: Name, tokenizer: Name | None, options: Mapping[str, Any]
+) -> tuple[LoadedModel, PreTrainedTokenizerBase]:
+    """The target and its tokenizer, or the one that is named for it.
+
+    Args:
+        options: keywords of :func:`.loading.load_any_model`.
+
+    Raises:
+        InputError: one of them cannot be loaded, or they do not belong together.
+    """
+    trust = options["trust_remote_code"]
+    text = load_tokenizer(
+        name if tokenizer is None else tokenizer,
+        revision=options["revision"] if tokenizer is None else None, trust_remote_code=trust,
+    )  # fmt: skip
+    model = load_any_model(name, **options)
+    if isinstance(model, GgufModel):
+        check_gguf_tokenizer(model, text)
+    elif tokenizer is not None:
+        check_same_tokenizer(load_tokenizer(name, revision=options["revision"], trust_remote_code=trust), text)
+    return model, text
+
+
+def load_draft(name: Name, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> LoadedModel:
+    """A draft model for a target of this tokenizer.
+
+    Raises:
+        InputError: it cannot be loaded, or has another tokenizer.
+    """
+    if is_gguf(name):
+        model = load_any_model(name, **options)
+        assert isinstance(model, GgufModel)
+        check_gguf_tokens(model.file, tokenizer)
+        return model
+    check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=options["trust_remote_code"]))
+    return load_any_model(name, **options)
 
 
 def split_drafts(draft: Name | Sequence[Name] | None) -> tuple[list[Name], Ngram | None]:
@@ -103,12 +144,12 @@ def split_drafts(draft: Name | Sequence[Name] | None) -> tuple[list[Name], Ngram
     return [*draft], None
 
 
-def wrap_model(model: Model, compile: bool) -> CausalLM:
+def wrap_model(model: Model, compile: bool) -> LanguageModel:
     """``model`` behind the model protocol, unless it is already."""
-    return model if isinstance(model, CausalLM) else language_model(model, compile=compile)
+    return model if isinstance(model, LanguageModel) else language_model(model, compile=compile)
 
 
-def check_pair(target: CausalLM, draft: CausalLM) -> None:
+def check_pair(target: LanguageModel, draft: LanguageModel) -> None:
     """Refuse two models that cannot work together.
 
     Raises:

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from .models import LanguageModel, RaggedKVCache, Read
+from .models import LanguageModel, Read, TextCache
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 def read_prompts(
-    model: LanguageModel, cache: RaggedKVCache, prompts: Mapping[Key, list[int]], room: Callable[[Key], int]
+    model: LanguageModel, cache: TextCache, prompts: Mapping[Key, list[int]], room: Callable[[Key], int]
 ) -> Tensor:
     """Read ``prompts``, each as a new text of ``cache``; return the last hidden state of each, (N, d).
 

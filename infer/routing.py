@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from ..controllers.arms import NGRAM, Arm
 from ..controllers.checkpoints.checkpoint import load_controller
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
+from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.checkpoints.router import RouterConfig
 from ..controllers.errors import InputError
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle
@@ -21,8 +22,8 @@ from .arms import LoadedArm, load_arms
 from .config import LENGTH
 from .drafters import Ngram
 from .lengths import load_length
-from .loading import load_model, load_tokenizer
-from .models import CausalLM, language_model
+from .models import LanguageModel, language_model
+from .pair_loading import load_target
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ArmRuntime:
         ngram: settings of n-gram drafts, for the arm ``ngram``.
     """
 
-    model: CausalLM | None
+    model: LanguageModel | None
     length: LengthController
     ngram: Ngram | None = None
 
@@ -48,7 +49,7 @@ class Routing:
         InputError: the router has another number of arms.
     """
 
-    target: CausalLM
+    target: LanguageModel
     router: Router
     arms: list[Arm]
     runtimes: list[ArmRuntime]
@@ -72,6 +73,8 @@ def load_routing(
     sample: bool,
     loading: dict[str, Any],
     spread: dict[str, Any],
+    tokenizer: str | Path | None = None,
+    pair_check: str = EXACT,
 ) -> tuple[Routing, PreTrainedTokenizerBase]:
     """Load a target with a router's arms.
 
@@ -82,6 +85,8 @@ def load_routing(
         sample: draw the arm from a trained policy.
         loading: dtype, device, trust_remote_code and compile.
         spread: device_map, offload_folder and revision of the target.
+        tokenizer: name of a tokenizer to use instead of the target's.
+        pair_check: see :meth:`~..controllers.checkpoints.provenance.Provenance.check_pair`.
 
     Raises:
         InputError: a model is missing, or the router was trained for another target or other arms.
@@ -92,15 +97,20 @@ def load_routing(
             raise InputError("draft: a router object has no names of arms; give them in its order")
         arms = [arm.name for arm in trained[1].arms]
     names = [str(arms)] if isinstance(arms, str | Path) else [str(name) for name in arms]
-    trust = loading["trust_remote_code"]
-    tokenizer = load_tokenizer(target, revision=spread["revision"], trust_remote_code=trust)
-    model = load_model(target, dtype=loading["dtype"], device=loading["device"], trust_remote_code=trust, **spread)
+    options = {name: loading[name] for name in ("dtype", "device", "trust_remote_code")}
+    model, text = load_target(target, tokenizer, options | spread)
     reader = language_model(model, compile=loading["compile"])
-    loaded = load_arms(names, reader, tokenizer, **loading)
+    loaded = load_arms(names, reader, text, **loading)
     if trained is not None:
         policy, config = trained
-        config.check(model_fingerprint(model), tokenizer_fingerprint(tokenizer), [arm.arm for arm in loaded])
-        router = PolicyRouter(policy.to(model.device), sample=sample, sampling=config.provenance.sampling)
+        arms_given = [arm.arm for arm in loaded]
+        config.check(model_fingerprint(model), tokenizer_fingerprint(text), arms_given, pair_check)
+        if config.hidden_size != reader.hidden_size:
+            raise InputError(
+                f"router: reads a target's states of size {config.hidden_size}, where this one's are of "
+                f"{reader.hidden_size}; train a router for this target"
+            )
+        router = PolicyRouter(policy.to(reader.device), sample=sample, sampling=config.provenance.sampling)
     elif sample:
         raise InputError("sample_arm: has no effect on a router object; leave it out")
     assert isinstance(router, Router)
@@ -109,12 +119,12 @@ def load_routing(
     runtimes = []
     for arm, wanted in zip(loaded, lengths, strict=True):
         if arm.model is not None:
-            runtimes.append(ArmRuntime(arm.model, _length(wanted, arm, reader, tokenizer, threshold, costs)))
+            runtimes.append(ArmRuntime(arm.model, _length(wanted, arm, reader, text, threshold, costs, pair_check)))
         elif arm.arm.kind == NGRAM:
             runtimes.append(ArmRuntime(None, Fixed(MAX_DRAFT), Ngram() if costs is None else Ngram(cost=costs)))
         else:
             runtimes.append(ArmRuntime(None, Fixed(0)))
-    return Routing(reader, router, [arm.arm for arm in loaded], runtimes), tokenizer
+    return Routing(reader, router, [arm.arm for arm in loaded], runtimes), text
 
 
 def load_policy(name: str | Path) -> tuple[RouterPolicy, RouterConfig]:
@@ -146,10 +156,11 @@ def _lengths(
 def _length(
     wanted: str | Path | int | LengthController,
     arm: LoadedArm,
-    target: CausalLM,
+    target: LanguageModel,
     tokenizer: PreTrainedTokenizerBase,
     threshold: float | None,
     cost: CostModel | None,
+    pair_check: str,
 ) -> LengthController:
     """The length controller of an arm.
 
@@ -161,7 +172,7 @@ def _length(
         found = (
             wanted
             if isinstance(wanted, LengthController)
-            else load_length(str(wanted), target.model, arm.model.model, tokenizer, threshold, cost)
+            else load_length(str(wanted), target.model, arm.model.model, tokenizer, threshold, cost, pair_check)
         )
         if isinstance(found, Oracle):
             raise InputError("length='oracle': not supported with a router; take another rule")

@@ -1,4 +1,4 @@
-"""``python -m recipes <command>``: reproduce the shipped models or the built-in prompts."""
+"""``python -m recipes <command>``: reproduce the shipped models or the built-in prompts, or write GGUF files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specpilot.main import Commands, main
 
+from .gguf.settings import GgufOptions
 from .tiny.settings import TinyModelsOptions
 from .tiny_t5.settings import TinyT5Options
 
@@ -18,6 +19,17 @@ class FolderOptions:
 
     Attributes:
         output: Output folder; an interrupted run in it is continued.
+    """
+
+    output: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """Output.
+
+    Attributes:
+        output: File that is written.
     """
 
     output: Path
@@ -52,7 +64,17 @@ def prompts(folder: FolderOptions) -> None:
         print(line)
 
 
-COMMANDS: Commands = {"tiny": tiny, "tiny-t5": tiny_t5, "prompts": prompts}
+def gguf(settings: GgufOptions, file: FileOptions) -> None:
+    """Write a model as a GGUF file, for llama.cpp."""
+    from specpilot.infer.quiet import quiet
+
+    from .gguf.convert import write_gguf
+
+    quiet()
+    write_gguf(settings.model, file.output, settings.type)
+
+
+COMMANDS: Commands = {"tiny": tiny, "tiny-t5": tiny_t5, "prompts": prompts, "gguf": gguf}
 
 if __name__ == "__main__":
     sys.exit(main(commands=COMMANDS, prog="python -m recipes"))

@@ -25,6 +25,24 @@ def reference(model: CausalLM, text: torch.Tensor) -> tuple[torch.Tensor, torch.
     return output.logits, output.hidden_states[-1]
 
 
+@pytest.mark.parametrize("lean", [True, False])
+@torch.inference_mode()
+def test_one_node_of_each_of_two_trees(lean: bool) -> None:
+    """It attends to its ancestors, not to their siblings, which stand in the cache as well."""
+    model = CausalLM(make("llama"))
+    if not lean:
+        model.lean = None
+    cache = model.new_cache()
+    for text in (0, 1):
+        cache.add(text, 8)
+        model.forward(cache, [Read(text, [7, text, 9])])
+    model.forward(cache, [Read(text, [3, 4], 2, TreeMask(3, [[], []])) for text in (0, 1)])
+    logits, _ = model.forward(cache, [Read(text, [5], 1, TreeMask(3, [[3]])) for text in (0, 1)])
+    for text in (0, 1):
+        alone, _ = reference(model, torch.tensor([[7, text, 9, 3, 5]]))
+        torch.testing.assert_close(logits[text], alone[0, -1], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("lean", [True, False])
 @settings(max_examples=15)

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "cli": {"controllers", "infer", "data_gen", "simulate", "train", "serve", "bench", "checkpoints"},
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve
-OPTIONAL = {"wandb", "ray", "zeus", "matplotlib", "scipy", "rouge_score"} | SERVER
+OPTIONAL = {"llama_cpp", "gguf", "wandb", "ray", "zeus", "matplotlib", "scipy", "rouge_score"} | SERVER
 UNSAFE = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 OPTIONS = "specpilot.options"  # of the command line, and yet every part may import it
 LIGHT = {"jsonargparse", "docstring_parser"}  # all that `import specpilot` and --help may import from outside

@@ -45,8 +45,8 @@ from ..data_gen.feature_shards import (
 from ..data_gen.split import is_validation
 from ..data_gen.texts import Text, texts_of
 from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import load_causal_lm, load_tokenizer
-from ..infer.models import CausalLM
+from ..infer.loading import load_any_model, load_tokenizer
+from ..infer.models import language_model, output_embedding
 from ..options import FeatureDataOptions
 from ..simulate.trace_shards import as_tensors, trace_text
 from .feature_sources import feature_identity
@@ -112,7 +112,7 @@ class FeatureBuilder:
     def _load(self) -> None:
         names = {role: self.identity[role] for role in (("target", "draft") if self.options["traced"] else ("draft",))}
         models = {
-            role: load_causal_lm(name, dtype=self.options["dtype"], device=self.settings.device)
+            role: load_any_model(name, dtype=self.options["dtype"], device=self.settings.device, decoder_only=True)
             for role, name in names.items()
         }
         found = {role: model_fingerprint(model) for role, model in models.items()}
@@ -125,10 +125,10 @@ class FeatureBuilder:
                     f"{role}={self.identity[role]!r}: is not the {role} the data was made with; "
                     "give that one, or generate data for this one"
                 )
-        self.draft = CausalLM(models["draft"])
-        self.target = CausalLM(models["target"]) if "target" in models else None
+        self.draft = language_model(models["draft"])
+        self.target = language_model(models["target"]) if "target" in models else None
         self.stop_tokens = stop_tokens_of(models["target"], tokenizer) if self.target is not None else frozenset()
-        self.embedding: Tensor = models["draft"].get_output_embeddings().weight.detach()
+        self.embedding: Tensor = output_embedding(models["draft"])
         self.identity |= {"hidden_size": self.draft.hidden_size, "stop_tokens": sorted(self.stop_tokens)}
 
     @property

@@ -27,8 +27,8 @@ from ..data_gen.draft_states import at_drafted_tokens
 from ..data_gen.split import is_validation
 from ..data_gen.texts import Text, read_texts
 from ..infer.distribution import TokenDistribution
-from ..infer.loading import load_causal_lm
-from ..infer.models import CausalLM
+from ..infer.loading import load_any_model
+from ..infer.models import LanguageModel, language_model
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,21 @@ def load_rows(*folders: str) -> list[Text]:
     return [text for folder in folders for text in read_texts(folder, "acceptance") if text.x]
 
 
-def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> CausalLM:
+def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> LanguageModel:
     """The draft a dataset was made with, loaded from ``name``. Default: the name in the manifest.
 
     Raises:
         InputError: it is another model.
     """
-    draft = load_causal_lm(name or manifest["draft"], device=device)
+    draft = load_any_model(name or manifest["draft"], device=device, decoder_only=True)
     if model_fingerprint(draft) != manifest["fingerprint"]["draft"]:
         raise InputError(f"draft={name!r}: is not the one the data was made with ({manifest['draft']}); give that one")
-    return CausalLM(draft)
+    return language_model(draft)
 
 
 @torch.inference_mode()
 def read_positions(
-    draft: CausalLM, rows: Sequence[Text], sampling: SamplingParams, vocab_size: int | None = None
+    draft: LanguageModel, rows: Sequence[Text], sampling: SamplingParams, vocab_size: int | None = None
 ) -> Positions:
     """Every position of ``rows`` in order, except those where q(y) is 0 by rounding.
 

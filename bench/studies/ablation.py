@@ -40,6 +40,7 @@ from ...controllers.length.cost_model import CostModel
 from ...controllers.length.trained import acceptance_predictor
 from ...controllers.sampling import SamplingParams
 from ...infer.decoder import SpeculativeDecoder
+from ...infer.models import output_embedding
 from ...options import AblationOptions
 from ...simulate.replay import PrecomputedPredictor
 from ...simulate.trace import Trace
@@ -192,7 +193,7 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptancePredictor
     (draft,) = decoder.drafts
     assert decoder.tokenizer is not None, "decoder was not loaded by name"
     controller.config.provenance.check_pair(PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer))
-    embedding = draft.model.get_output_embeddings().weight
+    embedding = output_embedding(draft.model)
     predictor = acceptance_predictor(controller, torch.device("cpu"), embedding, undone=True)
     if isinstance(predictor, FeaturePredictor):
         return predictor, lambda t: [predictor.predict_signals(signals) for signals in t.signals], digest

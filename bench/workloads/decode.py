@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ...controllers.errors import InputError
 from ...controllers.length import CumulativeConfidence, Fixed, LengthController
@@ -19,16 +20,18 @@ from ...controllers.sampling import SamplingParams
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.generation import Stats
 from ...infer.lengths import load_length
+from ...infer.models import GgufModel, LoadedModel
 from ..interval import interval, ratio_interval
 from ..micro.profile import forwards_of, timed_decoding, watching
 from ..runner import Run, interleave
 from ..table import Table
 from .assisted import ASSISTED, Transformers
+from .llama_loops import LOOPS, LlamaLoops
 
 FIXED = (1, 2, 3, 4, 5, 6, 7, 8)
 CONFIDENCE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
-PLAIN, AUTOREGRESSIVE = "transformers-generate", "specpilot-autoregressive"
+PLAIN, AUTOREGRESSIVE, LLAMA = "transformers-generate", "specpilot-autoregressive", "llama.cpp-autoregressive"
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ def bench_decode(
         InputError: the models are encoder-decoders, or their vocabulary sizes differ.
     """
     check_comparable(decoder)
-    theirs = Transformers(decoder.target.model, decoder.drafts[0].model, sampling, max_new_tokens)
+    target, draft = decoder.target.model, decoder.drafts[0].model
+    theirs = Transformers(of_transformers(target), of_transformers(draft), sampling, max_new_tokens)
     plain = SpeculativeDecoder(decoder.target, None, decoder.tokenizer)
     settings: dict[str, Any] = {**sampling.as_dict(), "max_new_tokens": max_new_tokens}
     lengths = lengths_of(decoder, controller)
@@ -82,6 +86,17 @@ def bench_decode(
         return run
 
     runs = {PLAIN: transformers(None)} | {name: transformers(name) for name in ASSISTED}
+    if isinstance(target, GgufModel):
+        speculates = isinstance(draft, GgufModel)
+        loops = LlamaLoops(
+            target, draft if isinstance(draft, GgufModel) else None, sampling, max_new_tokens, decoder.stop_tokens
+        )
+
+        def llama_cpp(loop: str | None) -> Run[tuple[int, Stats]]:
+            return lambda index, repeat: (len(loops.generate(prompts[index], loop, repeat)), Stats())
+
+        runs[LLAMA] = llama_cpp(None)
+        runs |= {name: llama_cpp(name) for name in LOOPS if speculates}
     runs[AUTOREGRESSIVE] = ours(plain, Fixed(0))
     runs |= {name: ours(decoder, length) for name, length in lengths.items()}
     with torch.random.fork_rng():
@@ -100,12 +115,24 @@ def bench_decode(
     return summary(times) | {"overhead_at": best_fixed} | shares
 
 
+def of_transformers(model: LoadedModel) -> PreTrainedModel:
+    """``model`` itself, or the same weights as transformers reads them from the GGUF file, in float32."""
+    if not isinstance(model, GgufModel):
+        return model
+    path = model.file.path
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    except (ValueError, ImportError, OSError) as error:
+        raise InputError(f"{path}: transformers, which is compared with, does not read it ({error})") from error
+    return loaded.eval().requires_grad_(False)  # type: ignore[no-any-return]
+
+
 def check_comparable(decoder: SpeculativeDecoder) -> None:
     """Raise InputError for a pair that transformers' assisted generation does not support."""
     (draft,) = decoder.drafts
     if draft.model.config.is_encoder_decoder:
         raise InputError(f"{draft.model.config.model_type}: an encoder-decoder; bench decode times decoder-only pairs")
-    sizes = [model.config.get_text_config().vocab_size for model in (decoder.target.model, draft.model)]
+    sizes = [model.vocab_size for model in (decoder.target, draft)]
     if sizes[0] != sizes[1]:
         raise InputError(
             f"vocab_size: {sizes[0]} of the target, {sizes[1]} of the draft: transformers' assisted generation, the "
@@ -126,15 +153,20 @@ def lengths_of(decoder: SpeculativeDecoder, controller: str | None) -> dict[str,
 
 def summary(times: dict[str, Times]) -> dict[str, Any]:
     """Rates of all configurations, the best of each kind, and speed-ups with intervals."""
+    kinds = {"transformers-assisted-best": "transformers-assisted-", "specpilot-best": "specpilot-"}
+    if LLAMA in times:
+        kinds["llama.cpp-best"] = "llama.cpp-"
     best = {
         kind: max((name for name in times if name.startswith(prefix)), key=lambda name: times[name].rate)
-        for kind, prefix in (("transformers-assisted-best", "transformers-assisted-"), ("specpilot-best", "specpilot-"))
+        for kind, prefix in kinds.items()
     }
     against = {
         "transformers-generate": PLAIN,
         "transformers-assisted-best": best["transformers-assisted-best"],
         "specpilot-autoregressive": AUTOREGRESSIVE,
     }
+    if LLAMA in times:
+        against |= {LLAMA: LLAMA, "llama.cpp-best": best["llama.cpp-best"]}
     rates = {name: of_name.rate for name, of_name in times.items()}
     fastest = times[best["specpilot-best"]]
     return {

@@ -45,6 +45,8 @@ def generate(options: GenerateOptions) -> None:
         revision=options.revision,
         trust_remote_code=options.trust_remote_code,
         generation_config=options.generation_config,
+        tokenizer=options.tokenizer,
+        pair_check=options.pair_check,
     )
     assert decoder.tokenizer is not None  # from_pretrained always loads one
     at_once = options.n > 1 or options.color or options.json or not options.stream

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -75,13 +76,23 @@ def weights_digest(module: nn.Module, stored: Mapping[str, Tensor] | None = None
     return digest.hexdigest()
 
 
-def model_fingerprint(model: PreTrainedModel) -> str:
+class FingerprintedModel(ABC):
+    """A model that is none of transformers', and computes its hash itself."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """SHA-256 (hexadecimal) of its architecture and weights."""
+
+
+def model_fingerprint(model: PreTrainedModel | FingerprintedModel) -> str:
     """SHA-256 (hexadecimal) of a model: its architecture and a digest of its weights.
 
     For a float16 model and for offloaded weights, the values in the model's safetensors files are used (see
     :mod:`.stored_weights`). If a float16 model's files are missing, its own values are used, and the fingerprint
     differs from that of the model in float32.
     """
+    if isinstance(model, FingerprintedModel):
+        return model.fingerprint()
     return _sha256_json([config_fingerprint(model.config), weights_digest(model, stored_samples(model))])
 
 
@@ -107,7 +118,10 @@ class PairFingerprint:
 
     @classmethod
     def of(
-        cls, target_model: PreTrainedModel, draft_model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+        cls,
+        target_model: PreTrainedModel | FingerprintedModel,
+        draft_model: PreTrainedModel | FingerprintedModel,
+        tokenizer: PreTrainedTokenizerBase,
     ) -> PairFingerprint:
         return cls(model_fingerprint(target_model), model_fingerprint(draft_model), tokenizer_fingerprint(tokenizer))
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 from ..errors import InputError
 from ..sampling import SamplingParams
 from .fingerprint import PairFingerprint
+
+EXACT, TOKENIZER = "exact", "tokenizer"
+PAIR_CHECKS = (EXACT, TOKENIZER)  # how alike the models must be
 
 
 @dataclass(frozen=True)
@@ -22,13 +26,24 @@ class Provenance:
     fingerprint: PairFingerprint
     sampling: SamplingParams
 
-    def check_pair(self, fingerprint: PairFingerprint) -> None:
-        """Raise an InputError that names the differing parts unless ``fingerprint`` is that of the training."""
+    def check_pair(self, fingerprint: PairFingerprint, pair_check: str = EXACT) -> None:
+        """Compare the models a controller is used on with those it was trained for.
+
+        Args:
+            pair_check: ``"exact"`` requires the same models and tokenizer, ``"tokenizer"`` the same tokenizer; other
+                models, such as the same ones in another precision or file format, are then a warning.
+
+        Raises:
+            InputError: names the parts that differ.
+        """
+        if pair_check not in PAIR_CHECKS:
+            raise InputError(f"pair_check={pair_check!r}: choose one of {', '.join(PAIR_CHECKS)}")
         ours, theirs = self.fingerprint.as_dict(), fingerprint.as_dict()
         differing = [part for part in ours if ours[part] != theirs[part]]
-        if differing:
-            names = f"target {self.target}" + ("" if self.draft is None else f" and draft {self.draft}")
-            raise InputError(
-                f"the controller was trained for {names}, but another {' and '.join(differing)} is given; load "
-                "the models it was trained for, or train a controller for these models"
-            )
+        if not differing:
+            return
+        names = f"target {self.target}" + ("" if self.draft is None else f" and draft {self.draft}")
+        problem = f"the controller was trained for {names}, but another {' and '.join(differing)} is given"
+        if pair_check == EXACT or "tokenizer" in differing:
+            raise InputError(f"{problem}; load the models it was trained for, or train a controller for these models")
+        warnings.warn(f"{problem}: it may predict acceptance less well", stacklevel=4)

@@ -20,6 +20,7 @@ from ..checkpoints.checkpoint import Controller, load_controller
 from ..checkpoints.feature_model import FeatureModelConfig
 from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.lag_free_head import LagFreeHeadConfig
+from ..checkpoints.provenance import EXACT
 from ..errors import InputError
 from .acceptance import AcceptanceLength
 from .base import LengthController
@@ -37,6 +38,7 @@ def load_trained(
     *,
     threshold: float | None = None,
     cost: CostModel | None = None,
+    pair_check: str = EXACT,
 ) -> LengthController:
     """Load the controller ``name`` and check that it was trained for this pair.
 
@@ -46,6 +48,7 @@ def load_trained(
         embedding: (V, d) the draft's output embedding.
         threshold: stop if ``1 - Π â > threshold``, instead of by the checkpoint's threshold.
         cost: stop by this cost model, instead of by a threshold.
+        pair_check: see :meth:`~..checkpoints.provenance.Provenance.check_pair`.
 
     Raises:
         InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
@@ -53,7 +56,13 @@ def load_trained(
     if threshold is not None and cost is not None:
         raise InputError(f"threshold={threshold}: stopping by cost has no threshold; give one of threshold and cost")
     controller = load_controller(name)
-    controller.config.provenance.check_pair(fingerprint)
+    controller.config.provenance.check_pair(fingerprint, pair_check)
+    match controller.config:
+        case AcceptanceHeadConfig(hidden_size=size) | LagFreeHeadConfig(hidden_size=size) if size != embedding.shape[1]:
+            raise InputError(
+                f"length={str(name)!r}: reads a draft's states of size {size}, where this draft's are of "
+                f"{embedding.shape[1]}; train a controller for this pair"
+            )
     try:
         predictor = acceptance_predictor(controller, device, embedding, undone=cost is not None)
     except InputError as error:

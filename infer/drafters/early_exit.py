@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..draft import Draft
-from ..models import EarlyExit, RaggedKVCache
+from ..models import EarlyExit, TextCache
 from .chain import ChainDrafter
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class EarlyExitDrafter(ChainDrafter):
         cache: the target's cache.
     """
 
-    def __init__(self, model: EarlyExit, vocab_size: int, cache: RaggedKVCache) -> None:
+    def __init__(self, model: EarlyExit, vocab_size: int, cache: TextCache) -> None:
         super().__init__(model, vocab_size)
         self.cache = cache
 

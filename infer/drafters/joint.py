@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..draft import NO_DRAFT, Draft
-from ..models import LanguageModel, RaggedKVCache, TextReader
+from ..models import LanguageModel, TextCache, TextReader
 from .base import Drafter, ModelDrafter
 from .beams import Beams, draft_beams
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def search(
     model: LanguageModel,
-    cache: RaggedKVCache,
+    cache: TextCache,
     request: Request,
     unread: list[int],
     beams: Beams,
@@ -61,7 +61,7 @@ class JointDrafter(Drafter):
         cache: the target's cache.
     """
 
-    def __init__(self, target: LanguageModel, cache: RaggedKVCache, beams: Beams, length: int) -> None:
+    def __init__(self, target: LanguageModel, cache: TextCache, beams: Beams, length: int) -> None:
         self.target, self.cache, self.length = target, cache, length
         # A step of one token is sampled, since there is no joint choice (after Definition 3.1).
         self.beams = Beams(1) if length == 1 else beams

@@ -33,7 +33,7 @@ from ...controllers.errors import InputError
 from ...controllers.sampling import SamplingParams
 from ..arguments import seeds_of
 from ..generation_defaults import FOLLOWED, IDLE
-from ..models import CausalLM
+from ..models import LanguageModel
 from ..random_source import RandomSource
 from ..request import Request
 from ..scheduler import Scheduler
@@ -59,7 +59,7 @@ class NewRequest(Protocol):
 
 
 def custom_generate(
-    target: CausalLM,
+    target: LanguageModel,
     scheduler: Scheduler,
     new_request: NewRequest,
     model: PreTrainedModel,
@@ -137,7 +137,7 @@ def _run(scheduler: Scheduler, requests: Sequence[Request], streamer: BaseStream
     streamer.end()
 
 
-def _check_model(model: PreTrainedModel, target: CausalLM) -> None:
+def _check_model(model: PreTrainedModel, target: LanguageModel) -> None:
     """Raise InputError for a model that is not the decoder's target, or an encoder-decoder."""
     if model is not target.model:
         raise InputError(

@@ -1,18 +1,22 @@
 """Language models behind one protocol, and their KV caches.
 
-``language_model`` wraps a model of transformers; the rest of the package uses only the interface of
+``language_model`` wraps a loaded model; the rest of the package uses only the interface of
 :class:`LanguageModel`.
 """
 
 from __future__ import annotations
 
-from transformers import PreTrainedModel
+import warnings
 
 from .base import LanguageModel, Read
 from .causal_lm import CausalLM
 from .early_exit import EarlyExit
 from .encoder_decoder import EncoderDecoder
+from .gguf_model import GgufModel
 from .kv_cache import RaggedKVCache
+from .llama_cpp import LlamaCpp
+from .loaded import LoadedModel, count_parameters, output_embedding
+from .text_cache import TextCache
 from .text_reader import TextReader
 from .tree_mask import TreeMask, ancestors_of
 
@@ -20,22 +24,34 @@ __all__ = [
     "CausalLM",
     "EarlyExit",
     "EncoderDecoder",
+    "GgufModel",
     "LanguageModel",
+    "LlamaCpp",
+    "LoadedModel",
     "RaggedKVCache",
     "Read",
+    "TextCache",
     "TextReader",
     "TreeMask",
     "ancestors_of",
+    "count_parameters",
     "language_model",
+    "output_embedding",
 ]
 
 
-def language_model(model: PreTrainedModel, *, compile: bool = False) -> CausalLM:
-    """Wrap a decoder-only or encoder-decoder ``model``.
+def language_model(model: LoadedModel, *, compile: bool = False) -> LanguageModel:
+    """Wrap a decoder-only or encoder-decoder ``model``, or a GGUF model.
 
     Raises:
         InputError: the architecture cannot be decoded exactly.
     """
+    if isinstance(model, GgufModel):
+        if compile:
+            warnings.warn(
+                f"compile: {model.name_or_path} is run by llama.cpp, and there is nothing to compile", stacklevel=3
+            )
+        return LlamaCpp(model)
     wrapped = EncoderDecoder(model) if model.config.is_encoder_decoder else CausalLM(model)
     if compile:
         wrapped.compile()

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .kv_cache import RaggedKVCache
+from .loaded import LoadedModel
+from .text_cache import TextCache
 from .tree_mask import TreeMask
 
 
@@ -37,6 +38,7 @@ class LanguageModel(ABC):
     """A target or a draft.
 
     Attributes:
+        model: the wrapped model.
         name: architecture, for messages.
         device: device of the logits.
         vocab_size: V, the number of rows of the output embedding.
@@ -44,6 +46,7 @@ class LanguageModel(ABC):
         context: maximum number of tokens of a text; None for no limit.
     """
 
+    model: LoadedModel
     name: str
     device: torch.device
     vocab_size: int
@@ -51,22 +54,22 @@ class LanguageModel(ABC):
     context: int | None
 
     @abstractmethod
-    def new_cache(self) -> RaggedKVCache:
+    def new_cache(self) -> TextCache:
         """An empty cache for this model."""
 
     @abstractmethod
-    def begin(self, cache: RaggedKVCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
+    def begin(self, cache: TextCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
         """Add a text to ``cache`` with room for ``reserve`` tokens after the prompt; returns the tokens to read."""
 
     @abstractmethod
-    def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+    def forward(self, cache: TextCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         """Append the new tokens of each read to its text.
 
         Returns:
             Logits (N, V) and hidden states (N, d) in the order of the reads; N is the sum of their ``keep``.
         """
 
-    def embed(self, cache: RaggedKVCache, text: Hashable, hidden: Tensor) -> Tensor:
+    def embed(self, cache: TextCache, text: Hashable, hidden: Tensor) -> Tensor:
         """The prompt's embedding (d,) for routers, from the ``hidden`` state (d,) of its last token.
 
         It is the target's sentence embedding of Huang et al. 2024, §3.1, a by-product of the prefill.

@@ -27,6 +27,7 @@ from .kv_cache import RaggedKVCache
 from .lean_llama import LeanLlama
 from .longrope import TokenKVCache, lengths_read, longrope_switch
 from .masks import as_scores, layer_masks, mask_types, positions_of
+from .text_cache import TextCache
 from .tree_mask import TreeMask
 
 MASKED_ATTENTION = ("eager", "sdpa")  # implementations that accept an additive mask
@@ -54,6 +55,8 @@ class CausalLM(LanguageModel):
         InputError: the model is an encoder-decoder, has a recurrent state that cannot be rolled back or an unsupported
             type of attention, or is in training mode.
     """
+
+    model: PreTrainedModel
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._check(model)
@@ -115,7 +118,7 @@ class CausalLM(LanguageModel):
     def new_cache(self) -> RaggedKVCache:
         return RaggedKVCache(self.layers) if self.switch is None else TokenKVCache(self.layers)
 
-    def begin(self, cache: RaggedKVCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
+    def begin(self, cache: TextCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
         cache.add(text, len(prompt) + reserve)
         return list(prompt)
 
@@ -154,7 +157,8 @@ class CausalLM(LanguageModel):
             return False  # the model does not accept such masks
         return True
 
-    def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+    def forward(self, cache: TextCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+        assert isinstance(cache, RaggedKVCache)
         if self.lean is not None:
             return self.lean.forward(cache, reads)
         if self.switch is not None:

@@ -19,6 +19,7 @@ from ...controllers.errors import InputError
 from .causal_lm import CausalLM
 from .hidden import forward_with_hidden
 from .kv_cache import RaggedKVCache
+from .text_cache import TextCache
 
 FAMILY = ("t5", "mt5", "umt5", "longt5")
 
@@ -85,7 +86,7 @@ class EncoderDecoder(CausalLM):
         return SourceKVCache(self.layers)
 
     @torch.inference_mode()
-    def begin(self, cache: RaggedKVCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
+    def begin(self, cache: TextCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
         """Encode ``prompt``; the text begins with the decoder's start token."""
         assert isinstance(cache, SourceKVCache)
         tokens = torch.tensor([prompt], dtype=torch.long, device=self.device)
@@ -94,7 +95,7 @@ class EncoderDecoder(CausalLM):
         cache.sources[text] = Source(encoded, DynamicCache())
         return [self.start_token]
 
-    def embed(self, cache: RaggedKVCache, text: Hashable, hidden: Tensor) -> Tensor:
+    def embed(self, cache: TextCache, text: Hashable, hidden: Tensor) -> Tensor:
         """The mean of the encoder's output over the prompt's tokens, (d,)."""
         assert isinstance(cache, SourceKVCache)
         return cache.sources[text].encoded[0].mean(0)

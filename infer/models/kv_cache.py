@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from .text_cache import TextCache
+
 if TYPE_CHECKING:
     from .base import Read
 
@@ -160,7 +162,7 @@ class RaggedLayer(CacheLayerMixin):
         self.is_initialized = False
 
 
-class RaggedKVCache(Cache):
+class RaggedKVCache(Cache, TextCache):
     """Texts by key, each in a row, with a :class:`RaggedLayer` for each layer of a decoder.
 
     Attributes:

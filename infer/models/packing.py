@@ -113,7 +113,7 @@ def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables,
         scores = as_scores(visible(plan, reads, cache)[0], tables.triangle.dtype)
         return AttentionGroup(plan, tokens, tables.cos[positions], tables.sin[positions], scores)
     new = _places(cache, reads, plan)
-    whole = plan.aligned and plan.new == 1
+    whole = plan.aligned and plan.new == 1 and all(read.tree is None for read in reads)
     slots = None if new.slots == list(range((plan.high - plan.low) * plan.new)) else torch.tensor(new.slots)
     positions = torch.tensor(new.positions)
     return AttentionGroup(

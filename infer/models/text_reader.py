@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from torch import Tensor
 
 from .base import LanguageModel, Read
-from .kv_cache import RaggedKVCache
+from .text_cache import TextCache
 from .tree_mask import TreeMask
 
 
@@ -18,7 +18,7 @@ class TextReader:
         cache: a cache that holds the text under the key ``text``. Default: a new cache.
     """
 
-    def __init__(self, model: LanguageModel, cache: RaggedKVCache | None = None, text: Hashable = 0) -> None:
+    def __init__(self, model: LanguageModel, cache: TextCache | None = None, text: Hashable = 0) -> None:
         self.model, self.text = model, text
         self.cache = model.new_cache() if cache is None else cache
 

@@ -1,0 +1,153 @@
+"""llama.cpp's own loops on the weights of a GGUF pair: what the decoder is compared with.
+
+As llama.cpp's examples ``simple`` and ``speculative-simple`` are: its context with its defaults (keys and values in
+float16), its decode, its chain of samplers, and as little Python as can be between two calls. A draft there is the
+draft model's most probable tokens; the target samples after each, and goes on as long as it samples the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...controllers.sampling import SamplingParams
+from ...infer.models import GgufModel
+from ...infer.models.llama_context import library
+
+DRAFTED = (1, 2, 3, 4, 6, 8)  # tokens a draft
+CONFIDENT = {"llama.cpp-speculative-16-confident": (16, 0.75)}  # llama.cpp's defaults: tokens and least probability
+LOOPS = {f"llama.cpp-speculative-{k}": (k, 0.0) for k in DRAFTED} | CONFIDENT
+BATCH = 512
+
+
+class Loop:
+    """One model in a context of its own, one text at a time."""
+
+    def __init__(self, model: GgufModel, cells: int) -> None:
+        self.llama, self.model = library(), model
+        settings = self.llama.llama_context_default_params()
+        settings.n_ctx, settings.n_batch = cells, BATCH
+        settings.n_threads = settings.n_threads_batch = torch.get_num_threads()
+        settings.no_perf = True
+        self.pointer = ctypes.c_void_p(self.llama.llama_init_from_model(model.pointer, settings))
+        self.memory = ctypes.c_void_p(self.llama.llama_get_memory(self.pointer))
+        self.batch = self.llama.llama_batch_init(BATCH, 0, 1)
+        self.length = 0
+        weakref.finalize(self, self.llama.llama_batch_free, self.batch)
+        weakref.finalize(self, self.llama.llama_free, self.pointer)
+
+    def read(self, tokens: Sequence[int], outputs: int) -> None:
+        """Append ``tokens``, with logits after the last ``outputs`` of them."""
+        batch = self.batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i] = token, self.length + i
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+            batch.logits[i] = i >= len(tokens) - outputs
+        assert self.llama.llama_decode(self.pointer, batch) == 0
+        self.length += len(tokens)
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first ``length`` tokens."""
+        self.llama.llama_memory_seq_rm(self.memory, 0, length, -1)
+        self.length = length
+
+
+class LlamaLoops:
+    """Autoregressive and speculative decoding by llama.cpp alone.
+
+    Args:
+        draft: None where the draft is no GGUF model: then there is no speculation.
+    """
+
+    def __init__(
+        self,
+        target: GgufModel,
+        draft: GgufModel | None,
+        sampling: SamplingParams,
+        max_new_tokens: int,
+        stop_tokens: frozenset[int],
+    ) -> None:
+        self.llama, self.sampling = library(), sampling
+        self.budget, self.stop_tokens = max_new_tokens, stop_tokens
+        self.target = Loop(target, target.context)
+        self.draft = None if draft is None else Loop(draft, draft.context)
+
+    def generate(self, prompt: list[int], loop: str | None, seed: int) -> list[int]:
+        """New tokens after ``prompt``; ``loop`` names one of ``LOOPS``, None drafts nothing."""
+        sampler = self._sampler(seed)
+        try:
+            if loop is None:
+                return self._autoregressive(prompt, sampler)
+            return self._speculative(prompt, sampler, *LOOPS[loop])
+        finally:
+            self.llama.llama_sampler_free(sampler)
+
+    def _sampler(self, seed: int) -> Any:
+        llama, sampling = self.llama, self.sampling
+        if sampling.temperature == 0:
+            return llama.llama_sampler_init_greedy()
+        chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
+        if sampling.top_k is not None:
+            llama.llama_sampler_chain_add(chain, llama.llama_sampler_init_top_k(sampling.top_k))
+        if sampling.top_p < 1:
+            llama.llama_sampler_chain_add(chain, llama.llama_sampler_init_top_p(sampling.top_p, 1))
+        llama.llama_sampler_chain_add(chain, llama.llama_sampler_init_temp(sampling.temperature))
+        llama.llama_sampler_chain_add(chain, llama.llama_sampler_init_dist(seed))
+        return chain
+
+    def _autoregressive(self, prompt: list[int], sampler: Any) -> list[int]:
+        target, sample = self.target, self.llama.llama_sampler_sample
+        target.crop(0)
+        written: list[int] = []
+        unread = prompt
+        while True:
+            target.read(unread, 1)
+            token = sample(sampler, target.pointer, -1)
+            written.append(token)
+            if token in self.stop_tokens or len(written) == self.budget:
+                return written
+            unread = [token]
+
+    def _speculative(self, prompt: list[int], sampler: Any, longest: int, least: float) -> list[int]:
+        target, draft, sample = self.target, self.draft, self.llama.llama_sampler_sample
+        assert draft is not None
+        for loop in (target, draft):
+            loop.crop(0)
+            loop.read(prompt[:-1], 1)
+        text = list(prompt)
+        while True:
+            drafted = self._draft(text, min(longest, self.budget - (len(text) - len(prompt)) - 1), least)
+            target.read([text[-1], *drafted], len(drafted) + 1)
+            for i in range(len(drafted) + 1):
+                token = sample(sampler, target.pointer, i)
+                text.append(token)
+                if token in self.stop_tokens or len(text) - len(prompt) == self.budget:
+                    return text[len(prompt) :]
+                if i == len(drafted) or token != drafted[i]:
+                    break
+            target.crop(len(text) - 1)
+            draft.crop(min(draft.length, len(text) - 1))
+
+    def _draft(self, text: list[int], longest: int, least: float) -> list[int]:
+        """Up to ``longest`` of the draft's most probable tokens, each of probability ``least`` or more."""
+        draft = self.draft
+        assert draft is not None
+        drafted: list[int] = []
+        unread = text[draft.length :]
+        while len(drafted) < longest:
+            draft.read(unread, 1)
+            logits = np.ctypeslib.as_array(
+                self.llama.llama_get_logits_ith(draft.pointer, -1), shape=(draft.model.vocab_size,)
+            )
+            token = int(logits.argmax())
+            if least and 1 / float(np.exp(logits - logits[token]).sum()) < least:
+                break
+            drafted.append(token)
+            unread = [token]
+        return drafted

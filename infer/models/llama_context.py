@@ -1,0 +1,203 @@
+"""One context of llama.cpp: keys and values of some sequences, and the batches that are read into them.
+
+Calls go through the library's functions as ``llama_cpp`` binds them, with pointers as plain integers and batches in
+numpy arrays: drafts are small, and building a batch field by field would cost more than reading it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...controllers.errors import InputError, optional_import
+
+MOST_SEQUENCES = 256  # that llama.cpp knows
+BATCH = 512  # tokens that one call of llama_decode reads
+FLOAT32 = 0  # ggml's type
+PAD = 256  # cells of a context come in multiples of this
+
+_LOG: list[str] = []  # llama.cpp's latest errors, instead of its standard error
+
+
+@cache
+def library() -> Any:
+    """The module of llama.cpp's own functions, its messages kept instead of printed.
+
+    Raises:
+        InputError: the extra ``gguf`` is not installed, or its library cannot be loaded.
+    """
+    with optional_import("gguf"):
+        try:
+            from llama_cpp import llama_cpp
+        except (OSError, RuntimeError) as error:
+            raise InputError(
+                f"llama_cpp: its library cannot be loaded ({error}); install specpilot[gguf] again"
+            ) from None
+    llama_cpp.llama_log_set(_CALLBACK, None)
+    llama_cpp.llama_backend_init()
+    return llama_cpp
+
+
+ERROR = 4  # GGML_LOG_LEVEL_ERROR
+
+
+def _note(level: int, text: bytes, data: object) -> None:
+    if level == ERROR:
+        _LOG.append(text.decode(errors="replace").strip())
+        del _LOG[:-20]
+
+
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(_note)  # for as long as llama.cpp
+
+
+def first_error() -> str:
+    """What llama.cpp last complained of, the cause before the consequences; forgotten afterwards."""
+    found = _LOG[0] if _LOG else "it gives no reason"
+    _LOG.clear()
+    return found.partition(": ")[2] or found
+
+
+class Entry(NamedTuple):
+    """A token to read.
+
+    Attributes:
+        position: how many tokens come before it in its own text.
+        sequences: those it becomes part of; it attends to what the first of them holds.
+    """
+
+    token: int
+    position: int
+    sequences: Sequence[int]
+
+
+class LlamaContext:
+    """Cells for ``cells`` tokens, shared by ``sequences`` sequences.
+
+    Args:
+        model: llama.cpp's model.
+        owner: what frees the model when nothing refers to it any longer.
+        kind: ggml's type of keys and values.
+
+    Raises:
+        InputError: there is no memory for it.
+    """
+
+    def __init__(
+        self, model: Any, owner: object, *, cells: int, sequences: int, vocab_size: int, hidden_size: int, kind: int
+    ) -> None:
+        llama, self.owner = library(), owner
+        self.llama, self.cells, self.sequences = llama, cells, sequences
+        self.vocab_size, self.hidden_size = vocab_size, hidden_size
+        settings = llama.llama_context_default_params()
+        settings.n_ctx, settings.n_seq_max = cells, sequences
+        settings.n_batch = settings.n_ubatch = BATCH
+        settings.n_threads = settings.n_threads_batch = torch.get_num_threads()
+        settings.type_k = settings.type_v = kind
+        settings.pooling_type = llama.LLAMA_POOLING_TYPE_NONE
+        settings.embeddings = settings.kv_unified = settings.swa_full = True
+        if kind == FLOAT32:  # flash attention rounds to float16 whatever the cache holds
+            settings.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        settings.no_perf = True
+        pointer = llama.llama_init_from_model(model, settings)
+        if not pointer:
+            raise InputError(f"llama.cpp: no context for {cells} tokens ({first_error()}); give a shorter text")
+        self.pointer = ctypes.c_void_p(pointer)
+        self.close = weakref.finalize(self, llama.llama_free, self.pointer)
+        self.memory = ctypes.c_void_p(llama.llama_get_memory(self.pointer))
+        self.states = True  # whether hidden states come with the logits
+        self._batch = Batch(llama)
+        self._logits = _address_of(llama, "llama_get_logits")
+        self._states = _address_of(llama, "llama_get_embeddings")
+
+    def read(self, entries: Sequence[Entry]) -> tuple[Tensor, Tensor]:
+        """Read ``entries``: their logits (n, V) and hidden states (n, d), which belong to the caller."""
+        if not self.states:
+            self.llama.llama_set_embeddings(self.pointer, True)
+            self.states = True
+        parts = []
+        for start in range(0, len(entries), BATCH):
+            n = self._decode(entries[start : start + BATCH], outputs=True)
+            logits = _floats(self._logits(self.pointer), n, self.vocab_size).clone()
+            parts.append((logits, _floats(self._states(self.pointer), n, self.hidden_size).clone()))
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat([logits for logits, _ in parts]), torch.cat([states for _, states in parts])
+
+    def skim(self, entries: Sequence[Entry]) -> None:
+        """Read ``entries`` for their keys and values alone."""
+        if self.states:
+            self.llama.llama_set_embeddings(self.pointer, False)
+            self.states = False
+        for start in range(0, len(entries), BATCH):
+            self._decode(entries[start : start + BATCH], outputs=False)
+
+    def _decode(self, entries: Sequence[Entry], *, outputs: bool) -> int:
+        status = self.llama.llama_decode(self.pointer, self._batch.fill(entries, outputs))
+        if status != 0:
+            raise RuntimeError(f"llama_decode: {status} ({first_error()})")
+        return len(entries)
+
+    def forget(self, sequence: int, start: int = 0) -> None:
+        """Of ``sequence`` keep the tokens before position ``start``."""
+        self.llama.llama_memory_seq_rm(self.memory, sequence, start, -1)
+
+    def copy(self, source: int, to: int, start: int, end: int) -> None:
+        """Have sequence ``to`` share the tokens of ``source`` at positions from ``start`` up to ``end``."""
+        if start < end:
+            self.llama.llama_memory_seq_cp(self.memory, source, to, start, end)
+
+
+class Batch:
+    """The arrays behind a ``llama_batch``, made once."""
+
+    def __init__(self, llama: Any) -> None:
+        self.tokens, self.positions = np.zeros(BATCH, np.int32), np.zeros(BATCH, np.int32)
+        self.counts, self.outputs = np.ones(BATCH, np.int32), np.zeros(BATCH, np.int8)
+        self.single = np.zeros(BATCH, np.int32)  # the sequence of each token that is part of one
+        self.several: list[Any] = []  # those of tokens that are part of more
+        self.pointers = np.zeros(BATCH + 1, np.uintp)
+        self.own = self.single.ctypes.data + 4 * np.arange(BATCH, dtype=np.uintp)
+        self.pointers[:BATCH] = self.own
+        self.plain = True  # all pointers are their own
+        fields = dict(llama.llama_batch._fields_)
+        self.struct = llama.llama_batch()
+        for name, array in (
+            ("token", self.tokens), ("pos", self.positions), ("n_seq_id", self.counts), ("seq_id", self.pointers),
+            ("logits", self.outputs),
+        ):  # fmt: skip
+            setattr(self.struct, name, ctypes.cast(array.ctypes.data, fields[name]))
+
+    def fill(self, entries: Sequence[Entry], outputs: bool) -> Any:
+        """The batch of ``entries``, all of them with results or none."""
+        n = len(entries)
+        if not self.plain:
+            self.counts[:], self.pointers[:BATCH], self.several, self.plain = 1, self.own, [], True
+        for i, (token, position, sequences) in enumerate(entries):
+            self.tokens[i], self.positions[i] = token, position
+            if len(sequences) == 1:
+                self.single[i] = sequences[0]
+            else:
+                array = np.array(sequences, np.int32)
+                self.several.append(array)
+                self.counts[i], self.pointers[i], self.plain = len(array), array.ctypes.data, False
+        self.outputs[:n] = outputs
+        self.struct.n_tokens = n
+        return self.struct
+
+
+def _address_of(llama: Any, name: str) -> Any:
+    """llama.cpp's function ``name`` of a context; its result is an integer, a pointer object would cost more."""
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)((name, llama._lib))
+
+
+def _floats(address: int, n: int, width: int) -> Tensor:
+    """(n, width) the numbers at ``address``, in llama.cpp's memory: good until the next call."""
+    block = (ctypes.c_float * (n * width)).from_address(address)
+    return torch.frombuffer(block, dtype=torch.float32).view(n, width)

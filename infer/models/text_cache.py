@@ -1,0 +1,37 @@
+"""What the engine asks of a KV cache, whatever runs the model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+
+
+class TextCache(ABC):
+    """Texts by key, each with the tokens of it that a model has read: its columns."""
+
+    @abstractmethod
+    def add(self, text: Hashable, reserve: int) -> None:
+        """Begin a text; make room for ``reserve`` tokens of it, though it may grow longer."""
+
+    @abstractmethod
+    def remove(self, text: Hashable) -> None:
+        """End a text."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """End all texts."""
+
+    @abstractmethod
+    def length(self, text: Hashable) -> int:
+        """Tokens of ``text`` in the cache."""
+
+    @abstractmethod
+    def crop_text(self, text: Hashable, length: int) -> None:
+        """Forget all but the first ``length`` tokens of ``text``."""
+
+    @abstractmethod
+    def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
+        """Of ``text`` keep the first ``length`` columns and ``columns``, a path of a tree, which close up behind.
+
+        A cache may forget the end of the path; :meth:`length` tells.
+        """

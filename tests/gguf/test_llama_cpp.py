@@ -1,0 +1,224 @@
+"""llama.cpp behind the model protocol, against the same weights in transformers: chunks, roll-backs, trees, lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.errors import InputError
+from specpilot.data_gen.draft_states import at_drafted_tokens
+from specpilot.data_gen.texts import Text
+from specpilot.infer.models import CausalLM, LanguageModel, LlamaCpp, Read, TextCache, TreeMask, llama_cache
+from specpilot.infer.models.llama_context import MOST_SEQUENCES
+from torch import Tensor
+
+from .files import both  # skips where the extra is missing
+
+Pair = tuple[LlamaCpp, CausalLM]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return both(tmp_path_factory.mktemp("gguf"))
+
+
+FEW = 5  # sequences: trees are then read in pieces, and nodes read again
+EVERY = pytest.mark.parametrize("most", [MOST_SEQUENCES, 16, FEW, 4])
+
+
+@contextmanager
+def at_most(sequences: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llama_cache, "SEQUENCES", (1, min(3, sequences), sequences))
+        patch.setattr(llama_cache, "MOST_SEQUENCES", sequences)
+        yield
+
+
+class Both:
+    """The same calls of both models; their results must agree."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.caches: list[TextCache] = [model.new_cache() for model in pair]
+
+    def read(self, reads: Sequence[Read]) -> None:
+        results = [model.forward(cache, reads) for model, cache in zip(self.pair, self.caches, strict=True)]
+        for ours, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+    def __getattr__(self, name: str) -> object:
+        def call(*arguments: object) -> list[object]:
+            return [getattr(cache, name)(*arguments) for cache in self.caches]
+
+        return call
+
+
+@settings(max_examples=30)
+@given(steps=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5), st.integers(1, 5)), min_size=1, max_size=6))
+@torch.inference_mode()
+def test_chunks_and_rollbacks(pair: Pair, steps: list[tuple[int, int, int]]) -> None:
+    """Read n tokens, forget r, again and again, with results of the last k."""
+    models = Both(pair)
+    models.add(0, 4)
+    generator = torch.Generator().manual_seed(len(steps))
+    for count, forget, keep in steps:
+        models.read([Read(0, torch.randint(257, (count,), generator=generator).tolist(), min(keep, count))])
+        (length, same) = models.length(0)
+        assert length == same
+        models.crop_text(0, max(0, length - forget))
+
+
+@torch.inference_mode()
+def test_contexts_grow_and_long_prompts_are_read_in_parts(pair: Pair) -> None:
+    models = Both(pair)
+    models.add(0, 4)
+    models.add(1, 4)
+    for n in (600, 1, 700, 2):
+        models.read([Read(0, [token % 251 for token in range(n)], 1), Read(1, [n % 7] * (n // 3 + 1), 1)])
+    models.read([Read(0, [5], 1)])
+
+
+@st.composite
+def trees(draw: st.DrawFn, nodes: int = 8) -> list[int]:
+    count = draw(st.integers(1, nodes))
+    return [draw(st.integers(-1, node - 1)) for node in range(count)]
+
+
+@EVERY
+@settings(max_examples=25)
+@given(data=st.data())
+@torch.inference_mode()
+def test_trees_of_several_texts(pair: Pair, most: int, data: st.DataObject) -> None:
+    """Rounds as the engine does them: trees read at once, paths kept, the texts going on together."""
+    with at_most(most):
+        check_trees(pair, data)
+
+
+def check_trees(pair: Pair, data: st.DataObject) -> None:
+    models = Both(pair)
+    texts = {name: [3 + name, 1, 4] for name in range(data.draw(st.integers(1, 3)))}
+    for name in texts:
+        models.add(name, 30)
+    models.read([Read(name, prompt) for name, prompt in texts.items()])
+    for turn in range(3):
+        reads, parents = [], {}
+        for name, text in texts.items():
+            length = min(models.length(name))  # a cache may have forgotten the end of what was kept
+            models.crop_text(name, length)
+            text.append(turn)
+            parents[name] = data.draw(trees())
+            new = [20 * name + turn + node for node in range(len(parents[name]))]
+            shape = TreeMask.of_parents(len(text), parents[name])
+            reads.append(Read(name, [*text[length:], *new], len(new) + 1, shape))
+        models.read(reads)
+        for read in reads:
+            path = data.draw(st.sampled_from([[], *paths_of(parents[read.text])]))
+            start = len(texts[read.text])
+            nodes = read.tokens[len(read.tokens) - len(parents[read.text]) :]
+            models.keep(read.text, start, [start + node for node in path])
+            assert start <= models.length(read.text)[0] <= models.length(read.text)[1] == start + len(path)
+            texts[read.text] += [nodes[node] for node in path]
+    models.remove(next(iter(texts)))
+
+
+def paths_of(parents: list[int]) -> Iterator[list[int]]:
+    for node in range(len(parents)):
+        path = [node]
+        while parents[path[0]] >= 0:
+            path.insert(0, parents[path[0]])
+        yield path
+
+
+@EVERY
+@settings(max_examples=25)
+@given(data=st.data())
+@torch.inference_mode()
+def test_trees_level_by_level(pair: Pair, most: int, data: st.DataObject) -> None:
+    """As drafts grow: each level read behind the ones before, any node the parent of any number of others."""
+    with at_most(most):
+        check_levels(pair, data)
+
+
+def check_levels(pair: Pair, data: st.DataObject) -> None:
+    models = Both(pair)
+    for name in (0, 1):
+        models.add(name, 40)
+        models.read([Read(name, [7, name, 9])])
+    paths: dict[int, list[list[int]]] = {0: [[]], 1: [[]]}
+    for _ in range(3):
+        reads = []
+        for name, level in paths.items():
+            count = data.draw(st.integers(1, 4))
+            above = [data.draw(st.sampled_from(level)) for _ in range(count)]
+            first = models.length(name)[0]
+            reads.append(Read(name, [first + i for i in range(count)], count, TreeMask(3, above)))
+            paths[name] = [[*ancestors, first + i] for i, ancestors in enumerate(above)]
+        models.read(reads)
+    for name, level in paths.items():
+        models.keep(name, 3, data.draw(st.sampled_from(level)))
+        models.crop_text(name, models.length(name)[0])
+        models.read([Read(name, [40, 41], 2)])
+
+
+@torch.inference_mode()
+def test_branches_off_a_text_and_more_of_them_than_sequences(pair: Pair) -> None:
+    length = 300
+    tokens = [token * 7 % 251 for token in range(length)]
+    text = Text("id", [1, 2, 3], tokens, list(range(length)), tokens[::-1], [0.5] * length, [])
+    for ours, theirs in zip(*(at_drafted_tokens(model, text) for model in pair), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_texts_join_and_leave(pair: Pair) -> None:
+    models = Both(pair)
+    for name in range(40):
+        models.add(name, 20)
+        models.read([Read(one, [one, name], 1) for one in range(max(0, name - 9), name + 1)])
+        if name >= 9:
+            models.remove(name - 9)
+    models.clear()
+    models.add("again", 10)
+    models.read([Read("again", [1, 2, 3], 3)])
+
+
+def test_more_texts_than_sequences(pair: Pair) -> None:
+    cache = pair[0].new_cache()
+    for name in range(llama_cache.MOST_TEXTS):
+        cache.add(name, 1)
+    with pytest.raises(InputError, match="at most 192 texts at once"):
+        cache.add("one more", 1)
+
+
+@torch.inference_mode()
+def test_results_are_the_callers_own(pair: Pair) -> None:
+    """They outlive the next forward, and the cache."""
+    model: LanguageModel = pair[0]
+    cache = model.new_cache()
+    cache.add(0, 9)
+    first = model.forward(cache, [Read(0, [1, 2], 2)])
+    before: list[Tensor] = [part.clone() for part in first]
+    model.forward(cache, [Read(0, [3, 4], 2)])
+    del cache
+    assert all(torch.equal(part, old) for part, old in zip(first, before, strict=True))
+
+
+def test_bfloat16_and_float16_keys(pair: Pair, tmp_path: Path) -> None:
+    from specpilot.infer.models.gguf_model import GgufModel
+
+    path = pair[0].model.file.path
+    exact = pair[0]
+    for dtype, tolerance in (("float16", 2e-2), ("bfloat16", 2e-1), ("auto", 2e-2)):
+        model = LlamaCpp(GgufModel(path, dtype))
+        results = []
+        for one in (model, exact):
+            cache = one.new_cache()
+            cache.add(0, 9)
+            results.append(one.forward(cache, [Read(0, [5, 6, 7, 8], 4)])[0])
+        torch.testing.assert_close(*results, rtol=tolerance, atol=tolerance)
+        assert not torch.equal(*results)
