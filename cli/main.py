@@ -53,6 +53,8 @@ COMMANDS: Commands = {
         "decode": bench_workloads.decode,
         "clock": bench_workloads.clock,
         "batch": bench_workloads.batch,
+        "serve": bench_workloads.serve,
+        "soak": bench_workloads.soak,
         "ngram": bench_workloads.ngram,
         "questions": bench_workloads.questions,
         "router": bench_workloads.router,

@@ -1004,6 +1004,46 @@ class BatchBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServedOptions(WorkloadOptions, OutputFileOptions):
+    """Benchmark.
+
+    Attributes:
+        length: Trained controller that drafts.
+        cost: Its cost model: a file of `specpilot bench cost --batch`; by default the server measures it.
+    """
+
+    length: str = "tiny-lag-free"
+    cost: str | float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeBenchOptions(ServedOptions, RepeatOptions):
+    """Benchmark.
+
+    Attributes:
+        fixed: Tokens a draft of the server that drafts a fixed length.
+        loads: Numbers of requests at once.
+        requests: Requests of each measurement; at least the number at once.
+    """
+
+    fixed: Count = 2
+    loads: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], Several()] = (1, 4, 16, 64)
+    requests: Count = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoakOptions(ServedOptions):
+    """Benchmark.
+
+    Attributes:
+        requests: How many there are altogether.
+    """
+
+    requests: Count = 10_000
+    max_new_tokens: Count = 24
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryBenchOptions(WorkloadOptions):
     """Benchmark.
 

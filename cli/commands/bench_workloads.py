@@ -13,6 +13,8 @@ from ..options import (
     PapersOutputOptions,
     QuestionsOptions,
     RouterBenchOptions,
+    ServeBenchOptions,
+    SoakOptions,
 )
 from .measuring import begin, finish
 
@@ -59,6 +61,23 @@ def clock(options: ClockBenchOptions) -> None:
     result = bench_clock(options, console)
     console.print(as_table(result))
     finish(result, options, options.output)
+
+
+def serve(options: ServeBenchOptions) -> None:
+    """Time servers under concurrent requests: a trained controller, a fixed length, and no drafts."""
+    from ..bench.workloads.serve import as_table, bench_serve
+
+    console = begin()
+    result = bench_serve(options, console)
+    console.print(as_table(result))
+    finish(result, options, options.output)
+
+
+def soak(options: SoakOptions) -> None:
+    """Send thousands of requests to a server, by clients that leave, send rubbish or read slowly, and check each."""
+    from ..bench.workloads.soak import bench_soak
+
+    finish(bench_soak(options, begin()), options, options.output)
 
 
 def batch(options: BatchBenchOptions) -> None:

@@ -1,0 +1,201 @@
+"""``specpilot bench serve``: servers of three configurations under 1 to 64 concurrent requests, and what they answer.
+
+The servers run at the same time and are asked in turn, so that all see the same machine. Reported are the time to the
+first token, the time between pieces of text, and tokens per second over all requests, medians over the repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+
+from ...controllers.errors import InputError
+from ...infer.decoder import SpeculativeDecoder
+from ...options import ServeBenchOptions, ServedOptions
+from ..load import load
+from ..runner import interleave
+from ..table import Table
+from .http_client import Answer, complete
+
+OURS, FIXED, NONE = "ours", "fixed", "none"
+
+
+class ServerProcess:
+    """A server of its own process.
+
+    Raises:
+        InputError: it did not start.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "specpilot", "serve", "--port", "0", *words], stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        lines = []
+        for line in self.process.stderr:
+            found = re.search(r"on http://127\.0\.0\.1:(\d+)", line)
+            if found is not None:
+                self.port = int(found[1])
+                return
+            lines.append(line.strip())
+        raise InputError(f"serve {' '.join(words)}: {lines[-1] if lines else 'it ended without a word'}")
+
+    def resident_mib(self) -> float:
+        """Memory of the process; NaN where the system has no ``/proc``."""
+        try:
+            with open(f"/proc/{self.process.pid}/statm") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        except OSError:
+            return float("nan")
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(120)
+
+
+@contextmanager
+def running(words: Sequence[str]) -> Iterator[ServerProcess]:
+    """A server for the length of a block."""
+    server = ServerProcess(words)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def pair_words(options: ServedOptions) -> list[str]:
+    """What all servers have in common."""
+    return ["--target", options.target, "--draft", options.draft, "--dtype", options.dtype, "--device", options.device]
+
+
+def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
+    """Measure, and compare texts with those of ``SpeculativeDecoder.generate``."""
+    decoder, prompts = load(options)
+    lengths = {
+        OURS: ["--length", options.length, "--cost", "auto" if options.cost is None else str(options.cost)],
+        FIXED: ["--length", str(options.fixed)],
+        NONE: ["--length", "none"],
+    }
+    with ExitStack() as stack:
+        servers = {
+            name: stack.enter_context(running([*pair_words(options), *words])) for name, words in lengths.items()
+        }
+        runs = {
+            f"{name} {load}": _run(servers[name].port, prompts, load, options)
+            for load in options.loads
+            for name in servers
+        }
+        found = interleave(runs, 1, console, repeats=options.repeats, label="batches of requests")
+        texts = {name: _texts(server.port, prompts, max(options.loads), options) for name, server in servers.items()}
+        exits = {name: server.stop() for name, server in servers.items()}
+    table: dict[str, dict[str, Any]] = {}
+    for load_ in options.loads:
+        table[str(load_)] = {name: _summary([one.value for one in found[f"{name} {load_}"][0]]) for name in servers}
+    return {"load": table, "greedy_texts_equal": _equal(texts, decoder, prompts, options), "exit_codes": exits}
+
+
+def _run(port: int, prompts: list[list[int]], load: int, options: ServeBenchOptions) -> Any:
+    """A call that asks for ``options.requests`` texts, ``load`` at a time."""
+
+    def run(item: int, repeat: int) -> tuple[list[Answer], float]:
+        started = time.perf_counter()
+        count = max(options.requests, load)
+        answers = asyncio.run(_ask(port, prompts, count, load, {**body_of(options), "seed": 1000 * repeat}))
+        return answers, time.perf_counter() - started
+
+    return run
+
+
+def body_of(options: ServeBenchOptions) -> dict[str, Any]:
+    """The sampling of a request."""
+    top_k = 0 if options.top_k is None else options.top_k
+    return {
+        "max_tokens": options.max_new_tokens,
+        "temperature": options.temperature,
+        "top_k": top_k,
+        "top_p": options.top_p,
+    }
+
+
+async def _ask(port: int, prompts: list[list[int]], count: int, load: int, body: dict[str, Any]) -> list[Answer]:
+    """``count`` requests, ``load`` at a time."""
+    gate = asyncio.Semaphore(load)
+
+    async def one(i: int) -> Answer:
+        async with gate:
+            return await complete(port, body | {"prompt": prompts[i % len(prompts)], "seed": body["seed"] + i})
+
+    answers = await asyncio.gather(*(one(i) for i in range(count)))
+    for answer in answers:
+        if answer.status != 200 or answer.error:
+            raise InputError(f"serve: a request failed with status {answer.status} ({answer.error})")
+    return answers
+
+
+def _summary(runs: list[tuple[list[Answer], float]]) -> dict[str, float]:
+    """Medians over repeats."""
+    first = [median(answer.times[0] for answer in answers if answer.times) for answers, _ in runs]
+    between = [
+        median(late - early for answer in answers for early, late in pairwise(answer.times)) for answers, _ in runs
+    ]
+    return {
+        "tokens_per_second": median(sum(answer.tokens for answer in answers) / seconds for answers, seconds in runs),
+        "time_to_first_token": median(first),
+        "inter_token_latency": median(
+            (answer.times[-1] - answer.times[0]) / max(1, answer.tokens - 1)
+            for answers, _ in runs
+            for answer in answers
+            if answer.times
+        ),
+        "time_between_pieces": median(between),
+    }
+
+
+def _texts(port: int, prompts: list[list[int]], load: int, options: ServeBenchOptions) -> list[str]:
+    """Greedy texts of ``load`` requests at once."""
+    body = body_of(options) | {"temperature": 0, "seed": 0}
+    return [answer.text for answer in asyncio.run(_ask(port, prompts, load, load, body))]
+
+
+def _equal(
+    texts: dict[str, list[str]], decoder: SpeculativeDecoder, prompts: list[list[int]], options: ServeBenchOptions
+) -> dict[str, list[int]]:
+    """For each configuration how many of its greedy texts are those of ``generate``, and of how many."""
+    count = max(map(len, texts.values()))
+    sampling: dict[str, Any] = options.sampling | {"temperature": 0}
+    expected = [decoder.generate(prompts[i % len(prompts)], **sampling).text for i in range(count)]
+    return {
+        name: [sum(one == other for one, other in zip(found, expected, strict=True)), count]
+        for name, found in texts.items()
+    }
+
+
+def as_table(result: dict[str, Any]) -> Table:
+    """Tokens per second by load, and the time to the first token of ours."""
+    rows = []
+    for load_, row in result["load"].items():
+        rates = {name: row[name]["tokens_per_second"] for name in (OURS, FIXED, NONE)}
+        rows.append(
+            {"requests at once": load_}
+            | {name: f"{rate:.0f}" for name, rate in rates.items()}
+            | {
+                "ours/none": f"{rates[OURS] / rates[NONE]:.3f}",
+                "first token, ours": f"{1000 * row[OURS]['time_to_first_token']:.1f} ms",
+            }
+        )
+    return Table("tokens per second", rows)
