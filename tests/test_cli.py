@@ -230,7 +230,7 @@ def test_words(words: list[str], expected: tuple[str, int, bool]) -> None:
 
 KINDS = [kind for kind in vars(options).values() if isinstance(kind, type) and issubclass(kind, options.Options)]
 COMMANDS = dict(cli._leaves("", cli.COMMANDS))
-EXAMPLES = {"tuple": ("a=b",), "path": Path("a"), "str": "a"}  # of options without a default, by type
+EXAMPLES = {"tuple": ("1=b",), "path": Path("a"), "str": "a"}  # of options without a default, by type
 
 
 def required(kind: type) -> dict[str, Any]:
