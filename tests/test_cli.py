@@ -243,7 +243,7 @@ def required(kind: type) -> dict[str, Any]:
 def flags(command: Callable[..., None]) -> list[str]:
     """Words that give the options of a command that have no default."""
     values = {k: v for kind in CommandParser(command, "x").kinds.values() for k, v in required(kind).items()}
-    return [f"--{k.replace('_', '-')}={'[a=b]' if isinstance(v, tuple) else v}" for k, v in values.items()]
+    return [f"--{k.replace('_', '-')}={'[1=b]' if isinstance(v, tuple) else v}" for k, v in values.items()]
 
 
 def limited(kind: type, limit: type) -> Iterator[tuple[str, Any]]:
