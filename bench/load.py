@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.errors import InputError
 from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters import split_ngram
 from ..infer.prompting import encode_prompt
-from ..options import WorkloadOptions
+from ..options import PairCheckOptions, WorkloadOptions
 
 
 def load(
@@ -26,5 +27,6 @@ def load(
     decoder = decoder or SpeculativeDecoder.from_pretrained(
         work.target, work.draft, dtype=work.dtype, compile=work.compile, device=work.device,
         trust_remote_code=work.trust_remote_code,
+        pair_check=work.pair_check if isinstance(work, PairCheckOptions) else EXACT,
     )  # fmt: skip
     return decoder, [encode_prompt(decoder.tokenizer, row.prompt, chat=work.chat, system=work.system) for row in rows]

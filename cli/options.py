@@ -953,11 +953,11 @@ class WorkloadOptions(PairOptions, PromptOptions, SamplingOptions, LoadingOption
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeBenchOptions(WorkloadOptions, RepeatOptions):
+class DecodeBenchOptions(WorkloadOptions, PairCheckOptions, RepeatOptions):
     """Benchmark.
 
     Attributes:
-        controller: Trained acceptance head for this pair (folder or hub id); the shipped pair has a default.
+        controller: Trained acceptance predictor for this pair (folder or hub id); the shipped pair has a default.
         plot: File for the plot.
     """
 

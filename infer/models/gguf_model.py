@@ -18,6 +18,7 @@ from ...controllers.errors import InputError
 from .gguf_file import GgufFile
 from .llama_context import LlamaContext, first_error, library
 
+SMALL = 8 << 20  # bytes of weights that several threads read no faster than one
 CACHE_KINDS = {"float32": 0, "float16": 1, "bfloat16": 30, "auto": 1}  # ggml's types of keys and values, by dtype
 
 
@@ -39,6 +40,7 @@ class GgufModel(FingerprintedModel):
         training: never.
         vocab_size, hidden_size, context: as for ``LanguageModel``.
         parameters: how many it has.
+        threads: that share its work: PyTorch's number, one for a small model.
 
     Args:
         dtype: of keys and values: ``float32``, ``float16``, ``bfloat16``; ``auto`` is llama.cpp's own, float16. Weights
@@ -72,6 +74,7 @@ class GgufModel(FingerprintedModel):
         self.hidden_size = int(llama.llama_model_n_embd(self.pointer))
         self.context = int(llama.llama_model_n_ctx_train(self.pointer))
         self.parameters = int(llama.llama_model_n_params(self.pointer))
+        self.threads = 1 if llama.llama_model_size(self.pointer) < SMALL else torch.get_num_threads()
         ends = [
             token
             for token in {int(llama.llama_vocab_eos(vocabulary)), int(llama.llama_vocab_eot(vocabulary))}
@@ -95,7 +98,7 @@ class GgufModel(FingerprintedModel):
         """A context that reads with these weights."""
         return LlamaContext(
             self.pointer, self, cells=cells, sequences=sequences,
-            vocab_size=self.vocab_size, hidden_size=self.hidden_size, kind=self._kind,
+            vocab_size=self.vocab_size, hidden_size=self.hidden_size, kind=self._kind, threads=self.threads,
         )  # fmt: skip
 
     def tokenize(self, text: str) -> list[int]:

@@ -84,13 +84,23 @@ class LlamaContext:
         model: llama.cpp's model.
         owner: what frees the model when nothing refers to it any longer.
         kind: ggml's type of keys and values.
+        threads: that share a batch's work.
 
     Raises:
         InputError: there is no memory for it.
     """
 
     def __init__(
-        self, model: Any, owner: object, *, cells: int, sequences: int, vocab_size: int, hidden_size: int, kind: int
+        self,
+        model: Any,
+        owner: object,
+        *,
+        cells: int,
+        sequences: int,
+        vocab_size: int,
+        hidden_size: int,
+        kind: int,
+        threads: int,
     ) -> None:
         llama, self.owner = library(), owner
         self.llama, self.cells, self.sequences = llama, cells, sequences
@@ -98,7 +108,7 @@ class LlamaContext:
         settings = llama.llama_context_default_params()
         settings.n_ctx, settings.n_seq_max = cells, sequences
         settings.n_batch = settings.n_ubatch = BATCH
-        settings.n_threads = settings.n_threads_batch = torch.get_num_threads()
+        settings.n_threads = settings.n_threads_batch = threads
         settings.type_k = settings.type_v = kind
         settings.pooling_type = llama.LLAMA_POOLING_TYPE_NONE
         settings.embeddings = settings.kv_unified = settings.swa_full = True
@@ -113,22 +123,46 @@ class LlamaContext:
         self.memory = ctypes.c_void_p(llama.llama_get_memory(self.pointer))
         self.states = True  # whether hidden states come with the logits
         self._batch = Batch(llama)
+        self._views: dict[tuple[int, int, int], Tensor] = {}
         self._logits = _address_of(llama, "llama_get_logits")
         self._states = _address_of(llama, "llama_get_embeddings")
 
     def read(self, entries: Sequence[Entry]) -> tuple[Tensor, Tensor]:
         """Read ``entries``: their logits (n, V) and hidden states (n, d), which belong to the caller."""
-        if not self.states:
-            self.llama.llama_set_embeddings(self.pointer, True)
-            self.states = True
+        self._want_states()
         parts = []
         for start in range(0, len(entries), BATCH):
-            n = self._decode(entries[start : start + BATCH], outputs=True)
-            logits = _floats(self._logits(self.pointer), n, self.vocab_size).clone()
-            parts.append((logits, _floats(self._states(self.pointer), n, self.hidden_size).clone()))
+            some = entries[start : start + BATCH]
+            self._decode(self._batch.fill(some, outputs=True))
+            parts.append(self._results(len(some)))
         if len(parts) == 1:
             return parts[0]
         return torch.cat([logits for logits, _ in parts]), torch.cat([states for _, states in parts])
+
+    def read_chain(self, tokens: Sequence[int], start: int, sequence: int) -> tuple[Tensor, Tensor]:
+        """:meth:`read` of up to ``BATCH`` tokens that follow one another in one sequence, from position ``start``."""
+        self._want_states()
+        self._decode(self._batch.fill_chain(tokens, start, sequence))
+        return self._results(len(tokens))
+
+    def _want_states(self) -> None:
+        if not self.states:
+            self.llama.llama_set_embeddings(self.pointer, True)
+            self.states = True
+
+    def _results(self, n: int) -> tuple[Tensor, Tensor]:
+        """Copies of the last batch's logits (n, V) and hidden states (n, d)."""
+        logits, states = self._view(self._logits, n, self.vocab_size), self._view(self._states, n, self.hidden_size)
+        return logits.clone(), states.clone()
+
+    def _view(self, function: Any, n: int, width: int) -> Tensor:
+        """(n, width) the numbers where ``function`` points to, in llama.cpp's memory: good until the next call."""
+        address = function(self.pointer)
+        view = self._views.get((address, n, width))
+        if view is None:
+            block = (ctypes.c_float * (n * width)).from_address(address)
+            view = self._views[address, n, width] = torch.frombuffer(block, dtype=torch.float32).view(n, width)
+        return view
 
     def skim(self, entries: Sequence[Entry]) -> None:
         """Read ``entries`` for their keys and values alone."""
@@ -136,13 +170,12 @@ class LlamaContext:
             self.llama.llama_set_embeddings(self.pointer, False)
             self.states = False
         for start in range(0, len(entries), BATCH):
-            self._decode(entries[start : start + BATCH], outputs=False)
+            self._decode(self._batch.fill(entries[start : start + BATCH], outputs=False))
 
-    def _decode(self, entries: Sequence[Entry], *, outputs: bool) -> int:
-        status = self.llama.llama_decode(self.pointer, self._batch.fill(entries, outputs))
+    def _decode(self, batch: Any) -> None:
+        status = self.llama.llama_decode(self.pointer, batch)
         if status != 0:
             raise RuntimeError(f"llama_decode: {status} ({first_error()})")
-        return len(entries)
 
     def forget(self, sequence: int, start: int = 0) -> None:
         """Of ``sequence`` keep the tokens before position ``start``."""
@@ -174,11 +207,24 @@ class Batch:
         ):  # fmt: skip
             setattr(self.struct, name, ctypes.cast(array.ctypes.data, fields[name]))
 
+    def _clear(self) -> None:
+        """Every token is part of one sequence again."""
+        if not self.plain:
+            self.counts[:], self.pointers[:BATCH], self.several, self.plain = 1, self.own, [], True
+
+    def fill_chain(self, tokens: Sequence[int], start: int, sequence: int) -> Any:
+        """The batch of tokens that follow one another, all of them with results."""
+        n = len(tokens)
+        self._clear()
+        self.tokens[:n], self.positions[:n] = tokens, range(start, start + n)
+        self.single[:n], self.outputs[:n] = sequence, 1
+        self.struct.n_tokens = n
+        return self.struct
+
     def fill(self, entries: Sequence[Entry], outputs: bool) -> Any:
         """The batch of ``entries``, all of them with results or none."""
         n = len(entries)
-        if not self.plain:
-            self.counts[:], self.pointers[:BATCH], self.several, self.plain = 1, self.own, [], True
+        self._clear()
         for i, (token, position, sequences) in enumerate(entries):
             self.tokens[i], self.positions[i] = token, position
             if len(sequences) == 1:
@@ -195,9 +241,3 @@ class Batch:
 def _address_of(llama: Any, name: str) -> Any:
     """llama.cpp's function ``name`` of a context; its result is an integer, a pointer object would cost more."""
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)((name, llama._lib))
-
-
-def _floats(address: int, n: int, width: int) -> Tensor:
-    """(n, width) the numbers at ``address``, in llama.cpp's memory: good until the next call."""
-    block = (ctypes.c_float * (n * width)).from_address(address)
-    return torch.frombuffer(block, dtype=torch.float32).view(n, width)

@@ -44,15 +44,16 @@ class LlamaCpp(LanguageModel):
             return Forward(cache, reads).run()
         (read,) = reads
         n = len(read.tokens)
-        context = cache.fit(n, 0)
-        unread, _ = cache.append(read.text, read.tokens, None)
-        sequence, start = (unread.text.sequence,), unread.chain.start
-        entries = [Entry(token, start + i, sequence) for i, token in enumerate(read.tokens)]
-        skipped = n - read.keep if n - read.keep > SKIM else 0
-        if skipped:
-            context.skim(entries[:skipped])
-        logits, hidden = context.read(entries[skipped:])
-        return logits[-read.keep :], hidden[-read.keep :]
+        if n > SKIM:
+            return Forward(cache, reads).run()
+        context = cache.fit_text(read.text, n)
+        text = cache.texts[read.text]
+        start = len(text.tokens)
+        assert start == text.chain
+        logits, hidden = context.read_chain(read.tokens, start, text.sequence)
+        text.tokens += read.tokens
+        text.chain = start + n
+        return (logits, hidden) if read.keep == n else (logits[-read.keep :], hidden[-read.keep :])
 
 
 class Forward:
