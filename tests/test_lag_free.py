@@ -12,7 +12,8 @@ import torch
 from specpilot import main as cli
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, copied_embeddings
 from specpilot.controllers.acceptance.ngram_index import NgramIndex, nothing
-from specpilot.controllers.checkpoints.checkpoint import load_controller
+from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
+from specpilot.controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import LagFreePredictor, LengthController, Prediction, RateOptimal, Step, load_trained
 from specpilot.controllers.length.cost_model import CostModel
@@ -28,6 +29,7 @@ from specpilot.train.export import export
 
 from .tiny import save_pair
 
+OLD = Path(__file__).parent / "files" / "v0.1"
 PROMPTS = "one two\nthree\nfour five six\nseven\neight nine\nten\neleven twelve\nthirteen\n"
 
 
@@ -260,3 +262,27 @@ def test_a_light_head_does_not_use_the_entropy() -> None:
     for light in (False, True):
         head = LagFreeHead(8, 4, light=light)
         assert torch.equal(head(*inputs), head(changed, *inputs[1:])) == light
+
+
+def test_a_light_head_is_saved_and_loaded_and_no_other_fits_its_config(tmp_path: Path) -> None:
+    shipped = load_controller("tiny-lag-free").config
+    assert isinstance(shipped, LagFreeHeadConfig)
+    assert shipped.light
+    config = replace(shipped, hidden_size=8, width=4)
+    torch.manual_seed(0)
+    head = LagFreeHead(8, 4, light=True)
+    head.state_scale.fill_(3.0)
+    loaded = load_controller(save_controller(tmp_path / "light", head, config))
+    assert loaded.config == config
+    inputs = torch.randn(3, 7), torch.randn(3, 8), torch.randn(3, 8), torch.randn(3, 8)
+    assert torch.equal(loaded.head(*inputs), head(*inputs))
+    with pytest.raises(InputError, match="'state_scale' is missing or not expected"):
+        save_controller(tmp_path / "other", head, replace(config, light=False))
+    with pytest.raises(InputError, match=r"inner\.weight is of shape"):
+        save_controller(tmp_path / "other", LagFreeHead(8, 5, light=True), config)
+
+
+def test_a_config_without_the_key_is_of_the_full_design() -> None:
+    config = load_controller(OLD / "lag-free-head").config
+    assert isinstance(config, LagFreeHeadConfig)
+    assert not config.light
