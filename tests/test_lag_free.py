@@ -278,7 +278,7 @@ def test_a_light_head_is_saved_and_loaded_and_no_other_fits_its_config(tmp_path:
     assert torch.equal(loaded.head(*inputs), head(*inputs))
     with pytest.raises(InputError, match="'state_scale' is missing or not expected"):
         save_controller(tmp_path / "other", head, replace(config, light=False))
-    with pytest.raises(InputError, match=r"inner\.weight is of shape"):
+    with pytest.raises(InputError, match=r"inner\.weight has shape"):
         save_controller(tmp_path / "other", LagFreeHead(8, 5, light=True), config)
 
 
