@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from sklearn.linear_model import LinearRegression
 
@@ -25,7 +26,7 @@ from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, AcceptancePredictor, Fixed, LengthController, Step
 from ...controllers.length.cost_model import CostModel
 from ...infer.decoder import SpeculativeDecoder
-from ...infer.generation import Stats
+from ...infer.generation import Generation, Stats
 from ...infer.models import LanguageModel, TextReader
 from ..runner import Run, decode_all, interleave
 from .forward import read_context, time_forward
@@ -90,7 +91,11 @@ def bench_cost(
     plain: dict[str, LengthController] = {str(k): Fixed(k) for k in DRAFTED}
     predicting = {} if predictor is None else {k: PredictingFixed(int(k), predictor) for k in plain if k != "0"}
     lengths = {**plain, **predicting, **{f"{k}, plain": plain[k] for k in predicting}, **(check or {})}
-    decoders = {name: partial(decoder.generate, length=length) for name, length in lengths.items()}
+    decoders: dict[str, Callable[..., Generation]] = {
+        name: partial(decoder.generate, length=length) for name, length in lengths.items()
+    }
+    if decoder.target.device.type == "cpu" and torch.get_num_threads() == 1:
+        decoders = {name: in_processor_time(generate) for name, generate in decoders.items()}
     runs = decode_all(decoders, prompts, sampling, console, repeats=repeats)
     loop, loop_r_squared = fit_loop([run for k in FITTED for run in runs[str(k)]])
     prediction = {}
@@ -113,6 +118,20 @@ def bench_cost(
         **prediction,
         "warnings": warnings(loop, bare.t_verify_token),
     }
+
+
+def in_processor_time(generate: Callable[..., Generation]) -> Callable[..., Generation]:
+    """``generate`` with its times in processor seconds: of one thread, what they would be on an idle machine."""
+
+    def timed(*arguments: Any, **keywords: Any) -> Generation:
+        wall, processor = time.perf_counter(), time.process_time()
+        generation = generate(*arguments, **keywords)
+        share = (time.process_time() - processor) / (time.perf_counter() - wall)
+        generation.stats.seconds *= share
+        generation.stats.prefill_seconds *= share
+        return generation
+
+    return timed
 
 
 def prediction_cost(timed: Iterable[PredictingFixed], loop: CostModel, without: CostModel) -> dict[str, float]:

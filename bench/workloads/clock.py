@@ -38,8 +38,8 @@ from ..studies.replay import groups_of
 from ..table import Table
 from .decode import Times
 
-FIXED = tuple(str(k) for k in range(1, 7))
-CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+FIXED = tuple(str(k) for k in range(1, 6))
+CONFIDENCES = (0.2, 0.3, 0.4, 0.5, 0.6)
 CONFIDENCE_RULES = tuple(f"{rule}:{x}" for rule in ("confidence", "cumulative-confidence") for x in CONFIDENCES)
 LEARNING = ("online-confidence", "bandit", "adaptive-length")
 OURS, UNADAPTED, AUTOREGRESSIVE = "ours", "ours, costs as measured", "none"
