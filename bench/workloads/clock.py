@@ -2,8 +2,8 @@
 
 All configurations decode the same held-out prompts in one process, in turn, in several passes. Rules with a parameter
 have all values of a grid, and the best of them on the very prompts they are compared on, or on the other half of them
-(``tuned_elsewhere``); the trained controller goes by measured costs, which adapt to the rounds' times, and has no
-parameter. Tokens per second include the prefill. A run that was cut short is continued.
+(``tuned_elsewhere``); the trained controller goes by measured costs and has no parameter. With costs that adapt to the
+rounds' times it is another configuration. Tokens per second include the prefill. A run that was cut short is continued.
 
 Beside the wall time, the processor time of the process is recorded: on a machine that does other work as well the two
 differ, and with one thread the second is what the first would be without that work.
@@ -42,7 +42,7 @@ FIXED = tuple(str(k) for k in range(1, 6))
 CONFIDENCES = (0.2, 0.3, 0.4, 0.5, 0.6)
 CONFIDENCE_RULES = tuple(f"{rule}:{x}" for rule in ("confidence", "cumulative-confidence") for x in CONFIDENCES)
 LEARNING = ("online-confidence", "bandit", "adaptive-length")
-OURS, UNADAPTED, AUTOREGRESSIVE = "ours", "ours, costs as measured", "none"
+OURS, ADAPTING, AUTOREGRESSIVE = "ours", "ours, adapting costs", "none"
 GRIDS = {"best_confidence": CONFIDENCE_RULES, "best_fixed": FIXED, "best_learning": LEARNING}
 MISFIT_RULES = ("1", "2", "cumulative-confidence:0.4")
 COST_PROMPTS, COST_REPEATS = 4, 3
@@ -130,8 +130,8 @@ class _Clock:
         decoders: dict[str, Generate] = {AUTOREGRESSIVE: plain.generate}
         trained = _load(decoder, controller, cost)
         assert isinstance(trained, RateOptimal), "given costs, it goes by them"
-        decoders[OURS] = partial(decoder.generate, length=RateOptimal(trained.predictor, cost, adapt=True))
-        decoders[UNADAPTED] = partial(decoder.generate, length=trained)
+        decoders[OURS] = partial(decoder.generate, length=trained)
+        decoders[ADAPTING] = partial(decoder.generate, length=RateOptimal(trained.predictor, cost, adapt=True))
         decoders |= {rule: partial(decoder.generate, length=_load(decoder, rule, cost)) for rule in rules}
         prompts, passes = _encoded(decoder, rows, self.options), self.options.repeats
         of = {**self.identity, "controller": controller_digest(controller)}
