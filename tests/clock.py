@@ -49,6 +49,7 @@ def time_forwards(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[CausalLM, 
 
     monkeypatch.setattr(CausalLM, "forward", forward)
     monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "process_time", clock)
     return clock
 
 

@@ -49,6 +49,7 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     decoder = timed_pair(clock)
     monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "process_time", clock)
     result = bench_cost(
         decoder, [[1, 2, 3], [4, 5]], QUIET, repeats=2, sampling={"max_new_tokens": 30},
         check={"doubtful": CumulativeConfidence(0.4)},
@@ -67,6 +68,7 @@ def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyP
     clock = Clock()
     decoder = timed_pair(clock)
     monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "process_time", clock)
 
     class Slow(AcceptancePredictor):
         lag, mean = 0, 0.5
@@ -99,6 +101,7 @@ def test_the_loop_is_timed_by_medians(monkeypatch: pytest.MonkeyPatch) -> None:
         target.fixed = 100.0 if len(done) == 10 else 1.0
 
     monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "process_time", clock)
     decoders = {str(k): partial(decoder.generate, length=Fixed(k)) for k in DRAFTED}
     runs = decode_all(decoders, [[1, 2]], {"max_new_tokens": 9}, QUIET, repeats=3, on_generation=pause)
     monkeypatch.undo()
