@@ -140,7 +140,7 @@ def _add_model_routes(app: FastAPI, server: Server, max_body: int) -> None:
     async def respond(request: Request, given: ChatCompletionRequest | CompletionRequest) -> Response:
         call = await service.accept(given)
         if given.stream:
-            return StreamingResponse(stream(call, given.usage_wanted), media_type="text/event-stream")
+            return StreamingResponse(stream(call, given), media_type="text/event-stream")
         return await unless_gone(request, call)
 
     async def unless_gone(request: Request, call: Call) -> Response:
@@ -156,16 +156,21 @@ def _add_model_routes(app: FastAPI, server: Server, max_body: int) -> None:
             answer.cancel()
             left.cancel()
 
-    async def stream(call: Call, usage_wanted: bool) -> AsyncIterator[str]:
+    async def stream(call: Call, given: ChatCompletionRequest | CompletionRequest) -> AsyncIterator[str]:
         style, tokenizer = call.format, service.tokenizer
+
+        def counted(content: dict[str, Any]) -> str:
+            running = {"usage": usage(call.prompt_tokens, call.choices)} if given.running_usage_wanted else {}
+            return event(content | running)
+
         try:
             if style.opening is not None:
                 entries = [{"index": c.index, **style.opening, "finish_reason": None} for c in call.choices]
-                yield event(chunk(style, entries))
+                yield counted(chunk(style, entries))
             async for choice, delta in service.deltas(call):
                 if delta.text or delta.logprobs or delta.rounds or choice.finish_reason is not None:
-                    yield event(delta_chunk(style, choice, delta, tokenizer))
-            if usage_wanted:
+                    yield counted(delta_chunk(style, choice, delta, tokenizer))
+            if given.usage_wanted:
                 yield event(chunk(style, []) | {"usage": usage(call.prompt_tokens, call.choices)})
         except ApiError as error:
             server.metrics.refused.labels(status=error.status).inc()

@@ -19,7 +19,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0),
     "function_call": (None, "none"),
     "functions": (None, []),
-    "ignore_eos": (None, False),
     "logit_bias": (None, {}),
     "min_p": (None, 0),
     "min_tokens": (None, 0),
@@ -51,9 +50,15 @@ class _Fields(BaseModel):
 
 
 class StreamOptions(_Fields):
-    """Attributes: include_usage: end the stream with a chunk that holds the token counts."""
+    """Token counts in a stream.
+
+    Attributes:
+        include_usage: end the stream with a chunk that holds them.
+        continuous_usage_stats: and put the counts so far into every chunk, as vLLM does.
+    """
 
     include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class Speculation(_Fields):
@@ -79,6 +84,7 @@ class GenerationRequest(_Fields):
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: Stop = None
     seed: int | None = None
+    ignore_eos: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     speculation: Speculation | None = None
@@ -91,6 +97,10 @@ class GenerationRequest(_Fields):
     @property
     def usage_wanted(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def running_usage_wanted(self) -> bool:
+        return self.usage_wanted and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
     def top_logprobs_wanted(self) -> int | None:

@@ -158,7 +158,12 @@ class Service:
         deadline = time.monotonic() + self.time_limit
         for i, seed in enumerate(seeds):
             request = self.decoder.new_request(
-                prompts[i // n], sampling, budgets[i // n], RandomSource(seed), config=config
+                prompts[i // n],
+                sampling,
+                budgets[i // n],
+                RandomSource(seed),
+                stop_tokens=frozenset() if given.ignore_eos else None,
+                config=config,
             )
             request.output.seed = seed
             drafts = given.speculation is not None and given.speculation.trace

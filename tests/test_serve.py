@@ -73,6 +73,17 @@ def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: Spec
     assert texts == [one.text for one in expected]
 
 
+def test_what_load_generators_ask_for(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": QUESTION, "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
+    found = httpx.post(f"{running[1]}/v1/completions", json=body | {"stream_options": options}).text
+    chunks = [json.loads(line[6:]) for line in found.splitlines() if line.startswith("data: {")]
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == 200
+    assert len(decoder.generate(QUESTION, max_new_tokens=200, temperature=0).tokens) < 200
+
+
 def test_several_prompts_and_many_clients_at_once(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
     prompts = [f"What is {i} plus 30?" for i in range(12)]
     expected = [one.text for one in decoder.generate(prompts, max_new_tokens=16, temperature=0)]
