@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-gguf test-oldest check docs clean
+.PHONY: demo test test-gguf real test-oldest check docs clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -21,6 +21,11 @@ test: $(READY)
 test-gguf:
 	@$(MAKE) --no-print-directory VENV=.venv-gguf EXTRAS=dev,gguf .venv-gguf/.ready
 	@OMP_NUM_THREADS=1 .venv-gguf/bin/python -m pytest tests/gguf
+
+# A real model to try: SmolLM2-135M-Instruct as a GGUF file and as a folder for transformers, in runs/real.
+real:
+	@$(MAKE) --no-print-directory VENV=.venv-gguf EXTRAS=dev,gguf .venv-gguf/.ready
+	@.venv-gguf/bin/python -m recipes real --output runs/real
 
 # The oldest transformers that pyproject.toml allows, with its hub client, before the environment's own.
 test-oldest: $(READY)

