@@ -1377,12 +1377,14 @@ class ClockBenchOptions(PairOptions, HeldOutOptions, SamplingOptions, DeviceOpti
 
     Attributes:
         controller: Trained controller that stops by cost, for this pair.
+        cost: File of `specpilot bench cost --judge CONTROLLER --output`; measured at the start if not given.
         misfit: A draft that fits badly, which is timed as well.
         misfit_controller: Trained controller for the target and that draft.
         misfit_domain: Domain of the prompts that it is timed on.
     """
 
     controller: str = "tiny-lag-free"
+    cost: Path | None = None
     misfit: str | None = None
     misfit_controller: str | None = None
     misfit_domain: str = "dialogue"

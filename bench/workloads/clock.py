@@ -66,10 +66,7 @@ def bench_clock(options: ClockBenchOptions, console: Console) -> dict[str, Any]:
     prompts = [row for batch in batches for row in batch.prompts]
     with Store(options.folder) as store:
         identity = {"version": version("specpilot"), "pair": [options.target, options.draft], **options.sampling}
-        digest = controller_digest(options.controller)
-        cost = CostModel(
-            **store.compute({**identity, "cost": digest}, lambda: measured_cost(options, decoder, console))
-        )
+        cost = _cost(options, decoder, store, identity, console)
         identity |= {"costs": cost.as_dict()}
         pair = _Clock(options, store, console, identity)
         times = pair.run(decoder, options.controller, [*FIXED, *CONFIDENCE_RULES, *LEARNING], prompts, cost)
@@ -86,6 +83,19 @@ def bench_clock(options: ClockBenchOptions, console: Console) -> dict[str, Any]:
         for clock in (WALL, PROCESSOR)
     }
     return {"cost": cost.as_dict(), **by_clock[WALL], "by_processor_time": by_clock[PROCESSOR]}
+
+
+def _cost(
+    options: ClockBenchOptions,
+    decoder: SpeculativeDecoder,
+    store: Store,
+    identity: Mapping[str, Any],
+    console: Console,
+) -> CostModel:
+    if options.cost is not None:
+        return CostModel.load(options.cost)
+    key = {**identity, "cost": controller_digest(options.controller)}
+    return CostModel(**store.compute(key, lambda: measured_cost(options, decoder, console)))
 
 
 def measured_cost(options: ClockBenchOptions, decoder: SpeculativeDecoder, console: Console) -> dict[str, float]:
