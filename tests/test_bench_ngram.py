@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from specpilot import main as cli
 from specpilot.bench.runner import Timed
-from specpilot.bench.workloads.ngram import summary
+from specpilot.bench.workloads.ngram import Decoded, summary
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.generation import Generation, Stats
@@ -38,9 +38,10 @@ def test_two_hundred_prompts_of_three_kinds() -> None:
 
 
 def test_the_best_mix_is_compared_with_the_best_part() -> None:
-    def runs(rate: float) -> list[list[Timed[Generation]]]:
+    def runs(rate: float) -> list[list[Timed[Decoded]]]:
         stats = Stats(n_generated=12, n_target_forwards=6, n_draft_forwards=9)
-        return [[Timed(Generation([1], [0] * 12, stats=stats), 12 / rate)] for _ in range(3)]
+        decoded = Decoded(Generation([1], [0] * 12, stats=stats), processor_seconds=rate)
+        return [[Timed(decoded, 12 / rate)] for _ in range(3)]
 
     names = {"autoregressive": 50.0, "ngram": 4.0, "model, 2": 2.0, "mix, 2": 5.0, "model, 4": 3.0, "mix, 4": 1.0}
     found = summary({name: runs(rate) for name, rate in names.items()})
@@ -48,6 +49,9 @@ def test_the_best_mix_is_compared_with_the_best_part() -> None:
     assert found["best_part"] == pytest.approx(4.0)
     assert found["names"] == {"mix": "mix, 2", "best_part": "ngram"}
     assert found["mix_over_best_part"]["ratio"] == pytest.approx(1.25)
+    processor = found["by_processor_time"]
+    assert processor["names"] == {"mix": "mix, 4", "best_part": "model, 2"}
+    assert processor["mix_over_best_part"]["ratio"] == pytest.approx(2.0)
     assert found["block_efficiency"]["mix, 2"] == 2.0
     assert found["draft_forwards_per_token"]["mix, 2"] == 0.75
 

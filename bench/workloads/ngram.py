@@ -2,14 +2,16 @@
 
 On prompts that invite copying and on others. The *parts* are the draft model and the n-grams alone, the *mix* chooses
 for each round. Draft model and mix have the same length controllers, and the best of each is compared; all of them
-decode the same prompts in turn. Tokens per second include the prefill.
+decode the same prompts in turn. Tokens per second include the prefill. Beside the wall time, the processor time of the
+process is recorded: on a machine that does other work as well, the two differ.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -30,7 +32,16 @@ AUTOREGRESSIVE, NGRAM, MODEL, MIX = "autoregressive", "ngram", "model", "mix"
 COPYING = "builtin-copy"
 GROUPS = {"copying": "prompts that invite copying", "other": "other prompts"}
 
-Runs = Sequence[Sequence[Timed[Generation]]]  # by prompt and repeat
+
+class Decoded(NamedTuple):
+    """A generation, and the processor time it took."""
+
+    generation: Generation
+    processor_seconds: float
+
+
+Runs = Sequence[Sequence[Timed[Decoded]]]  # by prompt and repeat
+Seconds = Callable[[Timed[Decoded]], float]  # wall or processor time
 Generate = Callable[..., Generation]
 
 
@@ -75,22 +86,25 @@ def configurations(pair: SpeculativeDecoder, lengths: Sequence[str], cost: CostM
     return found
 
 
-def _run(generate: Generate, prompts: Sequence[list[int]], settings: Mapping[str, Any]) -> Callable[[int, int], Any]:
-    return lambda index, repeat: generate(prompts[index], seed=repeat, **settings)
+def _run(
+    generate: Generate, prompts: Sequence[list[int]], settings: Mapping[str, Any]
+) -> Callable[[int, int], Decoded]:
+    def run(index: int, repeat: int) -> Decoded:
+        started = time.process_time()
+        generation = generate(prompts[index], seed=repeat, **settings)
+        return Decoded(generation, time.process_time() - started)
+
+    return run
 
 
 def summary(runs: Mapping[str, Runs]) -> dict[str, Any]:
-    """The best mix and the best of its parts in tokens per second, their ratio with its interval, and all rates."""
-    rates = {name: _rate(found) for name, found in runs.items()}
-    mix = max((name for name in rates if name.startswith(MIX)), key=rates.__getitem__)
-    part = max((name for name in rates if name.startswith((MODEL, NGRAM))), key=rates.__getitem__)
-    totals = {name: sum((one.value.stats for of in found for one in of), Stats()) for name, found in runs.items()}
+    """The comparison by wall time and by processor time, and the counters of all configurations."""
+    totals = {
+        name: sum((one.value.generation.stats for of in found for one in of), Stats()) for name, found in runs.items()
+    }
     return {
-        "mix": rates[mix],
-        "best_part": rates[part],
-        "names": {"mix": mix, "best_part": part},
-        "mix_over_best_part": ratio_interval(*_sums(runs[mix]), *_sums(runs[part])).as_dict("ratio"),
-        "tokens_per_second": rates,
+        **_comparison(runs, lambda one: one.seconds),
+        "by_processor_time": _comparison(runs, lambda one: one.value.processor_seconds),
         "block_efficiency": {name: total.block_efficiency for name, total in totals.items()},
         "draft_forwards_per_token": {
             name: total.n_draft_forwards / total.n_generated for name, total in totals.items()
@@ -98,22 +112,27 @@ def summary(runs: Mapping[str, Runs]) -> dict[str, Any]:
     }
 
 
-def _rate(runs: Runs) -> float:
-    """Tokens per second of a pass over all prompts, median of the passes."""
-    tokens, seconds = _table(runs)
-    return float(np.median(tokens.sum(0) / seconds.sum(0)))
+def _comparison(runs: Mapping[str, Runs], seconds: Seconds) -> dict[str, Any]:
+    """The best mix and the best of its parts in tokens per second, their ratio with its interval, and all rates."""
+    tables = {name: _table(found, seconds) for name, found in runs.items()}
+    # Of a pass over all prompts, median of the passes.
+    rates = {name: float(np.median(tokens.sum(0) / spent.sum(0))) for name, (tokens, spent) in tables.items()}
+    mix = max((name for name in rates if name.startswith(MIX)), key=rates.__getitem__)
+    part = max((name for name in rates if name.startswith((MODEL, NGRAM))), key=rates.__getitem__)
+    sums = (table.sum(1) for name in (mix, part) for table in tables[name])
+    return {
+        "mix": rates[mix],
+        "best_part": rates[part],
+        "names": {"mix": mix, "best_part": part},
+        "mix_over_best_part": ratio_interval(*sums).as_dict("ratio"),
+        "tokens_per_second": rates,
+    }
 
 
-def _sums(runs: Runs) -> tuple[Any, Any]:
-    """(prompts,) tokens and seconds over all passes."""
-    tokens, seconds = _table(runs)
-    return tokens.sum(1), seconds.sum(1)
-
-
-def _table(runs: Runs) -> tuple[Any, Any]:
+def _table(runs: Runs, seconds: Seconds) -> tuple[Any, Any]:
     """(prompts, repeats) tokens and seconds."""
-    tokens = np.array([[len(one.value.tokens) for one in of_prompt] for of_prompt in runs])
-    return tokens, np.array([[one.seconds for one in of_prompt] for of_prompt in runs])
+    tokens = np.array([[len(one.value.generation.tokens) for one in of_prompt] for of_prompt in runs])
+    return tokens, np.array([[seconds(one) for one in of_prompt] for of_prompt in runs])
 
 
 def as_table(result: Mapping[str, Any]) -> Table:
