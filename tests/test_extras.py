@@ -10,6 +10,8 @@ from specpilot import main as cli
 from specpilot.bench.plots import plot_pareto
 from specpilot.bench.scoring import rouge
 from specpilot.controllers.errors import InputError, optional_import
+from specpilot.infer.loading import load_any_model
+from specpilot.infer.models.llama_context import library
 from specpilot.options import RouterTrainingOptions
 from specpilot.train.figure import check_matplotlib
 from specpilot.train.router import train_router
@@ -43,6 +45,18 @@ def test_what_needs_a_package_names_it(tmp_path: Path) -> None:
     assert not (tmp_path / "p.png").exists()
     with pytest.raises(ImportError, match="cannot import name 'nothing'"), optional_import("bench"):
         from specpilot.bench import nothing  # type: ignore[attr-defined] # noqa: F401
+
+
+def test_gguf_files_need_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "llama_cpp"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    library.cache_clear()
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=r"^llama_cpp is not installed: pip install 'specpilot\[gguf\]'$"):
+        load_any_model(file)
+    library.cache_clear()
 
 
 def test_commands_refuse_before_they_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

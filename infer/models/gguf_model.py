@@ -63,6 +63,7 @@ class GgufModel(FingerprintedModel):
         self._kind = CACHE_KINDS[dtype]
         settings = llama.llama_model_default_params()
         settings.n_gpu_layers = 0
+        _ = first_error()  # of something else
         pointer = llama.llama_model_load_from_file(str(path).encode(), settings)
         if not pointer:
             raise InputError(f"{path}: llama.cpp cannot load it ({first_error()}); fetch it again, or another model")

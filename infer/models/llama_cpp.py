@@ -17,7 +17,7 @@ from .llama_cache import LlamaCache, Unread
 from .llama_context import Entry, LlamaContext
 from .text_cache import TextCache
 
-SKIM = 16  # tokens without results that are worth a call of their own: each result costs V numbers
+SKIM = 32  # tokens without results that are worth a call of their own: each result costs V numbers
 
 
 class LlamaCpp(LanguageModel):
