@@ -20,9 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .errors import ApiError
 from .page import add_page
 from .protocol import ChatCompletionRequest, CompletionRequest, parse_json, parse_request
-from .responses import DONE, chunk, delta_chunk, event, usage
+from .respond import stream, whole_unless_gone
 from .server import Server
-from .service import Call
 
 OPEN = ("/health",)  # needs no key
 
@@ -140,44 +139,8 @@ def _add_model_routes(app: FastAPI, server: Server, max_body: int) -> None:
     async def respond(request: Request, given: ChatCompletionRequest | CompletionRequest) -> Response:
         call = await service.accept(given)
         if given.stream:
-            return StreamingResponse(stream(call, given), media_type="text/event-stream")
-        return await unless_gone(request, call)
-
-    async def unless_gone(request: Request, call: Call) -> Response:
-        """The whole response; if the client leaves meanwhile, its slot is free before the next round."""
-        answer = asyncio.ensure_future(service.whole(call))
-        left = asyncio.ensure_future(_disconnected(request))
-        try:
-            await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                return Response(status_code=499)
-            return JSONResponse(answer.result())
-        finally:
-            answer.cancel()
-            left.cancel()
-
-    async def stream(call: Call, given: ChatCompletionRequest | CompletionRequest) -> AsyncIterator[str]:
-        style, tokenizer = call.format, service.tokenizer
-
-        def counted(content: dict[str, Any]) -> str:
-            running = {"usage": usage(call.prompt_tokens, call.choices)} if given.running_usage_wanted else {}
-            return event(content | running)
-
-        try:
-            if style.opening is not None:
-                entries = [{"index": c.index, **style.opening, "finish_reason": None} for c in call.choices]
-                yield counted(chunk(style, entries))
-            async for choice, delta in service.deltas(call):
-                if delta.text or delta.logprobs or delta.rounds or choice.finish_reason is not None:
-                    yield counted(delta_chunk(style, choice, delta, tokenizer))
-            if given.usage_wanted:
-                yield event(chunk(style, []) | {"usage": usage(call.prompt_tokens, call.choices)})
-        except ApiError as error:
-            server.metrics.refused.labels(status=error.status).inc()
-            yield event(error.body)
-        finally:
-            call.cancel()
-        yield DONE
+            return StreamingResponse(stream(service, call, given), media_type="text/event-stream")
+        return await whole_unless_gone(service, call, request)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -213,9 +176,3 @@ def _add_state_routes(app: FastAPI, server: Server, max_body: int) -> None:
         for name in given:
             raise ApiError(400, f"{name}: unknown field; leave it out", param=name, code="unknown_field")
         return await asyncio.to_thread(server.reload)
-
-
-async def _disconnected(request: Request) -> None:
-    """Wait until the client has left."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
