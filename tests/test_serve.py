@@ -192,6 +192,21 @@ def test_a_full_queue(decoder: SpeculativeDecoder) -> None:
         assert httpx.post(f"{address}/v1/completions", json=body | {"n": 2}).status_code == 200
 
 
+def test_the_client_tries_again(decoder: SpeculativeDecoder) -> None:
+    with serving(decoder, config=ServerConfig("tiny", max_queue=0)) as (server, address):
+        long = {"prompt": QUESTION, "max_tokens": 400, "n": decoder.scheduler.max_running, "stream": True}
+        with httpx.stream("POST", f"{address}/v1/completions", json=long) as holding:
+            next(holding.iter_lines())
+            with pytest.raises(openai.RateLimitError):
+                openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0).completions.create(
+                    model="tiny", prompt=QUESTION
+                )
+            holding.close()
+            client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=5)
+            assert client.completions.create(model="tiny", prompt=QUESTION, max_tokens=4).usage is not None
+        assert server.worker.running == 0
+
+
 def test_time_is_limited(decoder: SpeculativeDecoder) -> None:
     with serving(decoder, config=ServerConfig("tiny", time_limit=1e-6)) as (_, address):
         body = {"prompt": QUESTION, "max_tokens": 300}
