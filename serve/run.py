@@ -33,7 +33,7 @@ def run_server(
     """
     app = create_app(server, api_key=api_key, origins=origins, max_body=max_body)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=max(1, round(drain)), server_header=False
+        app, log_level="error", access_log=False, timeout_graceful_shutdown=max(1, round(drain)), server_header=False
     )
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

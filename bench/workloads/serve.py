@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -49,6 +50,8 @@ class ServerProcess:
             found = re.search(r"on http://127\.0\.0\.1:(\d+)", line)
             if found is not None:
                 self.port = int(found[1])
+                # Read on: a server whose standard error is full would stop.
+                threading.Thread(target=self.process.stderr.read, daemon=True).start()
                 return
             lines.append(line.strip())
         raise InputError(f"serve {' '.join(words)}: {lines[-1] if lines else 'it ended without a word'}")
