@@ -25,6 +25,9 @@ def serve(options: ServeOptions) -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InputError(f"serve: needs the package {error.name}; pip install 'specpilot[serve]'") from None
+    from ..serve.memory import limit_memory
+
+    limit_memory()
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.quiet import quiet
     from ..serve.run import run_server
