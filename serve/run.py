@@ -35,19 +35,22 @@ def run_server(
     config = uvicorn.Config(
         app, log_level="error", access_log=False, timeout_graceful_shutdown=max(1, round(drain)), server_header=False
     )
+    sys.setswitchinterval(SWITCH_INTERVAL)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    print(f"specpilot: serving {server.config.name!r} on http://{shown}:{port}", file=sys.stderr, flush=True)
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    _Http(config, server).run(sockets=[listener])
+    _Http(config, server, f"http://{shown}:{port}").run(sockets=[listener])
 
 
 class _Http(uvicorn.Server):
     """uvicorn with signals of ours: SIGINT and SIGTERM end it with exit code 0, SIGHUP loads the controller again."""
 
-    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+    def __init__(self, config: uvicorn.Config, server: Server, address: str) -> None:
         super().__init__(config)
-        self.server = server
+        self.server, self.address = server, address
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(f"specpilot: serving {self.server.config.name!r} on {self.address}", file=sys.stderr, flush=True)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

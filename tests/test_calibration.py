@@ -200,8 +200,10 @@ def test_the_shipped_head_is_calibrated(
     curve = parse_calibration(calibrated.config.calibration)
     pair, hidden = old.config.provenance.fingerprint, torch.linspace(-2, 2, old.config.hidden_size)
     logit = float(old.head(hidden))
-    by_cost = load_trained(str(new), pair, torch.device("cpu"), torch.empty(0), cost=CostModel(0.1, 1.0, 0.0))
-    by_threshold = load_trained(str(new), pair, torch.device("cpu"), torch.empty(0))
+    by_cost = load_trained(
+        str(new), pair, torch.device("cpu"), torch.empty(1, len(hidden)), cost=CostModel(0.1, 1.0, 0.0)
+    )
+    by_threshold = load_trained(str(new), pair, torch.device("cpu"), torch.empty(1, len(hidden)))
     for rule, expected in ((by_cost, curve(logit)), (by_threshold, sigmoid(logit))):
         assert isinstance(rule, AcceptanceLength | RateOptimal)
         assert isinstance(rule.predictor, HeadPredictor)

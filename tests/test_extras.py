@@ -81,5 +81,5 @@ def test_commands_refuse_before_they_begin(tmp_path: Path, capsys: pytest.Captur
 def test_a_router_is_trained_without_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = RouterTrainingOptions(data=str(write(tmp_path / "data", make_rows(60))), epochs=1, device="cpu")
     train_router(settings, output=tmp_path / "run")
-    assert "choices.png: not drawn: matplotlib" in capsys.readouterr().out
+    assert "choices.png: not written: matplotlib" in capsys.readouterr().out
     assert not (tmp_path / "run" / "choices.png").exists()

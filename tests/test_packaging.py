@@ -41,8 +41,10 @@ def test_everything_is_inside(wheel: set[str]) -> None:
     expected = set()
     for package, folder in FOLDERS.items():
         inside = package.replace(".", "/")
-        kinds = ("*.py", "*.yaml", "*.jsonl.xz", "py.typed")
-        expected |= {f"{inside}/{path.name}" for kind in kinds for path in (ROOT / folder).glob(kind)}
+        kinds = ("*.py", "*.yaml", "*.jsonl.xz", "py.typed", "static/*")
+        expected |= {
+            f"{inside}/{path.relative_to(ROOT / folder)}" for kind in kinds for path in (ROOT / folder).glob(kind)
+        }
     weights = (path for path in (ROOT / "checkpoints").rglob("*") if path.is_file())
     expected |= {
         f"specpilot/{path.relative_to(ROOT).as_posix()}"
