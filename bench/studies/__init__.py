@@ -1,1 +1,1 @@
-"""Studies: variants of controllers, trained and replayed over held-out outputs."""
+"""Variants of controllers, trained and replayed over held-out outputs."""
