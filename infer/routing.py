@@ -116,15 +116,28 @@ def load_routing(
     assert isinstance(router, Router)
     lengths = _lengths(length, loaded)
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
-    runtimes = []
-    for arm, wanted in zip(loaded, lengths, strict=True):
-        if arm.model is not None:
-            runtimes.append(ArmRuntime(arm.model, _length(wanted, arm, reader, text, threshold, costs, pair_check)))
-        elif arm.arm.kind == NGRAM:
-            runtimes.append(ArmRuntime(None, Fixed(MAX_DRAFT), Ngram() if costs is None else Ngram(cost=costs)))
-        else:
-            runtimes.append(ArmRuntime(None, Fixed(0)))
+    runtimes = [
+        _runtime(arm, wanted, reader, text, threshold, costs, pair_check)
+        for arm, wanted in zip(loaded, lengths, strict=True)
+    ]
     return Routing(reader, router, [arm.arm for arm in loaded], runtimes), text
+
+
+def _runtime(
+    arm: LoadedArm,
+    length: str | Path | int | LengthController,
+    target: LanguageModel,
+    tokenizer: PreTrainedTokenizerBase,
+    threshold: float | None,
+    cost: CostModel | None,
+    pair_check: str,
+) -> ArmRuntime:
+    """An arm with its length controller; one without a draft model has none of its own."""
+    if arm.model is not None:
+        return ArmRuntime(arm.model, _length(length, arm, target, tokenizer, threshold, cost, pair_check))
+    if arm.arm.kind == NGRAM:
+        return ArmRuntime(None, Fixed(MAX_DRAFT), Ngram() if cost is None else Ngram(cost=cost))
+    return ArmRuntime(None, Fixed(0))
 
 
 def load_policy(name: str | Path) -> tuple[RouterPolicy, RouterConfig]:
