@@ -194,8 +194,8 @@ def test_a_full_queue(decoder: SpeculativeDecoder) -> None:
 
 def test_the_client_tries_again(decoder: SpeculativeDecoder) -> None:
     with serving(decoder, config=ServerConfig("tiny", max_queue=0)) as (server, address):
-        long = {"prompt": QUESTION, "max_tokens": 400, "n": decoder.scheduler.max_running, "stream": True}
-        with httpx.stream("POST", f"{address}/v1/completions", json=long) as holding:
+        long = {"prompt": QUESTION, "max_tokens": 400, "n": decoder.scheduler.max_running, "ignore_eos": True}
+        with httpx.stream("POST", f"{address}/v1/completions", json=long | {"stream": True}) as holding:
             next(holding.iter_lines())
             with pytest.raises(openai.RateLimitError):
                 openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0).completions.create(
