@@ -332,14 +332,20 @@ class SpeculativeDecoder:
             if not isinstance(model.model, GgufModel) and model.model.training:
                 raise InputError(f"{model.name}: the model is in training mode, so dropout is on; call .eval() on it")
         output = Generation(prompt)
-        contexts = [m.context for m in (self.target, *self._draft_models()) if m.context is not None]
-        room = min(contexts, default=len(prompt) + max_new_tokens) - len(prompt)
+        context = self.context
+        room = (len(prompt) + max_new_tokens if context is None else context) - len(prompt)
         if room < 1:
-            raise InputError(f"prompt: {len(prompt)} tokens, but the context holds {min(contexts)}; shorten the prompt")
+            raise InputError(f"prompt: {len(prompt)} tokens, but the context holds {context}; shorten the prompt")
         if room < max_new_tokens:
             output.finish_reason = "context"
         ends = self.stop_tokens if stop_tokens is None else stop_tokens
         return Request(prompt, sampling, rng, min(max_new_tokens, room), ends, config.verify, arms, output)
+
+    @property
+    def context(self) -> int | None:
+        """The maximum number of tokens of prompt and output that all models can read; None if there is no limit."""
+        models = (self.target, *self._draft_models())
+        return min((model.context for model in models if model.context is not None), default=None)
 
     def _draft_models(self) -> list[LanguageModel]:
         if self.routing is None:

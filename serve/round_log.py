@@ -19,6 +19,8 @@ from ..data_gen.on_policy import RoundsRow, RoundsWriter, as_row
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.request import Request
 
+UNLIMITED = 2**31 - 1  # tokens, where no model limits them
+
 
 class RoundLog:
     """Writes finished requests to a folder, a shard at a time.
@@ -55,20 +57,23 @@ class RoundLog:
             "sampling": self.sampling.as_dict(),
             "served": True,
             **({"vocab_size": decoder.target.vocab_size} if model.vocab_size > decoder.target.vocab_size else {}),
-            "settings": {"max_new_tokens": self._budget(), "shard_size": shard_size},
+            # The longest text that can come, by which training cuts.
+            "settings": {"max_new_tokens": decoder.context or UNLIMITED, "shard_size": shard_size},
         }
         self.writer = RoundsWriter(folder, identity)
         self.rows: list[RoundsRow] = []
         self.count = sum(shard["rows"] for shard in self.writer.manifest["shards"])
 
-    def _budget(self) -> int:
-        """The longest text that can come; training cuts by it."""
-        contexts = [model.context for model in (self.decoder.target, *self.decoder.drafts) if model.context is not None]
-        return min(contexts, default=2**31 - 1)
-
     def add(self, request: Request) -> bool:
-        """Keep a finished request, if it is one to keep."""
-        if request.sampling != self.sampling or not any(round.drafted for round in request.output.rounds):
+        """Keep a request, if it is one to keep.
+
+        One that a stop string ended is not: the worker may still be adding the round in which it was cancelled.
+        """
+        if (
+            not request.ended
+            or request.sampling != self.sampling
+            or not any(round.drafted for round in request.output.rounds)
+        ):
             return False
         digest = hashlib.sha256(repr((self.count, request.prompt, request.output.tokens)).encode()).hexdigest()
         assert self.decoder.tokenizer is not None

@@ -97,7 +97,7 @@ class Server:
             "object": "model",
             "created": service.created,
             "owned_by": "specpilot",
-            "max_model_len": service.context,
+            "max_model_len": self.decoder.context,
         }
 
     def controller_card(self) -> dict[str, Any]:

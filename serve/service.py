@@ -77,12 +77,6 @@ class Service:
         self.longest_token = max(len(text) for text in self.tokenizer.get_vocab())
         self.created = int(time.time())
 
-    @property
-    def context(self) -> int | None:
-        """The most tokens of prompt and text together; None where there is no limit."""
-        models = (self.decoder.target, *self.decoder.drafts)
-        return min((model.context for model in models if model.context is not None), default=None)
-
     async def accept(self, given: ChatCompletionRequest | CompletionRequest) -> Call:
         """Check a request and queue its jobs.
 
@@ -114,9 +108,10 @@ class Service:
 
     def _check_size(self, name: str, characters: int) -> None:
         """Refuse a text too long for the context before it is tokenised, which would take long."""
-        if self.context is not None and characters > self.context * self.longest_token:
+        context = self.decoder.context
+        if context is not None and characters > context * self.longest_token:
             raise ApiError(
-                400, f"{name}: {characters} characters, but the context holds {self.context} tokens; shorten it",
+                400, f"{name}: {characters} characters, but the context holds {context} tokens; shorten it",
                 param=name, code="context_length_exceeded",
             )  # fmt: skip
 
@@ -182,7 +177,7 @@ class Service:
         Raises:
             ApiError: prompt and budget together exceed the context.
         """
-        context = self.context
+        context = self.decoder.context
         room = None if context is None else context - prompt
         budget = given.budget
         if budget is None:

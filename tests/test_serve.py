@@ -272,6 +272,8 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
                 found = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed + i}).json()
                 texts.append(found["choices"][0]["message"]["content"])
             httpx.post(f"{address}/v1/chat/completions", json=body | {"temperature": 0.3})  # of another distribution
+            cut = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed, "stop": texts[-3][:3]}).json()
+            assert cut["usage"]["completion_tokens"] < 20  # it may be in a round still
     rows = read_rounds(tmp_path / "log")
     assert decoder.tokenizer is not None
     assert [decoder.tokenizer.decode(row.x, skip_special_tokens=True) for row in rows] == texts

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -64,10 +65,10 @@ def live_tensors() -> int:
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
-def resident() -> float:
-    """Resident memory of this process in MiB; NaN if the system does not report it."""
+def resident(process: int | Literal["self"] = "self") -> float:
+    """Resident memory of a process in MiB, by default of this one; NaN if the system does not report it."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     except OSError:
         return float("nan")
-    return pages * 4096 / 2**20
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -7,7 +7,6 @@ first token, the time between pieces of text, and tokens per second over all req
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import subprocess
@@ -55,14 +54,6 @@ class ServerProcess:
                 return
             lines.append(line.strip())
         raise InputError(f"serve {' '.join(words)}: {lines[-1] if lines else 'it ended without a word'}")
-
-    def resident_mib(self) -> float:
-        """Memory of the process; NaN where the system has no ``/proc``."""
-        try:
-            with open(f"/proc/{self.process.pid}/statm") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-        except OSError:
-            return float("nan")
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""

@@ -19,6 +19,7 @@ from ...infer.decoder import SpeculativeDecoder
 from ...infer.progress import progress_bar
 from ...options import SoakOptions
 from ..load import load
+from ..micro.memory import resident
 from .http_client import complete, message, send
 from .serve import pair_words, running
 
@@ -42,7 +43,7 @@ def bench_soak(options: SoakOptions, console: Console) -> dict[str, Any]:
             count = min(BATCH, options.requests - done)
             kinds = random.choices([*CLIENTS], [GOOD, *[(1 - GOOD) / (len(CLIENTS) - 1)] * (len(CLIENTS) - 1)], k=count)
             outcomes.update(asyncio.run(_batch(server.port, kinds, prompts, expected, options, advance)))
-            memory.append({"requests": done + count, "resident_mib": server.resident_mib()})
+            memory.append({"requests": done + count, "resident_mib": resident(server.process.pid)})
         exit_code = server.stop()
     steady = [one["resident_mib"] for one in memory if one["requests"] >= min(STEADY, options.requests)]
     return {
