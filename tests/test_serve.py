@@ -176,7 +176,8 @@ def test_a_client_that_leaves_frees_its_place(running: tuple[Server, str]) -> No
     server, address = running
     body = {"prompt": QUESTION, "max_tokens": 400, "n": 4, "temperature": 2.0, "stream": True}
     with httpx.stream("POST", f"{address}/v1/completions", json=body) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # kept: the connection closes with its iterator
+        next(lines)
     wait_until(lambda: server.worker.running == 0 and not server.worker.jobs)
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{address}/v1/completions", json=body | {"stream": False, "n": 64}, timeout=0.2)
@@ -196,7 +197,8 @@ def test_the_client_tries_again(decoder: SpeculativeDecoder) -> None:
     with serving(decoder, config=ServerConfig("tiny", max_queue=0)) as (server, address):
         long = {"prompt": QUESTION, "max_tokens": 400, "n": decoder.scheduler.max_running, "ignore_eos": True}
         with httpx.stream("POST", f"{address}/v1/completions", json=long | {"stream": True}) as holding:
-            next(holding.iter_lines())
+            lines = holding.iter_lines()  # kept: the connection closes with its iterator
+            next(lines)
             with pytest.raises(openai.RateLimitError):
                 openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0).completions.create(
                     model="tiny", prompt=QUESTION
