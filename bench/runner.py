@@ -32,21 +32,23 @@ class Timed(Generic[T]):
 
     Attributes:
         seconds: wall time of the call.
+        processor_seconds: processor time of the process; other work on the machine lengthens it less.
         joules: energy of all devices during the call; None without a counter.
     """
 
     value: T
     seconds: float
+    processor_seconds: float
     joules: float | None = None
 
 
 def clocked(call: Callable[[], T], meter: Meter | None = None) -> Timed[T]:
-    """Call, and measure the wall time and, with a ``meter``, the energy."""
+    """Call, and measure the wall time, the processor time and, with a ``meter``, the energy."""
     with (meter or Meter([])).interval() as reading:
-        started = time.perf_counter()
+        started, processor = time.perf_counter(), time.process_time()
         value = call()
-        seconds = time.perf_counter() - started
-    return Timed(value, seconds, reading.total)
+        seconds, processor = time.perf_counter() - started, time.process_time() - processor
+    return Timed(value, seconds, processor, reading.total)
 
 
 def interleave(

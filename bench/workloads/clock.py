@@ -11,7 +11,6 @@ differ, and with one thread the second is what the first would be without that w
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -146,13 +145,8 @@ class _Clock:
         prompts, passes = _encoded(decoder, rows, self.options), self.options.repeats
         of = {**self.identity, "controller": controller_digest(controller)}
 
-        def run(generate: Generate, item: int) -> tuple[int, float]:
-            started = time.process_time()
-            generation = generate(prompts[item % len(prompts)], seed=item, **self.options.sampling)
-            return len(generation.tokens), time.process_time() - started
-
-        def runs(generate: Generate) -> Run[tuple[int, float]]:
-            return lambda item, repeat: run(generate, item)
+        def runs(generate: Generate) -> Run[Generation]:
+            return lambda item, repeat: generate(prompts[item % len(prompts)], seed=item, **self.options.sampling)
 
         def identify(name: str, item: int) -> dict[str, Any]:
             row = rows[item % len(rows)]
@@ -168,9 +162,8 @@ class _Clock:
         }
 
 
-def _record(name: str, item: int, timed: Timed[tuple[int, float]]) -> Record:
-    tokens, processor = timed.value
-    return {"tokens": tokens, WALL: timed.seconds, PROCESSOR: processor}
+def _record(name: str, item: int, timed: Timed[Generation]) -> Record:
+    return {"tokens": len(timed.value.tokens), WALL: timed.seconds, PROCESSOR: timed.processor_seconds}
 
 
 def _times(records: Sequence[Record], prompts: int, clock: str) -> Times:

@@ -8,10 +8,9 @@ process is recorded: on a machine that does other work as well, the two differ.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -26,22 +25,15 @@ from ...infer.lengths import load_length, quick_costs
 from ...options import NgramBenchOptions
 from ..interval import ratio_interval, show
 from ..load import load
-from ..runner import Timed, interleave
+from ..runner import Run, Timed, interleave
 
 AUTOREGRESSIVE, NGRAM, MODEL, MIX = "autoregressive", "ngram", "model", "mix"
 COPYING = "builtin-copy"
 GROUPS = {"copying": "prompts that invite copying", "other": "other prompts"}
 
 
-class Decoded(NamedTuple):
-    """A generation, and the processor time it took."""
-
-    generation: Generation
-    processor_seconds: float
-
-
-Runs = Sequence[Sequence[Timed[Decoded]]]  # by prompt and repeat
-Seconds = Callable[[Timed[Decoded]], float]  # wall or processor time
+Runs = Sequence[Sequence[Timed[Generation]]]  # by prompt and repeat
+Seconds = Callable[[Timed[Generation]], float]  # wall or processor time
 Generate = Callable[..., Generation]
 
 
@@ -86,25 +78,16 @@ def configurations(pair: SpeculativeDecoder, lengths: Sequence[str], cost: CostM
     return found
 
 
-def _run(
-    generate: Generate, prompts: Sequence[list[int]], settings: Mapping[str, Any]
-) -> Callable[[int, int], Decoded]:
-    def run(index: int, repeat: int) -> Decoded:
-        started = time.process_time()
-        generation = generate(prompts[index], seed=repeat, **settings)
-        return Decoded(generation, time.process_time() - started)
-
-    return run
+def _run(generate: Generate, prompts: Sequence[list[int]], settings: Mapping[str, Any]) -> Run[Generation]:
+    return lambda index, repeat: generate(prompts[index], seed=repeat, **settings)
 
 
 def summary(runs: Mapping[str, Runs]) -> dict[str, Any]:
     """The comparison by wall time and by processor time, and the counters of all configurations."""
-    totals = {
-        name: sum((one.value.generation.stats for of in found for one in of), Stats()) for name, found in runs.items()
-    }
+    totals = {name: sum((one.value.stats for of in found for one in of), Stats()) for name, found in runs.items()}
     return {
         **_comparison(runs, lambda one: one.seconds),
-        "by_processor_time": _comparison(runs, lambda one: one.value.processor_seconds),
+        "by_processor_time": _comparison(runs, lambda one: one.processor_seconds),
         "block_efficiency": {name: total.block_efficiency for name, total in totals.items()},
         "draft_forwards_per_token": {
             name: total.n_draft_forwards / total.n_generated for name, total in totals.items()
@@ -131,7 +114,7 @@ def _comparison(runs: Mapping[str, Runs], seconds: Seconds) -> dict[str, Any]:
 
 def _table(runs: Runs, seconds: Seconds) -> tuple[Any, Any]:
     """(prompts, repeats) tokens and seconds."""
-    tokens = np.array([[len(one.value.generation.tokens) for one in of_prompt] for of_prompt in runs])
+    tokens = np.array([[len(one.value.tokens) for one in of_prompt] for of_prompt in runs])
     return tokens, np.array([[seconds(one) for one in of_prompt] for of_prompt in runs])
 
 
