@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-gguf real test-oldest check docs clean
+.PHONY: demo test test-gguf real results test-oldest check docs clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -26,6 +26,11 @@ test-gguf:
 real:
 	@$(MAKE) --no-print-directory VENV=.venv-gguf EXTRAS=dev,gguf .venv-gguf/.ready
 	@.venv-gguf/bin/python -m recipes real --output runs/real
+
+# Every result of the documentation, measured anew by the checked-out commit: hours, on a machine that does nothing else.
+# It can be interrupted and goes on; `python -m recipes results --help` has the options.
+results: $(READY)
+	@$(VENV)/bin/python -m recipes results
 
 # The oldest transformers that pyproject.toml allows, with its hub client, before the environment's own.
 test-oldest: $(READY)

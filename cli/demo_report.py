@@ -12,7 +12,7 @@ from .bench.interval import ratio_interval, show
 from .bench.micro.cost import fit_loop
 from .bench.runner import rates
 from .infer.generation import Stats
-from .infer.machine import machine, versions
+from .infer.machine import commit, machine, versions
 
 AUTOREGRESSIVE, OURS = "autoregressive", "ours"
 FAMILIES = {
@@ -73,6 +73,7 @@ def make_report(
         "greedy": dict(greedy),
         "settings": dict(settings),
         "machine": machine(),
+        "commit": commit(),
         "versions": versions(),
         "seconds": dict(seconds) | {"total": round(sum(seconds.values()), 2)},
     }

@@ -1,10 +1,13 @@
-"""Versions, processor, memory, devices and threads, for reports and run folders."""
+"""Versions, commit, processor, memory, devices and threads, for reports and run folders."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 PACKAGES = (
@@ -22,6 +25,22 @@ PACKAGES = (
 def versions() -> dict[str, str]:
     """Versions by package name, including Python."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def commit() -> str | None:
+    """The commit that this code was checked out at, with ``+changes`` if tracked files differ; None for an installation."""
+    if shutil.which("git") is None:
+        return None
+    here = Path(__file__).resolve()
+
+    def git(*arguments: str) -> str | None:
+        found = subprocess.run(("git", *arguments), cwd=here.parent, capture_output=True, text=True)
+        return found.stdout.strip() if found.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", here.name) is None:
+        return None  # the folder around an installation may be a checkout of something else
+    head = git("rev-parse", "--short=12", "HEAD")
+    return head and head + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
 
 
 def machine() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``python -m recipes <command>``: reproduce the shipped models or the built-in prompts, or write GGUF files."""
+"""``python -m recipes <command>``: reproduce the shipped models, the prompts or the results; write GGUF files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from specpilot.main import Commands, main
 
 from .gguf.settings import GgufOptions
+from .results.settings import ResultsOptions
 from .tiny.settings import TinyModelsOptions
 from .tiny_t5.settings import TinyT5Options
 
@@ -85,7 +86,34 @@ def real(folder: FolderOptions) -> None:
         print(path)
 
 
-COMMANDS: Commands = {"tiny": tiny, "tiny-t5": tiny_t5, "prompts": prompts, "gguf": gguf, "real": real}
+def results(settings: ResultsOptions) -> None:
+    """Measure every result of the documentation anew, by the code of this commit; takes hours; can be interrupted."""
+    from rich.console import Console
+    from specpilot.controllers.errors import InputError
+    from specpilot.infer.machine import commit
+
+    from .results.run import chosen, run_steps, show_plan
+    from .results.steps import STEPS
+
+    code = commit()
+    if code is None or code.endswith("+changes"):
+        raise InputError(f"commit={code}: results name the commit they are made by; commit all changes first")
+    steps, folder = chosen(STEPS, settings.only), settings.output / code
+    console = Console()
+    if settings.plan:
+        show_plan(steps, folder, code, console)
+    else:
+        run_steps(steps, folder, settings.publish, code, console)
+
+
+COMMANDS: Commands = {
+    "tiny": tiny,
+    "tiny-t5": tiny_t5,
+    "prompts": prompts,
+    "gguf": gguf,
+    "real": real,
+    "results": results,
+}
 
 if __name__ == "__main__":
     sys.exit(main(commands=COMMANDS, prog="python -m recipes"))

@@ -13,7 +13,7 @@ from ...controllers.errors import InputError
 from ...controllers.json_file import read_object
 from ...data_gen.dataset import replacing
 from ...infer.decoder import SpeculativeDecoder
-from ...infer.machine import machine, versions
+from ...infer.machine import commit, machine, versions
 from ...options import PapersOptions, WorkloadOptions
 from ..energy import NOT_AVAILABLE, Meter, counters
 from ..load import load
@@ -67,6 +67,7 @@ def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console
                 "command": f"specpilot bench papers {name}",
                 "settings": asdict(work),
                 "idle_watts": NOT_AVAILABLE if idle is None else idle,
+                "commit": commit(),
                 "machine": machine(),
                 "versions": versions(),
             }

@@ -27,15 +27,15 @@ def begin(*, draws: bool = False) -> Console:
 
 
 def finish(result: dict[str, Any], options: Options, output: Path | None = None) -> None:
-    """Print the result with options, machine and versions as one line of JSON, and write it to ``output``."""
+    """Print the result with options, commit, machine and versions as one line of JSON, and write it to ``output``."""
     import json
     from dataclasses import asdict
 
     from ..data_gen.dataset import replacing
-    from ..infer.machine import machine, versions
+    from ..infer.machine import commit, machine, versions
 
     settings = {name: value for name, value in asdict(options).items() if name not in WRITTEN}
-    made = {"settings": settings, "machine": machine(), "versions": versions()}
+    made = {"settings": settings, "commit": commit(), "machine": machine(), "versions": versions()}
     line = json.dumps(result | made, default=str)  # paths
     print(line)  # first, so that the result is not lost if the file cannot be written
     if output is not None:

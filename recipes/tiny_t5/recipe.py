@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from specpilot.data_gen.dataset import replacing
 from specpilot.infer.loading import load_model, load_tokenizer
-from specpilot.infer.machine import machine, versions
+from specpilot.infer.machine import commit, machine, versions
 
 from ..prompts import builtin
 from ..tiny.corpus import Document, load_documents
@@ -208,6 +208,7 @@ class Recipe:
                         "exact_match": match,
                         "agreement": [asdict(agreement) for agreement in agreements],
                         "settings": asdict(settings) | {"data": "<folder of text>"},
+                        "commit": commit(),
                         "machine": machine(),
                         "versions": versions(),
                     },

@@ -1,0 +1,78 @@
+"""The recipe that makes all results anew: its commands, and that an interrupted run of it continues."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from specpilot.controllers.errors import InputError
+from specpilot.infer.machine import commit
+from specpilot.main import COMMANDS, main
+
+from recipes.results.run import chosen, run_steps, show_plan
+from recipes.results.steps import STEPS, Step
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+
+
+def inert(commands: Mapping[str, Any]) -> dict[str, Any]:
+    """``commands`` that read their arguments and do nothing."""
+    return {
+        name: inert(entry) if isinstance(entry, Mapping) else functools.wraps(entry)(lambda *_, **__: None)
+        for name, entry in commands.items()
+    }
+
+
+@pytest.mark.parametrize("step", STEPS, ids=[step.name for step in STEPS])
+def test_commands_start(step: Step) -> None:
+    for command in step.commands:
+        assert main(shlex.split(command), inert(COMMANDS)) == 0
+    for name in (*step.files, *([step.printed] if step.printed else [])):
+        assert (RESULTS / name).is_file()
+
+
+def test_names_are_unique() -> None:
+    assert len({step.name for step in STEPS}) == len(STEPS)
+
+
+def test_steps_come_with_what_they_need() -> None:
+    names = [step.name for step in chosen(STEPS, ["trees.json"])]
+    assert names == ["cost.json", "A", "A-features", "light", "A0", "lightg", "trees.json"]
+    assert chosen(STEPS, None) == list(STEPS)
+    with pytest.raises(InputError, match=r"only='tree\.json': no step has this name; the steps are A, A-features"):
+        chosen(STEPS, ["tree.json"])
+
+
+def test_an_interrupted_run_continues(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder, publish = tmp_path / "work", tmp_path / "results"
+    first = Step("help.json", ("bench --help",), printed="help.json", files={"copy.json": "help.json"})
+    broken = Step("broken", ("bench stopping --output x.json --no-such-flag",))
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    with pytest.raises(InputError, match="ended with exit code 2"):
+        run_steps([first, broken], folder, publish, "abc", console)
+    assert "no-such-flag" in capfd.readouterr().err
+    assert (publish / "help.json").read_bytes() == (folder / "help.json").read_bytes() != b""
+    assert (publish / "copy.json").read_bytes() == (publish / "help.json").read_bytes()
+
+    (publish / "help.json").unlink()
+    run_steps([first], folder, publish, "abc", console)
+    assert "1 of 1  help.json: done" in said.getvalue()
+    assert not (publish / "help.json").exists()  # not run again
+    run_steps([first], folder, publish, "another", console)
+    assert (publish / "help.json").exists()
+    show_plan([first, broken], folder, "abc", console)
+    assert "broken: to do\n    specpilot bench stopping" in said.getvalue()
+
+
+def test_results_name_their_commit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "spectr", "--limit", "1", "--max-new-tokens", "4"]) == 0
+    made = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert made["commit"] == commit()
