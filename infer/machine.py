@@ -28,7 +28,10 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit that this code was checked out at, with ``+changes`` if tracked files differ; None for an installation."""
+    """The commit that this code was checked out at, with ``+changes`` if its files differ; None if installed.
+
+    Changes of the documentation, where the results are written, do not count.
+    """
     if shutil.which("git") is None:
         return None
     here = Path(__file__).resolve()
@@ -40,7 +43,9 @@ def commit() -> str | None:
     if git("ls-files", "--error-unmatch", here.name) is None:
         return None  # the folder around an installation may be a checkout of something else
     head = git("rev-parse", "--short=12", "HEAD")
-    return head and head + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    return head and head + (
+        "+changes" if git("status", "--porcelain", "--untracked-files=no", ":/", ":(top,exclude)docs") else ""
+    )
 
 
 def machine() -> dict[str, Any]:
