@@ -47,7 +47,7 @@ def read_text(file: str | Path, remedy: str) -> str:
         raise InputError(f"{file}: not UTF-8 text (byte {error.start}); {remedy}") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{file}: cannot be read ({reason}); {remedy}") from error
+        raise InputError(f"{file}: cannot be read ({reason})") from error
 
 
 def parse_json(text: str) -> Any:

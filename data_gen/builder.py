@@ -128,11 +128,14 @@ class DatasetBuilder(ABC, Generic[R]):
 def write_shards(writer: ParquetWriter[R], builder: DatasetBuilder[R], console: Console) -> bool:
     """Write the missing shards and mark the dataset complete; return False if it already was."""
     total, output = len(builder.items), writer.folder
+    for name in writer.forget_damaged():
+        console.print(f"{output / name}: missing or changed; made again", soft_wrap=True)
     if writer.manifest["complete"]:
         console.print(f"{output}: already complete ({total} rollouts)")
         return False
     shards = builder.shards()
-    done = sum(len(shard) for shard in shards[: writer.finished])
+    missing = {index: shards[index] for index in writer.missing(len(shards))}
+    done = total - sum(map(len, missing.values()))
     if done:
         console.print(f"{output}: {done} rollouts found, continuing")
     columns = (
@@ -148,8 +151,8 @@ def write_shards(writer: ParquetWriter[R], builder: DatasetBuilder[R], console: 
             tokens += length
             progress.update(task, advance=1, rate=f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
 
-        for shard in shards[writer.finished :]:
-            writer.write(builder.rows(shard, count))
+        for index, shard in missing.items():
+            writer.write(builder.rows(shard, count), index)
         writer.complete()
     console.print(f"{output}: {total} rollouts, {tokens} new tokens")
     return True

@@ -150,15 +150,40 @@ class ShardWriter(ABC, Generic[S]):
 
     @property
     def finished(self) -> int:
-        """Number of shards written so far, and the index of the next one."""
+        """Number of shards written so far."""
         return len(self.manifest["shards"])
 
-    def write(self, shard: S) -> None:
-        """Write the next shard, then its entry in the manifest."""
-        path = self.folder / f"shard-{self.finished:05d}.{self.suffix}"
+    def missing(self, count: int) -> list[int]:
+        """Indices of the shards, of ``count`` in all, that are not written yet."""
+        written = {shard["file"] for shard in self.manifest["shards"]}
+        return [index for index in range(count) if self.file_of(index) not in written]
+
+    def file_of(self, index: int) -> str:
+        """File name of a shard."""
+        return f"shard-{index:05d}.{self.suffix}"
+
+    def forget_damaged(self) -> list[str]:
+        """Take the shards that are missing or changed out of the manifest, to be written again; returns their names."""
+        damaged = damaged_shards(self.folder, self.manifest)
+        if damaged:
+            whole = [shard for shard in self.manifest["shards"] if shard["file"] not in damaged]
+            self.manifest |= dict.fromkeys(OUTCOME) | {"shards": whole, "complete": False}
+            self._save()
+        return damaged
+
+    def write(self, shard: S, index: int | None = None) -> None:
+        """Write a shard, then its entry in the manifest.
+
+        Args:
+            index: the shard's place in the dataset, by default after the last. Shards may be written in any order; the
+                manifest lists them by index.
+        """
+        path = self.folder / self.file_of(self.finished if index is None else index)
         with replacing(path) as temporary:
             self.save(shard, temporary)
-        self.manifest["shards"].append({"file": path.name, **self.entry(shard), "sha256": sha256(path)})
+            digest = sha256(temporary)
+        self.manifest["shards"].append({"file": path.name, **self.entry(shard), "sha256": digest})
+        self.manifest["shards"].sort(key=lambda entry: (len(entry["file"]), entry["file"]))
         self._save()
 
     def complete(self) -> None:
@@ -182,7 +207,7 @@ class ShardWriter(ABC, Generic[S]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._begun and not self.finished:
+        if kind is not None and self._begun and {path.name for path in self.folder.iterdir()} <= {MANIFEST, LOCK}:
             (self.folder / MANIFEST).unlink(missing_ok=True)  # no shard was written
         self.close()
 
@@ -239,6 +264,8 @@ KEYS: dict[str, Any] = {
     "dataset_fingerprint": str | None,
 }
 AGAIN = "remove the folder and generate the data again"
+REPAIR = "run the command that made the dataset again: it makes such shards again"
+SERVED = "served requests cannot be made again: take the shard out of manifest.json"
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -298,8 +325,15 @@ def shard_files(folder: str | Path) -> Iterator[Path]:
         InputError: a shard is missing or does not match the manifest.
     """
     folder = Path(folder)
-    for shard in read_manifest(folder)["shards"]:
-        path = folder / shard["file"]
-        if not path.is_file() or sha256(path) != shard["sha256"]:
-            raise InputError(f"{path}: missing or changed since it was written; {AGAIN}")
-        yield path
+    manifest = read_manifest(folder)
+    for shard in manifest["shards"]:
+        if damaged_shards(folder, {"shards": [shard]}):
+            remedy = SERVED if manifest.get("served") else REPAIR
+            raise InputError(f"{folder / shard['file']}: missing or changed since it was written; {remedy}")
+        yield folder / shard["file"]
+
+
+def damaged_shards(folder: Path, manifest: dict[str, Any]) -> list[str]:
+    """Names of the shards that are missing or do not match the manifest's hashes."""
+    files = {shard["file"]: shard["sha256"] for shard in manifest["shards"]}
+    return [name for name, digest in files.items() if not (folder / name).is_file() or sha256(folder / name) != digest]

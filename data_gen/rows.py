@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,9 @@ def read_parquet(path: Path, remedy: str) -> list[dict[str, Any]]:
 
     try:
         rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
-    except (pa.ArrowException, OSError) as error:  # OSError: a compressed page is damaged
+    except (pa.ArrowException, OSError) as error:  # OSError without a number: a compressed page is damaged
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"{path}: cannot be read ({os.strerror(error.errno)})") from error
         raise InputError(f"{path}: not a readable Parquet file ({error}); {remedy}") from error
     return rows
 

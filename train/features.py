@@ -24,7 +24,7 @@ from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_f
 from ..controllers.errors import InputError
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
-from ..data_gen.dataset import MANIFEST, read_manifest, shard_files
+from ..data_gen.dataset import MANIFEST, damaged_shards, read_manifest, shard_files
 from ..data_gen.draft_states import (
     Examples,
     after_mixed_text,
@@ -263,25 +263,29 @@ class FeatureBuilder:
                     f"{self.left_out} texts are left out: no drafted token, or a prompt of at least max_length tokens"
                 )
             console.print(f"{output}: {self.summary()}", soft_wrap=True)
-            missing = self.pieces[writer.finished :]
-            needed = sum(piece.rows * self.row_bytes for piece in missing if piece.part != TRACES)
+            for name in writer.forget_damaged():
+                console.print(f"{output / name}: missing or changed; made again", soft_wrap=True)
+            missing = writer.missing(len(self.pieces))
+            pieces = [self.pieces[index] for index in missing]
+            needed = sum(piece.rows * self.row_bytes for piece in pieces if piece.part != TRACES)
             free = shutil.disk_usage(output).free
             if needed > free:
                 raise InputError(
                     f"{output}: needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free space or choose "
                     "another place"
                 )
-            for piece in track(missing, "features", console=console, transient=True):
-                writer.write(self.shard(piece))
+            for index in track(missing, "features", console=console, transient=True):
+                writer.write(self.shard(self.pieces[index]), index)
             writer.complete()
 
 
 def is_made(settings: FeatureDataOptions, output: Path) -> bool:
-    """Whether ``output`` holds all that ``settings`` ask for."""
+    """Whether ``output`` holds all that ``settings`` ask for, and no shard is damaged."""
     if not (output / MANIFEST).exists():
         return False
     manifest = read_manifest(output)
-    return bool(manifest["complete"]) and feature_identity(settings).items() <= manifest.items()
+    made = bool(manifest["complete"]) and feature_identity(settings).items() <= manifest.items()
+    return made and not damaged_shards(output, manifest)
 
 
 def make_features(settings: FeatureDataOptions, output: Path, console: Console | None = None) -> Path:

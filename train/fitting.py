@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..controllers.errors import InputError
@@ -31,7 +33,7 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, dev
         InputError: training diverges.
     """
     settings = run.settings
-    with quiet_lightning():
+    with quiet_lightning(), ended_by_signals():
         trainer = pl.Trainer(
             **lightning_devices(device, settings.devices, settings.strategy),
             precision=settings.precision,
@@ -75,6 +77,22 @@ def of_process(error: ProcessRaisedException) -> Exception:
     """The InputError that a spawned process raised, recovered from the traceback's text, or ``error`` itself."""
     name, _, message = str(error).strip().rpartition("\n")[2].partition(": ")
     return InputError(message) if name.endswith(InputError.__name__) else error
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end a training like any other command.
+
+    Lightning ends the process instead, with exit code 1 for SIGINT, and 0 for SIGTERM as if the training were complete.
+    """
+    try:
+        yield
+    except SIGTERMException:
+        raise SystemExit(128 + signal.SIGTERM) from None
+    except SystemExit as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
 
 
 @contextmanager

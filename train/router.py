@@ -16,7 +16,7 @@ from ..options import RouterTrainingOptions
 from .acceptance import TrainingResult
 from .datasets import joint_router_manifest, router_rows
 from .divergence import RefuseDivergence
-from .fitting import discarding, fit, quiet_lightning, threads, writable
+from .fitting import discarding, ended_by_signals, fit, quiet_lightning, threads, writable
 from .router_data import RouterDataModule, Table, table_of
 from .router_module import RouterModule, new_policy
 from .router_plot import plot_choices
@@ -83,7 +83,7 @@ def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
     """
     data = RouterDataModule(table, settings)
     module = _module(data, settings, [str(arm) for arm in range(table.rewards.shape[1])])
-    with quiet_lightning():
+    with quiet_lightning(), ended_by_signals():
         trainer = pl.Trainer(
             accelerator="cpu", devices=1, max_epochs=settings.epochs, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,

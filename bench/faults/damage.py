@@ -1,0 +1,100 @@
+"""Datasets whose shards are damaged afterwards, folders that two processes want, and clocks that are set back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from random import Random
+
+from .cases import Bench, Outcome, harm_and_resume, in_one_line
+from .contents import difference
+from .processes import CLOCK, SIGNAL, Ended, Fault
+from .stages import Stage, consume
+
+Damage = Callable[[bytes, Random], bytes]
+TIMES = (0, 2**31 - 1, 1_000_000_000)  # times of change: 1970, 2038, 2001
+
+
+def truncated(content: bytes, random: Random) -> bytes:
+    return content[: random.randrange(len(content))]
+
+
+def one_bit(content: bytes, random: Random) -> bytes:
+    place = random.randrange(8 * len(content))
+    turned = bytearray(content)
+    turned[place // 8] ^= 1 << place % 8
+    return bytes(turned)
+
+
+def damaged_shards(bench: Bench, damage: Damage) -> Outcome:
+    """Every shard in turn: the command that reads the dataset names it, the one that made it makes it again."""
+    outcome, random = Outcome(), bench.random(damage.__name__)
+    whole, folder = bench.root.parent / "whole", bench.root / "dataset"
+    for shard in sorted(path.name for path in whole.glob("shard-*")):
+        shutil.copytree(whole, folder)
+        (folder / shard).write_bytes(damage((folder / shard).read_bytes(), random))
+        ended = consume(bench.main, bench.stage, folder, bench.root / "consumed")
+        outcome.attempts += 1
+        if not (in_one_line(ended) and shard in str(ended.complaint())):
+            outcome.note(f"{shard}: {ended.last_words()}")
+        outcome.note_line((ended.complaint() or "").replace(shard, "shard-…"), bench.root)
+        ended = bench.stage.run(bench.main, folder)
+        outcome.finished += ended.code == 0
+        outcome.note(difference(folder, bench.whole.contents) if ended.code == 0 else ended.last_words())
+        for used in (folder, bench.root / "consumed"):
+            shutil.rmtree(used, ignore_errors=True)
+    return outcome
+
+
+def two_processes(bench: Bench, times: int) -> Outcome:
+    """The first is stopped at different moments and goes on when the second has been refused."""
+    outcome = Outcome()
+    for number, folder in zip(range(times), bench.folders(), strict=False):
+        at = 4 + number * (bench.whole.touches - 4) // times  # the first three make the folder and its lock
+        first = bench.stage.start(bench.main, folder, Fault(SIGNAL, at, signal.SIGSTOP))
+        stopped = _stopped(first.pid, first.running)
+        second = bench.stage.run(bench.main, folder)
+        outcome.attempts += 1
+        outcome.note_line(second.complaint() or "", bench.root)
+        if stopped and not (in_one_line(second) and "another process" in str(second.complaint())):
+            outcome.note(f"stopped at {at}: {second.last_words()}")
+        first.send(signal.SIGCONT)
+        ended = first.end()
+        outcome.finished += ended.code == 0
+        outcome.note(difference(folder, bench.whole.contents) if ended.code == 0 else ended.last_words())
+    return outcome
+
+
+def _stopped(pid: int, running: Callable[[], bool]) -> bool:
+    """Wait until a process is stopped; False if it ends before."""
+    while running():
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            if file.read().rpartition(")")[2].split()[0] == "T":
+                return True
+    return False
+
+
+def clock_set_back(bench: Bench, times: int) -> Outcome:
+    """Every reading of the clock is a day before the last, and files change their times between kills."""
+    moments = cycle(TIMES)
+
+    def harm(stage: Stage, folder: Path, number: int, random: Random) -> Ended:
+        process = stage.start(bench.main, folder, Fault(CLOCK))
+        ended = process.wait(random.uniform(0.02, bench.whole.seconds))
+        if ended is None:
+            process.send(signal.SIGKILL)
+            ended = process.end()
+        for path in _files(folder):
+            moment = next(moments)
+            os.utime(path, (moment, moment))
+        return ended
+
+    return harm_and_resume(bench, "clock", harm, lambda ended: ended.code == -signal.SIGKILL, times)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
