@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ Row = dict[str, str]  # cells by column
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells; the columns are those of all rows.
+    """Rows of cells; the columns are those of all rows. ``[bold]…[/bold]`` is the only markup.
 
     Attributes:
         note: printed below the table: differences from the paper.
@@ -31,10 +32,15 @@ class Table:
         return Table(self.title, [row | cells for row, cells in zip(self.rows, paper, strict=True)], note)
 
     def markdown(self) -> str:
-        columns = self.columns
-        lines = [f"### {self.title}", "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-        lines += [f"| {' | '.join(row.get(name, '') for name in columns)} |" for row in self.rows]
+        """The title as a heading, the rows, and the note."""
+        lines = [f"### {self.title}", "", self.markdown_rows()]
         return "\n".join([*lines, "", *([f"What differs: {self.note}", ""] if self.note else [])])
+
+    def markdown_rows(self) -> str:
+        columns = self.columns
+        lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+        lines += [f"| {' | '.join(row.get(name, '') for name in columns)} |" for row in self.rows]
+        return re.sub(r"\[/?bold\]", "**", "\n".join(lines))
 
     def __rich__(self) -> rich.table.Table:
         table = rich.table.Table(title=self.title or None, caption=self.note or None)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from .bench.interval import ratio_interval, show
 from .bench.micro.cost import fit_loop
 from .bench.runner import rates
+from .bench.table import Table
 from .infer.generation import Stats
 from .infer.machine import commit, machine, versions
 
@@ -125,13 +125,12 @@ def _verdict(row: Mapping[str, float]) -> str:
 
 def decoder_table(decoders: Mapping[str, Mapping[str, float]], best: Mapping[str, str]) -> Table:
     """All decoders; the fastest of each family is bold."""
-    table = Table("decoder", *(title for title, _ in COLUMNS.values()))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, row in decoders.items():
-        cells = [format(row[key], form) for key, (_, form) in COLUMNS.items()]
-        table.add_row(name, *cells, style="bold" if name in best.values() else "")
-    return table
+    rows = [
+        {"decoder": f"[bold]{name}[/bold]" if name in best.values() else name}
+        | {title: format(row[key], form) for key, (title, form) in COLUMNS.items()}
+        for name, row in decoders.items()
+    ]
+    return Table("", rows)
 
 
 def as_markdown(report: Mapping[str, Any]) -> str:
@@ -146,12 +145,8 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         f"on {report['machine']['cores']} cores of {report['machine']['processor']}. The fastest of each family (bold) "
         "was measured again with other random draws, in turn with the others; the tokens/s above are of that.",
         "",
-        "| decoder | " + " | ".join(title for title, _ in COLUMNS.values()) + " |",
-        "|---" * (len(COLUMNS) + 1) + "|",
+        decoder_table(report["decoders"], report["best"]).markdown_rows(),
     ]
-    for name, row in report["decoders"].items():
-        cells = [format(row[key], form) for key, (_, form) in COLUMNS.items()]
-        lines.append("| " + " | ".join([f"**{name}**" if name in report["best"].values() else name, *cells]) + " |")
     return "\n".join(
         [
             *lines,

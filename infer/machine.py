@@ -37,7 +37,7 @@ def commit() -> str | None:
     here = Path(__file__).resolve()
 
     def git(*arguments: str) -> str | None:
-        found = subprocess.run(("git", *arguments), cwd=here.parent, capture_output=True, text=True)
+        found = subprocess.run(("git", *arguments), cwd=here.parent, capture_output=True, text=True, check=False)
         return found.stdout.strip() if found.returncode == 0 else None
 
     if git("ls-files", "--error-unmatch", here.name) is None:

@@ -36,6 +36,17 @@ class FileOptions:
     output: Path
 
 
+@dataclass(frozen=True, kw_only=True)
+class DocsOptions:
+    """Documentation.
+
+    Attributes:
+        docs: Folder of the pages, with the results in its folder results.
+    """
+
+    docs: Path = Path("docs")
+
+
 def tiny(settings: TinyModelsOptions, folder: FolderOptions) -> None:
     """Train the tiny models that ship with specpilot: a target, its drafts and their tokenizer."""
     from specpilot.infer.quiet import quiet
@@ -86,6 +97,14 @@ def real(folder: FolderOptions) -> None:
         print(path)
 
 
+def pages(folder: DocsOptions) -> None:
+    """Write the results of docs/results into the tables of the documentation."""
+    from .results.pages import fill_pages
+
+    for page in fill_pages(folder.docs):
+        print(page)
+
+
 def results(settings: ResultsOptions) -> None:
     """Measure every result of the documentation anew, by the code of this commit; takes hours; can be interrupted."""
     from rich.console import Console
@@ -113,6 +132,7 @@ COMMANDS: Commands = {
     "gguf": gguf,
     "real": real,
     "results": results,
+    "pages": pages,
 }
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ from specpilot.controllers.errors import InputError
 from specpilot.infer.machine import commit
 from specpilot.main import COMMANDS, main
 
+from recipes.results.pages import PAGES, TABLES, filled
 from recipes.results.run import chosen, run_steps, show_plan
 from recipes.results.steps import STEPS, Step
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = DOCS / "results"
 
 
 def inert(commands: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,3 +78,24 @@ def test_results_name_their_commit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "spectr", "--limit", "1", "--max-new-tokens", "4"]) == 0
     made = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert made["commit"] == commit()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_tables_are_those_of_the_results(name: str) -> None:
+    """After new results: ``python -m recipes pages``."""
+    page = (DOCS / name).read_text(encoding="utf-8")
+    assert filled(page, RESULTS) == page
+
+
+def test_tables_are_filled() -> None:
+    page = "before\n<!-- results: spectr.json -->\n| old |\n<!-- end -->\nafter\n"
+    found = filled(page, RESULTS)
+    assert found.startswith(
+        "before\n<!-- results: spectr.json -->\n\nTokens per target forward:\n\n| rule | L | K = 1 |"
+    )
+    assert found.endswith(" |\n\n<!-- end -->\nafter\n")
+    assert "old" not in found
+    assert filled(found, RESULTS) == found
+    with pytest.raises(InputError, match="no tables; those with tables are demo"):
+        filled(page.replace("spectr", "spectre"), RESULTS)
+    assert all((RESULTS / name).is_file() for name in TABLES)

@@ -13,6 +13,7 @@ from ...infer.loading import load_causal_lm
 from ...infer.models import CausalLM, LanguageModel, TextReader
 from ...options import ForwardBenchOptions
 from ..runner import Run, interleave
+from ..table import Table
 
 READ = (1, 2, 3, 4, 5, 7, 9, 13)
 CONTEXT = 128  # tokens in the cache before
@@ -81,3 +82,13 @@ def time_forward(reader: TextReader, n: int) -> float:
     seconds = time.perf_counter() - started
     reader.crop(CONTEXT)
     return seconds
+
+
+def as_table(result: dict[str, Any]) -> Table:
+    """Milliseconds by model, path and number of tokens read."""
+    rows = [
+        {"model": model, "path": path} | {f"{n} token{'s' * (n != '1')}": f"{ms:.2f}" for n, ms in row.items()}
+        for model, paths in result["milliseconds"].items()
+        for path, row in paths.items()
+    ]
+    return Table("milliseconds", rows)

@@ -24,10 +24,12 @@ from ...data_gen.dataset import SCHEMA_VERSION
 from ...data_gen.feature_shards import EMBEDDING, KIND, TRAIN, VALIDATION, FeatureShard, FeatureWriter
 from ...options import LagFreeTrainingOptions
 from ...train.acceptance import train_acceptance
+from ..table import Table
 
 VOCABULARY = 32_000
 TEXT = 128  # examples per text
 SHARD = 64 * TEXT
+COLUMNS = {"disk_mib": "on disk", "peak_rss_mib": "peak resident", "peak_anonymous_mib": "peak anonymous"}
 INTERVAL = 0.02  # seconds between two readings
 
 
@@ -39,7 +41,7 @@ def bench_train_scale(
     Args:
         folder: where features are written; they are removed afterwards.
     """
-    found: dict[str, list[float]] = {"examples": [], "disk_mib": [], "peak_rss_mib": [], "peak_anonymous_mib": []}
+    found: dict[str, list[float]] = {"examples": [], **{column: [] for column in COLUMNS}}
     for count in examples:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as name:
@@ -146,3 +148,16 @@ def memory() -> dict[str, float]:
         return dict.fromkeys(("peak_rss_mib", "peak_anonymous_mib"), float("nan"))
     total, anonymous = (int(lines[name].split()[0]) / 1024 for name in ("VmHWM", "RssAnon"))
     return {"peak_rss_mib": total, "peak_anonymous_mib": anonymous}
+
+
+def as_table(result: dict[str, Any]) -> Table:
+    """Space on disk and peak memory by number of examples."""
+    measured = zip(*(result[key] for key in ("examples", *COLUMNS)), strict=True)
+    return Table(
+        "",
+        [
+            {"examples": f"{examples:,}"}
+            | {title: f"{mib:,.0f} MiB" for title, mib in zip(COLUMNS.values(), sizes, strict=True)}
+            for examples, *sizes in measured
+        ],
+    )

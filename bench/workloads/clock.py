@@ -42,6 +42,7 @@ CONFIDENCES = (0.2, 0.3, 0.4, 0.5, 0.6)
 CONFIDENCE_RULES = tuple(f"{rule}:{x}" for rule in ("confidence", "cumulative-confidence") for x in CONFIDENCES)
 LEARNING = ("online-confidence", "bandit", "adaptive-length")
 OURS, ADAPTING, AUTOREGRESSIVE = "ours", "ours, adapting costs", "none"
+LABELS = {"in_domain": "in-domain", "left_out": "left-out", "misfit": "a draft that fits badly"}
 GRIDS = {"best_confidence": CONFIDENCE_RULES, "best_fixed": FIXED, "best_learning": LEARNING}
 MISFIT_RULES = ("1", "2", "cumulative-confidence:0.4")
 COST_PROMPTS, COST_REPEATS = 4, 3
@@ -235,11 +236,14 @@ def as_table(result: Mapping[str, Any]) -> Table:
     for group, found in result.items():
         if not isinstance(found, dict) or OURS not in found:
             continue
-        row = {"prompts": group, "ours, tokens/s": f"{found[OURS]:.0f}"}
+        row = {"prompts": LABELS.get(group, group), "ours, tokens/s": f"{found[OURS]:.0f}"}
         kinds = [kind for kind in (*GRIDS, "autoregressive") if kind in found]
         for kind in kinds:
             name = found["names"].get(kind)
-            row[kind] = f"{found[kind]:.0f}" + (f" ({name})" if name else "")
-            row[f"over {kind}"] = show(found[f"over_{kind}"], "ratio", 3)
+            label = kind.replace("_", " ")
+            row[label] = f"{found[kind]:.0f}" + (f" ({name})" if name else "")
+            row[f"over {label}"] = show(found[f"over_{kind}"], "ratio", 3)
+            if kind == "best_confidence":
+                row["over confidence tuned elsewhere"] = show(found[f"over_{kind}_tuned_elsewhere"], "ratio", 3)
         rows.append(row)
     return Table("tokens per second", rows)

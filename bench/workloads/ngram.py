@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from ...controllers.length import takes_cost
 from ...controllers.length.cost_model import CostModel
@@ -26,6 +25,7 @@ from ...options import NgramBenchOptions
 from ..interval import ratio_interval, show
 from ..load import load
 from ..runner import Run, Timed, interleave
+from ..table import Table
 
 AUTOREGRESSIVE, NGRAM, MODEL, MIX = "autoregressive", "ngram", "model", "mix"
 COPYING = "builtin-copy"
@@ -120,12 +120,16 @@ def _table(runs: Runs, seconds: Seconds) -> tuple[Any, Any]:
 
 def as_table(result: Mapping[str, Any]) -> Table:
     """Every configuration on both groups of prompts."""
-    table = Table(
-        "configuration", *(f"{prompts}: tokens/s" for prompts in GROUPS.values()), "tokens per target forward"
-    )
-    for name in result["copying"]["tokens_per_second"]:
-        rates = [f"{result[group]['tokens_per_second'][name]:.0f}" for group in GROUPS]
-        table.add_row(name, *rates, " / ".join(f"{result[group]['block_efficiency'][name]:.2f}" for group in GROUPS))
-    ratios = [show(result[group]["mix_over_best_part"], "ratio", 3) for group in GROUPS]
-    table.add_row("best mix over best part", *ratios, "")
-    return table
+    columns = {group: f"{prompts}: tokens/s" for group, prompts in GROUPS.items()}
+    rows = [
+        {
+            "configuration": name,
+            **{column: f"{result[group]['tokens_per_second'][name]:.0f}" for group, column in columns.items()},
+            "tokens per target forward": " / ".join(
+                f"{result[group]['block_efficiency'][name]:.2f}" for group in columns
+            ),
+        }
+        for name in result["copying"]["tokens_per_second"]
+    ]
+    ratios = {column: show(result[group]["mix_over_best_part"], "ratio", 3) for group, column in columns.items()}
+    return Table("", [*rows, {"configuration": "best mix over best part", **ratios}])

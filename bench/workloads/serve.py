@@ -188,8 +188,10 @@ def as_table(result: dict[str, Any]) -> Table:
             {"requests at once": load_}
             | {name: f"{rate:.0f}" for name, rate in rates.items()}
             | {
-                "ours/none": f"{rates[OURS] / rates[NONE]:.3f}",
-                "first token, ours": f"{1000 * row[OURS]['time_to_first_token']:.1f} ms",
+                "ours over none": f"{rates[OURS] / rates[NONE]:.3f}",
+                "fixed over none": f"{rates[FIXED] / rates[NONE]:.3f}",
+                "first token, ours": f"{1000 * row[OURS]['time_to_first_token']:.0f} ms",
+                "between tokens, ours": f"{1000 * row[OURS]['inter_token_latency']:.1f} ms",
             }
         )
     return Table("tokens per second", rows)

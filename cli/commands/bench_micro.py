@@ -24,9 +24,12 @@ def rollouts(options: RolloutsBenchOptions) -> None:
 
 def forward(options: ForwardBenchOptions) -> None:
     """Time one forward of target and draft by number of tokens, on the lean path and that of transformers."""
-    from ..bench.micro.forward import bench_forward
+    from ..bench.micro.forward import as_table, bench_forward
 
-    finish(bench_forward(options, begin()), options)
+    console = begin()
+    result = bench_forward(options, console)
+    console.print(as_table(result))
+    finish(result, options)
 
 
 def cost(options: CostBenchOptions) -> None:
@@ -93,10 +96,11 @@ def profile(options: ProfileBenchOptions) -> None:
 
 def train_scale(options: TrainScaleBenchOptions) -> None:
     """Measure the memory of training a lag-free head, by the number of examples on disk."""
-    from ..bench.micro.train_scale import bench_train_scale
+    from ..bench.micro.train_scale import as_table, bench_train_scale
 
     console = begin()
     result = bench_train_scale(options.examples, options.hidden_size, options.width, options.folder, console)
+    console.print(as_table(result))
     finish(result, options, options.output)
 
 

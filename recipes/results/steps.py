@@ -101,8 +101,8 @@ STEPS = (
         "ablation.json",
         (
             f"bench ablation --ours light {COSTS} --folder ablation "
-            '--controllers "[paper=head,calibrated=head-cal,features=feature-head,no lookup=LFp,lag-free=LF0,light=light,'
-            'on-policy 125 texts=LFn125,on-policy 500 texts=LFn500,on-policy=LF1,on-policy twice=LF2]"'
+            '--controllers "[paper=head,calibrated=head-cal,features=feature-head,no lookup=LFp,lag-free=LF0,'
+            'light=light,on-policy 125 texts=LFn125,on-policy 500 texts=LFn500,on-policy=LF1,on-policy twice=LF2]"'
         ),
     ),
     # The same at temperature 0
