@@ -117,6 +117,7 @@ Folder = Annotated[Path, Place(folder=True)]
 Picture = Annotated[
     File, Pattern(r"(?i).+\.(png|pdf|svg|jpe?g|webp)", "unknown format; end it in .png, .pdf, .svg, .jpg or .webp")
 ]
+HostPort = Annotated[str, Pattern(r"[^/:]+:\d{1,5}", "give the head node as HOST:PORT, such as 10.0.0.1:6379")]
 Names = Annotated[tuple[str, ...], Several()]
 
 
@@ -440,6 +441,27 @@ class PlannedDatasetOptions(DatasetFolderOptions):
 
     plan: bool = False
 
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions(Options):
+    """Workers.
+
+    Attributes:
+        workers: Number of workers on a Ray cluster, each with a device and models of its own. Shards are the same bytes
+            for any number. Default: none, the models are loaded by this process.
+        ray: Address of the cluster's head node, such as 10.0.0.1:6379. Default: a cluster on this machine is started.
+    """
+
+    workers: Annotated[int, Range(1, 1024)] | None = None
+    ray: HostPort | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ray is not None and self.workers is None:
+            raise InputError(f"ray={self.ray!r}: needs the number of workers; add --workers")
+
+
+ONE_PROCESS = WorkerOptions()
 
 # ------------------------------------------------------------------------------------------------------ training
 

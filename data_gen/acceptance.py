@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ from ..controllers.sampling import SamplingParams
 from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import check_same_tokenizer, load_any_model, load_tokenizer
 from ..infer.models import language_model
-from ..options import AcceptanceDataOptions
-from .builder import DatasetBuilder, Item, write_shards
+from ..options import ONE_PROCESS, AcceptanceDataOptions, WorkerOptions
+from .builder import DatasetBuilder, Item, encode_prompts, plan, write_shards
 from .dataset import SCHEMA_VERSION, DatasetWriter, Row
 from .labels import label
 from .rollout import roll_out
+from .workers import OnDone, ignore, open_workers
 
 
 class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
@@ -46,11 +46,10 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
         )
         self.pair = PairFingerprint.of(target, draft, tokenizer)
         self.stop_tokens = stop_tokens_of(target, tokenizer)
-        self.target, self.draft = language_model(target), language_model(draft)
-        self.prepare(tokenizer, [self.target, self.draft])
+        self.models = [language_model(target), language_model(draft)]
+        self.target, self.draft = self.models
 
     def identity(self) -> dict[str, Any]:
-        """Everything the rows depend on; a resumed run must have the same."""
         s = self.settings
         return {
             "kind": "acceptance",
@@ -63,13 +62,12 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
             "seed": s.seed,
             # The target's vocabulary size, if the draft's is larger and was cut to it.
             **({"vocab_size": self.target.vocab_size} if self.draft.vocab_size > self.target.vocab_size else {}),
-            **self.prompt_identity(self.target.device),
         }
 
-    def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[Row]:
+    def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[Row]:
         """Generate and label a shard's rollouts; ``on_done`` is called with the length of each finished rollout."""
         size = self.settings.batch_size
-        items = sorted(shard, key=lambda item: (len(item.ids), item.id))  # similar lengths together need little padding
+        items = sorted(unit, key=lambda item: (len(item.ids), item.id))  # similar lengths together need little padding
         prompts = [item.ids for item in items]
         x = roll_out(
             self.target,
@@ -87,45 +85,28 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
             labels = label(self.target, self.draft, prompts[batch], x[batch], uniforms, self.sampling)
             for item, rollout, (y, p) in zip(items[batch], x[batch], labels, strict=True):
                 rows[item.id] = Row(item.id, item.prompt, item.ids, rollout.tokens[: len(y)], y, p)
-        return [rows[item.id] for item in shard]
+        return [rows[item.id] for item in unit]
 
 
-def make_acceptance_data(settings: AcceptanceDataOptions, output: Path, console: Console | None = None) -> Path:
+def make_acceptance_data(
+    settings: AcceptanceDataOptions, output: Path, console: Console | None = None, workers: WorkerOptions = ONE_PROCESS
+) -> Path:
     """Make or complete the dataset ``output``, and return its path.
 
     Raises:
-        InputError: see :class:`AcceptanceDatasetBuilder` and :class:`~specpilot.data_gen.dataset.DatasetWriter`.
+        InputError: see :class:`AcceptanceDatasetBuilder`, :func:`~specpilot.data_gen.builder.encode_prompts`,
+            :func:`~specpilot.data_gen.workers.open_workers` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
     """
     console = console or Console(stderr=True)
-    generator = AcceptanceDatasetBuilder(settings)
-    with DatasetWriter(output, generator.identity()) as writer:
-        if write_shards(writer, generator, console):
-            console.print(f"{output}: mean acceptance {writer.manifest['mean_acceptance']:.3f}")
+    with open_workers(partial(AcceptanceDatasetBuilder, settings), workers, settings.device, console) as group:
+        prompts = encode_prompts(settings, group.description)
+        with DatasetWriter(output, group.description["identity"] | prompts.identity) as writer:
+            if write_shards(writer, prompts.shards(settings.shard_size), group, console):
+                console.print(f"{output}: mean acceptance {writer.manifest['mean_acceptance']:.3f}")
     return output
 
 
-PROBE_TOKENS = 16
-
-
-def plan_acceptance_data(settings: AcceptanceDataOptions) -> str:
+def plan_acceptance_data(settings: AcceptanceDataOptions, workers: WorkerOptions = ONE_PROCESS) -> str:
     """Describe the work of :func:`make_acceptance_data`, timed on one short batch; writes nothing."""
-    generator = AcceptanceDatasetBuilder(settings)
-    probe = [
-        Item(item.id, item.prompt, item.ids, min(item.budget, PROBE_TOKENS))
-        for item in generator.items[: settings.batch_size]
-    ]
-    started = time.perf_counter()
-    rows = generator.rows(probe)
-    rate = max(1, sum(len(row.x) for row in rows)) / (time.perf_counter() - started)
-    most = sum(item.budget for item in generator.items)
-    prompt_tokens = sum(len(item.ids) for item in generator.items)
-    size = (most * 9 + prompt_tokens * 3) / 1e6  # int32 tokens compress to about 2.5 bytes, float32 labels to 4
-    return "\n".join(
-        [
-            f"prompts      {len(generator.items)} from {settings.prompts} ({generator.left_out} left out as too long)",
-            f"shards       {len(generator.shards())} of up to {settings.shard_size} rollouts",
-            f"tokens       at most {most:,} ({settings.max_new_tokens} per rollout, fewer after an end token)",
-            f"disk         at most about {size:.1f} MB",
-            f"time         at most about {most / rate / 60:.1f} minutes at the {rate:,.0f} tokens/s of a short probe",
-        ]
-    )
+    builder = AcceptanceDatasetBuilder(settings)
+    return plan(builder, workers, token_bytes=9)  # int32 tokens compress to about 2.5 bytes, float32 labels to 4

@@ -7,7 +7,6 @@ logging can be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +25,7 @@ from ..infer.random_source import sample_seed
 from ..options import OnPolicyDataOptions
 from .builder import DatasetBuilder, Item, write_shards
 from .dataset import SCHEMA_VERSION, ParquetWriter, read_shards
+from .workers import OnDone, ThisProcess, ignore
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
         tokenizer = self.decoder.tokenizer
         assert tokenizer is not None, "decoder was not loaded by name"
         self.pair = PairFingerprint.of(self.decoder.target.model, draft.model, tokenizer)
-        self.prepare(tokenizer, [self.decoder.target, draft])
-        self.places = {item.id: place for place, item in enumerate(self.items)}
+        self.models = [self.decoder.target, draft]
+        self.places = {item.id: place for place, item in enumerate(self.prompts.items)}
 
     def identity(self) -> dict[str, Any]:
         s = self.settings
@@ -118,14 +118,13 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
             **({} if controller is None else {"controller": controller}),
             # The target's vocabulary size, if the draft's is larger and was cut to it.
             **({"vocab_size": target.vocab_size} if draft.vocab_size > target.vocab_size else {}),
-            **self.prompt_identity(self.decoder.target.device),
         }
 
-    def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[RoundsRow]:
+    def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[RoundsRow]:
         settings = self.settings
         rows: list[RoundsRow] = []
-        for start in range(0, len(shard), settings.batch_size):
-            items = shard[start : start + settings.batch_size]
+        for start in range(0, len(unit), settings.batch_size):
+            items = unit[start : start + settings.batch_size]
             generations = self.decoder.generate(
                 [item.ids for item in items],
                 max_new_tokens=settings.max_new_tokens,
@@ -168,9 +167,10 @@ def make_on_policy_data(settings: OnPolicyDataOptions, output: Path, console: Co
         InputError: see :class:`OnPolicyDatasetBuilder` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
     """
     console = console or Console(stderr=True)
-    generator = OnPolicyDatasetBuilder(settings)
-    with RoundsWriter(output, generator.identity()) as writer:
-        if write_shards(writer, generator, console):
+    builder = OnPolicyDatasetBuilder(settings)
+    prompts = builder.prompts
+    with RoundsWriter(output, builder.identity() | prompts.identity) as writer:
+        if write_shards(writer, prompts.shards(settings.shard_size), ThisProcess(builder), console):
             mean = writer.manifest["mean_acceptance"]
             console.print(f"{output}: mean acceptance of drafted tokens {mean:.3f}")
     return output

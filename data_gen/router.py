@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,15 @@ from ..infer.machine import machine
 from ..infer.models import LanguageModel, language_model
 from ..infer.prefill import read_prompts
 from ..infer.step_times import step_times
-from ..options import RouterDataOptions
-from .builder import DatasetBuilder, Item, write_shards
+from ..options import ONE_PROCESS, RouterDataOptions, WorkerOptions
+from .builder import DatasetBuilder, Item, encode_prompts, plan, write_shards
 from .copies import copied, copies
 from .dataset import SCHEMA_VERSION
 from .overlap import overlap
 from .rollout import Rollout, roll_out
 from .router_dataset import TIMES, RouterRow, RouterWriter, Times
 from .vocabulary import can_read
+from .workers import OnDone, ignore, open_workers
 
 GREEDY = SamplingParams(0.0, None)
 
@@ -60,7 +61,7 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
             dtype=settings.dtype, device=settings.device, trust_remote_code=trust,
         )  # fmt: skip
         self.stop_tokens = stop_tokens_of(model, self.tokenizer)
-        self.prepare(self.tokenizer, [self.target, *(arm.model for arm in self.arms if arm.model is not None)])
+        self.models = [self.target, *(arm.model for arm in self.arms if arm.model is not None)]
 
     def identity(self) -> dict[str, Any]:
         s = self.settings
@@ -77,19 +78,23 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
             "hidden_size": self.target.hidden_size,
             "sampling": self.sampling.as_dict(),
             "seed": s.seed,
-            **self.prompt_identity(self.target.device),
         }
 
-    def times(self) -> Times:
-        """Measure seconds per token of each arm, and the target's cost of verification, on this machine."""
+    def times(self, items: list[Item]) -> tuple[Times, dict[str, Any]]:
+        """Measure seconds per token of each arm, and the target's cost of verification, on this machine.
+
+        Returns:
+            the times, measured with the first of ``items`` that all models can read, and a description of the machine.
+        """
         models = [arm.model for arm in self.arms]
         size = min((model.vocab_size for model in models if model is not None), default=self.target.vocab_size)
-        prompt = next((item.ids for item in self.items if can_read(item.ids, size)), [0])
+        prompt = next((item.ids for item in items if can_read(item.ids, size)), [0])
         verify, arms = step_times(self.target, models, prompt, self.sampling)
-        return Times([0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, arms, strict=True)], verify)
+        of_arms = [0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, arms, strict=True)]
+        return Times(of_arms, verify), machine()
 
-    def rows(self, shard: list[Item], on_done: Callable[[int], None] = lambda tokens: None) -> list[RouterRow]:
-        items = sorted(shard, key=lambda item: (len(item.ids), item.id))  # similar lengths together need little padding
+    def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[RouterRow]:
+        items = sorted(unit, key=lambda item: (len(item.ids), item.id))  # similar lengths together need little padding
         prompts = [item.ids for item in items]
         budgets = [torch.zeros(item.budget) for item in items]
         embeddings = self._embed(prompts)
@@ -118,7 +123,7 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
                 [self.alignment(greedy[i].tokens, tokens) for tokens in said], [shares[i] for shares in overlaps],
             )  # fmt: skip
             on_done(len(greedy[i].tokens) + len(sampled[i].tokens) + sum(map(len, said)))
-        return [rows[item.id] for item in shard]
+        return [rows[item.id] for item in unit]
 
     def alignment(self, reference: list[int], tokens: list[int]) -> float:
         """ROUGE-L F1 of two outputs' texts, f of eq. 1; 1 if the tokens are equal, even without words."""
@@ -153,16 +158,29 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         return torch.stack(found).float().cpu()
 
 
-def make_router_data(settings: RouterDataOptions, output: Path, console: Console | None = None) -> Path:
+def make_router_data(
+    settings: RouterDataOptions, output: Path, console: Console | None = None, workers: WorkerOptions = ONE_PROCESS
+) -> Path:
     """Make or complete the dataset ``output``, and return its path.
 
     Raises:
-        InputError: see :class:`RouterDatasetBuilder` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
+        InputError: see :class:`RouterDatasetBuilder`, :func:`~specpilot.data_gen.builder.encode_prompts`,
+            :func:`~specpilot.data_gen.workers.open_workers` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
     """
     console = console or Console(stderr=True)
-    generator = RouterDatasetBuilder(settings)
-    with RouterWriter(output, generator.identity()) as writer:
-        if not (output / TIMES).exists():
-            generator.times().save(output, machine())
-        write_shards(writer, generator, console)
+    with open_workers(partial(RouterDatasetBuilder, settings), workers, settings.device, console) as group:
+        prompts = encode_prompts(settings, group.description)
+        with RouterWriter(output, group.description["identity"] | prompts.identity) as writer:
+            if not (output / TIMES).exists():
+                times, where = group.ask(lambda builder: builder.times(prompts.items))
+                times.save(output, where)
+            write_shards(writer, prompts.shards(settings.shard_size), group, console)
     return output
+
+
+def plan_router_data(settings: RouterDataOptions, workers: WorkerOptions = ONE_PROCESS) -> str:
+    """Describe the work of :func:`make_router_data`, timed on one short batch; writes nothing."""
+    builder = RouterDatasetBuilder(settings)
+    # Two texts of the target and one of each arm; tokens compress to about 2.5 bytes, overlaps and embeddings to 4.
+    texts = 2 + len(builder.arms)
+    return plan(builder, workers, 2.5 + 4 * len(builder.arms) / texts, texts, 4 * builder.target.hidden_size)

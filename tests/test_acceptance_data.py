@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -46,7 +47,7 @@ def test_rows_by_direct_computation(base: AcceptanceDataOptions, tmp_path: Path)
     """Y and P against a plain forward over each row alone, no padding, no cache."""
     generator = AcceptanceDatasetBuilder(base)
     rows = read_dataset(make_acceptance_data(base, tmp_path / "data"))
-    assert [row.prompt_id for row in rows] == [item.id for item in generator.items]
+    assert [row.prompt_id for row in rows] == [item.id for item in generator.prompts.items]
     for row in rows:
         assert 1 <= len(row.x) == len(row.y) == len(row.p) <= 12
         assert generator.stop_tokens.isdisjoint(row.x[:-1])
@@ -227,3 +228,20 @@ def test_plan_writes_nothing(base: AcceptanceDataOptions, tmp_path: Path, monkey
     assert "prompts      24" in plan
     assert "at most 288" in plan
     assert list(tmp_path.iterdir()) == []
+
+
+def test_shards_in_any_order_are_the_same_dataset(tmp_path: Path) -> None:
+    sampling = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
+    identity = {"kind": "acceptance", "schema_version": 2, "target": "a", "draft": "b", "fingerprint": {}}
+    identity |= {"sampling": sampling}
+    shards = [[Row(str(i), "prompt", [1], [2], [3], [0.5 / (i + 1)])] for i in range(3)]
+    for order in permutations(range(3)):
+        folder = tmp_path / "".join(map(str, order))
+        for index in order:  # resumed after every shard
+            with DatasetWriter(folder, identity) as writer:
+                assert index in writer.missing(3)
+                writer.write(shards[index], index)
+                assert index not in writer.missing(3)
+        with DatasetWriter(folder, identity) as writer:
+            writer.complete()
+        assert files(folder) == files(tmp_path / "012")

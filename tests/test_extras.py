@@ -10,9 +10,10 @@ from specpilot import main as cli
 from specpilot.bench.plots import plot_pareto
 from specpilot.bench.scoring import rouge
 from specpilot.controllers.errors import InputError, optional_import
+from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.infer.loading import load_any_model
 from specpilot.infer.models.llama_context import library
-from specpilot.options import RouterTrainingOptions
+from specpilot.options import AcceptanceDataOptions, RouterTrainingOptions, WorkerOptions
 from specpilot.train.figure import check_matplotlib
 from specpilot.train.router import train_router
 
@@ -83,3 +84,12 @@ def test_a_router_is_trained_without_its_picture(tmp_path: Path, capsys: pytest.
     train_router(settings, output=tmp_path / "run")
     assert "choices.png: not written: matplotlib" in capsys.readouterr().out
     assert not (tmp_path / "run" / "choices.png").exists()
+
+
+def test_several_workers_need_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"^ray is not installed: pip install 'specpilot\[ray\]'$"):
+        make_acceptance_data(AcceptanceDataOptions(limit=1), tmp_path / "data", workers=WorkerOptions(workers=2))
+    assert not (tmp_path / "data").exists()
+    with pytest.raises(InputError, match="needs the number of workers; add --workers"):
+        WorkerOptions(ray="10.0.0.1:6379")

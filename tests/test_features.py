@@ -25,7 +25,7 @@ from specpilot.data_gen.texts import text_of_row, texts_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
-from specpilot.train import features
+from specpilot.train import feature_maker, features
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_data import AcceptanceDataModule
 from specpilot.train.features import make_features
@@ -140,7 +140,7 @@ def test_half_precision_is_the_rounded_state(dataset: FeatureDataset, work: Path
 def test_a_state_that_half_precision_cannot_hold_is_refused(
     work: Path, options: FeatureDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(features, "after_mixed_text", lambda *_: {"states": torch.full((2, 2), 1e5)})
+    monkeypatch.setattr(feature_maker, "after_mixed_text", lambda *_: {"states": torch.full((2, 2), 1e5)})
     with pytest.raises(InputError, match=r"states=float16: .*; use float32"):
         make_features(replace(options, states="float16"), tmp_path / "f")
 

@@ -15,6 +15,7 @@ from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.lock import locked
+from ..data_gen.workers import ThisProcess
 from ..infer.devices import pick_device
 from ..options import (
     AcceptanceTrainingOptions,
@@ -26,7 +27,7 @@ from .acceptance_data import AcceptanceDataModule
 from .acceptance_module import AcceptanceModule
 from .feature_module import FeatureModule
 from .feature_sources import feature_identity
-from .features import FeatureBuilder, is_made
+from .features import FeaturePlan, feature_maker, is_made
 from .fitting import discarding, fit, threads, writable
 from .lag_free_module import LagFreeModule
 from .run_folder import FEATURES, Run, begin_run, find_run
@@ -115,13 +116,14 @@ def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any
     """Load data and models, begin or continue the run and train; return the result."""
     given = dataset["complete"]
     folder = Path(settings.folders[0]) if given else output / FEATURES
-    builder = None if given or is_made(settings.features, folder) else FeatureBuilder(settings.features)
+    models = None if given or is_made(settings.features, folder) else ThisProcess(feature_maker(settings.features)())
+    plan = None if models is None else FeaturePlan(settings.features, models.description)
     run = run or begin_run(output, settings, dataset)
     run.log_command()
     with discarding(run):
-        if builder is not None:
-            builder.write(folder, Console(stderr=True))
-            del builder
+        if models is not None and plan is not None:
+            plan.write(folder, models, Console(stderr=True))
+            del models
             gc.collect()  # frees target and draft before training
         features = FeatureDataset(folder)
         features.check()

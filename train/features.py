@@ -8,30 +8,19 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
-from torch import Tensor
 
-from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.errors import InputError
 from ..controllers.length import MAX_DRAFT
-from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import MANIFEST, damaged_shards, read_manifest, shard_files
-from ..data_gen.draft_states import (
-    Examples,
-    after_mixed_text,
-    after_target_text,
-    at_all_drafted_tokens,
-    from_draft,
-)
 from ..data_gen.feature_shards import (
     EMBEDDING,
     SHARD_BYTES,
@@ -44,15 +33,14 @@ from ..data_gen.feature_shards import (
 )
 from ..data_gen.split import is_validation
 from ..data_gen.texts import Text, texts_of
-from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import load_any_model, load_tokenizer
-from ..infer.models import language_model, output_embedding
-from ..options import FeatureDataOptions
-from ..simulate.trace_shards import as_tensors, trace_text
-from .feature_sources import feature_identity
+from ..data_gen.workers import Workers, open_workers
+from ..options import ONE_PROCESS, FeatureDataOptions, WorkerOptions
+from .feature_maker import FeatureMaker, Unit, drafted_places
+from .feature_sources import feature_identity, read_sources
 
 ROW_BYTES = 48  # upper bound for an example without its state
 TRACE_BYTES = 96  # for a node without its state
+PROBE_TEXTS = 4  # texts that a plan is timed on
 
 
 @dataclass(frozen=True)
@@ -83,64 +71,43 @@ class Piece:
     first: int = 0
 
 
-class FeatureBuilder:
-    """Models, data and settings of one feature dataset.
+class FeaturePlan:
+    """The data and settings of one feature dataset, and the shards to make of it.
 
     Attributes:
-        pieces: all shards, in the order of writing.
+        pieces: all shards, in their order.
         left_out: number of texts without examples.
 
+    Args:
+        models: what :meth:`FeatureMaker.describe` returned.
+
     Raises:
-        InputError: the data or a model is missing, the models are not those of the data, or training or validation
-            would be empty.
+        InputError: the data is damaged, or training or validation would be empty.
     """
 
-    def __init__(self, settings: FeatureDataOptions) -> None:
-        self.identity = feature_identity(settings)
+    def __init__(self, settings: FeatureDataOptions, models: dict[str, Any]) -> None:
+        self.identity = feature_identity(settings) | models["identity"]
         self.settings, self.options = settings, self.identity["settings"]
-        self.sampling = SamplingParams(**self.identity["sampling"])
+        self.hidden_size: int = models["identity"]["hidden_size"]
+        self.embedding_bytes: int = models["embedding_bytes"]
         self.files = [
             Source(file, index, read_manifest(folder)["kind"])
             for index, folder in enumerate(settings.folders)
             for file in shard_files(folder)
         ]
-        self._load()
         self.read = lru_cache(maxsize=1)(self._read)
         self.left_out = 0
         self.pieces = [Piece(EMBEDDING), *self._plan()]
 
-    def _load(self) -> None:
-        names = {role: self.identity[role] for role in (("target", "draft") if self.options["traced"] else ("draft",))}
-        models = {
-            role: load_any_model(name, dtype=self.options["dtype"], device=self.settings.device, decoder_only=True)
-            for role, name in names.items()
-        }
-        found = {role: model_fingerprint(model) for role, model in models.items()}
-        tokenizer = load_tokenizer(names["target"]) if "target" in names else None
-        if tokenizer is not None:
-            found["tokenizer"] = tokenizer_fingerprint(tokenizer)
-        for role, fingerprint in found.items():
-            if fingerprint != self.identity["fingerprint"][role]:
-                raise InputError(
-                    f"{role}={self.identity[role]!r}: is not the {role} the data was made with; "
-                    "give that one, or generate data for this one"
-                )
-        self.draft = language_model(models["draft"])
-        self.target = language_model(models["target"]) if "target" in models else None
-        self.stop_tokens = stop_tokens_of(models["target"], tokenizer) if self.target is not None else frozenset()
-        self.embedding: Tensor = output_embedding(models["draft"])
-        self.identity |= {"hidden_size": self.draft.hidden_size, "stop_tokens": sorted(self.stop_tokens)}
-
-    @property
-    def size(self) -> int:
-        """The target's vocabulary size V if the draft's is larger and its distributions are cut to it."""
-        sizes = [read_manifest(folder).get("vocab_size", self.draft.vocab_size) for folder in self.settings.folders]
-        return int(min(sizes))
-
     @property
     def row_bytes(self) -> int:
         """Bytes of an example on disk."""
-        return ROW_BYTES + self.draft.hidden_size * STORED[self.options["states"]].itemsize
+        return ROW_BYTES + self.hidden_size * STORED[self.options["states"]].itemsize
+
+    def unit(self, piece: Piece) -> Unit:
+        """What a worker needs to make the shard of ``piece``."""
+        texts = [self._text(piece.file, index) for index in piece.texts]
+        return Unit(piece.part, texts, [piece.first + index for index in piece.texts])
 
     def _read(self, file: int) -> list[Text | None]:
         """The texts of one shard of the data; None for texts without examples."""
@@ -194,7 +161,8 @@ class FeatureBuilder:
         for index in texts:
             text = self._text(file, index)
             mixed = self.options["context"] == "mixed"
-            count = int(self._drafted(part, first + index, text).sum()) if mixed else len(text.tokens)
+            drafted = drafted_places(self.options, part, first + index, len(text.x)) if mixed else text.tokens
+            count = int(sum(drafted)) if mixed else len(text.tokens)
             if together and (rows + count) * self.row_bytes > SHARD_BYTES:
                 yield Piece(part, file, tuple(together), rows, first)
                 together, rows = [], 0
@@ -202,43 +170,6 @@ class FeatureBuilder:
             rows += count
         if together:
             yield Piece(part, file, tuple(together), rows, first)
-
-    def _drafted(self, part: str, number: int, text: Text) -> NDArray[np.bool_]:
-        """Where a mixed text has the draft's tokens; drawn for each training part, and once for validation."""
-        if self.options["mixing"] == 1:
-            return np.ones(len(text.x), dtype=np.bool_)
-        stream = 0 if part == VALIDATION else 1 + int(part.removeprefix(TRAIN))
-        return from_draft(self.options["seed"], stream, number, len(text.x), self.options["mixing"])
-
-    def shard(self, piece: Piece) -> FeatureShard:
-        """The tensors of one piece.
-
-        Raises:
-            InputError: a state overflows the precision it is stored in.
-        """
-        if piece.part == EMBEDDING:
-            return FeatureShard(EMBEDDING, {EMBEDDING: self.embedding.cpu()})
-        states = STORED[self.options["states"]]
-        tensors = self._trace(piece) if piece.part == TRACES else self._examples(piece)
-        tensors["states"] = tensors["states"].to(states)
-        if not bool(torch.isfinite(tensors["states"]).all()):
-            raise InputError(f"states={self.options['states']}: a hidden state of the draft is too large; use float32")
-        return FeatureShard(piece.part, tensors)
-
-    def _trace(self, piece: Piece) -> dict[str, Tensor]:
-        assert self.target is not None, "the target is loaded if there are traces"
-        text, budget = self._text(piece.file, piece.texts[0]), self.identity["budget"]
-        return as_tensors(trace_text(self.target, self.draft, text, budget, self.sampling, self.stop_tokens))
-
-    def _examples(self, piece: Piece) -> Examples:
-        texts = [self._text(piece.file, index) for index in piece.texts]
-        if self.options["context"] == "target":
-            return after_target_text(self.draft, texts, self.sampling, self.size)
-        if self.options["mixing"] == 1:
-            return at_all_drafted_tokens(self.draft, texts)
-        numbers = [piece.first + index for index in piece.texts]
-        drafted = [self._drafted(piece.part, number, text) for number, text in zip(numbers, texts, strict=True)]
-        return after_mixed_text(self.draft, texts, drafted)
 
     def summary(self) -> str:
         """A description of the work and the disk space it needs."""
@@ -249,13 +180,13 @@ class FeatureBuilder:
         examples = (rows[TRAIN] + rows[VALIDATION]) * self.row_bytes
         traces = rows[TRACES] * (self.row_bytes + TRACE_BYTES)
         return (
-            f"{rows[TRAIN]:,} training and {rows[VALIDATION]:,} validation examples of {self.draft.hidden_size} "
+            f"{rows[TRAIN]:,} training and {rows[VALIDATION]:,} validation examples of {self.hidden_size} "
             f"{self.options['states']} numbers: {examples / 1e6:,.1f} MB; "
             f"{sum(piece.part == TRACES for piece in self.pieces)} traces: at most {traces / 1e6:,.1f} MB; "
-            f"the draft's embedding: {self.embedding.nbytes / 1e6:,.1f} MB"
+            f"the draft's embedding: {self.embedding_bytes / 1e6:,.1f} MB"
         )
 
-    def write(self, output: Path, console: Console) -> None:
+    def write(self, output: Path, workers: Workers[Unit, FeatureShard], console: Console) -> None:
         """Write the shards that are missing in ``output``."""
         with FeatureWriter(output, self.identity) as writer:
             if self.left_out:
@@ -274,9 +205,26 @@ class FeatureBuilder:
                     f"{output}: needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free space or choose "
                     "another place"
                 )
-            for index in track(missing, "features", console=console, transient=True):
-                writer.write(self.shard(self.pieces[index]), index)
+            made = workers.make_all(Units(self, missing))
+            for index, shard in track(made, "features", len(missing), console=console, transient=True):
+                writer.write(shard, index)
             writer.complete()
+
+
+class Units(Mapping[int, Unit]):
+    """The units of the shards ``missing``; their texts are read when they are asked for."""
+
+    def __init__(self, plan: FeaturePlan, missing: list[int]) -> None:
+        self.plan, self.missing = plan, missing
+
+    def __getitem__(self, index: int) -> Unit:
+        return self.plan.unit(self.plan.pieces[index])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.missing)
+
+    def __len__(self) -> int:
+        return len(self.missing)
 
 
 def is_made(settings: FeatureDataOptions, output: Path) -> bool:
@@ -288,20 +236,45 @@ def is_made(settings: FeatureDataOptions, output: Path) -> bool:
     return made and not damaged_shards(output, manifest)
 
 
-def make_features(settings: FeatureDataOptions, output: Path, console: Console | None = None) -> Path:
+def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:
+    """What loads the models of ``settings``, in this process or a worker's."""
+    identity = feature_identity(settings)
+    sizes = [manifest["vocab_size"] for manifest in read_sources(settings) if "vocab_size" in manifest]
+    return partial(FeatureMaker, identity, settings.device, min(sizes, default=None))
+
+
+def make_features(
+    settings: FeatureDataOptions, output: Path, console: Console | None = None, workers: WorkerOptions = ONE_PROCESS
+) -> Path:
     """Make or complete the feature dataset ``output``, and return its path.
 
     Raises:
-        InputError: see :class:`FeatureBuilder` and :class:`~specpilot.data_gen.dataset.ShardWriter`; the disk is full.
+        InputError: see :class:`FeatureMaker`, :class:`FeaturePlan`, :func:`~specpilot.data_gen.workers.open_workers`
+            and :class:`~specpilot.data_gen.dataset.ShardWriter`; the disk is full.
     """
     console = console or Console(stderr=True)
     if is_made(settings, output):
         console.print(f"{output}: already complete")
-    else:
-        FeatureBuilder(settings).write(output, console)
+        return output
+    with open_workers(feature_maker(settings), workers, settings.device, console) as group:
+        FeaturePlan(settings, group.description).write(output, group, console)
     return output
 
 
-def plan_features(settings: FeatureDataOptions) -> str:
-    """Describe the work of :func:`make_features`; reads the data and the models, and writes nothing."""
-    return FeatureBuilder(settings).summary()
+def plan_features(settings: FeatureDataOptions, workers: WorkerOptions = ONE_PROCESS) -> str:
+    """Describe the work of :func:`make_features`, timed on a few texts; reads data and models, and writes nothing."""
+    maker = feature_maker(settings)()
+    plan = FeaturePlan(settings, maker.describe())
+    seconds = 0.0
+    for name in (TRAIN, VALIDATION, TRACES):
+        pieces = [piece for piece in plan.pieces if piece.part.startswith(name)]
+        if not pieces:
+            continue
+        unit = plan.unit(replace(pieces[0], texts=pieces[0].texts[:PROBE_TEXTS]))
+        started = time.perf_counter()
+        maker.make(unit)
+        rate = sum(len(text.x) for text in unit.texts) / (time.perf_counter() - started)
+        seconds += sum(len(text.x) for piece in pieces for text in plan.unit(piece).texts) / rate
+    busy = min(workers.workers or 1, len(plan.pieces))
+    shared = f", shared by {busy} workers" if busy > 1 else ""
+    return f"{plan.summary()}; about {seconds / busy / 60:.1f} minutes at the rate of a short probe{shared}"

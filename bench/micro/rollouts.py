@@ -23,13 +23,13 @@ BATCHED, ONE_BY_ONE = "specpilot-data", "transformers-generate-batch-1"
 def bench_rollouts(settings: AcceptanceDataOptions, repeats: int, console: Console) -> dict[str, Any]:
     """Time all prompts in batches and twelve of them one by one, in turn; return medians and their ratio."""
     builder = AcceptanceDatasetBuilder(settings)
-    shard = builder.items
+    shard = builder.prompts.items
     few = shard[:: max(1, len(shard) // 12)][:12]  # the loop is slow: an even sample suffices
     model = builder.target.model
     options = sampling_options(builder.sampling)
 
     def batched(item: int, repeat: int) -> int:
-        return sum(len(row.x) for row in builder.rows(shard))
+        return sum(len(row.x) for row in builder.make(shard))
 
     def one_by_one(item: int, repeat: int) -> int:
         return sum(len(generate(model, one.ids, max_new_tokens=one.budget, **options)) for one in few)

@@ -9,19 +9,20 @@ from ..options import (
     OnPolicyDataOptions,
     PlannedDatasetOptions,
     RouterDataOptions,
+    WorkerOptions,
 )
 
 
-def acceptance(options: AcceptanceDataOptions, dataset: PlannedDatasetOptions) -> None:
+def acceptance(options: AcceptanceDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
     """Generate the target's outputs for prompts and label the draft's proposals along them (SpecDec++ §3.3)."""
     from ..data_gen.acceptance import make_acceptance_data, plan_acceptance_data
     from ..infer.quiet import quiet
 
     quiet()
     if dataset.plan:
-        print(plan_acceptance_data(options))
+        print(plan_acceptance_data(options, workers))
         return
-    make_acceptance_data(options, dataset.output)
+    make_acceptance_data(options, dataset.output, workers=workers)
 
 
 def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> None:
@@ -33,22 +34,25 @@ def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> No
     make_on_policy_data(options, dataset.output)
 
 
-def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions) -> None:
+def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
     """Compute the features of acceptance predictors: the draft's hidden states, evidence, and validation traces."""
     from ..infer.quiet import quiet
     from ..train.features import make_features, plan_features
 
     quiet()
     if dataset.plan:
-        print(plan_features(options))
+        print(plan_features(options, workers))
         return
-    make_features(options, dataset.output)
+    make_features(options, dataset.output, workers=workers)
 
 
-def router(options: RouterDataOptions, dataset: DatasetFolderOptions) -> None:
+def router(options: RouterDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
     """Generate outputs of the target and every arm, and score their similarity (assistant selection, §2.3)."""
-    from ..data_gen.router import make_router_data
+    from ..data_gen.router import make_router_data, plan_router_data
     from ..infer.quiet import quiet
 
     quiet()
-    make_router_data(options, dataset.output)
+    if dataset.plan:
+        print(plan_router_data(options, workers))
+        return
+    make_router_data(options, dataset.output, workers=workers)

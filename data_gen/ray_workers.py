@@ -1,0 +1,216 @@
+"""Workers on a Ray cluster: one actor per device, each with target and draft; this process gives out the shards.
+
+A worker that dies (killed, out of memory, lost with its node) is replaced as soon as the cluster has a free device, and
+its shard goes to the next free worker at once. Plain actors are used instead of Ray Data, which leaves the shard of a
+dead actor waiting until that actor is restarted, and cannot name the shard that a worker dies of.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Generic, Self
+
+import torch
+import transformers
+from rich.console import Console
+
+from ..controllers.errors import InputError, optional_import
+from ..infer.quiet import quiet
+from ..options import WorkerOptions
+from .workers import OnDone, S, ShardMaker, T, U, Workers, ignore
+
+MAX_DEATHS = 5  # a unit whose workers died this often is given up
+PATIENCE = 30.0  # seconds without a worker before the console says so
+
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
+
+Job = Callable[[Any], Any]  # sends work to an actor and returns the reference of the result
+
+
+class Actor(Generic[U, S]):
+    """A worker's side: loads the models when it is first asked for anything, so that errors are reported."""
+
+    def __init__(self, new_maker: Callable[[], ShardMaker[U, S]], threads: int) -> None:
+        torch.set_num_threads(threads)
+        quiet()
+        self._new_maker = new_maker
+
+    def describe(self) -> dict[str, Any]:
+        self._maker = self._new_maker()
+        description = self._maker.describe()
+        on_gpu = torch.cuda.is_available()
+        hardware = torch.cuda.get_device_name() if on_gpu else torch.backends.cpu.get_cpu_capability()
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        return description | {"hardware": hardware, "versions": versions}
+
+    def ask(self, question: Callable[[Any], T]) -> T:
+        return question(self._maker)
+
+    def make(self, unit: U) -> tuple[S, list[int]]:
+        """The shard of ``unit``, and the numbers of tokens that ``on_done`` was called with."""
+        tokens: list[int] = []
+        return self._maker.make(unit, tokens.append), tokens
+
+
+class RayWorkers(Workers[U, S]):
+    """Up to ``options.workers`` actors, started when there is work; see :func:`.workers.open_workers`."""
+
+    def __init__(
+        self, new_maker: Callable[[], ShardMaker[U, S]], options: WorkerOptions, device: str, console: Console
+    ) -> None:
+        assert options.workers is not None
+        if ":" in device:
+            raise InputError(f"device={device!r}: Ray gives each worker a device; use 'auto', 'cuda' or 'cpu'")
+        with optional_import("ray"):
+            import ray
+        self.count, self.console = options.workers, console
+        # As many threads as one process would have here: sums depend on how they are divided among threads.
+        self._threads = torch.get_num_threads()
+        self._new_maker = new_maker
+        connect(options.ray, self.count * self._threads)
+        on_gpu = device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
+        resources: dict[str, Any] = {"num_cpus": 1, "num_gpus": 1} if on_gpu else {"num_cpus": self._threads}
+        self._actor: Any = ray.remote(Actor).options(**resources, scheduling_strategy="SPREAD")
+        self._busy: dict[Any, tuple[Any, int | None]] = {}  # result → actor, key of its job; None while it loads models
+        self._idle: list[Any] = []
+        self.description: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.ask(lambda maker: None)  # starts one worker, which fills `description`
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import ray
+
+        ray.shutdown()
+
+    def ask(self, question: Callable[[Any], T]) -> T:
+        ((_, value),) = self._run({0: lambda actor: actor.ask.remote(question)}, 1)
+        return value  # type: ignore[no-any-return]
+
+    def make_all(self, units: Mapping[int, U], on_done: OnDone = ignore) -> Iterator[tuple[int, S]]:
+        if len(units) < self.count:
+            self.console.print(
+                f"{len(units)} shards for {self.count} workers; with a smaller --shard-size there is work for all"
+            )
+        jobs = {index: partial(send, units, index) for index in units}
+        for index, (shard, tokens) in self._run(jobs, min(self.count, len(units))):
+            for length in tokens:
+                on_done(length)
+            yield index, shard
+
+    def _run(self, jobs: Mapping[int, Job], count: int) -> Iterator[tuple[int, Any]]:
+        """Yield the results of ``jobs`` as they come, from up to ``count`` workers."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        todo, deaths = deque(jobs), Counter[int | None]()
+        left = len(jobs)
+        while left:
+            while len(self._idle) + len(self._busy) < count:
+                actor = self._actor.remote(self._new_maker, self._threads)
+                self._busy[actor.describe.remote()] = actor, None
+            self._hand_out(jobs, todo)
+            result = self._next_result()
+            actor, key = self._busy.pop(result)
+            try:
+                value = ray.get(result)
+            except RayError as error:
+                if isinstance(error, RayTaskError) and not isinstance(error.cause, OUT_OF_MEMORY):
+                    raise error.cause from None
+                ray.kill(actor)
+                deaths[key] += 1
+                self._report(key, deaths[key], error)
+                if key is not None:
+                    todo.appendleft(key)
+                continue
+            self._idle.append(actor)
+            if key is None:
+                deaths[None] = 0
+                self._check(value)
+                continue
+            left -= 1
+            self._hand_out(jobs, todo)  # before the caller takes its time
+            yield key, value
+
+    def _hand_out(self, jobs: Mapping[int, Job], todo: deque[int]) -> None:
+        while todo and self._idle:
+            actor, key = self._idle.pop(), todo.popleft()
+            self._busy[jobs[key](actor)] = actor, key
+
+    def _next_result(self) -> Any:
+        """A finished result; says once that all workers wait for a device, if they do."""
+        import ray
+
+        waiting = [*self._busy]
+        ready, _ = ray.wait(waiting, timeout=PATIENCE)
+        if not ready:
+            if all(key is None for _, key in self._busy.values()):
+                self.console.print("no worker runs yet; without a free device in the cluster none will")
+            ready, _ = ray.wait(waiting)
+        return ready[0]
+
+    def _report(self, key: int | None, deaths: int, error: Exception) -> None:
+        """Say that a worker died; raise InputError if it is time to give up."""
+        doing = "loading the models" if key is None else f"shard {key}"
+        reason = " ".join(str(error).split())[:300]
+        if deaths >= MAX_DEATHS:
+            raise InputError(
+                f"workers={self.count}: {deaths} workers died one after the other at {doing}; if the memory does not "
+                f"suffice, use fewer workers per machine; the last: {reason}"
+            )
+        self.console.print(f"a worker died at {doing}; another one takes over: {reason}", soft_wrap=True)
+
+    def _check(self, description: dict[str, Any]) -> None:
+        """Refuse a worker that would make other shards than the first one."""
+        self.description = self.description or description
+        for name, (first, other) in differences(self.description, description).items():
+            raise InputError(
+                f"{name}: differs between the workers, {first!r} and {other!r}, so that their shards would differ; use "
+                "the same models, versions and kind of device everywhere"
+            )
+
+
+def send(units: Mapping[int, U], index: int, actor: Any) -> Any:
+    """Ask ``actor`` for the shard of a unit."""
+    return actor.make.remote(units[index])
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The values in which two nested dictionaries with the same keys differ, by the last key."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for key, value in one.items():
+        if isinstance(value, dict):
+            found |= differences(value, other[key])
+        elif value != other[key]:
+            found[key] = value, other[key]
+    return found
+
+
+def connect(address: str | None, cpus: int) -> None:
+    """Join the cluster at ``address``, or start one on this machine with ``cpus`` CPUs.
+
+    Raises:
+        InputError: there is no cluster at ``address``, or one of another version.
+    """
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report usage to its makers
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        ray.init("local", num_cpus=cpus, include_dashboard=False, **options)
+        return
+    try:
+        ray.init(address, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"ray={address!r}: no cluster can be joined there; start one with 'ray start' ({reason})"
+        ) from error

@@ -1,0 +1,118 @@
+"""Makes the shards of a feature dataset from texts, with the draft and, for traces, the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
+from ..controllers.errors import InputError
+from ..controllers.sampling import SamplingParams
+from ..data_gen.draft_states import Examples, after_mixed_text, after_target_text, at_all_drafted_tokens, from_draft
+from ..data_gen.feature_shards import EMBEDDING, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
+from ..data_gen.texts import Text
+from ..data_gen.workers import OnDone, ignore
+from ..infer.generation_defaults import stop_tokens_of
+from ..infer.loading import load_any_model, load_tokenizer
+from ..infer.models import language_model, output_embedding
+from ..simulate.trace_shards import as_tensors, trace_text
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A shard to be made.
+
+    Attributes:
+        part: name of the dataset's part.
+        texts: its texts; none for the embedding.
+        numbers: index of each text in all data, which its mixing depends on.
+    """
+
+    part: str
+    texts: list[Text] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+
+class FeatureMaker:
+    """The models of one feature dataset.
+
+    Args:
+        identity: the dataset's, see :func:`~.feature_sources.feature_identity`.
+        vocab_size: size that the draft's distributions are cut to if its vocabulary is larger, or None.
+
+    Raises:
+        InputError: a model is missing or not the one the data was made with.
+    """
+
+    def __init__(self, identity: dict[str, Any], device: str, vocab_size: int | None) -> None:
+        self.identity, self.options, self.vocab_size = identity, identity["settings"], vocab_size
+        self.sampling = SamplingParams(**identity["sampling"])
+        names = {role: identity[role] for role in (("target", "draft") if self.options["traced"] else ("draft",))}
+        models = {
+            role: load_any_model(name, dtype=self.options["dtype"], device=device, decoder_only=True)
+            for role, name in names.items()
+        }
+        found = {role: model_fingerprint(model) for role, model in models.items()}
+        tokenizer = load_tokenizer(names["target"]) if "target" in names else None
+        if tokenizer is not None:
+            found["tokenizer"] = tokenizer_fingerprint(tokenizer)
+        for role, fingerprint in found.items():
+            if fingerprint != identity["fingerprint"][role]:
+                raise InputError(
+                    f"{role}={identity[role]!r}: is not the {role} the data was made with; "
+                    "give that one, or generate data for this one"
+                )
+        self.draft = language_model(models["draft"])
+        self.target = language_model(models["target"]) if "target" in models else None
+        self.stop_tokens = stop_tokens_of(models["target"], tokenizer) if self.target is not None else frozenset()
+        self.embedding: Tensor = output_embedding(models["draft"])
+
+    def describe(self) -> dict[str, Any]:
+        """The part of the identity that comes from the models, and the embedding's bytes."""
+        identity = {"hidden_size": self.draft.hidden_size, "stop_tokens": sorted(self.stop_tokens)}
+        return {"identity": identity, "embedding_bytes": self.embedding.nbytes}
+
+    def make(self, unit: Unit, on_done: OnDone = ignore) -> FeatureShard:
+        """The tensors of one shard.
+
+        Raises:
+            InputError: a state overflows the precision it is stored in.
+        """
+        if unit.part == EMBEDDING:
+            return FeatureShard(EMBEDDING, {EMBEDDING: self.embedding.cpu()})
+        tensors = self._trace(unit) if unit.part == TRACES else self._examples(unit)
+        tensors["states"] = tensors["states"].to(STORED[self.options["states"]])
+        if not bool(torch.isfinite(tensors["states"]).all()):
+            raise InputError(f"states={self.options['states']}: a hidden state of the draft is too large; use float32")
+        return FeatureShard(unit.part, tensors)
+
+    def _trace(self, unit: Unit) -> dict[str, Tensor]:
+        assert self.target is not None, "the target is loaded if there are traces"
+        (text,) = unit.texts
+        traced = trace_text(self.target, self.draft, text, self.identity["budget"], self.sampling, self.stop_tokens)
+        return as_tensors(traced)
+
+    def _examples(self, unit: Unit) -> Examples:
+        if self.options["context"] == "target":
+            size = self.draft.vocab_size if self.vocab_size is None else self.vocab_size
+            return after_target_text(self.draft, unit.texts, self.sampling, size)
+        if self.options["mixing"] == 1:
+            return at_all_drafted_tokens(self.draft, unit.texts)
+        drafted = [
+            drafted_places(self.options, unit.part, number, len(text.x))
+            for number, text in zip(unit.numbers, unit.texts, strict=True)
+        ]
+        return after_mixed_text(self.draft, unit.texts, drafted)
+
+
+def drafted_places(options: dict[str, Any], part: str, number: int, length: int) -> NDArray[np.bool_]:
+    """Where mixed text ``number`` has the draft's tokens; drawn for each training part, and once for validation."""
+    if options["mixing"] == 1:
+        return np.ones(length, dtype=np.bool_)
+    stream = 0 if part == VALIDATION else 1 + int(part.removeprefix(TRAIN))
+    return from_draft(options["seed"], stream, number, length, options["mixing"])
