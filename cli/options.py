@@ -117,7 +117,9 @@ Folder = Annotated[Path, Place(folder=True)]
 Picture = Annotated[
     File, Pattern(r"(?i).+\.(png|pdf|svg|jpe?g|webp)", "unknown format; end it in .png, .pdf, .svg, .jpg or .webp")
 ]
-HostPort = Annotated[str, Pattern(r"[^/:]+:\d{1,5}", "give the head node as HOST:PORT, such as 10.0.0.1:6379")]
+HostPort = Annotated[
+    str, Pattern(r"[^/:]+:\d{1,5}", "no address of a head node; give HOST:PORT, such as 10.0.0.1:6379")
+]
 Names = Annotated[tuple[str, ...], Several()]
 
 
