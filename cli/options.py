@@ -529,8 +529,10 @@ class LoggedTrainingOptions(TrainingOptions):
         log_every: Steps between two rows of metrics.csv.
         wandb: Weights & Biases project to log to; offline if WANDB_API_KEY is not set.
         threads: CPU threads per process; by default PyTorch's choice.
-        devices: Number of devices of this machine to train on, one process each. Batches are split among them.
-        strategy: auto or ddp; several devices always use ddp.
+        devices: Number of devices of each machine to train on, one process each. Batches are split among them.
+        num_nodes: Number of machines. The same command is run on each, with NODE_RANK, MASTER_ADDR and MASTER_PORT set,
+            and the data and the run folder on storage that all of them see.
+        strategy: auto or ddp; several devices or machines always use ddp.
         precision: Precision of the computation; weights are float32.
     """
 
@@ -539,6 +541,7 @@ class LoggedTrainingOptions(TrainingOptions):
     wandb: str | None = None
     threads: Annotated[int, Range(1, 1024)] | None = None
     devices: Annotated[int, Range(1, 1024)] = 1
+    num_nodes: Annotated[int, Range(1, 1024)] = 1
     strategy: Literal["auto", "ddp"] = "auto"
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
 

@@ -176,5 +176,8 @@ def test_a_trace_is_predicted_where_the_head_is() -> None:
 def test_lightning_trains_on_the_devices_that_were_asked_for(
     device: str, count: int, strategy: str, expected: tuple[str, Any, str]
 ) -> None:
-    found = lightning_devices(torch.device(device), count, strategy)
+    found = lightning_devices(torch.device(device), count, 1, strategy)
     assert (found["accelerator"], found["devices"], found["strategy"]) == expected
+    assert lightning_devices(torch.device(device), count, 2, strategy) == found | {
+        "num_nodes": 2, "strategy": "ddp_spawn"
+    }  # fmt: skip

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -149,6 +153,46 @@ def test_two_processes_do_what_one_does(work: Path, tmp_path: Path) -> None:
         numbers = [[float(value or np.nan) for value in row.values()] for row in (a, b)]
         np.testing.assert_allclose(*numbers, atol=1e-5)
     assert json.loads((tmp_path / "two" / "result.json").read_text())["epoch"] == one.epoch
+
+
+def test_two_machines_do_what_one_does(work: Path, tmp_path: Path) -> None:
+    """Two processes that share nothing but the folders, each with the number of its machine."""
+    settings = replace(settings_for(work, "lag-free"), batch_size=37, epochs=2)
+    one = train_acceptance(settings, output=tmp_path / "one")
+    with socket.socket() as free:
+        free.bind(("127.0.0.2", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "specpilot", "train", "lag-free", "--data", settings.data, "--width", "8",
+        "--batch-size", "37", "--epochs", "2", "--checkpoint-every", "3", "--log-every", "2", "--threads", "1",
+        "--device", "cpu", "--num-nodes", "2", "--output", str(tmp_path / "two"),
+    ]  # fmt: skip
+    where = os.environ | {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    machines = [subprocess.Popen(command, env=where | {"NODE_RANK": str(rank)}) for rank in range(2)]
+    assert [machine.wait() for machine in machines] == [0, 0]
+    two = json.loads((tmp_path / "two" / "result.json").read_text())
+    assert two["metrics"] == pytest.approx(one.metrics, abs=1e-5)
+    for a, b in zip(metrics_rows(tmp_path / "one"), metrics_rows(tmp_path / "two"), strict=True):
+        numbers = [[float(value or np.nan) for value in row.values()] for row in (a, b)]
+        np.testing.assert_allclose(*numbers, atol=1e-5)
+    assert (tmp_path / "two" / "command.txt").read_text().count("\n") == 1
+
+
+def test_what_every_machine_must_know(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(settings_for(work, "lag-free"), num_nodes=2)
+    known = {"NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in known.items():
+        with pytest.raises(InputError, match=f"num_nodes=2: {name} is not set"):
+            train_acceptance(settings, output=tmp_path / "run")
+        monkeypatch.setenv(name, value)
+    for rank in ("2", "-1", "first"):
+        monkeypatch.setenv("NODE_RANK", rank)
+        with pytest.raises(InputError, match=f"NODE_RANK={rank}: must be a number from 0 to 1"):
+            train_acceptance(settings, output=tmp_path / "run")
+    monkeypatch.setenv("NODE_RANK", "0")
+    with pytest.raises(InputError, match="num_nodes=2: .* holds no features; make them once"):
+        train_acceptance(replace(settings, data=str(work / "data")), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_error_of_one_of_several_processes_is_one_line() -> None:

@@ -14,7 +14,6 @@ from ..controllers.errors import InputError
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
-from ..data_gen.lock import locked
 from ..data_gen.workers import ThisProcess
 from ..infer.devices import pick_device
 from ..options import (
@@ -30,6 +29,7 @@ from .feature_sources import feature_identity
 from .features import FeaturePlan, feature_maker, is_made
 from .fitting import discarding, fit, threads, writable
 from .lag_free_module import LagFreeModule
+from .nodes import training_in
 from .run_folder import FEATURES, Run, begin_run, find_run
 from .specdec_module import SpecDecModule
 
@@ -61,7 +61,7 @@ def train_acceptance(settings: PredictorTrainingOptions, *, output: Path, resume
     """
     settings, dataset = resolve(settings)
     output = Path(output)
-    with writable(output), locked(output, "is training in it"), threads(settings.threads):
+    with writable(output), training_in(output, settings), threads(settings.threads):
         run = find_run(output, settings, dataset, resume=resume)
         result = None if run is None else run.result()
         if result is None:
@@ -115,6 +115,11 @@ def _require_made_so(settings: PredictorTrainingOptions, made: dict[str, Any]) -
 def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any]) -> dict[str, Any]:
     """Load data and models, begin or continue the run and train; return the result."""
     given = dataset["complete"]
+    if not given and settings.num_nodes > 1:
+        raise InputError(
+            f"num_nodes={settings.num_nodes}: {settings.folders[0]} holds no features; make them once, with "
+            f"'specpilot data features --predictor {settings.predictor}', and train on those"
+        )
     folder = Path(settings.folders[0]) if given else output / FEATURES
     models = None if given or is_made(settings.features, folder) else ThisProcess(feature_maker(settings.features)())
     plan = None if models is None else FeaturePlan(settings.features, models.description)

@@ -35,7 +35,7 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, dev
     settings = run.settings
     with quiet_lightning(), ended_by_signals():
         trainer = pl.Trainer(
-            **lightning_devices(device, settings.devices, settings.strategy),
+            **lightning_devices(device, settings.devices, settings.num_nodes, settings.strategy),
             precision=settings.precision,
             max_epochs=settings.epochs,
             logger=loggers(run),
@@ -61,16 +61,17 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, dev
         wandb.finish()  # otherwise the next training of this process is logged to the same run
 
 
-def lightning_devices(device: torch.device, count: int, strategy: str) -> dict[str, Any]:
-    """Keywords of ``pl.Trainer`` for ``count`` processes; ``cuda`` without an index is the first GPU.
+def lightning_devices(device: torch.device, count: int, nodes: int, strategy: str) -> dict[str, Any]:
+    """Keywords of ``pl.Trainer`` for ``count`` processes on each of ``nodes``; ``cuda`` alone is the first GPU.
 
     Processes are spawned, so that training works when called as a function.
     """
-    chosen = "auto" if strategy == "auto" and count == 1 else "ddp_spawn"
+    chosen = "auto" if strategy == "auto" and count == nodes == 1 else "ddp_spawn"
+    common = {"num_nodes": nodes, "strategy": chosen}
     if device.type == "cuda":
         first = device.index or 0
-        return {"accelerator": "gpu", "devices": list(range(first, first + count)), "strategy": chosen}
-    return {"accelerator": "mps" if device.type == "mps" else "cpu", "devices": count, "strategy": chosen}
+        return common | {"accelerator": "gpu", "devices": list(range(first, first + count))}
+    return common | {"accelerator": "mps" if device.type == "mps" else "cpu", "devices": count}
 
 
 def of_process(error: ProcessRaisedException) -> Exception:

@@ -10,13 +10,13 @@ import torch
 
 from ..controllers.errors import InputError
 from ..controllers.router import RouterPolicy
-from ..data_gen.lock import locked
 from ..infer.devices import pick_device
 from ..options import RouterTrainingOptions
 from .acceptance import TrainingResult
 from .datasets import joint_router_manifest, router_rows
 from .divergence import RefuseDivergence
 from .fitting import discarding, ended_by_signals, fit, quiet_lightning, threads, writable
+from .nodes import training_in
 from .router_data import RouterDataModule, Table, table_of
 from .router_module import RouterModule, new_policy
 from .router_plot import plot_choices
@@ -39,7 +39,7 @@ def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = 
     """
     manifest = joint_router_manifest(config.folders)
     output = Path(output)
-    with writable(output), locked(output, "is training in it"), threads(config.threads):
+    with writable(output), training_in(output, config), threads(config.threads):
         run = find_run(output, config, manifest, resume=resume)
         result = None if run is None else run.result()
         if result is None:

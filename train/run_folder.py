@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -26,6 +26,7 @@ from ..controllers.json_file import blaming, build, parse_yaml, read_object
 from ..data_gen.dataset import check_manifest, replacing
 from ..data_gen.lock import LOCK
 from ..options import LoggedTrainingOptions
+from .nodes import is_first_node
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "command.txt", "env.json", "result.json"
 METRICS, CHECKPOINTS, FEATURES = "metrics.csv", "checkpoints", "features"
@@ -39,12 +40,17 @@ S = TypeVar("S", bound=LoggedTrainingOptions)
 
 @dataclass(frozen=True)
 class Run(Generic[S]):
-    """An opened run folder."""
+    """An opened run folder.
+
+    Attributes:
+        writes: whether this process writes to it; on several machines only that of the first one does.
+    """
 
     folder: Path
     settings: S
     dataset: dict[str, Any]
     id: str
+    writes: bool = True
 
     @property
     def best(self) -> Path:
@@ -61,18 +67,23 @@ class Run(Generic[S]):
 
     def log_command(self) -> None:
         """Add the command line to ``command.txt``."""
+        if not self.writes:
+            return
         with open(self.folder / COMMAND, "a", encoding="utf-8") as file:
             file.write(shlex.join(sys.argv) + "\n")
 
     def discard(self) -> None:
         """Remove the run's files except the features, which another run may use."""
+        if not self.writes:
+            return
         for name in (SETTINGS, DATASET, COMMAND, ENVIRONMENT, METRICS):
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
 
     def complete(self, result: dict[str, Any]) -> None:
         """Mark the run complete."""
-        _write(self.folder / RESULT, json.dumps(result, indent=2))
+        if self.writes:
+            _write(self.folder / RESULT, json.dumps(result, indent=2))
 
 
 def run_kind(folder: str | Path) -> str:
@@ -115,7 +126,10 @@ def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool
         InputError: the folder holds other files, a run with other settings or data, or an unfinished run and ``resume``
             is false.
     """
+    first = is_first_node(settings)
     if not (folder / SETTINGS).exists():
+        if not first:
+            return None
         # run.yaml is written last: a folder with only the files below holds no run.
         ours = {DATASET, ENVIRONMENT, CHECKPOINTS, FEATURES, LOCK}
         if foreign := [path.name for path in folder.glob("*") if path.name.removesuffix(".tmp") not in ours]:
@@ -123,13 +137,15 @@ def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool
         return None
     run = read_run(folder, type(settings))
     _require_same(run, settings, dataset)
-    if run.result() is None and not resume:
+    if run.result() is None and first and not resume:
         raise InputError(f"{folder}: holds an unfinished run; pass --resume to continue, or choose another folder")
-    return run
+    return replace(run, writes=first)
 
 
 def begin_run(folder: Path, settings: S, dataset: dict[str, Any]) -> Run[S]:
-    """Write the settings, manifest and environment of a new run to ``folder``."""
+    """Write the settings, manifest and environment of a new run to ``folder``; on the first of several machines."""
+    if not is_first_node(settings):
+        return Run(folder, settings, dataset, id="", writes=False)
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     _write(folder / ENVIRONMENT, json.dumps(_environment(), indent=2))
     _write(folder / DATASET, json.dumps(dataset, indent=2))
