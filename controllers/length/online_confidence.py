@@ -15,6 +15,7 @@ import torch
 from ..acceptance.calibration import sigmoid
 from ..errors import InputError
 from .base import LengthController, Step
+from .batch_costs import BatchCosts
 from .cost_model import CostModel
 from .rate import RunningRatio, steady_rate
 
@@ -40,12 +41,15 @@ class OnlineConfidence(LengthController):
     Args:
         threshold: stop when Π â falls below it.
         cost: stop by this cost model instead.
+        batch: costs by the number of requests that share a round, used instead of ``cost``.
 
     Raises:
         InputError: not exactly one of the two is given, or the threshold is out of range.
     """
 
-    def __init__(self, threshold: float | None = None, cost: CostModel | None = None) -> None:
+    def __init__(
+        self, threshold: float | None = None, cost: CostModel | None = None, batch: BatchCosts | None = None
+    ) -> None:
         if (threshold is None) == (cost is None):
             raise InputError(
                 "length='online-confidence': give either a cost model (--cost) or a threshold, as in "
@@ -53,7 +57,7 @@ class OnlineConfidence(LengthController):
             )
         if threshold is not None and not 0 <= threshold <= 1:
             raise InputError(f"online-confidence:{threshold}: the threshold must be in [0, 1]")
-        self.stop_below, self.cost = threshold or 0.0, cost
+        self.stop_below, self.cost, self.batch = threshold or 0.0, cost, batch
         self.fit = AcceptanceFit()
         self.start_text()
 
@@ -64,6 +68,14 @@ class OnlineConfidence(LengthController):
         self.idle = 0  # rounds since the last draft
         self.survival = 1.0
         self.logits: list[float] = []  # logits of the confidences of this round's tokens
+
+    def shared_by(self, rows: int) -> None:
+        if self.batch is None or self.cost is None:
+            return
+        cost = self.batch.at(rows)
+        if cost is not self.cost:
+            self.rate.below *= cost.round(0) / self.cost.round(0)  # the rate so far, at the new costs
+            self.cost = cost
 
     def start_round(self) -> bool:
         self.survival, self.logits = 1.0, []

