@@ -59,7 +59,8 @@ class Store:
             return None
         again = "remove it, and it is computed again"
         found = read_object(file, again)
-        if "result" not in found:
+        digest = found.pop("sha256", None)  # records of version 0.1 have none
+        if found.keys() != {"identity", "result"} or (digest is not None and digest != _digest(found)):
             raise InputError(f"{file}: damaged, it holds no result; {again}")
         return found["result"]
 
@@ -68,7 +69,8 @@ class Store:
         file = self._file(identity)
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as temporary:
-            temporary.write_text(json.dumps({"identity": identity, "result": result}) + "\n", encoding="utf-8")
+            record = {"identity": identity, "result": result}
+            temporary.write_text(json.dumps(record | {"sha256": _digest(record)}) + "\n", encoding="utf-8")
 
     def compute(self, identity: Mapping[str, Any], make: Callable[[], Any]) -> Any:
         """The result stored under ``identity``; if there is none, call ``make`` and store its result."""
@@ -80,3 +82,7 @@ class Store:
 
     def _file(self, identity: Mapping[str, Any]) -> Path:
         return self.folder / RECORDS / f"{content_key(identity)}.json"
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()

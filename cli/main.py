@@ -55,6 +55,7 @@ COMMANDS: Commands = {
         "batch": bench_workloads.batch,
         "serve": bench_workloads.serve,
         "soak": bench_workloads.soak,
+        "faults": bench_workloads.faults,
         "ngram": bench_workloads.ngram,
         "questions": bench_workloads.questions,
         "router": bench_workloads.router,

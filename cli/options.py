@@ -1071,6 +1071,22 @@ class SoakOptions(ServedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FaultsOptions(SeedOptions, StudyFolderOptions):
+    """Campaign.
+
+    Attributes:
+        kills: Times that each stage is killed.
+        requests: Requests through one decoder, and through one server.
+        stages: Names of the stages, such as "[data acceptance,serve]". Default: all.
+    """
+
+    kills: Count = 50
+    requests: Count = 10_000
+    stages: Annotated[tuple[str, ...] | None, Several()] = None
+    folder: Folder = Path("runs/faults")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryBenchOptions(WorkloadOptions):
     """Benchmark.
 

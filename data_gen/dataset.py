@@ -126,7 +126,7 @@ class ShardWriter(ABC, Generic[S]):
             self.manifest = self._open(identity)
             for leftover in folder.glob("*.tmp"):
                 leftover.unlink()
-            self._save()  # before the first shard: shards without a manifest could not be identified
+            self._save({})  # before the first shard: shards without a manifest could not be identified
         except BaseException:
             self.close()
             raise
@@ -167,8 +167,7 @@ class ShardWriter(ABC, Generic[S]):
         damaged = damaged_shards(self.folder, self.manifest)
         if damaged:
             whole = [shard for shard in self.manifest["shards"] if shard["file"] not in damaged]
-            self.manifest |= dict.fromkeys(OUTCOME) | {"shards": whole, "complete": False}
-            self._save()
+            self._save(dict.fromkeys(OUTCOME) | {"shards": whole, "complete": False})
         return damaged
 
     def write(self, shard: S, index: int | None = None) -> None:
@@ -182,22 +181,22 @@ class ShardWriter(ABC, Generic[S]):
         with replacing(path) as temporary:
             self.save(shard, temporary)
             digest = sha256(temporary)
-        self.manifest["shards"].append({"file": path.name, **self.entry(shard), "sha256": digest})
-        self.manifest["shards"].sort(key=lambda entry: (len(entry["file"]), entry["file"]))
-        self._save()
+        entry = {"file": path.name, **self.entry(shard), "sha256": digest}
+        shards = sorted([*self.manifest["shards"], entry], key=lambda entry: (len(entry["file"]), entry["file"]))
+        self._save({"shards": shards})
 
     def complete(self) -> None:
         """Mark the dataset finished."""
         shards = self.manifest["shards"]
-        self.manifest |= self.outcome(shards)
         digest = hashlib.sha256("".join(shard["sha256"] for shard in shards).encode())
-        self.manifest["dataset_fingerprint"] = digest.hexdigest()
-        self.manifest["complete"] = True
-        self._save()
+        self._save(self.outcome(shards) | {"dataset_fingerprint": digest.hexdigest(), "complete": True})
 
-    def _save(self) -> None:
+    def _save(self, changes: dict[str, Any]) -> None:
+        """Write the manifest with ``changes``, which hold once they are on disk."""
+        manifest = self.manifest | changes
         with replacing(self.folder / MANIFEST) as temporary:
-            temporary.write_text(json.dumps(self.manifest, indent=1) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        self.manifest = manifest
 
     def close(self) -> None:
         """Release the folder's lock."""

@@ -7,6 +7,7 @@ verified token by token: a dataset has one distribution, and labels are ratios p
 from __future__ import annotations
 
 import hashlib
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ..infer.decoder import SpeculativeDecoder
 from ..infer.request import Request
 
 UNLIMITED = 2**31 - 1  # tokens, where no model limits them
+KEPT_SHARDS = 16  # that wait in memory while the disk cannot be written
 
 
 class RoundLog:
@@ -62,10 +64,11 @@ class RoundLog:
         }
         self.writer = RoundsWriter(folder, identity)
         self.rows: list[RoundsRow] = []
+        self._failing = False
         self.count = sum(shard["rows"] for shard in self.writer.manifest["shards"])
 
     def add(self, request: Request) -> bool:
-        """Keep a request, if it is one to keep.
+        """Keep a request, if it is one to keep. While the disk cannot be written, the last ones are kept in memory.
 
         One that a stop string ended is not: the worker may still be adding the round in which it was cancelled.
         """
@@ -81,20 +84,29 @@ class RoundLog:
         item = Item(f"served-{self.count}-{digest[:12]}", text, list(request.prompt), request.budget)
         self.rows.append(as_row(item, request.output))
         self.count += 1
-        if len(self.rows) >= self.shard_size:
+        if len(self.rows) % self.shard_size == 0:
+            self.rows = self.rows[-KEPT_SHARDS * self.shard_size :]
             self.flush()
         return True
 
     def flush(self) -> None:
-        """Write the rows there are as a shard; the dataset is then complete as it stands."""
-        if self.rows:
-            self.writer.write(self.rows)
-            self.writer.complete()
-            self.rows = []
+        """Write the rows there are as shards; the dataset is then complete as it stands.
+
+        An error of the disk is reported once, on standard error.
+        """
+        try:
+            while self.rows:
+                self.writer.write(self.rows[: self.shard_size])
+                self.rows = self.rows[self.shard_size :]
+                self.writer.complete()
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                message = f"{self.writer.folder}: rounds cannot be logged ({error.strerror}); free space"
+                print(f"specpilot: error: {message}", file=sys.stderr, flush=True)
+            self._failing = True
 
     def close(self) -> None:
         """Write what is left and let others use the folder."""
-        try:
-            self.flush()
-        finally:
-            self.writer.close()
+        self.flush()
+        self.writer.close()

@@ -86,7 +86,10 @@ class Server:
     def _save_router(self) -> None:
         routing = self.decoder.routing
         if self.config.router_state is not None and routing is not None and isinstance(routing.router, OnlineRouter):
-            routing.router.save(self.config.router_state)
+            try:
+                routing.router.save(self.config.router_state)
+            except InputError as error:  # what was decoded is answered all the same
+                print("specpilot: error:", error, file=sys.stderr, flush=True)
         self._unsaved = 0
 
     def model_card(self) -> dict[str, Any]:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
 from specpilot import main as cli
 from specpilot.bench.faults.contents import contents
 from specpilot.bench.faults.damage import one_bit, truncated
 from specpilot.bench.faults.processes import SIGNAL, Fault, run
+from specpilot.bench.store import Store
 from specpilot.controllers.errors import InputError
 from specpilot.data_gen.dataset import MANIFEST, DatasetWriter, read_dataset
+from specpilot.data_gen.on_policy import read_rounds
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.serve.round_log import RoundLog
 
+from .serving import serving
 from .test_router_training import make_rows as make_router_rows
 from .test_router_training import write as write_router_data
 from .tiny import save_pair
@@ -56,19 +63,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def commands(place: Path, output: Path) -> dict[str, list[str]]:
     pair = ["--target", str(place / "target"), "--draft", str(place / "draft"), "--prompts", str(place / "p.txt")]
     rollouts = ["--no-chat", "--max-new-tokens", "6", "--shard-size", "8", "--output", str(output / "data")]
-    features = ["--predictor", "lag-free", "--validation-fraction", "0.3", "--traced", "1"]
-    data = str(output / "data")
+    features = ["--data", str(output / "data"), "--predictor", "lag-free", "--validation-fraction", "0.3"]
     return {
         "data": ["data", "acceptance", *pair, *rollouts],
-        "features": [
-            "data",
-            "features",
-            "--data",
-            str(output / "data"),
-            *features,
-            "--output",
-            str(output / "features"),
-        ],
+        "features": ["data", "features", *features, "--traced", "1", "--output", str(output / "features")],
     }
 
 
@@ -109,3 +107,61 @@ def test_a_dataset_of_served_requests_is_not_to_be_made_again(tmp_path: Path) ->
     with pytest.raises(InputError, match="served requests cannot be made again"):
         read_dataset(tmp_path / "log")
     assert (tmp_path / "log" / MANIFEST).exists()
+
+
+@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
+@pytest.mark.parametrize("damage", [truncated, one_bit])
+def test_a_damaged_checkpoint_is_named(
+    tmp_path: Path, name: str, damage: Callable[[bytes, Random], bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PyTorch reads weights of which a bit was turned."""
+    write_router_data(tmp_path / "data", make_router_rows(100))
+    words = ["train", "router", "--data", str(tmp_path / "data"), "--width", "64", "--epochs", "1", "--device", "cpu"]
+    words += ["--output", str(tmp_path / "run"), "--resume"]
+    assert cli.main(words) == 0
+    (tmp_path / "run" / "result.json").unlink()
+    file = tmp_path / "run" / "checkpoints" / name
+    content = file.read_bytes()
+    # Within the weights, not in the archive's padding.
+    file.write_bytes(content[:2000] + damage(content[2000:-2000], Random(1)) + content[-2000:])
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    assert f"{file}: truncated or damaged; remove its folder" in capsys.readouterr().err
+    shutil.rmtree(file.parent)
+    assert cli.main(words) == 0
+
+
+@pytest.mark.parametrize("place", range(0, 1200, 53))
+def test_a_damaged_record_of_a_benchmark_is_not_believed(tmp_path: Path, place: int) -> None:
+    identity, result = {"what": "a" * 64}, [[number / 7] for number in range(40)]
+    with Store(tmp_path) as store:
+        store.put(identity, result)
+        assert store.get(identity) == result
+        (file,) = (tmp_path / "records").iterdir()
+        content = bytearray(file.read_bytes())
+        content[place % len(content)] ^= 1
+        file.write_bytes(bytes(content))
+        with pytest.raises(InputError, match="remove it, and it is computed again"):
+            store.get(identity)
+
+
+def test_texts_are_answered_while_the_log_of_rounds_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
+    log = RoundLog(tmp_path / "log", decoder, "tiny", "tiny-draft", shard_size=2)
+    (tmp_path / "log" / "shard-00000.parquet.tmp").mkdir()  # no file can be written there
+    with serving(decoder, log=log) as (_, address):
+
+        def decode(seed: int) -> None:
+            body = {"prompt": "What is 12 plus 30?", "max_tokens": 8, "seed": seed}
+            assert httpx.post(f"{address}/v1/completions", json=body).status_code == 200
+
+        for seed in range(5):
+            decode(seed)
+        assert capsys.readouterr().err.count("rounds cannot be logged") == 1
+        assert log.writer.finished == 0
+        (tmp_path / "log" / "shard-00000.parquet.tmp").rmdir()
+        decode(5)
+    assert log.writer.finished == 3
+    assert len(read_rounds(tmp_path / "log")) == 6

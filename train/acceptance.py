@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from rich.console import Console
 
 from ..controllers.errors import InputError
@@ -30,7 +29,7 @@ from .features import FeaturePlan, feature_maker, is_made
 from .fitting import discarding, fit, threads, writable
 from .lag_free_module import LagFreeModule
 from .nodes import training_in
-from .run_folder import FEATURES, Run, begin_run, find_run
+from .run_folder import FEATURES, Run, begin_run, find_run, read_checkpoint
 from .specdec_module import SpecDecModule
 
 P = TypeVar("P", bound=PredictorTrainingOptions)
@@ -139,7 +138,7 @@ def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any
             f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
         )
         fit(run, module, data, pick_device(settings.device))
-    best = torch.load(run.best, weights_only=True, map_location="cpu")
+    best = read_checkpoint(run.best)
     result = {name: value for name, value in best.items() if name != "head"}
     run.complete(result)
     return result

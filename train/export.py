@@ -32,7 +32,7 @@ from ..options import (
 )
 from .datasets import fingerprints
 from .feature_module import FeatureHead
-from .run_folder import Run, S, read_run, run_kind
+from .run_folder import Run, S, read_checkpoint, read_run, run_kind
 
 PAPER_THRESHOLD = 0.7
 
@@ -158,7 +158,4 @@ def best_head(run: Run[AcceptanceTrainingOptions]) -> tuple[AcceptanceHead, dict
 def _read_best(run: Run[S]) -> dict[str, Any]:
     if not run.best.exists():
         raise InputError(f"{run.folder}: no epoch is finished yet; continue with 'specpilot train … --resume'")
-    try:
-        return torch.load(run.best, weights_only=True, map_location="cpu")  # type: ignore[no-any-return]
-    except Exception as error:  # the file may hold anything
-        raise InputError(f"{run.best}: truncated or damaged; train again") from error
+    return read_checkpoint(run.best)

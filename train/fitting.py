@@ -23,16 +23,21 @@ from ..controllers.errors import InputError
 from .callbacks import RunCheckpoints, RunLog
 from .controller_module import ControllerModule
 from .divergence import RefuseDivergence
-from .run_folder import METRICS, Run, S
+from .run_folder import METRICS, Run, S, read_checkpoint
 
 
 def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, device: torch.device) -> None:
     """Train to the end, from the run's last checkpoint if there is one.
 
     Raises:
-        InputError: training diverges.
+        InputError: training diverges, or a checkpoint to continue from is damaged.
     """
     settings = run.settings
+    if run.writes:
+        run.last.parent.mkdir(exist_ok=True)
+    for checkpoint in (run.last, run.best):
+        if checkpoint.exists():
+            read_checkpoint(checkpoint)
     with quiet_lightning(), ended_by_signals():
         trainer = pl.Trainer(
             **lightning_devices(device, settings.devices, settings.num_nodes, settings.strategy),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 
 from ..controllers.errors import InputError
 from ..controllers.router import RouterPolicy
@@ -20,7 +19,7 @@ from .nodes import training_in
 from .router_data import RouterDataModule, Table, table_of
 from .router_module import RouterModule, new_policy
 from .router_plot import plot_choices
-from .run_folder import Run, begin_run, find_run
+from .run_folder import Run, begin_run, find_run, read_checkpoint
 
 PICTURE = "choices.png"
 
@@ -65,7 +64,7 @@ def _train(
     )
     with discarding(run):
         fit(run, module, data, pick_device(settings.device))
-    best = torch.load(run.best, weights_only=True, map_location="cpu")
+    best = read_checkpoint(run.best)
     result = {name: best[name] for name in ("epoch", "step", "metrics", "choices")}
     try:
         plot_choices(best["choices"], output / PICTURE)

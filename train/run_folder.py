@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 import uuid
+import zipfile
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +35,7 @@ PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", 
 
 
 AGAIN = "train again, into another folder"
+DAMAGED = "truncated or damaged; remove its folder and train again with --resume"
 
 S = TypeVar("S", bound=LoggedTrainingOptions)
 
@@ -84,6 +86,23 @@ class Run(Generic[S]):
         """Mark the run complete."""
         if self.writes:
             _write(self.folder / RESULT, json.dumps(result, indent=2))
+
+
+def read_checkpoint(file: Path) -> dict[str, Any]:
+    """The content of ``best.ckpt`` or ``last.ckpt``, after comparing its check sums.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:  # PyTorch does not compare them
+            damaged = archive.testzip() is not None
+        content: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+    except Exception as error:  # the file may hold anything
+        raise InputError(f"{file}: {DAMAGED}") from error
+    if damaged:
+        raise InputError(f"{file}: {DAMAGED}")
+    return content
 
 
 def run_kind(folder: str | Path) -> str:

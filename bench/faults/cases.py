@@ -43,6 +43,12 @@ class Outcome:
         if shown not in self.lines:
             self.lines.append(shown)
 
+    def note_growth(self, growth: float, most: float) -> None:
+        """Resident memory may grow by a share of ``most``."""
+        self.means = f"resident memory grows by {growth:.1%}"
+        if not growth <= most:
+            self.note(f"{self.means}, more than {most:.0%}")
+
 
 @dataclass(frozen=True)
 class Bench:

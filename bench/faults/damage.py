@@ -16,6 +16,7 @@ from .processes import CLOCK, SIGNAL, Ended, Fault
 from .stages import Stage, consume
 
 Damage = Callable[[bytes, Random], bytes]
+MOST = 8  # files that are damaged one after the other
 TIMES = (0, 2**31 - 1, 1_000_000_000)  # times of change: 1970, 2038, 2001
 
 
@@ -98,3 +99,29 @@ def clock_set_back(bench: Bench, times: int) -> Outcome:
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
+
+
+def damaged_files(bench: Bench, damage: Damage) -> Outcome:
+    """Files of a half-finished run, one after the other: the next run names it, or comes to the right end.
+
+    Without the file that was named (of a training: without all checkpoints), as the message says, it also does.
+    """
+    outcome, random = Outcome(), bench.random(damage.__name__)
+    half, folder = bench.root / "half", bench.root / "run"
+    bench.stage.run(bench.main, half, Fault(SIGNAL, 4 * bench.whole.touches // 5))
+    for path in sorted((half / bench.stage.kept).glob("*"))[:MOST]:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(half, folder)
+        file = folder / path.relative_to(half)
+        file.write_bytes(damage(file.read_bytes(), random))
+        ended = bench.stage.run(bench.main, folder)
+        outcome.attempts += 1
+        if ended.code:
+            outcome.note_line((ended.complaint() or "").replace(file.name, "…"), bench.root)
+            if not (in_one_line(ended) and file.name in str(ended.complaint())):
+                outcome.note(f"{file.name}: {ended.last_words()}")
+            shutil.rmtree(file.parent) if "its folder" in str(ended.complaint()) else file.unlink()
+            ended = bench.stage.run(bench.main, folder)
+        outcome.finished += ended.code == 0
+        outcome.note(difference(folder, bench.whole.contents) if ended.code == 0 else ended.last_words())
+    return outcome

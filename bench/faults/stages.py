@@ -24,11 +24,13 @@ class Stage:
     Attributes:
         words: all of it but the folder.
         consumer: a command that reads the folder if it is a dataset, but for the folder that it writes.
+        kept: the folder, in the stage's own, of what a run continues from.
     """
 
     name: str
     words: tuple[str, ...]
     consumer: tuple[str, ...] = ()
+    kept: str = "checkpoints"
 
     def command(self, folder: Path) -> list[str]:
         """The words that write ``folder``."""
@@ -104,7 +106,7 @@ def make_stages(main: Main, folder: Path) -> list[Stage]:
             "train lag-free", ("train", "lag-free", "--data", features, "--width", "8", "--batch-size", "40", *TRAINING)
         ),
         Stage("train router", train_router),
-        Stage("bench ablation", ("bench", "ablation", *STUDY)),
+        Stage("bench ablation", ("bench", "ablation", *STUDY), kept="records"),
     ]
     for stage, name in zip(stages, ("data", "router", "features"), strict=False):
         if not (folder / name).exists():

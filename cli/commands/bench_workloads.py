@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..controllers.errors import InputError
 from ..options import (
     BatchBenchOptions,
     ClockBenchOptions,
     DecodeBenchOptions,
+    FaultsOptions,
     NgramBenchOptions,
     PapersOptions,
     PapersOutputOptions,
@@ -78,6 +80,19 @@ def soak(options: SoakOptions) -> None:
     from ..bench.workloads.soak import bench_soak
 
     finish(bench_soak(options, begin()), options, options.output)
+
+
+def faults(options: FaultsOptions) -> None:
+    """Kill, starve and damage every stage, and check that it ends as if nothing had happened."""
+    from ..bench.faults.campaign import as_table, run_campaign
+    from ..main import main
+
+    console = begin()
+    result = run_campaign(options, main, console)
+    console.print(as_table(result))
+    finish(result, options, options.output)
+    if result["held"] < result["cases"]:
+        raise InputError(f"{result['cases'] - result['held']} cases did not hold; see the table")
 
 
 def batch(options: BatchBenchOptions) -> None:
