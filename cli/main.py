@@ -66,6 +66,7 @@ COMMANDS: Commands = {
         "memory": bench_micro.memory,
         "train-scale": bench_micro.train_scale,
         "rollouts": bench_micro.rollouts,
+        "ray": bench_micro.ray,
         "spectr": bench_micro.spectr,
         "otm": bench_micro.otm,
         "stopping": bench_studies.stopping,

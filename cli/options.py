@@ -1156,6 +1156,21 @@ class RolloutsBenchOptions(AcceptanceDataOptions, RepeatOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RayBenchOptions(AcceptanceDataOptions, OutputFileOptions):
+    """Benchmark.
+
+    Attributes:
+        rounds: Number of times that a worker, a node and the driver are killed, each with SIGKILL.
+    """
+
+    rounds: Natural = 3
+    limit: Count | None = 96
+    max_new_tokens: Count = 48
+    shard_size: Count = 3
+    device: Device = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ForwardBenchOptions(PairOptions, LoadingOptions):
     """Benchmark.
 

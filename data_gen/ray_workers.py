@@ -25,8 +25,6 @@ from .workers import OnDone, S, ShardMaker, T, U, Workers, ignore
 MAX_DEATHS = 5  # a unit whose workers died this often is given up
 PATIENCE = 30.0  # seconds without a worker before the console says so
 
-OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
-
 Job = Callable[[Any], Any]  # sends work to an actor and returns the reference of the result
 
 
@@ -123,7 +121,7 @@ class RayWorkers(Workers[U, S]):
             try:
                 value = ray.get(result)
             except RayError as error:
-                if isinstance(error, RayTaskError) and not isinstance(error.cause, OUT_OF_MEMORY):
+                if isinstance(error, RayTaskError) and not out_of_memory(error.cause):
                     raise error.cause from None
                 ray.kill(actor)
                 deaths[key] += 1
@@ -176,6 +174,11 @@ class RayWorkers(Workers[U, S]):
                 f"{name}: differs between the workers, {first!r} and {other!r}, so that their shards would differ; use "
                 "the same models, versions and kind of device everywhere"
             )
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a worker has too little memory, which another one may have; PyTorch has no error class for the CPU."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def send(units: Mapping[int, U], index: int, actor: Any) -> Any:

@@ -8,6 +8,7 @@ from ..options import (
     MemoryBenchOptions,
     OtmBenchOptions,
     ProfileBenchOptions,
+    RayBenchOptions,
     RolloutsBenchOptions,
     TrainScaleBenchOptions,
     WorkloadOptions,
@@ -20,6 +21,13 @@ def rollouts(options: RolloutsBenchOptions) -> None:
     from ..bench.micro.rollouts import bench_rollouts
 
     finish(bench_rollouts(options, options.repeats, begin()), options)
+
+
+def ray(options: RayBenchOptions) -> None:
+    """Make data on a Ray cluster of two nodes while workers, nodes and the driver are killed; compare the bytes."""
+    from ..bench.micro.ray import bench_ray
+
+    finish(bench_ray(options, begin()), options, options.output)
 
 
 def forward(options: ForwardBenchOptions) -> None:

@@ -1,0 +1,21 @@
+"""A cluster of two nodes, each in a network namespace where that works, of which parts are killed."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+from specpilot.bench.micro.ray import bench_ray
+from specpilot.options import RayBenchOptions
+
+pytest.importorskip("ray", reason="ray is not installed (extra ray): run make test-ray")
+
+
+def test_workers_nodes_and_drivers_may_be_killed() -> None:
+    """With SIGKILL: the dataset is finished with the same bytes, and no finished shard is made again."""
+    options = RayBenchOptions(limit=48, max_new_tokens=24, shard_size=2, rounds=1)
+    result = bench_ray(options, Console(stderr=True))
+    assert result["bytes_identical"]
+    assert result["kills"] == result["kills_survived"] == 3
+    assert result["shards_written_twice"] == 0
+    assert (result["rows"], result["shards"]) == (48, 24)
+    assert all(rate > 0 for rate in result["rows_per_second"].values())
