@@ -25,6 +25,7 @@ from .commands import (
     generate,
     serve,
     train,
+    trim_vocabulary,
 )
 from .controllers.errors import InputError
 from .parser import CommandParser
@@ -35,6 +36,7 @@ Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
 COMMANDS: Commands = {
     "data": {
         "acceptance": data.acceptance,
+        "answers": data.answers,
         "on-policy": data.on_policy,
         "features": data.features,
         "router": data.router,
@@ -44,7 +46,9 @@ COMMANDS: Commands = {
         "features": train.features,
         "lag-free": train.lag_free,
         "router": train.router,
+        "draft": train.draft,
     },
+    "trim-vocabulary": trim_vocabulary.trim_vocabulary,
     "export": export.export,
     "calibrate": calibrate.calibrate,
     "generate": generate.generate,

@@ -391,6 +391,11 @@ class AcceptanceDataOptions(PairOptions, DatasetOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnswersDataOptions(TargetOptions, DatasetOptions):
+    """Dataset of the target's own answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnPolicyDataOptions(AcceptanceDataOptions):
     """Dataset of the decoder's rounds.
 
@@ -731,6 +736,46 @@ class RouterTrainingOptions(LoggedTrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextOptions(DataOptions):
+    """Data.
+
+    Attributes:
+        data: Text: a JSON Lines, Parquet or text file, a folder of such, or a hub dataset, with a column prompt and
+            perhaps response; or the target's own answers, a folder written by `specpilot data answers`, acceptance or
+            on-policy. Or several, as "[A,B]".
+        chat: Put prompt and response together by the tokenizer's chat template.
+        limit: Maximum number of texts of each source.
+    """
+
+    data: Annotated[str | tuple[str, ...], Several()]
+    chat: bool = True
+    limit: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, LoggedTrainingOptions):
+    """Draft. The draft is made of the target's layers; its embedding is the target's.
+
+    Attributes:
+        layers: Layers of the target that the draft begins with: a number, of which one is the last and the others are
+            the first ones; or their indices, as "[0,1,29]".
+        vocabulary: Number of tokens that the draft can propose, the most frequent ones of the data; null for all.
+        own_output: Train an output projection of the draft's own, instead of using the target's.
+        window: Tokens of text that are read together.
+        batch_size: Windows per step.
+        dtype: Precision of the target; the draft is trained in float32.
+    """
+
+    layers: Natural | Annotated[tuple[Natural, ...], Several()] = 3
+    vocabulary: Count | None = 8192
+    own_output: bool = False
+    window: Annotated[int, Range(2, LARGEST)] = 256
+    epochs: Count = 1
+    batch_size: Count = 4
+    dtype: DType = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunOptions(Options):
     """Output.
 
@@ -771,6 +816,25 @@ class ExportOptions(OverwriteOptions):
     threshold: Share | None = None
     push_to: str | None = None
     private: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimOptions(TextOptions, OverwriteOptions):
+    """Trimmed vocabulary.
+
+    Attributes:
+        draft: Draft model: a shipped model, a folder or a hub id.
+        keep: Number of tokens that it can propose, the most frequent ones of the data.
+        target: Its target, for a draft that has the target's embedding.
+        output: Folder of the trimmed draft.
+        trust_remote_code: Run code that comes with the model; only for sources you trust.
+    """
+
+    draft: str = field(kw_only=False)
+    keep: Count
+    target: str | None = None
+    output: Folder
+    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,14 @@ from ..controllers.errors import InputError
 from ..infer.loading import load_tokenizer
 from ..infer.models import LanguageModel
 from ..infer.prompting import encode_prompt
-from ..options import AcceptanceDataOptions, RouterDataOptions, WorkerOptions
+from ..options import AcceptanceDataOptions, AnswersDataOptions, RouterDataOptions, WorkerOptions
 from .dataset import ParquetWriter
 from .prompts import fingerprint, load_prompts
 from .workers import OnDone, Workers, ignore
 
 R = TypeVar("R")
 PROBE_TOKENS = 16
-RolloutOptions = AcceptanceDataOptions | RouterDataOptions
+RolloutOptions = AcceptanceDataOptions | AnswersDataOptions | RouterDataOptions
 
 
 @dataclass(frozen=True)

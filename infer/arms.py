@@ -48,7 +48,7 @@ def load_arms(
         if kind == DRAFT:
             try:
                 options = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
-                model = load_draft(spec, tokenizer, options)
+                model = load_draft(spec, target.model, tokenizer, options)
                 if model.config.is_encoder_decoder != target.model.config.is_encoder_decoder:
                     raise InputError(f"a {model.config.model_type} cannot draft for a {target.model.config.model_type}")
             except InputError as error:

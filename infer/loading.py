@@ -24,6 +24,7 @@ from transformers.quantizers.auto import AutoHfQuantizer
 
 from ..controllers.errors import InputError
 from .devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
+from .draft_folder import MARK, load_saved_draft
 from .gguf_tokenizer import load_gguf_tokenizer
 from .model_files import find_files, gguf_path, is_gguf, one_line
 from .models import GgufModel, LoadedModel
@@ -39,6 +40,7 @@ def load_model(
     decoder_only: bool = False,
     device_map: DeviceMap | None = None,
     offload_folder: str | Path | None = None,
+    target: LoadedModel | str | Path | None = None,
 ) -> PreTrainedModel:
     """A language model in evaluation mode, without gradients: a causal one or an encoder-decoder.
 
@@ -54,6 +56,7 @@ def load_model(
         device_map: spread the model over devices instead, by accelerate: ``auto``, or a device for each module name,
             such as ``{"model.layers": 0, "model.norm": "cpu", "lm_head": "disk", …}``.
         offload_folder: where weights on ``disk`` are kept that cannot be read from the checkpoint as they are.
+        target: the target that the model is to draft for, or its name, which is loaded if the draft uses its embedding.
 
     Raises:
         InputError: there is no such model, it is no language model, a file of it is damaged or incomplete, a library it
@@ -79,6 +82,15 @@ def load_model(
         config = AutoConfig.from_pretrained(source.path, **options)
     if config.is_encoder_decoder and decoder_only:
         raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
+    if vars(config).get(MARK) is not None:
+        if device_map is not None:
+            raise InputError(f"device_map: {name} is a draft made by specpilot, which is on one device; leave it out")
+        lender = partial(_lender, target, dtype, device, trust_remote_code)
+        with _refusing(name, "cannot be loaded as a draft"):
+            model = load_saved_draft(
+                name, source.path, config, lender=lender, dtype=DTYPES[dtype], place=place, **options
+            )
+        return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
     options |= {"dtype": DTYPES[dtype], "device_map": device_map, "offload_folder": offload_folder}
     model = _read_weights(name, source.path, config, place, options)
     return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
@@ -115,6 +127,15 @@ def _read_weights(
 load_causal_lm = partial(load_model, decoder_only=True)  # what benchmarks of the lean forward and recipes are made for
 
 
+def _lender(
+    target: LoadedModel | str | Path | None, dtype: str, device: str, trust_remote_code: bool
+) -> LoadedModel | None:
+    """The target, loaded if it is given by name."""
+    if not isinstance(target, str | Path):
+        return target
+    return load_any_model(target, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+
+
 def load_any_model(name: str | Path, **options: Any) -> LoadedModel:
     """A GGUF file's model, by llama.cpp, or whatever :func:`load_model` takes, with the same ``options``.
 
@@ -125,6 +146,7 @@ def load_any_model(name: str | Path, **options: Any) -> LoadedModel:
         return load_model(name, **options)
     if options.get("device", "auto") not in ("auto", "cpu"):
         raise InputError(f"device={options['device']!r}: llama.cpp runs {name} on the CPU; use 'auto' or 'cpu'")
+    options.pop("target", None)
     for option in ("device_map", "offload_folder", "revision"):
         if options.get(option) is not None:
             raise InputError(f"{option}={options[option]!r}: none for {name}, a GGUF file; leave it out")

@@ -69,7 +69,7 @@ def load_pair(
     if adapt and cost is None:
         raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
     model, text = load_target(target, tokenizer, {**loading, **placement})
-    drafts = [load_draft(name, text, loading) for name in names]
+    drafts = [load_draft(name, model, text, loading) for name in names]
     first = drafts[0] if drafts else None
     if cost == AUTO:
         cost, adapt = quick_costs(model, first), True
@@ -110,8 +110,10 @@ def load_target(
     return model, text
 
 
-def load_draft(name: Name, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> LoadedModel:
-    """A draft model for a target of this tokenizer.
+def load_draft(
+    name: Name, target: LoadedModel, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
+) -> LoadedModel:
+    """A draft model for a target and its tokenizer.
 
     Raises:
         InputError: it cannot be loaded, or has another tokenizer.
@@ -122,7 +124,7 @@ def load_draft(name: Name, tokenizer: PreTrainedTokenizerBase, options: Mapping[
         check_gguf_tokens(model.file, tokenizer)
         return model
     check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=options["trust_remote_code"]))
-    return load_any_model(name, **options)
+    return load_any_model(name, target=target, **options)
 
 
 def split_drafts(draft: Name | Sequence[Name] | None) -> tuple[list[Name], Ngram | None]:

@@ -26,11 +26,14 @@ from ..controllers.router import RouterPolicy
 from ..controllers.sampling import SamplingParams
 from ..options import (
     AcceptanceTrainingOptions,
+    DraftTrainingOptions,
     FeatureTrainingOptions,
     LagFreeTrainingOptions,
     RouterTrainingOptions,
 )
 from .datasets import fingerprints
+from .draft import KIND as DRAFT
+from .draft import export_draft
 from .feature_module import FeatureHead
 from .run_folder import Run, S, read_checkpoint, read_run, run_kind
 
@@ -59,6 +62,9 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
     if is_controller:
         controller = load_controller(run)
         return save_controller(output, controller.head, controller.config, overwrite=overwrite)
+    if kind == DRAFT:
+        trained = read_run(run, DraftTrainingOptions)
+        return export_draft(trained, _read_best(trained), output, overwrite=overwrite)
     match kind:
         case "router":
             exported: tuple[nn.Module, ControllerConfig] = _router(read_run(run, RouterTrainingOptions))

@@ -19,7 +19,7 @@ from ..data_gen.texts import Text
 from ..data_gen.workers import OnDone, ignore
 from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import load_any_model, load_tokenizer
-from ..infer.models import language_model, output_embedding
+from ..infer.models import LoadedModel, language_model, output_embedding
 from ..simulate.trace_shards import as_tensors, trace_text
 
 
@@ -53,10 +53,10 @@ class FeatureMaker:
         self.identity, self.options, self.vocab_size = identity, identity["settings"], vocab_size
         self.sampling = SamplingParams(**identity["sampling"])
         names = {role: identity[role] for role in (("target", "draft") if self.options["traced"] else ("draft",))}
-        models = {
-            role: load_any_model(name, dtype=self.options["dtype"], device=device, decoder_only=True)
-            for role, name in names.items()
-        }
+        options: dict[str, Any] = {"dtype": self.options["dtype"], "device": device, "decoder_only": True}
+        models: dict[str, LoadedModel] = {}
+        for role, name in names.items():  # the target first, whose embedding the draft may use
+            models[role] = load_any_model(name, target=models.get("target", identity["target"]), **options)
         found = {role: model_fingerprint(model) for role, model in models.items()}
         tokenizer = load_tokenizer(names["target"]) if "target" in names else None
         if tokenizer is not None:

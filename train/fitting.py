@@ -156,13 +156,14 @@ def threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's info messages and one deprecation warning about its own code; other warnings stay."""
+    """Silence Lightning's info messages and two warnings, about its own code and that drafts are in evaluation mode."""
     log = logging.getLogger("pytorch_lightning.utilities.rank_zero")
     before = log.level
     log.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)")
+            warnings.filterwarnings("ignore", r"Found \d+ module\(s\) in eval mode")
             yield
     finally:
         log.setLevel(before)

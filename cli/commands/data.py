@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..options import (
     AcceptanceDataOptions,
+    AnswersDataOptions,
     DatasetFolderOptions,
     FeatureDataOptions,
     OnPolicyDataOptions,
@@ -23,6 +24,18 @@ def acceptance(options: AcceptanceDataOptions, dataset: PlannedDatasetOptions, w
         print(plan_acceptance_data(options, workers))
         return
     make_acceptance_data(options, dataset.output, workers=workers)
+
+
+def answers(options: AnswersDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
+    """Generate the target's answers to prompts, to train a draft on."""
+    from ..data_gen.answers import make_answers, plan_answers
+    from ..infer.quiet import quiet
+
+    quiet()
+    if dataset.plan:
+        print(plan_answers(options, workers))
+        return
+    make_answers(options, dataset.output, workers=workers)
 
 
 def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..options import (
     AcceptanceTrainingOptions,
+    DraftTrainingOptions,
     FeatureTrainingOptions,
     LagFreeTrainingOptions,
     PredictorTrainingOptions,
@@ -65,6 +66,15 @@ def router(options: RouterTrainingOptions, run: RunOptions) -> None:
 
     quiet()
     _report(train_router(options, output=run.output, resume=run.resume))
+
+
+def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
+    """Train a draft of a target's layers, which shares its embedding and proposes its most frequent tokens."""
+    from ..infer.quiet import quiet
+    from ..train.draft import train_draft
+
+    quiet()
+    _report(train_draft(options, output=run.output, resume=run.resume))
 
 
 def _report(result: TrainingResult) -> None:

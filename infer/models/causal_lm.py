@@ -29,6 +29,7 @@ from .longrope import TokenKVCache, lengths_read, longrope_switch
 from .masks import as_scores, layer_masks, mask_types, positions_of
 from .text_cache import TextCache
 from .tree_mask import TreeMask
+from .trimmed_head import TrimmedHead
 
 MASKED_ATTENTION = ("eager", "sdpa")  # implementations that accept an additive mask
 # These count positions by cache columns, because of ALiBi from the padding mask, Llama 4's temperature tuning, or
@@ -62,13 +63,14 @@ class CausalLM(LanguageModel):
         self._check(model)
         self.model = model
         self.name = model.config.model_type
-        embedding = model.get_output_embeddings().weight  # (V, d)
+        head = model.get_output_embeddings()
         self.device: torch.device = input_device(model)
         config = model.config.get_text_config(decoder=True)
         self.layers: int = config.num_hidden_layers
         # Absent if positions are not embedded (ALiBi): then there is no limit, except MPT's max_seq_len.
         self.context: int | None = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
-        self.vocab_size, self.hidden_size = int(embedding.shape[0]), int(embedding.shape[1])
+        self.hidden_size = int(head.weight.shape[1])
+        self.vocab_size = head.size if isinstance(head, TrimmedHead) else int(head.weight.shape[0])
         self.switch = longrope_switch(config)
         if self.switch is not None and self.name not in REREADING:
             # Otherwise old keys keep the old factors, and the distribution would depend on how the text was read.
@@ -356,6 +358,7 @@ def _parted(reads: Sequence[Read], result: tuple[Tensor, Tensor]) -> list[tuple[
 
 
 def _agree(found: Tensor, expected: Tensor) -> bool:
-    """Whether logits (1, V) are equal up to rounding."""
-    difference = (found.float() - expected.float()).abs().max()
-    return bool(difference <= AGREE * expected.float().std())
+    """Whether logits (1, V) are equal up to rounding, but for tokens without a logit."""
+    given = expected.isfinite()
+    found, expected = found[given].float(), expected[given].float()
+    return bool((found - expected).abs().max() <= AGREE * expected.std())

@@ -51,12 +51,7 @@ class EarlyExit(CausalLM):
 @torch.no_grad()
 def cut(model: PreTrainedModel, count: int, layers: int) -> PreTrainedModel:
     """``model`` with only the first ``count`` of its ``layers`` layers, sharing its modules."""
-    lists = [
-        name for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) == layers
-    ]
-    if not lists:
-        raise InputError(f"{model.config.model_type}: early exits are not supported for this architecture")
-    *above, last = min(lists, key=lambda name: name.count(".")).split(".")
+    *above, last = layers_name(model, layers).split(".")
 
     def shell(module: Any) -> Any:
         other = copy(module)
@@ -69,3 +64,17 @@ def cut(model: PreTrainedModel, count: int, layers: int) -> PreTrainedModel:
         place = place._modules[name]
     place._modules[last] = nn.ModuleList(list(place._modules[last])[:count])
     return shorter  # type: ignore[no-any-return]
+
+
+def layers_name(model: PreTrainedModel, layers: int) -> str:
+    """The name of the list of the ``layers`` layers of ``model``, such as ``model.layers``.
+
+    Raises:
+        InputError: it has no such list.
+    """
+    lists: list[str] = [
+        name for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) == layers
+    ]
+    if not lists:
+        raise InputError(f"{model.config.model_type}: its layers are not in a list, and cannot be taken out of it")
+    return min(lists, key=lambda name: name.count("."))

@@ -22,8 +22,9 @@ from .base import Read
 from .kv_cache import RaggedKVCache
 from .packed_linear import PackedLinear
 from .packing import SHORT, AttentionGroup, Tables, attention_group, group_reads
+from .trimmed_head import TrimmedHead, spread_logits
 
-KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations")
+KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations", TrimmedHead.__module__)
 LARGEST = 4 << 30  # maximum bytes of weights, since they are copied and larger models gain little
 STATIC_ROPE = {"default", "linear", "llama3"}  # rotary angles that do not depend on the text's length
 
@@ -41,7 +42,9 @@ class LeanLlama:
         self.layers = [Layer.of(layer) for layer in self.model.model.layers]
         self.embedding: Tensor = self.model.model.embed_tokens.weight.detach()
         self.norm = Norm.of(self.model.model.norm)
-        self.head = PackedLinear(self.model.lm_head.weight.detach())
+        head = self.model.lm_head
+        self.head = PackedLinear(head.weight.detach())
+        self.trimmed = head if isinstance(head, TrimmedHead) else None
         empty = torch.empty(0)
         self._tables = [Tables(0, empty, empty, empty)]  # a list, so that early exits share them
 
@@ -61,7 +64,8 @@ class LeanLlama:
             and model.device.type == "cpu"
             and model.dtype in (torch.float32, torch.float64, torch.bfloat16)
             and all(type(module).__module__.startswith(KNOWN_MODULES) for module in model.modules())
-            and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+            and not any(module._forward_pre_hooks for module in model.modules())
+            and {hook for module in model.modules() for hook in module._forward_hooks.values()} <= {spread_logits}
             and not config.attention_bias
             and not config.mlp_bias
             and config.hidden_act == "silu"
@@ -99,7 +103,8 @@ class LeanLlama:
             cache.end_forward(group.plan)
         wanted = _wanted(reads, parts)
         hidden = self.norm(x if wanted is None else x[wanted])
-        return self.head(hidden), hidden
+        logits = self.head(hidden)
+        return logits if self.trimmed is None else self.trimmed.spread(logits), hidden
 
     def _layers(self, cache: RaggedKVCache, groups: Sequence[AttentionGroup]) -> Tensor:
         """The last layer's output (N, d)."""

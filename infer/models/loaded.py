@@ -8,15 +8,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .gguf_model import GgufModel
+from .trimmed_head import TrimmedHead
 
 LoadedModel: TypeAlias = PreTrainedModel | GgufModel
 
 
 def output_embedding(model: LoadedModel) -> Tensor:
-    """(V, d) what a model computes logits with."""
+    """(V, d) what a model computes logits with; zeros for tokens that a trimmed vocabulary leaves out."""
     if isinstance(model, GgufModel):
         return model.output_embedding
-    weight: Tensor = model.get_output_embeddings().weight
+    head = model.get_output_embeddings()
+    weight: Tensor = head.embedding() if isinstance(head, TrimmedHead) else head.weight
     return weight.detach()
 
 

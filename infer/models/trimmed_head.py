@@ -1,0 +1,70 @@
+"""Output projections onto some of the vocabulary: a draft's trimmed vocabulary.
+
+Only the M kept tokens have logits that are computed; those of all others are -inf, so that q is zero there and the
+draft never proposes them. Verification stays exact, since it is for any q (FR-Spec, Zhao et al. 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils.generic import ModelOutput
+
+
+class TrimmedHead(nn.Linear):
+    """Logits of M tokens.
+
+    Args:
+        weight: (M, d).
+        bias: (M,) or None.
+        tokens: the M tokens, ascending.
+        size: vocabulary size V.
+    """
+
+    tokens: Tensor  # (M,)
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, tokens: Sequence[int], size: int) -> None:
+        rows, width = weight.shape
+        super().__init__(width, rows, bias=bias is not None, device="meta")
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        if bias is not None:
+            self.bias = nn.Parameter(bias, requires_grad=False)
+        self.size = size
+        kept = torch.tensor(tokens, dtype=torch.long, device=weight.device)
+        self.register_buffer("tokens", kept, persistent=False)
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """(…, M) logits of the kept tokens → (…, V), -inf for all others."""
+        spread = logits.new_full((*logits.shape[:-1], self.size), -torch.inf)
+        return spread.index_copy_(-1, self.tokens, logits)
+
+    def embedding(self) -> Tensor:
+        """(V, d) the weights of all tokens, zeros for those that are not kept."""
+        weight = self.weight.detach()
+        return weight.new_zeros(self.size, weight.shape[1]).index_copy_(0, self.tokens, weight)
+
+
+def trim_head(model: PreTrainedModel, tokens: Sequence[int]) -> None:
+    """Restrict the output of ``model`` to ``tokens``, ascending; its forward then returns (…, M) logits."""
+    head: Any = model.get_output_embeddings()
+    size = len(head.weight)
+    if isinstance(head, TrimmedHead):
+        size, place = head.size, {token: row for row, token in enumerate(head.tokens.tolist())}
+        rows = [place[token] for token in tokens]
+    else:
+        rows = list(tokens)
+    bias = None if head.bias is None else head.bias.detach()[rows]
+    model.set_output_embeddings(TrimmedHead(head.weight.detach()[rows], bias, tokens, size))
+
+
+def spread_logits(model: nn.Module, inputs: Any, output: ModelOutput) -> ModelOutput:
+    """A forward hook of models with a trimmed head: the logits of the whole vocabulary."""
+    assert isinstance(model, PreTrainedModel)
+    head = model.get_output_embeddings()
+    assert isinstance(head, TrimmedHead)
+    output["logits"] = head.spread(output["logits"])
+    return output

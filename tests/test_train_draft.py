@@ -1,0 +1,290 @@
+"""Drafts made of a target's layers: initial weights, the loss, data, exact resume, export."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from specpilot import main as cli
+from specpilot.controllers.errors import InputError
+from specpilot.data_gen.answers import make_answers
+from specpilot.data_gen.dataset import read_shards
+from specpilot.data_gen.documents import Document, most_frequent, read_documents
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.infer.models.trimmed_head import TrimmedHead
+from specpilot.options import AnswersDataOptions, DraftTrainingOptions
+from specpilot.train.draft import train_draft
+from specpilot.train.draft_data import DraftDataModule, pack
+from specpilot.train.draft_model import choose_layers, new_draft
+from specpilot.train.draft_module import DraftModule, lr_factor
+from specpilot.train.export import export
+from specpilot.train.run_folder import read_run, run_kind
+
+from .architectures import MAKERS, t5, target_of
+from .processes import assert_same_bytes, kill_ten_times
+from .tiny import byte_tokenizer, make, save_pair
+from .training import assert_same_run, metrics_rows
+
+TEXT = [5, 9, 2, 33, 41, 7, 60, 12, 3, 80, 5, 9, 2, 33, 41, 7, 60, 12, 3, 80]
+REFUSED = {  # architectures of which there is no shorter model, with the reason
+    "gemma3n": "num_kv_shared_layers", "gemma4": "num_kv_shared_layers", "gpt-neo": "attention_types",
+}  # fmt: skip
+DENSE_FIRST = ("llama4", "deepseek-v2", "deepseek-v3", "glm4-moe")  # a first layer is unlike a last one
+
+
+# Initial weights
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_all_layers_are_the_target_and_fewer_are_a_model(name: str) -> None:
+    target = target_of(name)
+    if name in REFUSED:
+        with pytest.raises(InputError, match=f"because of its {REFUSED[name]}") as error:
+            new_draft(target, [1], None)
+        assert "\n" not in str(error.value)
+        return
+    tokens, kept = torch.tensor([TEXT]), [1, 5, 40, 90]
+    whole = new_draft(target, range(target.config.num_hidden_layers), kept)
+    expected = target(input_ids=tokens).logits[..., kept]
+    torch.testing.assert_close(whole(input_ids=tokens).logits, expected, rtol=1e-4, atol=1e-4)
+    layers = [target.config.num_hidden_layers - 1]
+    if name in DENSE_FIRST:
+        with pytest.raises(InputError, match="its layers differ in form"):
+            new_draft(target, layers, kept)
+        return
+    last = new_draft(target, layers, kept)(input_ids=tokens).logits
+    assert last.shape == expected.shape
+    assert bool(last.isfinite().all())
+    assert not torch.allclose(last, expected, atol=1e-2)
+
+
+def test_layers_are_taken_from_where_they_are_asked() -> None:
+    target = make(layers=4)
+    draft = new_draft(target, [3, 1], None)
+    for ours, theirs in ((0, 3), (1, 1)):
+        name = "model.layers.{}.mlp.down_proj.weight"
+        assert torch.equal(draft.get_parameter(name.format(ours)), target.get_parameter(name.format(theirs)))
+    assert draft.config.num_hidden_layers == 2
+    types = new_draft(target_of("gemma3"), [1], None).config.layer_types
+    assert types == target_of("gemma3").config.layer_types[1:]
+
+
+def test_layers_of_a_number_are_the_first_ones_and_the_last() -> None:
+    assert [choose_layers(n, 30) for n in (1, 2, 3)] == [[29], [0, 29], [0, 1, 29]]
+    assert choose_layers((4, 0), 5) == [4, 0]
+    for layers in (0, 31, (30,)):
+        with pytest.raises(InputError, match="layers="):
+            choose_layers(layers, 30)
+
+
+def test_encoder_decoders_are_refused() -> None:
+    with pytest.raises(InputError, match="t5: a draft is made of a decoder-only language model"):
+        new_draft(t5(2, 96, 0), [0], None)
+
+
+# Data
+
+
+def test_windows_count_the_tokens_that_a_draft_would_propose() -> None:
+    windows = pack([Document("a", [1, 2, 3, 4], 2), Document("b", [5, 6, 7], 0)], 4)
+    assert windows.tokens.tolist() == [[1, 2, 3, 4], [5, 6, 7, 0]]
+    assert windows.learned.tolist() == [[False, True, True, False], [True, True, False, False]]
+
+
+def test_most_frequent_tokens() -> None:
+    documents = [Document("a", [9, 9, 9, 4, 4, 6, 7, 7], 3)]  # the first three are a prompt
+    assert most_frequent(documents, 2, range(10)) == [4, 7]
+    assert most_frequent(documents, 4, range(10)) == [0, 4, 6, 7]
+    assert most_frequent(documents, 2, range(10), always={9, 12}) == [4, 9]
+    assert most_frequent(documents, 2, [1, 2, 7]) == [1, 7]
+    with pytest.raises(InputError, match="11 tokens to keep: the model has 10"):
+        most_frequent(documents, 11, range(10))
+
+
+def test_documents_of_files(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    rows = [{"prompt": "ab", "response": "cd", "id": "x"}, {"prompt": "ef"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "b.txt").write_text("one\ntwo\nthree\n")
+    end, text = tokenizer.eos_token_id, str(tmp_path / "a.jsonl")
+    chat, plain = read_documents([text], tokenizer)
+    assert tokenizer.decode(chat.tokens[: chat.start]) == "[user]ab"
+    assert tokenizer.decode(chat.tokens[chat.start : -1]) == "cd"
+    assert (chat.id, chat.tokens[-1], plain.tokens[-1], plain.start) == ("x", end, end, 0)
+    assert tokenizer.decode(read_documents([text], tokenizer, chat=False)[0].tokens[:-1]) == "abcd"
+    assert len(read_documents([text, str(tmp_path / "b.txt")], tokenizer, limit=2)) == 4
+    (tmp_path / "c.jsonl").write_text('{"prompt": "a", "response": ""}\n')
+    with pytest.raises(InputError, match="row 1: response is missing, empty or not text"):
+        read_documents([str(tmp_path / "c.jsonl")], tokenizer)
+
+
+# Training
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a target, its answers and the answers of another target."""
+    folder = tmp_path_factory.mktemp("draft")
+    save_pair(folder)
+    save_pair(folder / "other", target_seed=7)
+    (folder / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(24)))
+    for name, target in (("answers", "target"), ("others", "other/target")):
+        make_answers(answer_options(folder, target), folder / name)
+    return folder
+
+
+def answer_options(folder: Path, target: str = "target") -> AnswersDataOptions:
+    return AnswersDataOptions(
+        target=str(folder / target), prompts=str(folder / "p.txt"), chat=False, max_new_tokens=24, shard_size=7,
+        top_k=None, device="cpu",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def settings(work: Path) -> DraftTrainingOptions:
+    return DraftTrainingOptions(
+        target=str(work / "target"), data=str(work / "answers"), layers=1, vocabulary=200, window=32, epochs=3,
+        batch_size=4, lr=3e-3, validation_fraction=0.3, checkpoint_every=2, log_every=1, threads=1, device="cpu",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(work: Path, settings: DraftTrainingOptions) -> Path:
+    """The run folder of an uninterrupted training."""
+    train_draft(settings, output=work / "finished")
+    return work / "finished"
+
+
+def answer(settings: AnswersDataOptions, output: Path) -> None:
+    make_answers(settings, output)
+
+
+def test_answers_are_the_targets_and_survive_kill_9(work: Path, tmp_path: Path) -> None:
+    few = replace(answer_options(work), limit=8, shard_size=2, max_new_tokens=8)
+    kill_ten_times(partial(answer, few), tmp_path / "data")
+    assert_same_bytes(tmp_path / "data-whole", tmp_path / "data")
+    decoder = SpeculativeDecoder.from_pretrained(work / "target", device="cpu")
+    greedy = make_answers(replace(answer_options(work), temperature=0.0), tmp_path / "greedy")
+    for row in read_shards(greedy)[:5]:
+        assert row["x"] == decoder.generate(row["prompt_ids"], max_new_tokens=24, temperature=0.0).tokens
+
+
+def train(settings: DraftTrainingOptions, output: Path) -> None:
+    train_draft(settings, output=output, resume=True)
+
+
+def test_resume_after_kill_9_is_exact(finished: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    kill_ten_times(partial(train, settings), tmp_path / "run")
+    assert_same_run(tmp_path / "run", finished)
+
+
+def test_it_learns(finished: Path, settings: DraftTrainingOptions) -> None:
+    target = load_model(settings.target, device="cpu")
+    documents = read_documents(settings.folders, load_tokenizer(settings.target))
+    kept = read_run(finished, DraftTrainingOptions).dataset["kept_tokens"]
+    untrained = DraftModule(settings, new_draft(target, [1], kept), target, left_out=set(), steps=1)
+    accept, _, _ = untrained.overlap(DraftDataModule(documents, settings).validation)
+    result = json.loads((finished / "result.json").read_text())
+    assert result["metrics"]["acceptance"] > float(accept.mean()) + 0.01
+    losses = [float(row["loss"]) for row in metrics_rows(finished) if row["loss"]]
+    assert sum(losses[-3:]) < sum(losses[:3])
+    best = torch.load(finished / "checkpoints" / "best.ckpt", weights_only=True)
+    assert {"model.embed_tokens.weight", "lm_head.weight"}.isdisjoint(best["head"])
+    assert best["metrics"].keys() == {"acceptance", "coverage", "greedy_agreement"}
+
+
+@pytest.mark.parametrize("own_output", [False, True])
+def test_the_exported_draft_is_the_one_that_was_validated(
+    own_output: bool, settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    """Its acceptance, computed anew from distributions, is the run's."""
+    settings = replace(settings, own_output=own_output, epochs=2)
+    result = train_draft(settings, output=tmp_path / "run")
+    assert run_kind(tmp_path / "run") == "draft"
+    export(tmp_path / "run", tmp_path / "draft")
+    target = load_model(settings.target, device="cpu")
+    draft = load_model(tmp_path / "draft", device="cpu", target=target)
+    head = draft.get_output_embeddings()
+    assert isinstance(head, TrimmedHead)
+    assert torch.equal(head.weight, target.get_output_embeddings().weight[head.tokens]) != own_output  # type: ignore[index]
+    documents = read_documents(settings.folders, load_tokenizer(settings.target))
+    validation = DraftDataModule(documents, settings).validation
+    p, q = (
+        model(input_ids=validation.tokens.long()).logits[validation.learned].softmax(-1) for model in (target, draft)
+    )
+    accept = torch.minimum(p, q).sum(-1).mean()
+    assert float(accept) == pytest.approx(result.metrics["acceptance"], abs=0.01)  # it is stored in bfloat16
+    assert float(accept) == pytest.approx(1 - float((p - q).abs().sum(-1).mean()) / 2, abs=1e-5)
+    assert float(p[:, head.tokens].sum(-1).mean()) == pytest.approx(result.metrics["coverage"], abs=1e-4)
+    decoder = SpeculativeDecoder.from_pretrained(settings.target, tmp_path / "draft", device="cpu")
+    plain = SpeculativeDecoder.from_pretrained(settings.target, device="cpu")
+    options = {"max_new_tokens": 20, "temperature": 0.0}
+    assert decoder.generate("hello", **options).tokens == plain.generate("hello", **options).tokens
+
+
+def test_overlap_is_that_of_the_distributions(settings: DraftTrainingOptions) -> None:
+    target = make(vocab=50, layers=2)
+    kept = [*range(0, 50, 2)]
+    module = DraftModule(settings, new_draft(target, [0], kept), target, left_out=set(), steps=1)
+    windows = pack([Document("a", [*range(1, 20)], 5)], 20)
+    accept, coverage, agree = module.overlap(windows)
+    learned = windows.learned[0]
+    p = target(input_ids=windows.tokens.long()).logits[0, learned].softmax(-1)
+    q = torch.zeros_like(p)
+    q[:, kept] = module.head(input_ids=windows.tokens.long()).logits[0, learned].softmax(-1)
+    torch.testing.assert_close(accept, torch.minimum(p, q).sum(-1))
+    torch.testing.assert_close(coverage, p[:, kept].sum(-1))
+    assert agree.tolist() == (p.argmax(-1) == q.argmax(-1)).tolist()
+
+
+def test_learning_rate() -> None:
+    factors = [lr_factor(step, 40) for step in range(41)]
+    assert factors[:3] == [0.5, 1.0, 1.0]
+    assert factors[2:] == sorted(factors[2:], reverse=True)
+    assert factors[-1] == pytest.approx(0)
+    assert math.isfinite(lr_factor(1, 1))
+
+
+# Refusals
+
+
+def test_the_answers_of_another_target_are_refused(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the answers of another target, "):
+        train_draft(replace(settings, data=str(work / "others")), output=tmp_path / "run")
+    assert not (tmp_path / "run" / "run.yaml").exists()
+
+
+def test_other_settings_are_refused(finished: Path, settings: DraftTrainingOptions) -> None:
+    assert read_run(finished, DraftTrainingOptions).settings == settings
+    with pytest.raises(InputError, match="run with layers=1, now it is 2"):
+        train_draft(replace(settings, layers=2), output=finished, resume=True)
+
+
+def test_a_target_that_changed_is_refused_at_export(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    target = load_model(work / "target", device="cpu")
+    target.save_pretrained(tmp_path / "target")
+    load_tokenizer(work / "target").save_pretrained(tmp_path / "target")
+    train_draft(replace(settings, target=str(tmp_path / "target"), epochs=1), output=tmp_path / "run")
+    target.get_parameter("model.norm.weight").mul_(2)
+    target.save_pretrained(tmp_path / "target")
+    with pytest.raises(InputError, match="is not the one the draft was trained for"):
+        export(tmp_path / "run", tmp_path / "draft")
+
+
+def test_on_the_command_line(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "draft", "--target", str(work / "target"), "--data", str(work / "answers"), "--window", "32"]
+    words += ["--validation-fraction", "0.3", "--output", str(tmp_path / "run")]
+    assert cli.main([*words, "--layers", "[1,0]", "--vocabulary", "null"]) == 0
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "draft")]) == 0
+    assert "a draft; use it with specpilot generate --draft" in capsys.readouterr().out
+    assert json.loads((tmp_path / "draft" / "draft.json").read_text())["kept_tokens"] is None
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "x"), "--threshold", "0.5"]) == 2
+    assert "a draft controller has none" in capsys.readouterr().err
+    assert cli.main([*words, "--vocabulary", "258"]) == 2
+    assert "258 tokens to keep: the model has 257" in capsys.readouterr().err

@@ -1,0 +1,390 @@
+"""Drafts with a trimmed vocabulary, and with the target's embedding: their folders, their logits, exactness."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot import main as cli
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import Entropy, Fixed, LengthController, Step
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.acceptance import make_acceptance_data
+from specpilot.data_gen.dataset import read_dataset
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.draft_folder import SharedWith, save_draft
+from specpilot.infer.drafters import Ngram
+from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.infer.models import CausalLM, Read, output_embedding
+from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits, trim_head
+from specpilot.options import AcceptanceDataOptions, FeatureTrainingOptions, LagFreeTrainingOptions
+from specpilot.train.acceptance import train_acceptance
+from specpilot.train.draft_model import new_draft
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from .architectures import VOCAB, target_of
+from .enumeration import output_distribution, rounds
+from .test_lossless import Remembering, assert_same, target_distribution
+from .tiny import byte_tokenizer, make, save_pair
+
+KEPT = [*range(0, VOCAB, 3)]
+TEXT = [5, 9, 2, 33, 41, 7, 60, 12, 3, 80]
+ARCHITECTURES = ["llama", "qwen3-padded-target", "gemma3", "gpt2"]
+
+
+def trimmed(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
+    """``model`` with a trimmed head, as it is when loaded."""
+    trim_head(model, kept)
+    model.register_forward_hook(spread_logits)
+    return model
+
+
+def logits_of(model: PreTrainedModel, tokens: list[int] = TEXT) -> torch.Tensor:
+    return model(input_ids=torch.tensor([tokens])).logits[0]  # type: ignore[no-any-return]
+
+
+# The forward
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3-padded-target", "gemma3", "gpt2", "bloom", "phi", "phi3-longrope"])
+def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> None:
+    whole = CausalLM(target_of(name))
+    kept = [token for token in KEPT if token < whole.vocab_size]
+    cut = CausalLM(trimmed(target_of(name), kept))
+    assert (cut.vocab_size, cut.hidden_size) == (whole.vocab_size, whole.hidden_size)
+    assert cut.ragged == whole.ragged
+    assert (cut.lean is None) == (whole.lean is None) == (name != "llama")
+    long = [(7 * i) % 90 for i in range(60)]  # longer than longrope's switch
+    results = []
+    for model in (whole, cut):
+        cache = model.new_cache()
+        for text in ("a", "b"):
+            cache.add(text, 100)
+        reads = [Read("a", long, 3), Read("b", TEXT, 2)]
+        results.append([*model.forward(cache, reads), *model.forward(cache, [Read("a", [1, 2], 2), Read("b", [4], 1)])])
+    others = torch.ones(cut.vocab_size, dtype=torch.bool)
+    others[kept] = False
+    for read in (0, 2):
+        (ours, our_states), (theirs, their_states) = (result[read : read + 2] for result in (results[1], results[0]))
+        assert bool((ours[:, others] == -torch.inf).all())
+        torch.testing.assert_close(ours[:, kept], theirs[:, kept], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(our_states, their_states, rtol=1e-4, atol=1e-4)
+
+
+def test_only_the_kept_rows_are_computed() -> None:
+    cut = CausalLM(trimmed(target_of("llama"), KEPT))
+    assert cut.lean is not None
+    assert cut.lean.head.size == len(KEPT) * cut.hidden_size
+    assert cut.model.get_output_embeddings().weight.shape[0] == len(KEPT)
+
+
+def test_output_embedding_has_a_row_for_every_token() -> None:
+    whole, cut = output_embedding(target_of("llama")), output_embedding(trimmed(target_of("llama"), KEPT))
+    assert torch.equal(cut[KEPT], whole[KEPT])
+    assert cut.shape == whole.shape
+    assert not bool(cut[[token for token in range(VOCAB) if token not in KEPT]].any())
+
+
+def test_trimming_twice_keeps_what_the_first_one_kept() -> None:
+    model = target_of("phi")  # its head has a bias
+    once, twice = target_of("phi"), target_of("phi")
+    trim_head(once, KEPT[::2])
+    trim_head(twice, KEPT)
+    trim_head(twice, KEPT[::2])
+    torch.testing.assert_close(logits_of(twice), logits_of(once))
+    torch.testing.assert_close(logits_of(once), logits_of(model)[:, KEPT[::2]])
+
+
+# Exactness
+
+
+SAMPLINGS = [
+    SamplingParams(1.0, None), SamplingParams(0.7, 2), SamplingParams(1.0, 4), SamplingParams(1.5, None, 0.8),
+    SamplingParams(0.0, None),
+]  # fmt: skip
+
+
+def enumerated(decoder: SpeculativeDecoder, sampling: SamplingParams) -> None:
+    def run(rng: Any) -> tuple[int, ...]:
+        generation, loop = rounds(decoder, [1, 0, 2], sampling, 4, rng)
+        for _ in loop:
+            if len(generation.tokens) >= 3:
+                break
+        return tuple(generation.tokens[:3])
+
+    target = decoder.target
+    assert isinstance(target, CausalLM)
+    assert_same(output_distribution(run), target_distribution(target, sampling))
+
+
+def small(seed: int, kept: list[int] | None = None) -> Remembering:
+    model = make(seed=seed, vocab=4, layers=1, hidden=8, context=32, sharpness=6.0).double()
+    return Remembering(model if kept is None else trimmed(model, kept))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("kept", [[1, 2], [3], [0, 1, 2]])
+@pytest.mark.parametrize("verifier", ["token-wise", "block"])
+def test_chains_have_the_targets_distribution(verifier: str, kept: list[int], sampling: SamplingParams) -> None:
+    enumerated(SpeculativeDecoder(small(3), small(1003, kept), length=Fixed(2), verifier=verifier), sampling)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("verifier", ["spec-infer", "mcss", "k-seq"])
+def test_trees_have_the_targets_distribution(verifier: str, sampling: SamplingParams) -> None:
+    """Also where a node has more children than the draft has tokens."""
+    tree = (2,) if verifier == "k-seq" else (3,)  # k-seq takes long to enumerate
+    enumerated(SpeculativeDecoder(small(5), small(1005, [0, 3]), tree=tree, verifier=verifier), sampling)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2])
+def test_several_drafts_have_the_targets_distribution(sampling: SamplingParams) -> None:
+    drafts = [small(1006, [0, 3]), small(1007, [2])]
+    enumerated(SpeculativeDecoder(small(6), drafts, tree=(1, 1), verifier="spec-infer"), sampling)
+
+
+@pytest.mark.parametrize("mode", ["chain", "tree", "list", "entropy", "n-gram", "drafts"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_greedy_is_the_targets(name: str, mode: str) -> None:
+    target = target_of(name)
+    kept = [token for token in range(target.get_output_embeddings().weight.shape[0]) if token % 4 != 1]
+    draft, other = trimmed(target_of(name), kept), trimmed(target_of(name), kept[::2])
+    prompts = [TEXT, [3, 1], [8, 8, 2, 40, 8, 8]]
+    rule: LengthController = Entropy(0.1) if mode == "entropy" else Fixed(3)
+    options: dict[str, Any] = {"length": rule}
+    if mode in ("tree", "drafts"):
+        options = {"tree": (2, 2), "verifier": "spec-infer"}
+    if mode == "n-gram":
+        options = {"ngram": Ngram()}
+    decoder = SpeculativeDecoder(target, [draft, other] if mode == "drafts" else draft, **options)
+    plain = SpeculativeDecoder(target, None)
+    settings: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.0}
+    texts = [plain.generate(prompt, **settings).tokens for prompt in prompts]
+    if mode == "list":
+        assert [one.tokens for one in decoder.generate(prompts, **settings)] == texts
+    else:
+        assert [decoder.generate(prompt, **settings).tokens for prompt in prompts] == texts
+    assert any(token not in kept for text in texts for token in text)  # it had something to get wrong
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_controllers_see_finite_signals(sampling: SamplingParams) -> None:
+    """Of a draft whose top-k is larger than its vocabulary, too."""
+    seen: list[tuple[float, ...]] = []
+
+    class Watching(LengthController):
+        def start_round(self) -> bool:
+            return True
+
+        def observe(self, step: Step) -> bool:
+            seen.append((step.entropy(), *step.signals()))
+            return True
+
+    decoder = SpeculativeDecoder(small(3), small(4, [1, 2]), length=Watching())
+    decoder.generate([1, 2], max_new_tokens=12, temperature=sampling.temperature, top_k=sampling.top_k, top_p=1.0)
+    assert seen
+    assert bool(torch.tensor(seen).isfinite().all())
+
+
+# Folders
+
+
+def shared_pair(folder: Path, architecture: str = "llama", kept: list[int] | None = KEPT) -> PreTrainedModel:
+    """A target saved as ``folder/target``, and a draft of its second layer, with its embedding, ``folder/draft``."""
+    target = target_of(architecture)
+    target.save_pretrained(folder / "target")
+    byte_tokenizer().save_pretrained(folder / "target")
+    draft = new_draft(target, [1], kept)
+    shared = SharedWith("its-target", model_fingerprint(target), ["input", "output"])
+    save_draft(draft, folder / "draft", byte_tokenizer(), target=shared, dtype=torch.float32)
+    return draft
+
+
+@pytest.mark.parametrize("kept", [KEPT, None])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2"])
+def test_a_draft_with_the_targets_embedding_loads_with_it(
+    architecture: str, kept: list[int] | None, tmp_path: Path
+) -> None:
+    draft = shared_pair(tmp_path, architecture, kept)
+    target = load_model(tmp_path / "target", device="cpu")
+    loaded = load_model(tmp_path / "draft", device="cpu", target=target)
+    embedding: Any = target.get_input_embeddings()
+    assert loaded.get_input_embeddings().weight.data_ptr() == embedding.weight.data_ptr()  # type: ignore[operator]
+    expected = logits_of(draft)
+    found = logits_of(loaded)
+    torch.testing.assert_close(found if kept is None else found[:, kept], expected)
+    assert (found == -torch.inf).any() == (kept is not None)
+    stored = (tmp_path / "draft" / "draft.safetensors").stat().st_size
+    assert stored < sum(4 * parameter.numel() for parameter in draft.parameters()) - embedding.weight.numel() * 4
+    by_name = load_model(tmp_path / "draft", device="cpu", target=str(tmp_path / "target"))
+    assert model_fingerprint(by_name) == model_fingerprint(loaded)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64", "auto"])
+def test_dtypes(dtype: str, tmp_path: Path) -> None:
+    shared_pair(tmp_path)
+    target = load_model(tmp_path / "target", device="cpu", dtype=dtype)
+    loaded = load_model(tmp_path / "draft", device="cpu", dtype=dtype, target=target)
+    expected = {"bfloat16": torch.bfloat16, "float64": torch.float64, "auto": torch.float32}[dtype]
+    assert {parameter.dtype for parameter in loaded.parameters()} == {expected}
+    precise = load_model(tmp_path / "draft", device="cpu", target=str(tmp_path / "target"))
+    assert model_fingerprint(loaded) == model_fingerprint(precise)
+
+
+def damaged(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        content = json.loads((folder / "draft.json").read_text())
+        change(content)
+        (folder / "draft.json").write_text(json.dumps(content))
+
+    return damage
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "draft.safetensors"
+    file.write_bytes(file.read_bytes()[:-50])
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no draft.json": (lambda folder: (folder / "draft.json").unlink(), "a draft without draft.json"),
+    "no weights": (lambda folder: (folder / "draft.safetensors").unlink(), "a draft without draft.safetensors"),
+    "truncated": (truncate, "truncated or damaged"),
+    "unsorted": (damaged(lambda c: c["kept_tokens"].reverse()), "kept_tokens: must be different token ids below 96"),
+    "too large": (damaged(lambda c: c["kept_tokens"].append(96)), "kept_tokens: must be"),
+    "none kept": (damaged(lambda c: c.update(kept_tokens=[])), "kept_tokens: must be"),
+    "one less": (damaged(lambda c: c["kept_tokens"].pop()), ""),
+    "own output": (damaged(lambda c: c["target"].update(weights=["input"])), "lm_head.weight is missing"),
+    "later version": (damaged(lambda c: c.update(schema_version=2)), "schema_version=2: this version reads 1"),
+    "unknown weights": (damaged(lambda c: c["target"].update(weights=["both"])), "one of input, output is expected"),
+    "text": (lambda folder: (folder / "draft.json").write_text("{"), "not JSON"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_damaged_folders_are_refused_or_harmless(case: str, tmp_path: Path) -> None:
+    shared_pair(tmp_path)
+    damage, message = DAMAGES[case]
+    damage(tmp_path / "draft")
+    if not message:  # its rows are the target's, so one less is simply one less
+        loaded = load_model(tmp_path / "draft", device="cpu", target=str(tmp_path / "target"))
+        assert loaded.get_output_embeddings().weight.shape[0] == len(KEPT) - 1  # type: ignore[operator]
+        return
+    with pytest.raises(InputError, match=message) as error:
+        load_model(tmp_path / "draft", device="cpu", target=str(tmp_path / "target"))
+    assert "\n" not in str(error.value)
+
+
+def test_another_target_is_refused_by_name(tmp_path: Path) -> None:
+    shared_pair(tmp_path)
+    place = tmp_path / "draft"
+    with pytest.raises(InputError, match="a draft with the embedding of its-target; load it as the draft of that"):
+        load_model(place, device="cpu")
+    other = make(vocab=VOCAB)
+    other.save_pretrained(tmp_path / "other")
+    byte_tokenizer().save_pretrained(tmp_path / "other")
+    with pytest.raises(InputError, match=f"embedding of its-target; the target {tmp_path / 'other'} is another model"):
+        SpeculativeDecoder.from_pretrained(tmp_path / "other", place, device="cpu")
+    with pytest.raises(InputError, match="device_map: "):
+        load_model(place, device_map="auto")
+
+
+def test_transformers_alone_refuses_the_folder(tmp_path: Path) -> None:
+    shared_pair(tmp_path)
+    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "draft")
+
+
+def test_a_folder_is_replaced_only_by_a_draft(tmp_path: Path) -> None:
+    draft = shared_pair(tmp_path)
+    options: dict[str, Any] = {"target": None, "dtype": torch.float32}
+    with pytest.raises(InputError, match="pass --overwrite"):
+        save_draft(draft, tmp_path / "draft", byte_tokenizer(), **options)
+    save_draft(draft, tmp_path / "draft", byte_tokenizer(), **options, overwrite=True)
+    with pytest.raises(InputError, match="holds other files than a draft"):
+        save_draft(draft, tmp_path / "target", byte_tokenizer(), **options, overwrite=True)
+    draft.get_parameter("model.norm.weight").data[0] = torch.nan
+    with pytest.raises(InputError, match=r"model\.norm\.weight holds NaN"):
+        save_draft(draft, tmp_path / "new", byte_tokenizer(), **options)
+    assert not (tmp_path / "new").exists()
+
+
+# The whole pipeline
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A pair, prompts, and the draft trimmed to 120 of its 257 tokens as ``folder/trimmed``."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    target, draft = save_pair(folder)
+    (folder / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(16)))
+    words = ["trim-vocabulary", draft, "--keep", "120", "--data", str(folder / "p.txt")]
+    assert cli.main([*words, "--output", str(folder / "trimmed")]) == 0
+    return folder, target, draft
+
+
+def test_trim_vocabulary(files: tuple[Path, str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, target, draft = files
+    loaded, whole = load_model(folder / "trimmed", device="cpu"), load_model(draft, device="cpu")
+    head = loaded.get_output_embeddings()
+    assert isinstance(head, TrimmedHead)
+    kept = head.tokens.tolist()
+    tokenizer = load_tokenizer(target)
+    assert len(kept) == 120
+    assert {*tokenizer("prompt word 0123456789")["input_ids"], tokenizer.eos_token_id} <= {*kept}
+    torch.testing.assert_close(logits_of(loaded)[:, kept], logits_of(whole)[:, kept])
+    again = ["trim-vocabulary", str(folder / "trimmed"), "--data", str(folder / "p.txt"), "--output"]
+    assert cli.main([*again, str(folder / "less"), "--keep", "15"]) == 0
+    less = load_model(folder / "less", device="cpu").get_output_embeddings()
+    assert isinstance(less, TrimmedHead)
+    assert {*less.tokens.tolist()} < {*kept}
+    assert cli.main([*again, str(folder / "more"), "--keep", "121"]) == 2
+    assert "121 tokens to keep: the model has 120" in capsys.readouterr().err
+    assert cli.main([*again, str(folder / "less"), "--keep", "9"]) == 2
+    assert "pass --overwrite" in capsys.readouterr().err
+
+
+def test_by_name_on_the_command_line(files: tuple[Path, str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, target, whole = files
+    words = ["generate", "--target", target, "--no-chat", "--temperature", "0", "--max-new-tokens", "12", "hello"]
+    texts = []
+    for draft, *options in ([whole], [str(folder / "trimmed")], [str(folder / "trimmed"), "--tree", "2x1"]):
+        verifier = ["--verifier", "mcss"] if options else []
+        assert cli.main([*words, "--draft", draft, *options, *verifier]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_data_and_predictors_of_a_trimmed_draft(files: tuple[Path, str, str], tmp_path: Path) -> None:
+    folder, target, _ = files
+    settings = AcceptanceDataOptions(
+        target=target, draft=str(folder / "trimmed"), prompts=str(folder / "p.txt"), chat=False, max_new_tokens=20,
+        batch_size=5, shard_size=8, top_k=None, device="cpu",
+    )  # fmt: skip
+    data = make_acceptance_data(settings, tmp_path / "data")
+    head = load_model(folder / "trimmed", device="cpu").get_output_embeddings()
+    assert isinstance(head, TrimmedHead)
+    kept = {*head.tokens.tolist()}
+    rows = read_dataset(data)
+    assert all(token in kept for row in rows for token in row.y)
+    assert any(token not in kept for row in rows for token in row.x)
+    some: dict[str, Any] = {"epochs": 1, "validation_fraction": 0.4, "traced": 3, "device": "cpu"}
+    for kind in (FeatureTrainingOptions, LagFreeTrainingOptions):
+        result = train_acceptance(kind(data=str(data), **some), output=tmp_path / kind.__name__)
+        assert all(torch.tensor([*result.metrics.values()]).isfinite())
+
+
+def test_every_probability_of_labels_is_that_of_the_whole_draft_renormalised(files: tuple[Path, str, str]) -> None:
+    folder, _, draft = files
+    loaded, whole = load_model(folder / "trimmed", device="cpu"), load_model(draft, device="cpu")
+    head = loaded.get_output_embeddings()
+    assert isinstance(head, TrimmedHead)
+    q = SamplingParams(1.0, None)(logits_of(loaded))
+    kept = torch.zeros(257, dtype=torch.bool)
+    kept[head.tokens] = True
+    expected = torch.where(kept, logits_of(whole).softmax(-1), 0.0)
+    torch.testing.assert_close(q, expected / expected.sum(-1, keepdim=True))

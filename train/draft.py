@@ -1,0 +1,141 @@
+"""``specpilot train draft``: makes a draft of a target's layers, distils the target into it, writes a run folder."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
+from ..controllers.errors import InputError
+from ..controllers.sampling import SamplingParams
+from ..data_gen.dataset import SCHEMA_VERSION
+from ..data_gen.documents import Document, most_frequent, read_documents
+from ..data_gen.lock import locked
+from ..infer.devices import pick_device
+from ..infer.draft_folder import SharedWith, save_draft, shared_names
+from ..infer.generation_defaults import stop_tokens_of
+from ..infer.loading import load_model, load_tokenizer
+from ..options import DraftTrainingOptions
+from .acceptance import TrainingResult
+from .draft_data import DraftDataModule
+from .draft_model import choose_layers, new_draft
+from .draft_module import DraftModule
+from .fitting import discarding, fit, threads, writable
+from .run_folder import Run, begin_run, find_run
+
+KIND = "draft"
+
+
+def train_draft(settings: DraftTrainingOptions, *, output: Path, resume: bool = False) -> TrainingResult:
+    """Train a draft.
+
+    Args:
+        settings: target, data and settings.
+        output: run folder to create. A complete run is not changed.
+        resume: continue the unfinished run in ``output``, or begin one if there is none. The result is that of an
+            uninterrupted run, on one CPU bit for bit.
+
+    Raises:
+        InputError: the target or the data is missing or unfit; ``output`` holds a run with other settings, or an
+            unfinished one and ``resume`` is false; training diverges; the disk is full.
+    """
+    output = Path(output)
+    with writable(output), locked(output, "is training in it"), threads(settings.threads):
+        target = load_model(
+            settings.target, dtype=settings.dtype, device=settings.device,
+            trust_remote_code=settings.trust_remote_code, decoder_only=True,
+        )  # fmt: skip
+        tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
+        fingerprint = model_fingerprint(target)
+        documents = read_documents(
+            settings.folders, tokenizer, target=fingerprint, chat=settings.chat, limit=settings.limit
+        )
+        kept = None
+        if settings.vocabulary is not None:
+            among = range(len(target.get_output_embeddings().weight))
+            kept = most_frequent(documents, settings.vocabulary, among, stop_tokens_of(target, tokenizer))
+        pair = PairFingerprint(fingerprint, None, tokenizer_fingerprint(tokenizer))
+        dataset = _manifest(settings, pair, documents, kept)
+        run = find_run(output, settings, dataset, resume=resume)
+        result = None if run is None else run.result()
+        if result is None:
+            result = _train(run, output, settings, dataset, target, DraftDataModule(documents, settings))
+        else:
+            print(f"{output}: the run is complete; nothing to do")
+    return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
+
+
+def _manifest(
+    settings: DraftTrainingOptions, pair: PairFingerprint, documents: list[Document], kept: list[int] | None
+) -> dict[str, Any]:
+    """The description of the data in the run folder."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(f"{document.id}\0{document.start}\0{document.tokens}\0".encode())
+    fingerprint = {name: value for name, value in pair.as_dict().items() if value is not None}
+    return {
+        "kind": KIND, "predictor": KIND, "schema_version": SCHEMA_VERSION, "target": settings.target, "draft": None,
+        "fingerprint": fingerprint, "sampling": SamplingParams(1.0, None).as_dict(), "kept_tokens": kept,
+        "shards": [], "mean_acceptance": None, "complete": False, "dataset_fingerprint": digest.hexdigest(),
+    }  # fmt: skip
+
+
+def _train(
+    run: Run[DraftTrainingOptions] | None,
+    output: Path,
+    settings: DraftTrainingOptions,
+    dataset: dict[str, Any],
+    target: PreTrainedModel,
+    data: DraftDataModule,
+) -> dict[str, Any]:
+    """Make the draft, begin or continue the run and train; return the result."""
+    draft, shared = initial_draft(target, settings, dataset)
+    run = run or begin_run(output, settings, dataset)
+    run.log_command()
+    left_out = shared_names(draft, shared)
+    trained = 0
+    for name, parameter in draft.named_parameters():
+        parameter.requires_grad_(name not in left_out)
+        trained += parameter.numel() * parameter.requires_grad
+    module = DraftModule(settings, draft, target, left_out=left_out, steps=data.total_steps)
+    print(
+        f"{int(data.training.learned.sum()):,} tokens to train on, {data.total_steps} steps; "
+        f"{trained:,} parameters are trained"
+    )
+    with discarding(run):
+        fit(run, module, data, pick_device(settings.device))
+    best = torch.load(run.best, weights_only=True, map_location="cpu")
+    result = {name: value for name, value in best.items() if name != "head"}
+    run.complete(result)
+    return result
+
+
+def initial_draft(
+    target: PreTrainedModel, settings: DraftTrainingOptions, dataset: dict[str, Any]
+) -> tuple[PreTrainedModel, SharedWith]:
+    """The untrained draft of a run, and which of its weights are the target's."""
+    layers = choose_layers(settings.layers, target.config.num_hidden_layers)
+    shared = SharedWith(
+        settings.target, dataset["fingerprint"]["target"], ["input"] if settings.own_output else ["input", "output"]
+    )
+    return new_draft(target, layers, dataset["kept_tokens"]), shared
+
+
+def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: Path, *, overwrite: bool) -> Path:
+    """Write the best weights of ``run`` as a draft folder, in bfloat16.
+
+    Raises:
+        InputError: the target cannot be loaded, or is another one now; ``output`` is not free.
+    """
+    settings = run.settings
+    target = load_model(settings.target, device="cpu", trust_remote_code=settings.trust_remote_code, decoder_only=True)
+    if model_fingerprint(target) != run.dataset["fingerprint"]["target"]:
+        raise InputError(f"target={settings.target!r}: is not the one the draft was trained for; restore that one")
+    draft, shared = initial_draft(target, settings, run.dataset)
+    draft.load_state_dict(best["head"], strict=False)
+    tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
+    return save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)

@@ -1,0 +1,104 @@
+"""A draft made of a target's layers: initial weights, shared embedding, trimmed vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from ..controllers.errors import InputError
+from ..infer.models import CausalLM
+from ..infer.models.early_exit import layers_name
+from ..infer.models.trimmed_head import trim_head
+
+TOGETHER = ("num_kv_shared_layers", "attention_types")  # settings about all layers together
+
+
+def choose_layers(layers: int | Sequence[int], count: int) -> list[int]:
+    """Indices of the target's layers: those given, or the first ``layers`` - 1 and the last.
+
+    Args:
+        count: number of the target's layers.
+
+    Raises:
+        InputError: the target has no such layer.
+    """
+    if isinstance(layers, int):
+        if not 1 <= layers <= count:
+            raise InputError(f"layers={layers}: the target has {count}; take 1 to {count}")
+        return [*range(layers - 1), count - 1]
+    for layer in layers:
+        if layer >= count:
+            raise InputError(f"layers={list(layers)}: the target has no layer {layer}, only 0 to {count - 1}")
+    return list(layers)
+
+
+@torch.no_grad()
+def new_draft(target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int] | None) -> PreTrainedModel:
+    """A model of the target's class with the target's ``layers``, in float32, whose logits are those of ``kept``.
+
+    Its weights are copies except the embedding, which is the target's if that is in float32. Nothing requires
+    gradients.
+
+    Raises:
+        InputError: the target's architecture has no such shorter model.
+    """
+    config: Any = target.config
+    kind = config.model_type
+    if config.is_encoder_decoder or config.get_text_config(decoder=True) is not config:
+        raise InputError(f"{kind}: a draft is made of a decoder-only language model; give another target")
+    for setting in TOGETHER:
+        if vars(config).get(setting):
+            raise InputError(f"{kind}: no shorter model can be made of this architecture, because of its {setting}")
+    if vars(config).get("quantization_config") is not None:
+        raise InputError(f"{kind}: a draft cannot be made of quantised weights; give the target in full precision")
+    count = config.num_hidden_layers
+    problem = f"{kind}: no shorter model can be made of this architecture"
+    try:
+        shorter = shorter_config(config, layers)
+        with no_init_weights():
+            draft: PreTrainedModel = type(target)(shorter)
+    except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+        raise InputError(f"{problem} ({type(error).__name__}: {error})") from error
+    prefix = layers_name(target, count)
+    moved = {str(old): str(new) for new, old in enumerate(layers)}
+    weights = {}
+    for name, value in target.state_dict().items():
+        inner = name.removeprefix(f"{prefix}.")
+        number, _, rest = inner.partition(".")
+        if inner == name:
+            weights[name] = value
+        elif number in moved:
+            weights[f"{prefix}.{moved[number]}.{rest}"] = value
+    needed = {name: value.shape for name, value in draft.state_dict().items()}
+    if needed != {name: value.shape for name, value in weights.items()}:
+        raise InputError(f"{problem}: its layers differ in form")
+    draft.load_state_dict(weights)
+    draft = draft.float().to(target.device)
+    embedding: Any = target.get_input_embeddings().weight
+    draft.get_input_embeddings().weight = (
+        embedding if embedding.dtype == torch.float32 else nn.Parameter(embedding.float())
+    )
+    if kept is not None:
+        trim_head(draft, kept)
+    CausalLM._check(draft)
+    return draft.eval().requires_grad_(False)  # type: ignore[no-any-return]
+
+
+def shorter_config(config: Any, layers: Sequence[int]) -> PreTrainedConfig:
+    """The configuration of a model with ``layers`` of the model of ``config``, whose head is not its embedding.
+
+    Lists with an entry for each layer, such as ``layer_types``, keep those of ``layers``.
+    """
+    values = config.to_dict()
+    count = config.num_hidden_layers
+    for name, value in values.items():
+        if "layer" in name and isinstance(value, list) and len(value) == count:
+            values[name] = [value[layer] for layer in layers]
+    values[config.attribute_map.get("num_hidden_layers", "num_hidden_layers")] = len(layers)
+    values["tie_word_embeddings"] = False
+    return type(config)(**values)  # type: ignore[no-any-return]
