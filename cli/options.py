@@ -831,7 +831,7 @@ class TrimOptions(TextOptions, OverwriteOptions):
     """
 
     draft: str = field(kw_only=False)
-    keep: Count
+    keep: Count = 8192
     target: str | None = None
     output: Folder
     trust_remote_code: bool = False
