@@ -9,6 +9,7 @@ from pathlib import Path
 from specpilot.main import Commands, main
 
 from .gguf.settings import GgufOptions
+from .real.settings import RealDecodeOptions, RealDraftOptions
 from .results.settings import ResultsOptions
 from .tiny.settings import TinyModelsOptions
 from .tiny_t5.settings import TinyT5Options
@@ -125,12 +126,35 @@ def results(settings: ResultsOptions) -> None:
         run_steps(steps, folder, settings.publish, code, console)
 
 
+def real_draft(settings: RealDraftOptions, folder: FolderOptions) -> None:
+    """Train a draft for SmolLM2-135M-Instruct on its own answers."""
+    from specpilot.infer.quiet import quiet
+
+    from .real.draft import train_draft
+
+    quiet()
+    print(train_draft(settings, folder.output))
+
+
+def real_decode(settings: RealDecodeOptions, file: FileOptions) -> None:
+    """Time decoding with that draft, by kind of prompt."""
+    from specpilot.infer.quiet import quiet
+
+    from .real.decode import measure
+
+    quiet()
+    measure(settings, file.output)
+    print(file.output)
+
+
 COMMANDS: Commands = {
     "tiny": tiny,
     "tiny-t5": tiny_t5,
     "prompts": prompts,
     "gguf": gguf,
     "real": real,
+    "real-draft": real_draft,
+    "real-decode": real_decode,
     "results": results,
     "pages": pages,
 }
