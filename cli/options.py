@@ -120,6 +120,7 @@ Picture = Annotated[
 HostPort = Annotated[
     str, Pattern(r"[^/:]+:\d{1,5}", "no address of a head node; give HOST:PORT, such as 10.0.0.1:6379")
 ]
+WebAddress = Annotated[str, Pattern(r"https?://\S+", "no address; give one such as http://localhost:8000/v1")]
 Names = Annotated[tuple[str, ...], Several()]
 
 
@@ -469,6 +470,39 @@ class WorkerOptions(Options):
 
 
 ONE_PROCESS = WorkerOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseOptions(Options):
+    """Texts of another engine.
+
+    Attributes:
+        responses: openai: a server with OpenAI's completions API generates the target's texts; target and draft only
+            label them here. Default: the target generates them here.
+        base_url: Address of the server, such as http://localhost:8000/v1. The environment variable OPENAI_API_KEY is
+            sent as the key.
+        model: The target's name at the server. Default: that of --target.
+        retries: Number of times that a request is sent again when the server is busy or cannot be reached.
+        timeout: Seconds to wait for a text.
+    """
+
+    responses: Literal["openai"] | None = None
+    base_url: (
+        Annotated[str, Pattern(r"https?://\S+", "no address; give one such as http://localhost:8000/v1")] | None
+    ) = None
+    model: str | None = None
+    retries: Natural = 8
+    timeout: Positive = 600.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.responses is None:
+            self.refuse_ignored(("base_url", "model", "retries", "timeout"), "the target generates the texts here")
+        elif self.base_url is None:
+            raise InputError("responses='openai': needs the server's address; add --base-url http://HOST:PORT/v1")
+
+
+OWN_RESPONSES = ResponseOptions()
 
 # ------------------------------------------------------------------------------------------------------ training
 

@@ -15,11 +15,12 @@ from ..controllers.sampling import SamplingParams
 from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import check_same_tokenizer, load_any_model, load_tokenizer
 from ..infer.models import language_model
-from ..options import ONE_PROCESS, AcceptanceDataOptions, WorkerOptions
+from ..options import ONE_PROCESS, OWN_RESPONSES, AcceptanceDataOptions, ResponseOptions, WorkerOptions
 from .builder import DatasetBuilder, Item, encode_prompts, plan, write_shards
 from .dataset import SCHEMA_VERSION, DatasetWriter, Row
 from .labels import label
-from .rollout import roll_out
+from .responses import make_responses
+from .rollout import Rollout, roll_out
 from .workers import OnDone, ignore, open_workers
 
 
@@ -62,19 +63,26 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
         }
 
     def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[Row]:
-        """Generate and label a shard's rollouts; ``on_done`` is called with the length of each finished rollout."""
+        """Generate (where no text is given) and label a shard's rollouts.
+
+        ``on_done`` is called with the length of each finished rollout.
+        """
         size = self.settings.batch_size
         items = sorted(unit, key=lambda item: (len(item.ids), item.id))  # similar lengths together need little padding
         prompts = [item.ids for item in items]
-        x = roll_out(
-            self.target,
-            prompts,
-            [self.uniforms(item, "x") for item in items],
-            self.sampling,
-            self.stop_tokens,
-            batch_size=size,
-            on_done=on_done,
-        )
+        x = [Rollout(item.response, None, None) for item in items if item.response is not None]
+        for rollout in x:
+            on_done(len(rollout.tokens))
+        if not x:
+            x = roll_out(
+                self.target,
+                prompts,
+                [self.uniforms(item, "x") for item in items],
+                self.sampling,
+                self.stop_tokens,
+                batch_size=size,
+                on_done=on_done,
+            )
         rows: dict[str, Row] = {}
         for start in range(0, len(items), size):
             batch = slice(start, start + size)
@@ -86,18 +94,30 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
 
 
 def make_acceptance_data(
-    settings: AcceptanceDataOptions, output: Path, console: Console | None = None, workers: WorkerOptions = ONE_PROCESS
+    settings: AcceptanceDataOptions,
+    output: Path,
+    console: Console | None = None,
+    workers: WorkerOptions = ONE_PROCESS,
+    responses: ResponseOptions = OWN_RESPONSES,
 ) -> Path:
     """Make or complete the dataset ``output``, and return its path.
 
+    Texts of another engine are kept in a dataset of their own beside it, ``<output>-responses``.
+
     Raises:
         InputError: see :class:`AcceptanceDatasetBuilder`, :func:`~specpilot.data_gen.builder.encode_prompts`,
-            :func:`~specpilot.data_gen.workers.open_workers` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
+            :func:`~specpilot.data_gen.workers.open_workers`, :func:`~specpilot.data_gen.responses.make_responses` and
+            :class:`~specpilot.data_gen.dataset.ShardWriter`.
     """
     console = console or Console(stderr=True)
+    given = None
+    if responses.responses is not None:
+        given = make_responses(settings, responses, output.with_name(f"{output.name}-responses"), console, workers)
     with open_workers(partial(AcceptanceDatasetBuilder, settings), workers, settings.device, console) as group:
-        prompts = encode_prompts(settings, group.description)
-        with DatasetWriter(output, group.description["identity"] | prompts.identity) as writer:
+        prompts, identity = encode_prompts(settings, group.description), group.description["identity"]
+        if given is not None:
+            prompts, identity = given.add_to(prompts), identity | {"responses": given.source}
+        with DatasetWriter(output, identity | prompts.identity) as writer:
             if write_shards(writer, prompts.shards(settings.shard_size), group, console):
                 console.print(f"{output}: mean acceptance {writer.manifest['mean_acceptance']:.3f}")
     return output

@@ -30,13 +30,14 @@ RolloutOptions = AcceptanceDataOptions | AnswersDataOptions | RouterDataOptions
 
 @dataclass(frozen=True)
 class Item:
-    """An encoded prompt, and the maximum number of new tokens (``budget``)."""
+    """An encoded prompt, the maximum number of new tokens (``budget``), and the target's text if it is given."""
 
     id: str
     prompt: str
     ids: list[int]
     budget: int
     domain: str = "all"
+    response: list[int] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from .errors import ApiError
 
@@ -118,6 +118,14 @@ class CompletionRequest(GenerationRequest):
 
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    return_token_ids: bool | None = False
+
+    @field_validator("return_token_ids")
+    @classmethod
+    def _whole(cls, value: bool | None, given: ValidationInfo) -> bool | None:
+        if value and given.data.get("stream"):
+            raise ValueError("Token ids are not streamed; leave it or stream out")
+        return value
 
     @property
     def top_logprobs_wanted(self) -> int | None:

@@ -37,6 +37,7 @@ class Call:
         news: of all its jobs, in the order it came.
         started: ``time.perf_counter()`` at which it was queued.
         first: seconds until each choice had its first token.
+        token_ids: whether the response is to have them.
     """
 
     format: Format
@@ -46,6 +47,7 @@ class Call:
     news: asyncio.Queue[tuple[Job, News]]
     started: float
     first: dict[Choice, float]
+    token_ids: bool
 
     def cancel(self) -> None:
         """Nobody waits for it any longer."""
@@ -167,9 +169,10 @@ class Service:
             choices.append(Choice(i, request, self.tokenizer, given.stops))
             jobs.append(Job(request, lambda job, one: news.put_nowait((job, one)), deadline))
         self.worker.submit(jobs)
+        token_ids = isinstance(given, CompletionRequest) and bool(given.return_token_ids)
         head = style(secrets.token_hex(12), self.name, int(time.time()), self.tokenizer)
         total = sum(map(len, prompts))
-        return Call(head, choices, jobs, total, news, time.perf_counter(), {})
+        return Call(head, choices, jobs, total, news, time.perf_counter(), {}, token_ids)
 
     def _budget(self, given: GenerationRequest, prompt: int) -> int:
         """The most tokens to generate after ``prompt`` tokens.
@@ -243,4 +246,8 @@ class Service:
             whole.logprobs += delta.logprobs
             whole.rounds += delta.rounds
         deltas: Sequence[Delta] = [found[choice] for choice in call.choices]
-        return whole_response(call.format, call.choices, list(deltas), call.prompt_tokens, self.tokenizer)
+        response = whole_response(call.format, call.choices, list(deltas), call.prompt_tokens, self.tokenizer)
+        if call.token_ids:
+            for entry, delta in zip(response["choices"], deltas, strict=True):
+                entry["token_ids"] = delta.tokens
+        return response

@@ -9,12 +9,15 @@ from ..options import (
     FeatureDataOptions,
     OnPolicyDataOptions,
     PlannedDatasetOptions,
+    ResponseOptions,
     RouterDataOptions,
     WorkerOptions,
 )
 
 
-def acceptance(options: AcceptanceDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
+def acceptance(
+    options: AcceptanceDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions, responses: ResponseOptions
+) -> None:
     """Generate the target's outputs for prompts and label the draft's proposals along them (SpecDec++ §3.3)."""
     from ..data_gen.acceptance import make_acceptance_data, plan_acceptance_data
     from ..infer.quiet import quiet
@@ -23,7 +26,7 @@ def acceptance(options: AcceptanceDataOptions, dataset: PlannedDatasetOptions, w
     if dataset.plan:
         print(plan_acceptance_data(options, workers))
         return
-    make_acceptance_data(options, dataset.output, workers=workers)
+    make_acceptance_data(options, dataset.output, workers=workers, responses=responses)
 
 
 def answers(options: AnswersDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:

@@ -1,0 +1,173 @@
+"""Texts of a server that are labelled here: exact with its token ids, kept when a run ends, refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from specpilot.controllers.errors import InputError
+from specpilot.data_gen import openai_responses
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
+from specpilot.data_gen.dataset import read_dataset, read_manifest, read_shards
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.loading import load_tokenizer
+from specpilot.options import AcceptanceDataOptions, ResponseOptions
+from specpilot.serve.server import Server
+
+from .processes import assert_same_bytes
+from .serving import serving
+from .tiny import save_pair
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceDataOptions:
+    folder = tmp_path_factory.mktemp("responses")
+    target, draft = save_pair(folder)
+    (folder / "prompts.txt").write_text("".join(f"the number {i}\n" * (i % 2 + 1) for i in range(10)))
+    return AcceptanceDataOptions(
+        target=target, draft=draft, prompts=str(folder / "prompts.txt"), chat=False, max_new_tokens=12,
+        batch_size=3, shard_size=4, device="cpu",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def running(base: AcceptanceDataOptions) -> Iterator[tuple[Server, str]]:
+    with serving(SpeculativeDecoder.from_pretrained(base.target, base.draft, device="cpu")) as found:
+        yield found
+
+
+@pytest.fixture
+def options(running: tuple[Server, str]) -> ResponseOptions:
+    return ResponseOptions(responses="openai", base_url=f"{running[1]}/v1", model="tiny", retries=0)
+
+
+def test_labels_are_those_of_our_own_forwards(
+    base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_acceptance_data(base, tmp_path / "data", responses=options)
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "0 of 10 texts were tokenised again, 0 into another number of tokens; not checked: that the engine ran" in said
+    )
+    texts = {row["prompt_id"]: row for row in read_shards(tmp_path / "data-responses")}
+    source = read_manifest(folder)["responses"]
+    assert (source["source"], source["base_url"], source["model"]) == ("openai", options.base_url, "tiny")
+    assert source["sha256"] == read_manifest(tmp_path / "data-responses")["dataset_fingerprint"]
+    rows = read_dataset(folder)
+    assert len(rows) == len(texts) == 10
+    builder = AcceptanceDatasetBuilder(base)
+    for row in rows:
+        assert texts[row.prompt_id]["exact"]
+        assert row.x == texts[row.prompt_id]["tokens"]
+        text = torch.tensor([row.prompt_ids + row.x])
+        p, q = (
+            builder.sampling(model.model(input_ids=text).logits[0, len(row.prompt_ids) - 1 : -1])
+            for model in (builder.target, builder.draft)
+        )
+        y = torch.tensor(row.y)[:, None]
+        assert bool((p.gather(1, torch.tensor(row.x)[:, None]) > 0).all())
+        torch.testing.assert_close(
+            torch.tensor(row.p), (p.gather(1, y) / q.gather(1, y)).clamp(max=1)[:, 0], rtol=1e-3, atol=1e-5
+        )
+
+
+def test_greedy_texts_are_those_of_the_target(
+    base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path
+) -> None:
+    greedy = replace(base, temperature=0.0)
+    ours = make_acceptance_data(greedy, tmp_path / "ours")
+    theirs = make_acceptance_data(greedy, tmp_path / "theirs", responses=options)
+    assert [row.x for row in read_dataset(ours)] == [row.x for row in read_dataset(theirs)]
+
+
+def test_a_server_without_token_ids(
+    base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = openai_responses.OpenAIResponses._send
+    monkeypatch.setattr(
+        openai_responses.OpenAIResponses, "_send", lambda self, body: send(self, body | {"return_token_ids": False})
+    )
+    make_acceptance_data(base, tmp_path / "data", responses=options)
+    rows = read_shards(tmp_path / "data-responses")
+    assert not any(row["exact"] for row in rows)
+    tokenizer = load_tokenizer(base.target)
+    for row in rows:
+        end = [tokenizer.eos_token_id] if row["finish_reason"] == "stop" else []
+        assert row["tokens"] == [*tokenizer(row["text"])["input_ids"], *end]
+    shards = read_manifest(tmp_path / "data-responses")["shards"]
+    assert sum(shard["tokenised_again"] for shard in shards) == 10
+
+
+def test_a_server_that_fails_for_a_while(
+    base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts of finished shards are not asked for again; a busy server is asked again."""
+    send = openai_responses.OpenAIResponses._send
+    asked: list[list[int]] = []
+    down = True
+
+    def failing(self: openai_responses.OpenAIResponses, body: dict[str, object]) -> object:
+        asked.append(body["prompt"])  # type: ignore[arg-type]
+        if down and len(asked) > 6:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return send(self, body)
+
+    whole = make_acceptance_data(base, tmp_path / "whole", responses=options)
+    monkeypatch.setattr(openai_responses.OpenAIResponses, "_send", failing)
+    with pytest.raises(InputError, match=r"base_url='http://\S+': no text for prompt \w+ \(.*Connection refused\); "):
+        make_acceptance_data(base, tmp_path / "data", responses=options)
+    assert not (tmp_path / "data").exists()
+    first = [tuple(prompt) for prompt in asked[:4]]
+    asked.clear()
+    down = False
+    make_acceptance_data(base, tmp_path / "data", responses=options)
+    assert len(asked) == 6
+    assert not {*first} & {tuple(prompt) for prompt in asked}
+    assert_same_bytes(whole, tmp_path / "data")
+    assert_same_bytes(tmp_path / "whole-responses", tmp_path / "data-responses")
+    shutil.rmtree(tmp_path / "data")
+    asked.clear()
+    make_acceptance_data(base, tmp_path / "data", responses=options)
+    assert asked == []
+    assert_same_bytes(whole, tmp_path / "data")
+
+
+def test_a_request_is_sent_again(
+    base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = openai_responses.OpenAIResponses._send
+    pauses: list[float] = []
+    monkeypatch.setattr(openai_responses.time, "sleep", pauses.append)
+    failures = iter([TimeoutError("timed out"), ConnectionResetError(104, "reset")])
+
+    def failing(self: openai_responses.OpenAIResponses, body: dict[str, object]) -> object:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return send(self, body)
+
+    monkeypatch.setattr(openai_responses.OpenAIResponses, "_send", failing)
+    one = replace(base, batch_size=1, limit=2)
+    make_acceptance_data(one, tmp_path / "data", responses=replace(options, retries=2))
+    assert pauses == [0.5, 1.0]
+
+
+def test_refusals(
+    base: AcceptanceDataOptions, options: ResponseOptions, running: tuple[Server, str], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"no text for prompt .*404 Not Found"):
+        make_acceptance_data(base, tmp_path / "data", responses=replace(options, base_url=running[1]))
+    with pytest.raises(InputError, match=r"no text for prompt .*model"):
+        make_acceptance_data(base, tmp_path / "data", responses=replace(options, model="another"))
+    assert not (tmp_path / "data").exists()
+    with pytest.raises(InputError, match="needs the server's address; add --base-url"):
+        ResponseOptions(responses="openai")
+    with pytest.raises(InputError, match="base_url='http://a': would be ignored"):
+        ResponseOptions(base_url="http://a")
+    streamed = {"prompt": "a", "stream": True, "return_token_ids": True}
+    refused = httpx.post(f"{running[1]}/v1/completions", json=streamed)
+    assert (refused.status_code, "token ids are not streamed" in refused.text) == (400, True)
