@@ -60,6 +60,7 @@ COMMANDS: Commands = {
         "serve": bench_workloads.serve,
         "soak": bench_workloads.soak,
         "faults": bench_workloads.faults,
+        "vllm": bench_workloads.vllm,
         "ngram": bench_workloads.ngram,
         "questions": bench_workloads.questions,
         "router": bench_workloads.router,

@@ -1185,6 +1185,30 @@ class FaultsOptions(SeedOptions, StudyFolderOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class VllmBenchOptions(PairOptions, PromptOptions, SamplingOptions, RepeatOptions, OutputFileOptions):
+    """Benchmark.
+
+    Attributes:
+        length: Length controller that drafts; a trained one, or online-confidence, goes by the measured costs.
+        longest: Most tokens it drafts in a round.
+        fixed: Tokens a draft of vLLM's own drafter, an engine for each.
+        batches: Number of batches of 64 requests in a repetition.
+        checks: Also check that counters, greedy texts and the distribution of sampled texts are vLLM's.
+        repeats: Number of timed repetitions; their times are added up.
+        cost: File for the measured costs, which the plugin reads.
+    """
+
+    split: str = "test"
+    limit: Count = 20
+    length: str = "tiny-lag-free"
+    longest: Count = 10
+    fixed: Annotated[tuple[Count, ...], Several()] = (1, 2, 3, 4, 5, 6)
+    batches: Count = 2
+    checks: bool = True
+    cost: Path = Path("runs/vllm-cost.json")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryBenchOptions(WorkloadOptions):
     """Benchmark.
 

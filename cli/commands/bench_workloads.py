@@ -17,6 +17,7 @@ from ..options import (
     RouterBenchOptions,
     ServeBenchOptions,
     SoakOptions,
+    VllmBenchOptions,
 )
 from .measuring import begin, finish
 
@@ -93,6 +94,16 @@ def faults(options: FaultsOptions) -> None:
     finish(result, options, options.output)
     if result["held"] < result["cases"]:
         raise InputError(f"{result['cases'] - result['held']} cases did not hold; see the table")
+
+
+def vllm(options: VllmBenchOptions) -> None:
+    """Time vLLM with the plugin's controllers, with its own drafts and without: one request alone, and 64 at once."""
+    from ..bench.workloads.vllm import as_table, bench_vllm
+
+    console = begin()
+    result = bench_vllm(options, console)
+    console.print(as_table(result))
+    finish(result, options, options.output)
 
 
 def batch(options: BatchBenchOptions) -> None:
