@@ -86,7 +86,7 @@ def _round_seconds(llm: LLM, rows: int, drafted: int, sampling: SamplingParams) 
     own, names = llm.llm_engine, [f"cost-{drafted}-{i}" for i in range(rows)]
     for i, name in enumerate(names):
         own.add_request(name, import_vllm().TokensPrompt(prompt_token_ids=[2 + i] * PROMPT), params)
-    seconds = []
+    seconds: list[float] = []
     drafter = model_runner(llm).drafter
     while len(seconds) < rounds and own.has_unfinished_requests():
         running: Any = drafter.requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from . import engines  # skips where the extra is missing  # noqa: F401 isort: skip
+from .engines import configure  # skips where vLLM is missing  # isort: skip
 from specpilot.infer.integrations.vllm import cpu_build
 from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.ops import topk_topp_sampler
@@ -18,6 +18,7 @@ def test_mend_repairs_what_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     def uninitialised(x: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         return x.new_full((5,), 7.0)
 
+    configure(None)  # registers the build's kernels
     monkeypatch.setattr(topk_topp_sampler, "apply_top_k_only", fails)
     monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", uninitialised)
     assert not cpu_build.top_k_works()
