@@ -1194,7 +1194,6 @@ class VllmBenchOptions(PairOptions, PromptOptions, SamplingOptions, RepeatOption
         fixed: Tokens a draft of vLLM's own drafter, an engine for each.
         batches: Number of batches of 64 requests in a repetition.
         checks: Also check that counters, greedy texts and the distribution of sampled texts are vLLM's.
-        repeats: Number of timed repetitions; their times are added up.
         cost: File for the measured costs, which the plugin reads.
     """
 
