@@ -30,8 +30,8 @@ from .serving import Served, undisturbed_server
 from .stages import Stage, Undisturbed, make_stages, undisturbed
 
 SIGNALS = 10  # of SIGTERM and of SIGINT, for each stage
-POINTS = 30  # file operations at which the disk is full
-FEW = 10  # attempts of the other faults
+POINTS = 15  # file operations at which the disk is full
+FEW = 5  # attempts of the other faults
 SERVE = "serve"
 
 

@@ -75,8 +75,11 @@ class Ended:
         return lines[0].removeprefix("specpilot: error: ")
 
     def last_words(self) -> str:
-        """The end of what it wrote, for a report."""
-        return f"exit code {self.code}: {' '.join(self.text.split())[-300:]}"
+        """The end of what it wrote, or all of a traceback, for a report."""
+        begin = self.text.find("Traceback")
+        return (
+            f"exit code {self.code}: {' '.join(self.text[begin:].split())[:4000] if begin >= 0 else self.text[-300:]}"
+        )
 
 
 class Process:

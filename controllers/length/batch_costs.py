@@ -69,7 +69,7 @@ class BatchCosts:
             return None
         with blaming(str(file), MEASURE):
             table = build(dict[str, CostModel], found, "batch")
-            if not all(name.isdigit() for name in table):
+            if not all(name.isdecimal() and len(name) < 10 for name in table):
                 raise InputError("batch: a number of requests is expected as key")
             rows = sorted(map(int, table))
             return cls(tuple(rows), tuple(table[str(count)] for count in rows))

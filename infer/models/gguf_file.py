@@ -27,6 +27,7 @@ VERSIONS = (2, 3)
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 ALIGNMENT = 32  # of the tensors' data, unless the file names another
+DIMENSIONS = 4  # of a tensor, at most
 SAMPLES = 64  # bytes of each tensor that its digest is made of
 
 
@@ -68,7 +69,7 @@ class GgufFile:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from error
         try:
             self._parse(Cursor(blob))
-        except (struct.error, IndexError, UnicodeDecodeError, OverflowError, MemoryError) as error:
+        except (struct.error, IndexError, UnicodeDecodeError, OverflowError, MemoryError, RecursionError) as error:
             raise InputError(f"{path}: the GGUF file is truncated or damaged; fetch it again") from error
         finally:
             blob.close()
@@ -87,11 +88,17 @@ class GgufFile:
         for _ in range(tensors):
             name = cursor.string()
             (dimensions,) = cursor.scalars("I")
+            if dimensions > DIMENSIONS:
+                raise IndexError(f"{name} has {dimensions} dimensions")
             *sizes, kind, offset = cursor.scalars("Q" * dimensions + "IQ")
             found.append((name, tuple(sizes[::-1]), kind, offset))
         alignment = self.metadata.get("general.alignment", ALIGNMENT)
+        if type(alignment) is not int or alignment < 1:
+            raise IndexError(f"general.alignment is {alignment!r}")
         start = -(-cursor.place // alignment) * alignment
         self.tensors = {name: TensorEntry(shape, kind, start + offset) for name, shape, kind, offset in found}
+        if any(entry.offset > len(cursor.blob) for entry in self.tensors.values()):
+            raise IndexError("a tensor begins behind the end")
 
     @property
     def architecture(self) -> str:
