@@ -214,6 +214,25 @@ class LoadingOptions(DeviceOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlacementOptions(Options):
+    """Models.
+
+    Attributes:
+        device_map: Spread the target over several devices: "auto" or "balanced" as in transformers, or a device, "cpu"
+            or "disk" for each of its modules.
+        offload_folder: Folder for weights that a device map puts on disk.
+    """
+
+    device_map: str | dict[str, int | str] | None = None
+    offload_folder: Folder | None = None
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """Keywords of ``load_model`` for the target."""
+        return {"device_map": self.device_map, "offload_folder": self.offload_folder}
+
+
+@dataclass(frozen=True, kw_only=True)
 class PairCheckOptions(Options):
     """Models.
 
@@ -387,7 +406,7 @@ class DatasetOptions(PromptOptions, SamplingOptions, LoadingOptions, SeedOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptanceDataOptions(PairOptions, DatasetOptions):
+class AcceptanceDataOptions(PairOptions, PlacementOptions, DatasetOptions):
     """Acceptance dataset."""
 
 
@@ -416,7 +435,7 @@ ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sq
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouterDataOptions(TargetOptions, DatasetOptions):
+class RouterDataOptions(TargetOptions, PlacementOptions, DatasetOptions):
     """Router dataset.
 
     Attributes:
@@ -613,7 +632,7 @@ class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureDataOptions(FeatureSourceOptions, SeedOptions):
+class FeatureDataOptions(FeatureSourceOptions, PlacementOptions, SeedOptions):
     """Feature dataset.
 
     Attributes:
@@ -902,7 +921,7 @@ Auto = Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(TargetOptions, LoadingOptions, PairCheckOptions, SeedOptions):
+class GenerateOptions(TargetOptions, PlacementOptions, LoadingOptions, PairCheckOptions, SeedOptions):
     """Generation.
 
     Attributes:
@@ -946,8 +965,6 @@ class GenerateOptions(TargetOptions, LoadingOptions, PairCheckOptions, SeedOptio
         stats: Print counters and rates to standard error.
         json: Print one JSON object with text, tokens, rounds and counters instead of text.
         compile: Compile both models first; useful only for long texts.
-        device_map: Distribute the target over several devices, "auto" or "balanced" as in transformers.
-        offload_folder: Folder for weights that a device map offloads to disk.
         revision: Branch, tag or commit of the target on the hub.
         tokenizer: Whose tokenizer and chat template to take instead of the target's own: a folder or hub id.
     """
@@ -977,8 +994,6 @@ class GenerateOptions(TargetOptions, LoadingOptions, PairCheckOptions, SeedOptio
     stats: bool = False
     json: bool = False
     compile: bool = False
-    device_map: str | None = None
-    offload_folder: str | None = None
     revision: str | None = None
     tokenizer: str | None = None
 
@@ -999,7 +1014,7 @@ class GenerateOptions(TargetOptions, LoadingOptions, PairCheckOptions, SeedOptio
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(TargetOptions, LoadingOptions):
+class ServeOptions(TargetOptions, PlacementOptions, LoadingOptions):
     """Server.
 
     Attributes:
@@ -1013,8 +1028,6 @@ class ServeOptions(TargetOptions, LoadingOptions):
             the number of requests; "auto" measures them when the server starts.
         verifier: Verification rule of chains: token-wise, block, typical or bild.
         generation_config: What is done with the target's generation_config: follow or ignore.
-        device_map: Spread the target over several devices, as "auto" or "balanced" do in transformers.
-        offload_folder: Folder for weights that a device map puts on disk.
         revision: Branch, tag or commit of the target on the hub.
         host: Address to listen on; 0.0.0.0 accepts connections from other machines.
         port: Port to listen on; 0 takes a free one.
@@ -1040,8 +1053,6 @@ class ServeOptions(TargetOptions, LoadingOptions):
     cost: str | float | None = None
     verifier: str = "token-wise"
     generation_config: Literal["follow", "ignore"] = "follow"
-    device_map: str | None = None
-    offload_folder: str | None = None
     revision: str | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Range(0, 65535)] = 8000

@@ -39,9 +39,11 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
         trust = settings.trust_remote_code
         tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
         check_same_tokenizer(tokenizer, load_tokenizer(settings.draft, trust_remote_code=trust))
-        options: dict[str, Any] = {"dtype": settings.dtype, "device": settings.device, "trust_remote_code": trust}
-        target = load_any_model(settings.target, decoder_only=True, **options)
-        draft = load_any_model(settings.draft, decoder_only=True, target=target, **options)
+        loading: dict[str, Any] = {
+            "dtype": settings.dtype, "device": settings.device, "trust_remote_code": trust, "decoder_only": True
+        }  # fmt: skip
+        target = load_any_model(settings.target, **loading, **settings.placement)
+        draft = load_any_model(settings.draft, target=target, **loading)
         self.pair = PairFingerprint.of(target, draft, tokenizer)
         self.stop_tokens = stop_tokens_of(target, tokenizer)
         self.models = [language_model(target), language_model(draft)]

@@ -90,6 +90,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
         self.decoder = SpeculativeDecoder.from_pretrained(
             settings.target, settings.draft, length=settings.length, threshold=settings.threshold, cost=cost,
             dtype=settings.dtype, device=settings.device, trust_remote_code=settings.trust_remote_code,
+            **settings.placement,
         )  # fmt: skip
         (draft,) = self.decoder.drafts
         tokenizer = self.decoder.tokenizer

@@ -190,7 +190,7 @@ def test_what_every_machine_must_know(work: Path, tmp_path: Path, monkeypatch: p
         with pytest.raises(InputError, match=f"NODE_RANK={rank}: must be a number from 0 to 1"):
             train_acceptance(settings, output=tmp_path / "run")
     monkeypatch.setenv("NODE_RANK", "0")
-    with pytest.raises(InputError, match="num_nodes=2: .* holds no features; make them once"):
+    with pytest.raises(InputError, match=r"num_nodes=2: .* holds no features; make them once"):
         train_acceptance(replace(settings, data=str(work / "data")), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

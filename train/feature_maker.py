@@ -44,19 +44,24 @@ class FeatureMaker:
     Args:
         identity: the dataset's, see :func:`~.feature_sources.feature_identity`.
         vocab_size: size that the draft's distributions are cut to if its vocabulary is larger, or None.
+        placement: keywords of :func:`~specpilot.infer.loading.load_model` for the target, or None.
 
     Raises:
         InputError: a model is missing or not the one the data was made with.
     """
 
-    def __init__(self, identity: dict[str, Any], device: str, vocab_size: int | None) -> None:
+    def __init__(
+        self, identity: dict[str, Any], device: str, vocab_size: int | None, placement: dict[str, Any] | None = None
+    ) -> None:
         self.identity, self.options, self.vocab_size = identity, identity["settings"], vocab_size
         self.sampling = SamplingParams(**identity["sampling"])
         names = {role: identity[role] for role in (("target", "draft") if self.options["traced"] else ("draft",))}
-        options: dict[str, Any] = {"dtype": self.options["dtype"], "device": device, "decoder_only": True}
+        loading: dict[str, Any] = {"dtype": self.options["dtype"], "device": device, "decoder_only": True}
+        placed: dict[str, dict[str, Any]] = {"target": placement or {}, "draft": {}}
         models: dict[str, LoadedModel] = {}
         for role, name in names.items():  # the target first, whose embedding the draft may use
-            models[role] = load_any_model(name, target=models.get("target", identity["target"]), **options)
+            target = models.get("target", identity["target"])
+            models[role] = load_any_model(name, target=target, **loading, **placed[role])
         found = {role: model_fingerprint(model) for role, model in models.items()}
         tokenizer = load_tokenizer(names["target"]) if "target" in names else None
         if tokenizer is not None:

@@ -240,7 +240,7 @@ def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:
     """What loads the models of ``settings``, in this process or a worker's."""
     identity = feature_identity(settings)
     sizes = [manifest["vocab_size"] for manifest in read_sources(settings) if "vocab_size" in manifest]
-    return partial(FeatureMaker, identity, settings.device, min(sizes, default=None))
+    return partial(FeatureMaker, identity, settings.device, min(sizes, default=None), settings.placement)
 
 
 def make_features(

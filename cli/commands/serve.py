@@ -37,8 +37,7 @@ def serve(options: ServeOptions) -> None:
     decoder = SpeculativeDecoder.from_pretrained(
         options.target, options.drafts, length=options.length, router=options.router, sample_arm=options.sample_arm,
         threshold=options.threshold, cost=options.cost, verifier=options.verifier,
-        dtype=options.dtype, device=options.device, device_map=options.device_map,
-        offload_folder=options.offload_folder, revision=options.revision,
+        dtype=options.dtype, device=options.device, **options.placement, revision=options.revision,
         trust_remote_code=options.trust_remote_code, generation_config=options.generation_config,
         max_running=options.max_running,
     )  # fmt: skip
