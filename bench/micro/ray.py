@@ -43,13 +43,21 @@ def bench_ray(options: RayBenchOptions, console: Console) -> dict[str, Any]:
     names = [field.name for field in fields(AcceptanceDataOptions)]
     settings = AcceptanceDataOptions(**{name: getattr(options, name) for name in names})
     rates = {str(count): rows_per_second(settings, count, console) for count in WORKERS}
+    return {"rows_per_second": rates, **make_under_kills(settings, options.rounds, console)}
+
+
+def make_under_kills(settings: AcceptanceDataOptions, rounds: int, console: Console) -> dict[str, Any]:
+    """Make a dataset in one process and, with ``rounds`` kills of every kind, on a cluster of two nodes.
+
+    Raises:
+        InputError: Ray does not start, or the driver ended with an error.
+    """
     with tempfile.TemporaryDirectory() as place:
         whole = make_acceptance_data(settings, Path(place) / "whole", console)
         with cluster([torch.get_num_threads()] * 2) as nodes:
             run = DisturbedRun(settings, Path(place), nodes, console)
-            run.go(options.rounds)
+            run.go(rounds)
         return {
-            "rows_per_second": rates,
             "rows": sum(shard["rows"] for shard in read_manifest(whole)["shards"]),
             "shards": len(read_manifest(whole)["shards"]),
             "bytes_identical": contents(whole) == contents(run.output),

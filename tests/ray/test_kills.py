@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import pytest
 from rich.console import Console
-from specpilot.bench.micro.ray import bench_ray
-from specpilot.options import RayBenchOptions
+from specpilot.bench.micro.ray import make_under_kills, rows_per_second
+from specpilot.options import AcceptanceDataOptions
 
 pytest.importorskip("ray", reason="ray is not installed (extra ray): run make test-ray")
 
 
+SETTINGS = AcceptanceDataOptions(limit=48, max_new_tokens=24, shard_size=2, device="cpu")
+
+
+@pytest.mark.timeout(900)
 def test_workers_nodes_and_drivers_may_be_killed() -> None:
     """With SIGKILL: the dataset is finished with the same bytes, and no finished shard is made again."""
-    options = RayBenchOptions(limit=48, max_new_tokens=24, shard_size=2, rounds=1)
-    result = bench_ray(options, Console(stderr=True))
+    result = make_under_kills(SETTINGS, 1, Console(stderr=True))
     assert result["bytes_identical"]
     assert result["kills"] == result["kills_survived"] == 3
     assert result["shards_written_twice"] == 0
     assert (result["rows"], result["shards"]) == (48, 24)
-    assert all(rate > 0 for rate in result["rows_per_second"].values())
+
+
+def test_rates() -> None:
+    assert rows_per_second(SETTINGS, 2, Console(stderr=True)) > 0
