@@ -15,16 +15,25 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import Entropy, Fixed, LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import make_acceptance_data
-from specpilot.data_gen.dataset import read_dataset
+from specpilot.data_gen.dataset import read_dataset, read_manifest
+from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
+from specpilot.data_gen.router import make_router_data
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft_folder import SharedWith, save_draft
 from specpilot.infer.drafters import Ngram
 from specpilot.infer.loading import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM, Read, output_embedding
 from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits, trim_head
-from specpilot.options import AcceptanceDataOptions, FeatureTrainingOptions, LagFreeTrainingOptions
+from specpilot.options import (
+    AcceptanceDataOptions,
+    FeatureTrainingOptions,
+    LagFreeTrainingOptions,
+    OnPolicyDataOptions,
+    RouterDataOptions,
+)
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.draft_model import new_draft
+from specpilot.train.positions import load_draft
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from .architectures import VOCAB, target_of
@@ -388,3 +397,28 @@ def test_every_probability_of_labels_is_that_of_the_whole_draft_renormalised(fil
     kept[head.tokens] = True
     expected = torch.where(kept, logits_of(whole).softmax(-1), 0.0)
     torch.testing.assert_close(q, expected / expected.sum(-1, keepdim=True))
+
+
+def test_a_draft_with_the_targets_embedding_is_found_by_every_stage(
+    files: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    folder, name, _ = files
+    target, tokenizer, draft = load_model(name, device="cpu"), load_tokenizer(name), str(tmp_path / "draft")
+    shared = SharedWith(name, model_fingerprint(target), ["input", "output"])
+    kept = [*range(0, 257, 2), 256]
+    save_draft(new_draft(target, [0], sorted({*kept})), Path(draft), tokenizer, target=shared, dtype=torch.float32)
+    some: dict[str, Any] = {"chat": False, "max_new_tokens": 20, "shard_size": 8, "top_k": None, "device": "cpu"}
+    prompts = str(folder / "p.txt")
+    data = make_acceptance_data(
+        AcceptanceDataOptions(target=name, draft=draft, prompts=prompts, **some), tmp_path / "d"
+    )
+    for traced in (0, 3):  # without and with the target's own forward
+        options = FeatureTrainingOptions(data=str(data), epochs=1, validation_fraction=0.4, traced=traced, device="cpu")
+        train_acceptance(options, output=tmp_path / f"run-{traced}")
+    assert load_draft(None, read_manifest(data), device="cpu").vocab_size == 257
+    arms = (draft, "exit:1", "autoregressive")
+    make_router_data(RouterDataOptions(target=name, arms=arms, prompts=prompts, **some), tmp_path / "router")
+    rounds = make_on_policy_data(
+        OnPolicyDataOptions(target=name, draft=draft, prompts=prompts, length="3", **some), tmp_path / "rounds"
+    )
+    assert read_rounds(rounds)

@@ -83,8 +83,11 @@ class DraftDataModule(pl.LightningDataModule):
         return self.settings.epochs * len(self.train_loader)
 
     def _take(self, windows: Windows, rows: Tensor) -> Windows:
+        """This process's part of the windows ``rows``; without any, one in which nothing is learned."""
         if self.trainer is not None:
             rows = rows.tensor_split(self.trainer.world_size)[self.trainer.global_rank]
+        if not len(rows):
+            return Windows(windows.tokens[:1], torch.zeros_like(windows.learned[:1]))
         return windows.take(rows)
 
     def _train_batch(self, epoch: int, rows: Tensor) -> Windows:

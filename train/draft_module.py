@@ -52,7 +52,6 @@ class DraftModule(ControllerModule):
         self._target = (target,)  # in a tuple, so that it is no part of the module
         self.strict_loading = False
         self.head.register_state_dict_post_hook(partial(_leave_out, left_out))
-        self._sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64)
 
     def overlap(self, batch: Windows) -> tuple[Tensor, Tensor, Tensor]:
         """Of each learned position: Σ_v min(p, q), Σ p of the draft's tokens, and whether the arg-max agrees; (N,)."""
@@ -77,7 +76,8 @@ class DraftModule(ControllerModule):
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        self._sums.zero_()
+        # Not created earlier: spawned processes would share the memory of existing tensors.
+        self._sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64)
 
     def validation_step(self, batch: Windows, batch_idx: int) -> None:
         accept, coverage, agree = self.overlap(batch)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from specpilot.controllers.errors import InputError, optional_import
 from specpilot.infer.loading import load_causal_lm, load_tokenizer
+from specpilot.infer.models.trimmed_head import TrimmedHead
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
@@ -34,6 +35,8 @@ def write_gguf(model: str, output: Path, kind: str = "bf16") -> None:
     loaded = load_causal_lm(model)
     if not isinstance(loaded, LlamaForCausalLM):
         raise InputError(f"{model}: a {loaded.config.model_type}; only Llamas are converted here")
+    if isinstance(loaded.lm_head, TrimmedHead):
+        raise InputError(f"{model}: its vocabulary is trimmed, which GGUF has no format for; convert another draft")
     writer = GGUFWriter(str(output), "llama")
     writer.add_name(Path(model).name)
     writer.add_file_type(PLAIN[kind])
