@@ -184,6 +184,16 @@ def test_resume_after_kill_9_is_exact(finished: Path, settings: DraftTrainingOpt
     assert_same_run(tmp_path / "run", finished)
 
 
+def test_two_devices_do_the_work_of_one(finished: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    train_draft(replace(settings, devices=2), output=tmp_path / "run")
+    rows = [metrics_rows(run) for run in (tmp_path / "run", finished)]
+    assert len(rows[0]) == len(rows[1])
+    for ours, theirs in zip(*rows, strict=True):
+        assert {name: value for name, value in ours.items() if not value} == {n: v for n, v in theirs.items() if not v}
+        for name in ("loss", "val_acceptance", "val_coverage"):
+            assert float(ours[name] or 0) == pytest.approx(float(theirs[name] or 0), abs=1e-3), name
+
+
 def test_it_learns(finished: Path, settings: DraftTrainingOptions) -> None:
     target = load_model(settings.target, device="cpu")
     documents = read_documents(settings.folders, load_tokenizer(settings.target))

@@ -14,7 +14,6 @@ from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import SCHEMA_VERSION
 from ..data_gen.documents import Document, most_frequent, read_documents
-from ..data_gen.lock import locked
 from ..infer.devices import pick_device
 from ..infer.draft_folder import SharedWith, save_draft, shared_names
 from ..infer.generation_defaults import stop_tokens_of
@@ -25,7 +24,8 @@ from .draft_data import DraftDataModule
 from .draft_model import choose_layers, new_draft
 from .draft_module import DraftModule
 from .fitting import discarding, fit, threads, writable
-from .run_folder import Run, begin_run, find_run
+from .nodes import training_in
+from .run_folder import Run, begin_run, find_run, read_checkpoint
 
 KIND = "draft"
 
@@ -44,7 +44,7 @@ def train_draft(settings: DraftTrainingOptions, *, output: Path, resume: bool = 
             unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
     output = Path(output)
-    with writable(output), locked(output, "is training in it"), threads(settings.threads):
+    with writable(output), training_in(output, settings), threads(settings.threads):
         target = load_model(
             settings.target, dtype=settings.dtype, device=settings.device,
             trust_remote_code=settings.trust_remote_code, decoder_only=True,
@@ -108,7 +108,7 @@ def _train(
     )
     with discarding(run):
         fit(run, module, data, pick_device(settings.device))
-    best = torch.load(run.best, weights_only=True, map_location="cpu")
+    best = read_checkpoint(run.best)
     result = {name: value for name, value in best.items() if name != "head"}
     run.complete(result)
     return result
