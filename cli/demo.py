@@ -22,7 +22,7 @@ import yaml
 from rich.console import Console
 from rich.panel import Panel
 
-from .bench.micro.cost import bench_cost
+from .bench.micro.cost import bench_cost, trained_predictor
 from .bench.plots import plot_pareto
 from .bench.runner import decode_all
 from .bench.studies.ablation import baselines, learned
@@ -31,7 +31,7 @@ from .bench.studies.held_out import BATCH, PromptBatch, Tracer
 from .bench.studies.replay import replay_rule
 from .bench.workloads.assisted import generate
 from .controllers.errors import InputError
-from .controllers.length import CumulativeConfidence, Fixed, LengthController, RateOptimal
+from .controllers.length import CumulativeConfidence, Fixed, LengthController
 from .controllers.length.cost_model import CostModel
 from .controllers.sampling import SamplingParams
 from .data_gen.acceptance import make_acceptance_data
@@ -39,7 +39,6 @@ from .data_gen.prompts import PromptRow, load_prompts
 from .demo_report import AUTOREGRESSIVE, OURS, as_markdown, best_by_family, decoder_table, gains, make_report
 from .infer.decoder import SpeculativeDecoder
 from .infer.generation import Generation, Stats
-from .infer.lengths import load_length
 from .infer.prompting import encode_prompt
 from .options import AcceptanceDataOptions, AcceptanceTrainingOptions, LagFreeTrainingOptions
 from .trace_view import legend, render
@@ -182,18 +181,15 @@ class Comparison:
         return [encode_prompt(self.decoder.tokenizer, row.prompt, chat=True) for row in rows]
 
     def _trained(self, name: str, **rule: Any) -> LengthController:
-        decoder = self.decoder
-        pair = decoder.target.model, decoder.drafts[0].model, decoder.tokenizer
-        return load_length(str(self.folder / name), *pair, **rule)
+        return self.decoder.load_length(str(self.folder / name), **rule)
 
     def measure_cost(self, console: Console) -> CostModel:
         """What tokens cost with our predictor at work, on prompts that were trained on; written to ``cost.json``."""
-        ours = self._trained("controller", cost=CostModel(0.2, 1.0, 0.0))  # of which the predictor is taken
-        assert isinstance(ours, RateOptimal), "given costs, it goes by them"
+        predictor = trained_predictor(self.decoder, str(self.folder / "controller"))
         prompts = self._encode(load_prompts("builtin", limit=COST_PROMPTS))
         sampling = self.settings | {"max_new_tokens": min(COST_TOKENS, self.settings["max_new_tokens"])}
         result = bench_cost(
-            self.decoder, prompts, console, repeats=COST_REPEATS, sampling=sampling, predictor=ours.predictor
+            self.decoder, prompts, console, repeats=COST_REPEATS, sampling=sampling, predictor=predictor
         )
         (self.folder / "cost.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
         return CostModel(**result["cost"])

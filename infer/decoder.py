@@ -366,17 +366,30 @@ class SpeculativeDecoder:
         if verifier is not None and not isinstance(verifier, str):
             raise InputError(f"verifier={verifier!r}: give a rule's name, such as 'block'")
         if length is not None:
-            changes["length"] = length if isinstance(length, LengthController) else self._length(str(length))
+            changes["length"] = length if isinstance(length, LengthController) else self._named_length(str(length))
         if verifier is not None:
             changes["verifier"] = verifier
         return replace(self.config, **changes) if changes else self.config
 
-    def _length(self, name: str) -> LengthController:
+    def _named_length(self, name: str) -> LengthController:
         """The length controller ``name``, loaded on first use."""
         if name not in self._named:
-            first = self.drafts[0].model if self.drafts else None
-            self._named[name] = load_length(name, self.target.model, first, self.tokenizer, pair_check=self.pair_check)
+            self._named[name] = self.load_length(name)
         return self._named[name]
+
+    def load_length(
+        self, name: str, *, threshold: float | None = None, cost: CostModel | None = None
+    ) -> LengthController:
+        """A length controller for this decoder's models: a rule, or a trained one (shipped, local or on the hub).
+
+        Args:
+            threshold, cost: for a trained controller, as for :meth:`from_pretrained`.
+
+        Raises:
+            InputError: there is no such rule or controller, it was trained for another pair, or it cannot use ``cost``.
+        """
+        first = self.drafts[0].model if self.drafts else None
+        return load_length(name, self.target.model, first, self.tokenizer, threshold, cost, self.pair_check)
 
     def _finish(self, request: Request) -> Generation:
         if self.tokenizer is not None:

@@ -14,7 +14,7 @@ from ..controllers.length.batch_costs import BatchCosts
 from ..controllers.router import OnlineRouter, PolicyRouter
 from ..infer.batch_costs import ROWS, batch_costs
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.lengths import AUTO, load_length
+from ..infer.lengths import AUTO
 from ..infer.request import Request
 from .errors import ApiError
 from .metrics import Metrics
@@ -135,10 +135,9 @@ class Server:
         return self.controller_card()
 
     def _load(self, name: str) -> LengthController:
-        decoder, current = self.decoder, self.decoder.length
+        current = self.decoder.length
         cost = current.cost if isinstance(current, RateOptimal) else None
-        draft = decoder.drafts[0].model if decoder.drafts else None
-        length = load_length(name, decoder.target.model, draft, decoder.tokenizer, self.config.threshold, cost)
+        length = self.decoder.load_length(name, threshold=self.config.threshold, cost=cost)
         if isinstance(length, RateOptimal) and isinstance(current, RateOptimal):
             return RateOptimal(length.predictor, length.cost, batch=current.batch)
         return length

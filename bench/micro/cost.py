@@ -23,7 +23,7 @@ from rich.console import Console
 from sklearn.linear_model import LinearRegression
 
 from ...controllers.errors import InputError
-from ...controllers.length import MAX_DRAFT, AcceptancePredictor, Fixed, LengthController, Step
+from ...controllers.length import MAX_DRAFT, AcceptancePredictor, Fixed, LengthController, RateOptimal, Step, names_rule
 from ...controllers.length.cost_model import CostModel
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.generation import Generation, Stats
@@ -38,6 +38,18 @@ DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations 
 FITTED = (1, 2, 4, 6, 8)
 WARM_UP = 3
 CHECK_COST = CostModel(0.2, 1.0, 0.0)  # of trained controllers that are only timed
+
+
+def trained_predictor(decoder: SpeculativeDecoder, name: str) -> AcceptancePredictor:
+    """The predictor of the trained controller ``name``.
+
+    Raises:
+        InputError: ``name`` is a rule, or no controller of this pair.
+    """
+    controller = None if names_rule(name) else decoder.load_length(name, cost=CHECK_COST)
+    if not isinstance(controller, RateOptimal):
+        raise InputError(f"judge={name!r}: a rule predicts nothing; name a trained controller")
+    return controller.predictor
 
 
 class PredictingFixed(Fixed):

@@ -20,14 +20,12 @@ import numpy as np
 from rich.console import Console
 
 from ...controllers.checkpoints.content import controller_digest
-from ...controllers.length import LengthController
 from ...controllers.length.cost_model import CostModel
 from ...controllers.length.tree_cost import tree_cost
 from ...controllers.sampling import SamplingParams
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.drafters import AUTO_TREE, Ngram
 from ...infer.generation import Generation
-from ...infer.lengths import load_length
 from ...infer.progress import progress_bar
 from ...options import TreeStudyOptions
 from ..interval import ratio_interval, show
@@ -121,7 +119,7 @@ class Study:
 
     def _decoder(self, kind: str, cost: CostModel) -> SpeculativeDecoder:
         target, (draft,), tokenizer = self.decoder.target, self.decoder.drafts, self.decoder.tokenizer
-        length: LengthController = load_length(self.path, target.model, draft.model, tokenizer, cost=cost)
+        length = self.decoder.load_length(self.path, cost=cost)
         if kind == TREE:
             return SpeculativeDecoder(target, draft, tokenizer, length=length, tree=AUTO_TREE)
         return SpeculativeDecoder(target, draft, tokenizer, length=length, ngram=Ngram(cost=cost))

@@ -25,11 +25,10 @@ from ...controllers.length.cost_model import CostModel
 from ...data_gen.prompts import PromptRow, load_prompts
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.generation import Generation
-from ...infer.lengths import load_length
 from ...infer.prompting import encode_prompt
 from ...options import ClockBenchOptions
 from ..interval import ratio_interval, show
-from ..micro.cost import CHECK_COST, bench_cost
+from ..micro.cost import bench_cost, trained_predictor
 from ..runner import Run, Timed, interleave_stored
 from ..store import Store
 from ..studies.held_out import held_out, in_domain
@@ -101,20 +100,16 @@ def _cost(
 def measured_cost(options: ClockBenchOptions, decoder: SpeculativeDecoder, console: Console) -> dict[str, float]:
     """Costs of the pair's loop with the controller's predictions in it, on prompts of the training split."""
     rows = load_prompts(options.prompts, column=options.column, split="train", limit=COST_PROMPTS)
-    controller = _load(decoder, options.controller, CHECK_COST)
-    assert isinstance(controller, RateOptimal), "given costs, it goes by them"
     result = bench_cost(
         decoder, _encoded(decoder, rows, options), console,
-        repeats=COST_REPEATS, sampling=options.sampling, predictor=controller.predictor,
+        repeats=COST_REPEATS, sampling=options.sampling, predictor=trained_predictor(decoder, options.controller),
     )  # fmt: skip
     cost: dict[str, float] = result["cost"]
     return cost
 
 
 def _load(decoder: SpeculativeDecoder, spec: str, cost: CostModel) -> LengthController:
-    rule = parse_rule(spec, cost)
-    (draft,) = decoder.drafts
-    return rule or load_length(spec, decoder.target.model, draft.model, decoder.tokenizer, cost=cost)
+    return parse_rule(spec, cost) or decoder.load_length(spec, cost=cost)
 
 
 def _encoded(decoder: SpeculativeDecoder, rows: Sequence[PromptRow], options: ClockBenchOptions) -> list[list[int]]:

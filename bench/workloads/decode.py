@@ -19,7 +19,7 @@ from ...controllers.length import CumulativeConfidence, Fixed, LengthController
 from ...controllers.sampling import SamplingParams
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.generation import Stats
-from ...infer.lengths import load_length, quick_costs
+from ...infer.lengths import quick_costs
 from ...infer.models import GgufModel, LoadedModel
 from ..interval import interval, ratio_interval
 from ..micro.profile import forwards_of, timed_decoding, watching
@@ -145,14 +145,9 @@ def lengths_of(decoder: SpeculativeDecoder, controller: str | None) -> dict[str,
     lengths: dict[str, LengthController] = {f"specpilot-fixed-{k}": Fixed(k) for k in FIXED}
     lengths |= {f"specpilot-cumulative-confidence-{c}": CumulativeConfidence(c) for c in CONFIDENCE}
     if controller is not None:
-        assert decoder.tokenizer is not None
-        pair = decoder.target.model, decoder.drafts[0].model, decoder.tokenizer
-        check = decoder.pair_check
-        lengths |= {
-            f"specpilot-head-{h}": load_length(controller, *pair, threshold=h, pair_check=check) for h in THRESHOLDS
-        }
-        costs = quick_costs(*pair[:2])
-        lengths["specpilot-rate-optimal"] = load_length(controller, *pair, cost=costs, pair_check=check)
+        lengths |= {f"specpilot-head-{h}": decoder.load_length(controller, threshold=h) for h in THRESHOLDS}
+        costs = quick_costs(decoder.target.model, decoder.drafts[0].model)
+        lengths["specpilot-rate-optimal"] = decoder.load_length(controller, cost=costs)
     return lengths
 
 

@@ -20,7 +20,7 @@ from ...controllers.length.cost_model import CostModel
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.drafters import Ngram
 from ...infer.generation import Generation, Stats
-from ...infer.lengths import load_length, quick_costs
+from ...infer.lengths import quick_costs
 from ...options import NgramBenchOptions
 from ..interval import ratio_interval, show
 from ..load import load
@@ -69,9 +69,7 @@ def configurations(pair: SpeculativeDecoder, lengths: Sequence[str], cost: CostM
         NGRAM: SpeculativeDecoder(pair.target, None, pair.tokenizer, ngram=ngram).generate,
     }
     for spec in lengths:
-        length = load_length(
-            spec, pair.target.model, draft.model, pair.tokenizer, cost=cost if takes_cost(spec) else None
-        )
+        length = pair.load_length(spec, cost=cost if takes_cost(spec) else None)
         for name, sources in ((MODEL, None), (MIX, ngram)):
             decoder = SpeculativeDecoder(pair.target, draft, pair.tokenizer, length=length, ngram=sources)
             found[f"{name}, {spec}"] = decoder.generate

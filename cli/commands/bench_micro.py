@@ -43,27 +43,16 @@ def forward(options: ForwardBenchOptions) -> None:
 def cost(options: CostBenchOptions) -> None:
     """Measure the costs of drafting and verifying a token on this machine, for controllers that use them."""
     from ..bench.load import load
-    from ..bench.micro.cost import CHECK_COST, bench_cost
-    from ..controllers.errors import InputError
-    from ..controllers.length import AcceptancePredictor, RateOptimal, names_rule, takes_cost
+    from ..bench.micro.cost import CHECK_COST, bench_cost, trained_predictor
+    from ..controllers.length import takes_cost
     from ..infer.batch_costs import batch_costs
-    from ..infer.lengths import load_length
 
     console = begin()
     decoder, prompts = load(options)
-    (draft,), tokenizer = decoder.drafts, decoder.tokenizer
-    assert tokenizer is not None, "decoder was not loaded by name"
-    pair = decoder.target.model, draft.model, tokenizer
     controllers = {
-        name: load_length(name, *pair, cost=CHECK_COST if takes_cost(name) else None) for name in options.check or ()
+        name: decoder.load_length(name, cost=CHECK_COST if takes_cost(name) else None) for name in options.check or ()
     }
-    predictor: AcceptancePredictor | None = None
-    if options.judge is not None:
-        if names_rule(options.judge):
-            raise InputError(f"judge={options.judge!r}: a rule predicts nothing; name a trained controller")
-        controller = load_length(options.judge, *pair, cost=CHECK_COST)
-        assert isinstance(controller, RateOptimal), "a trained controller with a cost model"
-        predictor = controller.predictor
+    predictor = None if options.judge is None else trained_predictor(decoder, options.judge)
     result = bench_cost(
         decoder, prompts, console,
         repeats=options.repeats, sampling=options.sampling, predictor=predictor, check=controllers,
