@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from statistics import linear_regression, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...controllers.acceptance.predictor import AcceptancePredictor
-from ...controllers.length import Fixed, RateOptimal, Step
+from ...controllers.length import LengthController, RateOptimal, Step
 from ...controllers.length.batch_costs import BatchCosts
 from ...controllers.length.cost_model import CostModel
 from ...controllers.sampling import SamplingParams
@@ -19,42 +18,46 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 DRAFTED = (0, 1, 2, 4)  # tokens a draft
-ROUNDS, WARM = 12, 3
-PASSES = 4  # over the lengths; of each the fastest counts, since other work on the machine only slows it
+TURNS, FEW = 14, 16  # of each length; half as many with more requests
 PROMPT = 64  # tokens
 ACCEPTANCE = 0.6  # of a drafted token, before anything is known
 LEAST = 0.1  # least cost of a verification, in rounds without a draft
 
 
-class Predicting(Fixed):
-    """A fixed length that pays for the predictions of a trained controller."""
+class Planned(LengthController):
+    """Drafts as many tokens as the plan says, and pays for the predictions of a trained controller.
 
-    def __init__(self, k: int, predictor: AcceptancePredictor) -> None:
-        super().__init__(k)
-        self.predictor = predictor
+    Args:
+        plan: its only element is the number of tokens; requests have copies of the controller, and one plan.
+    """
+
+    def __init__(self, plan: list[int], predictor: AcceptancePredictor | None) -> None:
+        self.plan, self.predictor = plan, predictor
+
+    def start_round(self) -> bool:
+        return self.plan[0] > 0
 
     def observe(self, step: Step) -> bool:
-        if step.index > self.predictor.lag:
+        if self.predictor is not None and step.index > self.predictor.lag:
             self.predictor.predict(step)
-        return super().observe(step)
+        return step.index < self.plan[0]
 
 
 def measure(llm: LLM, rows: Sequence[int], sampling: SamplingParams) -> BatchCosts:
     """Time rounds of ``rows`` requests that draft 0, 1, 2 and 4 tokens each; a trained controller predicts for each."""
     drafter = model_runner(llm).drafter
-    own = drafter.length
+    own, plan = drafter.length, [0]
     predictor = own.predictor if isinstance(own, RateOptimal) else None
-    costs = []
+    drafter.length = Planned(plan, predictor)
     try:
-        for count in rows:
-            times = [math.inf] * len(DRAFTED)
-            for place, drafted in [*enumerate(DRAFTED)] * PASSES:
-                drafter.length = Fixed(drafted) if predictor is None else Predicting(drafted, predictor)
-                times[place] = min(times[place], _round_seconds(llm, count, drafted, sampling) / count)
-            costs.append(fitted(times, ACCEPTANCE if predictor is None else predictor.mean))
+        times = [_round_seconds(llm, count, plan, sampling) for count in rows]
     finally:
         drafter.length = own
-    return BatchCosts(tuple(rows), tuple(costs))
+    mean = ACCEPTANCE if predictor is None else predictor.mean
+    return BatchCosts(
+        tuple(rows),
+        tuple(fitted([one / count for one in found], mean) for count, found in zip(rows, times, strict=True)),
+    )
 
 
 def fitted(times: Sequence[float], acceptance: float) -> CostModel:
@@ -78,25 +81,30 @@ def fitted(times: Sequence[float], acceptance: float) -> CostModel:
     return CostModel(max(slope, 0.0), max(intercept, LEAST * times[0]), 0.0)
 
 
-def _round_seconds(llm: LLM, rows: int, drafted: int, sampling: SamplingParams) -> float:
-    """The median processor time of a step of the engine in which ``rows`` requests draft ``drafted`` tokens each."""
-    rounds = WARM + ROUNDS
-    budget = (rounds + 3) * (drafted + 1)
+def _round_seconds(llm: LLM, rows: int, plan: list[int], sampling: SamplingParams) -> list[float]:
+    """The median processor time of a step in which ``rows`` requests draft and verify each of ``DRAFTED`` tokens.
+
+    The lengths take turns, so that other work on the machine slows all of them. A step verifies what the one before it
+    drafted: each length has two in a row, and the second counts.
+    """
+    turns = TURNS if rows <= FEW else TURNS // 2
+    budget = (turns + 1) * sum(2 * (drafted + 1) for drafted in DRAFTED)
     params = vllm_sampling(sampling, budget, ignore_eos=True)
-    own, names = llm.llm_engine, [f"cost-{drafted}-{i}" for i in range(rows)]
+    own, names = llm.llm_engine, [f"cost-{rows}-{i}" for i in range(rows)]
     for i, name in enumerate(names):
         own.add_request(name, import_vllm().TokensPrompt(prompt_token_ids=[2 + i] * PROMPT), params)
-    seconds: list[float] = []
     drafter = model_runner(llm).drafter
-    while len(seconds) < rounds and own.has_unfinished_requests():
-        running: Any = drafter.requests
-        ready = len(running) == rows  # all prompts are read
+    while len(drafter.requests) < rows:  # until all prompts are read
+        own.step()
+    seconds: dict[int, list[float]] = {drafted: [] for drafted in DRAFTED}
+    for drafted in [*DRAFTED] * turns:
+        plan[0] = drafted
+        own.step()
         started = time.process_time()
         own.step()
-        if ready:
-            seconds.append(time.process_time() - started)
+        seconds[drafted].append(time.process_time() - started)
     own.abort_request(names)
     while own.has_unfinished_requests():
         own.step()
     own.step()  # the engine releases them
-    return median(seconds[WARM:])
+    return [median(found) for found in seconds.values()]
