@@ -14,7 +14,7 @@ from typing import Any
 from specpilot.bench.micro import forward, spectr, train_scale
 from specpilot.bench.studies import ablation_tables, mixing, sweep_tables, trees
 from specpilot.bench.table import Table
-from specpilot.bench.workloads import clock, decode, ngram, serve
+from specpilot.bench.workloads import clock, decode, ngram, serve, vllm
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.json_file import read_object
 from specpilot.data_gen.dataset import replacing
@@ -42,6 +42,7 @@ TABLES: Mapping[str, Callable[[Any], Sequence[Table]]] = {
     "ngram.json": _one(ngram.as_table),
     "ngram-sampled.json": _one(ngram.as_table),
     "serve.json": _one(serve.as_table),
+    "vllm.json": _one(vllm.as_table),
     "forward.json": _one(forward.as_table),
     "train-scale.json": _one(train_scale.as_table),
 }
