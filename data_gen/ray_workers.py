@@ -23,7 +23,7 @@ from ..options import WorkerOptions
 from .workers import OnDone, S, ShardMaker, T, U, Workers, ignore
 
 MAX_DEATHS = 5  # a unit whose workers died this often is given up
-PATIENCE = 30.0  # seconds without a worker before the console says so
+PATIENCE = 30.0  # seconds without a worker that has its models before the console says so
 
 Job = Callable[[Any], Any]  # sends work to an actor and returns the reference of the result
 
@@ -94,7 +94,7 @@ class RayWorkers(Workers[U, S]):
         return value  # type: ignore[no-any-return]
 
     def make_all(self, units: Mapping[int, U], on_done: OnDone = ignore) -> Iterator[tuple[int, S]]:
-        if len(units) < self.count:
+        if 0 < len(units) < self.count:
             self.console.print(
                 f"{len(units)} shards for {self.count} workers; with a smaller --shard-size there is work for all"
             )
@@ -130,8 +130,8 @@ class RayWorkers(Workers[U, S]):
                     todo.appendleft(key)
                 continue
             self._idle.append(actor)
+            deaths[None] = 0  # the cluster is not out of order as a whole
             if key is None:
-                deaths[None] = 0
                 self._check(value)
                 continue
             left -= 1
@@ -144,14 +144,14 @@ class RayWorkers(Workers[U, S]):
             self._busy[jobs[key](actor)] = actor, key
 
     def _next_result(self) -> Any:
-        """A finished result; says once that all workers wait for a device, if they do."""
+        """A finished result; says after ``PATIENCE`` that no worker is ready, if that is so."""
         import ray
 
         waiting = [*self._busy]
         ready, _ = ray.wait(waiting, timeout=PATIENCE)
         if not ready:
             if all(key is None for _, key in self._busy.values()):
-                self.console.print("no worker runs yet; without a free device in the cluster none will")
+                self.console.print("waiting for a worker to load its models; it needs a free device in the cluster")
             ready, _ = ray.wait(waiting)
         return ready[0]
 
