@@ -44,28 +44,29 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
     runs = {AUTOREGRESSIVE: decoding(plain, None)} | {name: decoding(drafting, rule) for name, rule in RULES.items()}
     found = interleave(runs, len(rows), Console(stderr=True))
     tokens = {name: np.array([sum(len(t.value.tokens) for t in item) for item in found[name]]) for name in runs}
-    seconds = {name: np.array([sum(t.seconds for t in item) for item in found[name]]) for name in runs}
     kinds = {"all": np.ones(len(rows), dtype=bool)}
     kinds |= {kind: np.array([row.domain == kind for row in rows]) for kind in sorted({row.domain for row in rows})}
-    result = {
+    result: dict[str, Any] = {
         "commit": commit(),
         "machine": machine(),
         "versions": versions(),
         "settings": {**vars(settings), "prompts": str(settings.prompts), "sampling": options},
-        "tokens_per_second": {
-            kind: {name: float(tokens[name][at].sum() / seconds[name][at].sum()) for name in runs}
-            for kind, at in kinds.items()
-        },
-        "over_autoregressive": {
-            name: ratio_interval(tokens[name], seconds[name], tokens[AUTOREGRESSIVE], seconds[AUTOREGRESSIVE]).as_dict()
-            for name in RULES
-        },
         "acceptance_rate": {
             name: sum(t.value.stats.n_accepted for item in found[name] for t in item)
             / max(1, sum(t.value.stats.n_drafted for item in found[name] for t in item))
             for name in RULES
         },
     }
+    for clock in ("seconds", "processor_seconds"):  # other work on the machine changes the second one less
+        spent = {name: np.array([sum(vars(t)[clock] for t in item) for item in found[name]]) for name in runs}
+        result[f"tokens_per_{clock.removesuffix('s')}"] = {
+            kind: {name: float(tokens[name][at].sum() / spent[name][at].sum()) for name in runs}
+            for kind, at in kinds.items()
+        }
+        plain_rate = tokens[AUTOREGRESSIVE], spent[AUTOREGRESSIVE]
+        result[f"over_autoregressive_in_{clock}"] = {
+            name: ratio_interval(tokens[name], spent[name], *plain_rate).as_dict() for name in RULES
+        }
     output.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
     return result
 
