@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-gguf test-vllm test-ray real results test-oldest check docs clean
+.PHONY: demo test soak test-gguf test-vllm test-ray real results test-oldest check docs clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -58,13 +58,20 @@ test-oldest: $(READY)
 		transformers==5.17.0 huggingface_hub==1.33.0
 	@PYTHONPATH=build/oldest $(PYTEST)
 
-# Lint, format and types. mypy reads a plain install in build/check: it cannot follow the import hook of an editable one.
+# Kills, full disks, damaged files, thousands of requests, and mutated files: about half an hour. What is done stays in
+# runs/faults, and is not done again for the same commit. Root may mount a small disk; others get limits of the process.
+soak: $(READY)
+	@OMP_NUM_THREADS=1 $(VENV)/bin/specpilot bench faults --folder runs/faults --output runs/faults/faults.json
+	@FUZZ_EXAMPLES=500 $(PYTEST) --timeout 1200 tests/test_fuzz_readers.py
+
+# Lint, format, types, and dependencies with known vulnerabilities. mypy reads a plain install in build/check: it cannot follow the import hook of an editable one.
 check: $(READY)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@rm -rf build
 	@$(PIP) --no-deps --no-index --no-build-isolation --target build/check .
 	@MYPYPATH=build/check:. $(VENV)/bin/mypy -p specpilot -p recipes
+	@$(VENV)/bin/python -m recipes.audit
 
 # The documentation, in build/site; for its search use `mkdocs serve`. With --quiet, --strict would miss warnings.
 docs: $(READY)
