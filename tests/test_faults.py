@@ -17,9 +17,12 @@ from specpilot.bench.faults.damage import one_bit, truncated
 from specpilot.bench.faults.processes import SIGNAL, Fault, run
 from specpilot.bench.store import Store
 from specpilot.controllers.errors import InputError
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import MANIFEST, DatasetWriter, read_dataset
 from specpilot.data_gen.on_policy import read_rounds
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models.kv_cache import RaggedLayer
+from specpilot.infer.random_source import RandomSource
 from specpilot.serve.round_log import RoundLog
 
 from .serving import serving
@@ -165,3 +168,27 @@ def test_texts_are_answered_while_the_log_of_rounds_cannot_be_written(
         decode(5)
     assert log.writer.finished == 3
     assert len(read_rounds(tmp_path / "log")) == 6
+
+
+def test_an_interrupt_while_a_request_leaves_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder's caches are then emptied, in whatever state they are, and it can be used again."""
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
+
+    def decode() -> list[list[int]]:
+        # The first one leaves first, and the second takes its row.
+        greedy, rng = SamplingParams(0.0, None), RandomSource(0)
+        requests = [decoder.new_request([1, 2, 3], greedy, count, rng, stop_tokens=frozenset()) for count in (4, 40)]
+        decoder.scheduler.submit(requests)
+        while not all(request.finished for request in requests):
+            decoder.scheduler.step()
+        return [request.output.tokens for request in requests]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    expected = decode()
+    with monkeypatch.context() as patch:
+        patch.setattr(RaggedLayer, "move_row", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            decode()
+    assert decode() == expected

@@ -48,6 +48,10 @@ class SourceKVCache(RaggedKVCache):
         super().remove(text)
         del self.sources[text]
 
+    def clear(self) -> None:
+        super().clear()
+        self.sources.clear()
+
     def spread(self, text: Hashable, columns: Sequence[Sequence[int]], reserve: int) -> RaggedKVCache:
         spread = super().spread(text, columns, reserve)
         assert isinstance(spread, SourceKVCache)

@@ -215,9 +215,13 @@ class RaggedKVCache(Cache, TextCache):
             self.n_columns = needed
 
     def clear(self) -> None:
-        """Remove all texts."""
-        for text in self.texts[::-1]:  # so that no row moves
-            self.remove(text)
+        """Remove all texts, also after an interrupted :meth:`remove`."""
+        self.rows.clear()
+        for values in (self.texts, self.lengths, self.reserved):
+            values.clear()
+        self.n_rows = self.n_columns = 0
+        for layer in self.own:
+            layer.reset()
 
     def length(self, text: Hashable) -> int:
         """Number of tokens of ``text`` in the cache."""

@@ -51,6 +51,11 @@ class TokenKVCache(RaggedKVCache):
         super().remove(text)
         del self.tokens[text], self.long[text]
 
+    def clear(self) -> None:
+        super().clear()
+        self.tokens.clear()
+        self.long.clear()
+
     def note(self, text: Hashable, tokens: Sequence[int], *, long: bool | None) -> None:
         """Record ``tokens`` that will be appended to ``text``; ``long`` as for the class."""
         self.tokens[text] = [*self.tokens[text], *tokens]
