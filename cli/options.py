@@ -477,15 +477,19 @@ class WorkerOptions(Options):
         workers: Number of workers on a Ray cluster, each with a device and models of its own. Shards are the same bytes
             for any number. Default: none, the models are loaded by this process.
         ray: Address of the cluster's head node, such as 10.0.0.1:6379. Default: a cluster on this machine is started.
+        gpus_per_worker: GPUs that a worker takes if the cluster has any; several are for a target with a --device-map.
     """
 
     workers: Annotated[int, Range(1, 1024)] | None = None
     ray: HostPort | None = None
+    gpus_per_worker: Count = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ray is not None and self.workers is None:
             raise InputError(f"ray={self.ray!r}: needs the number of workers; add --workers")
+        if self.workers is None:
+            self.refuse_ignored(("gpus_per_worker",), "there are no workers")
 
 
 ONE_PROCESS = WorkerOptions()

@@ -70,8 +70,8 @@ class RayWorkers(Workers[U, S]):
         self._new_maker = new_maker
         connect(options.ray, self.count * self._threads)
         on_gpu = device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
-        resources: dict[str, Any] = {"num_cpus": 1, "num_gpus": 1} if on_gpu else {"num_cpus": self._threads}
-        self._actor: Any = ray.remote(Actor).options(**resources, scheduling_strategy="SPREAD")
+        cpus, gpus = (1, options.gpus_per_worker) if on_gpu else (self._threads, 0)
+        self._actor: Any = ray.remote(Actor).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
         self._busy: dict[Any, tuple[Any, int | None]] = {}  # result → actor, key of its job; None while it loads models
         self._idle: list[Any] = []
         self.description: dict[str, Any] = {}
