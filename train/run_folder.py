@@ -150,7 +150,7 @@ def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool
         if not first:
             return None
         # run.yaml is written last: a folder with only the files below holds no run.
-        ours = {DATASET, ENVIRONMENT, CHECKPOINTS, FEATURES, LOCK}
+        ours = {SETTINGS, DATASET, ENVIRONMENT, CHECKPOINTS, FEATURES, LOCK}
         if foreign := [path.name for path in folder.glob("*") if path.name.removesuffix(".tmp") not in ours]:
             raise InputError(f"{folder}: is not empty (it holds {foreign[0]!r}) and not a run; choose another folder")
         return None

@@ -93,15 +93,18 @@ class Process:
     def __init__(self, main: Main, words: Sequence[str], folder: Path, fault: Fault | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        self._touches = context.Value("i", 0)
+        self._touches = context.Value("i", -1)  # until the command begins
         reader, writer = context.Pipe(duplex=False)
         arguments = (main, [*words], str(folder), fault, self._touches, writer)
         self._process = context.Process(target=_work, args=arguments)
         self._process.start()
         writer.close()
-        self._started, self._text = time.monotonic(), bytearray()
+        self._text = bytearray()
         self._reading = threading.Thread(target=self._read, args=(reader,), daemon=True)
         self._reading.start()
+        while self._touches.value < 0 and self.running():
+            self._process.join(0.005)
+        self._started = time.monotonic()
 
     def _read(self, reader: Any) -> None:
         while part := os.read(reader.fileno(), 1 << 16):
@@ -169,6 +172,7 @@ def _work(main: Main, words: list[str], folder: str, fault: Fault | None, touche
             _strike(fault, event, arguments)
 
     sys.addaudithook(hook)
+    touches.value = 0
     sys.exit(main(words))
 
 
