@@ -108,7 +108,7 @@ def damaged_files(bench: Bench, damage: Damage) -> Outcome:
     """
     outcome, random = Outcome(), bench.random(damage.__name__)
     half, folder = bench.root / "half", bench.root / "run"
-    bench.stage.run(bench.main, half, Fault(SIGNAL, 4 * bench.whole.touches // 5))
+    bench.stage.run(bench.main, half, Fault(SIGNAL, 19 * bench.whole.touches // 20))
     for path in sorted((half / bench.stage.kept).glob("*"))[:MOST]:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(half, folder)
@@ -124,4 +124,6 @@ def damaged_files(bench: Bench, damage: Damage) -> Outcome:
             ended = bench.stage.run(bench.main, folder)
         outcome.finished += ended.code == 0
         outcome.note(difference(folder, bench.whole.contents) if ended.code == 0 else ended.last_words())
+    if not outcome.attempts:
+        outcome.note(f"there is no file in {bench.stage.kept}")
     return outcome
