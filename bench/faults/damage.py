@@ -102,13 +102,14 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def damaged_files(bench: Bench, damage: Damage) -> Outcome:
-    """Files of a half-finished run, one after the other: the next run names it, or comes to the right end.
+    """Files of a run without its result, one after the other: the next run names it, or comes to the right end.
 
     Without the file that was named (of a training: without all checkpoints), as the message says, it also does.
     """
     outcome, random = Outcome(), bench.random(damage.__name__)
     half, folder = bench.root / "half", bench.root / "run"
-    bench.stage.run(bench.main, half, Fault(SIGNAL, 19 * bench.whole.touches // 20))
+    bench.stage.run(bench.main, half)
+    (half / "result.json").unlink()
     for path in sorted((half / bench.stage.kept).glob("*"))[:MOST]:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(half, folder)
