@@ -383,7 +383,11 @@ def test_one_dataset_or_several(name: str) -> None:
 
 
 WITHOUT = {"bench stopping": "a Markov model", "bench forward": "random tokens", "bench otm": "one prompt"}
-OF_OTHERS = {"data features": "the models of the data", "bench train-scale": "random features"}
+OF_OTHERS = {
+    "data features": "the models of the data",
+    "bench faults": "tiny models of its own",
+    "bench train-scale": "random features",
+}
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name.partition(" ")[0] in ("generate", "data", "bench")])
