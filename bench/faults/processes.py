@@ -161,6 +161,7 @@ def _work(main: Main, words: list[str], folder: str, fault: Fault | None, touche
     os.dup2(writer.fileno(), 2)
     writer.close()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the background jobs of a shell ignore it
     if fault is not None and fault.kind == CLOCK:
         _set_back()
 
