@@ -38,7 +38,7 @@ def serving(
     server = Server(decoder, config or ServerConfig("tiny"), log)
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(server, api_key=api_key, origins=(), max_body=max_body)
-    # Without a logging configuration of its own: installing one closes all handlers, and that of absl closes its stream.
+    # No logging configuration: to install one closes all handlers, and that of absl closes the stream it writes to.
     settings = uvicorn.Config(app, log_config=None, log_level="warning", timeout_graceful_shutdown=5)
     http = uvicorn.Server(settings)
     thread = threading.Thread(target=http.run, kwargs={"sockets": [listener]}, daemon=True)
