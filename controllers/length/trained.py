@@ -54,7 +54,6 @@ def load_trained(
         InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
     """
     controller = load_controller(name)
-    threshold = stopping_threshold(name, controller, threshold, cost)
     controller.config.provenance.check_pair(fingerprint, pair_check)
     match controller.config:
         case AcceptanceHeadConfig(hidden_size=size) | LagFreeHeadConfig(hidden_size=size) if size != embedding.shape[1]:
@@ -66,6 +65,7 @@ def load_trained(
         predictor = acceptance_predictor(controller, device, embedding, undone=cost is not None)
     except InputError as error:
         raise InputError(f"length={str(name)!r}: {error}") from error
+    threshold = stopping_threshold(name, controller, threshold, cost)
     if cost is not None:
         return RateOptimal(predictor, cost)
     assert threshold is not None
