@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 import os
@@ -11,15 +10,16 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from specpilot.main import COMMANDS, main
 
 from recipes.__main__ import COMMANDS as RECIPES
+
+from .commands import inert
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -71,14 +71,6 @@ def words_of(script: str, folder: Path) -> list[list[str]]:
     command = ["bash", "-euo", "pipefail", "-c", script]
     subprocess.run(command, cwd=folder, env={"PATH": f"{stubs}:/usr/bin:/bin"}, check=True, capture_output=True)
     return [one.split("\0")[:-1] for one in record.read_text().split("\x1e")[:-1]]
-
-
-def inert(commands: Mapping[str, Any]) -> dict[str, Any]:
-    """``commands`` that read their arguments and do nothing."""
-    return {
-        name: inert(entry) if isinstance(entry, Mapping) else functools.wraps(entry)(lambda *_, **__: None)
-        for name, entry in commands.items()
-    }
 
 
 def check_words(words: list[str]) -> None:

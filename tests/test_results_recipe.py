@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import shlex
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,19 +15,13 @@ from specpilot.infer.machine import commit
 from specpilot.main import COMMANDS, main
 
 from recipes.results.pages import PAGES, TABLES, filled
-from recipes.results.run import chosen, run_steps, show_plan
-from recipes.results.steps import STEPS, Step
+from recipes.results.run import chosen, result_of, run_steps, show_plan
+from recipes.results.steps import ELSEWHERE, STEPS, Step
+
+from .commands import inert
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = DOCS / "results"
-
-
-def inert(commands: Mapping[str, Any]) -> dict[str, Any]:
-    """``commands`` that read their arguments and do nothing."""
-    return {
-        name: inert(entry) if isinstance(entry, Mapping) else functools.wraps(entry)(lambda *_, **__: None)
-        for name, entry in commands.items()
-    }
 
 
 @pytest.mark.parametrize("step", STEPS, ids=[step.name for step in STEPS])
@@ -42,6 +34,19 @@ def test_commands_start(step: Step) -> None:
 
 def test_names_are_unique() -> None:
     assert len({step.name for step in STEPS}) == len(STEPS)
+
+
+def test_every_result_has_its_source() -> None:
+    made = {name for step in STEPS for name in (*step.files, *([step.printed] if step.printed else []))}
+    found = {file.name for file in RESULTS.glob("*.json")}
+    assert found == {name for name in made if name.endswith(".json")} | ELSEWHERE.keys()
+    assert not made & ELSEWHERE.keys()
+
+
+def test_one_result_is_added_to_another() -> None:
+    step = Step("serve.json", ("bench serve", "bench soak"), printed="serve.json", adds="soak")
+    assert json.loads(result_of(step, ['ready\n{"load": 1}\n', '{"lost": 0}\n'])) == {"load": 1, "soak": {"lost": 0}}
+    assert result_of(replace(step, adds=None), ["{}", "x\n{1}\n"]) == "{1}"
 
 
 def test_steps_come_with_what_they_need() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -57,9 +58,9 @@ def run_steps(steps: Sequence[Step], folder: Path, publish: Path, commit: str, c
                 continue
             console.print(f"{number} of {len(steps)}  {step.name}")
             started = time.perf_counter()
-            printed = [_command(command, folder, step.threads) for command in step.commands][-1]
+            printed = [_command(command, folder, step.threads) for command in step.commands]
             if step.printed is not None:
-                _write(folder / step.printed, printed.strip().splitlines()[-1] + "\n")
+                _write(folder / step.printed, result_of(step, printed) + "\n")
             _publish(step, folder, publish)
             store.put(identity, {"seconds": round(time.perf_counter() - started, 1)})
 
@@ -92,6 +93,12 @@ def _command(command: str, folder: Path, threads: int) -> str:
             "what is wrong stands above; the same command goes on from here"
         )
     return found.stdout
+
+
+def result_of(step: Step, printed: Sequence[str]) -> str:
+    """What the step's last command printed as its result, added to that of the one before if the step says so."""
+    lines = [text.strip().splitlines()[-1] for text in printed[-2:]]
+    return lines[-1] if step.adds is None else json.dumps(json.loads(lines[0]) | {step.adds: json.loads(lines[1])})
 
 
 def _publish(step: Step, folder: Path, publish: Path) -> None:

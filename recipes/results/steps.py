@@ -23,6 +23,7 @@ class Step:
         name: a folder or file that the commands make in the working folder.
         commands: command lines of ``specpilot``, without that word.
         printed: file of docs/results that is the last line printed by the last command.
+        adds: key of the result of the command before, under which that of the last one is added.
         timed: whether the result has times, which other work on the machine would change.
         files: files of docs/results that the commands write, and where in the working folder they write them.
         threads: threads of torch.
@@ -31,6 +32,7 @@ class Step:
     name: str
     commands: tuple[str, ...]
     printed: str | None = None
+    adds: str | None = None
     timed: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
@@ -70,7 +72,14 @@ STEPS = (
     _timed("batch.json", "bench batch --limit 32 --max-new-tokens 64 --repeats 2", threads=2),
     _timed("memory.json", "bench memory --requests 10000 --limit 50 --max-new-tokens 24"),
     _timed("rollouts.json", "bench rollouts --limit 256 --max-new-tokens 64 --repeats 3"),
-    _timed("serve.json", "bench serve --requests 24 --max-new-tokens 64", threads=2),
+    Step(
+        "serve.json",
+        ("bench serve --requests 24 --max-new-tokens 64", "bench soak --cost 0.2"),
+        printed="serve.json",
+        adds="soak",
+        timed=True,
+        threads=2,
+    ),
     # SpecDec++'s grid of heads
     _printed("sweep.json", "bench sweep --cost cost.json --folder sweep --plot sweep.png", draws="sweep.png"),
     _printed(
@@ -163,3 +172,18 @@ STEPS = (
     ),
     _timed("train-scale.json", "bench train-scale --folder train-scale"),
 )  # fmt: skip
+
+# Results that are not made by these steps: they need an environment or a machine of their own.
+ELSEWHERE = {
+    "gguf.json": "`specpilot bench decode` with GGUF files, in the environment of `make test-gguf`",
+    "cost-gguf.json": "`specpilot bench cost` with GGUF files, in the same environment",
+    "vllm.json": "`specpilot bench vllm`, in the environment of `make test-vllm`",
+    "ray.json": "`specpilot bench ray`, in the environment of `make test-ray`",
+    "faults.json": "`specpilot bench faults`, which `make soak` runs",
+    "tiny-t5.json": "`python -m recipes tiny-t5`, which trains the models",
+    "demo-intel.json": "version 0.1.0 on another processor",
+    "decode-epyc.json": "version 0.1.0 on another processor",
+    "forward-epyc.json": "version 0.1.0 on another processor",
+    "cost-judged.json": "version 0.1.0, with the head of that time",
+    "cost-plain.json": "version 0.1.0, with the head of that time",
+}
