@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,23 +26,13 @@ from .acceptance_module import AcceptanceModule
 from .feature_module import FeatureModule
 from .feature_sources import feature_identity
 from .features import FeaturePlan, feature_maker, is_made
-from .fitting import discarding, fit, threads, writable
+from .fitting import TrainingResult, completed, discarding, fit, threads, writable
 from .lag_free_module import LagFreeModule
 from .nodes import training_in
-from .run_folder import FEATURES, Run, begin_run, find_run, read_checkpoint
+from .run_folder import FEATURES, Run, begin_run, read_checkpoint
 from .specdec_module import SpecDecModule
 
 P = TypeVar("P", bound=PredictorTrainingOptions)
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """The result of a complete run: its best epoch (from 0) and the metrics of that epoch."""
-
-    run: Path
-    epoch: int
-    step: int
-    metrics: dict[str, float]
 
 
 def train_acceptance(settings: PredictorTrainingOptions, *, output: Path, resume: bool = False) -> TrainingResult:
@@ -61,13 +51,7 @@ def train_acceptance(settings: PredictorTrainingOptions, *, output: Path, resume
     settings, dataset = resolve(settings)
     output = Path(output)
     with writable(output), training_in(output, settings), threads(settings.threads):
-        run = find_run(output, settings, dataset, resume=resume)
-        result = None if run is None else run.result()
-        if result is None:
-            result = _train(run, output, settings, dataset)
-        else:
-            print(f"{output}: the run is complete; nothing to do")
-    return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
+        return completed(output, settings, dataset, lambda run: _train(run, output, settings, dataset), resume=resume)
 
 
 def resolve(settings: P) -> tuple[P, dict[str, Any]]:

@@ -19,13 +19,12 @@ from ..infer.draft_folder import SharedWith, save_draft, shared_names
 from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import load_model, load_tokenizer
 from ..options import DraftTrainingOptions
-from .acceptance import TrainingResult
 from .draft_data import DraftDataModule
 from .draft_model import choose_layers, new_draft
 from .draft_module import DraftModule
-from .fitting import discarding, fit, threads, writable
+from .fitting import TrainingResult, completed, discarding, fit, threads, writable
 from .nodes import training_in
-from .run_folder import Run, begin_run, find_run, read_checkpoint
+from .run_folder import Run, begin_run, read_checkpoint
 
 KIND = "draft"
 
@@ -60,13 +59,11 @@ def train_draft(settings: DraftTrainingOptions, *, output: Path, resume: bool = 
             kept = most_frequent(documents, settings.vocabulary, among, stop_tokens_of(target, tokenizer))
         pair = PairFingerprint(fingerprint, None, tokenizer_fingerprint(tokenizer))
         dataset = _manifest(settings, pair, documents, kept)
-        run = find_run(output, settings, dataset, resume=resume)
-        result = None if run is None else run.result()
-        if result is None:
-            result = _train(run, output, settings, dataset, target, DraftDataModule(documents, settings))
-        else:
-            print(f"{output}: the run is complete; nothing to do")
-    return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
+
+        def train(run: Run[DraftTrainingOptions] | None) -> dict[str, Any]:
+            return _train(run, output, settings, dataset, target, DraftDataModule(documents, settings))
+
+        return completed(output, settings, dataset, train, resume=resume)
 
 
 def _manifest(

@@ -7,8 +7,9 @@ import logging
 import os
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,39 @@ from ..controllers.errors import InputError
 from .callbacks import RunCheckpoints, RunLog
 from .controller_module import ControllerModule
 from .divergence import RefuseDivergence
-from .run_folder import METRICS, Run, S, read_checkpoint
+from .run_folder import METRICS, Run, S, find_run, read_checkpoint
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The result of a complete run: its best epoch (from 0) and the metrics of that epoch."""
+
+    run: Path
+    epoch: int
+    step: int
+    metrics: dict[str, float]
+
+
+def completed(
+    output: Path,
+    settings: S,
+    manifest: dict[str, Any],
+    train: Callable[[Run[S] | None], dict[str, Any]],
+    *,
+    resume: bool,
+) -> TrainingResult:
+    """The result of the run in ``output``; ``train`` continues the unfinished one, or begins one if given None.
+
+    Raises:
+        InputError: as :func:`~.run_folder.find_run` and ``train``.
+    """
+    run = find_run(output, settings, manifest, resume=resume)
+    result = None if run is None else run.result()
+    if result is None:
+        result = train(run)
+    else:
+        print(f"{output}: the run is complete; nothing to do")
+    return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
 
 
 def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, device: torch.device) -> None:

@@ -11,15 +11,14 @@ from ..controllers.errors import InputError
 from ..controllers.router import RouterPolicy
 from ..infer.devices import pick_device
 from ..options import RouterTrainingOptions
-from .acceptance import TrainingResult
 from .datasets import joint_router_manifest, router_rows
 from .divergence import RefuseDivergence
-from .fitting import discarding, ended_by_signals, fit, quiet_lightning, threads, writable
+from .fitting import TrainingResult, completed, discarding, ended_by_signals, fit, quiet_lightning, threads, writable
 from .nodes import training_in
 from .router_data import RouterDataModule, Table, table_of
 from .router_module import RouterModule, new_policy
 from .router_plot import plot_choices
-from .run_folder import Run, begin_run, find_run, read_checkpoint
+from .run_folder import Run, begin_run, read_checkpoint
 
 PICTURE = "choices.png"
 
@@ -39,13 +38,7 @@ def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = 
     manifest = joint_router_manifest(config.folders)
     output = Path(output)
     with writable(output), training_in(output, config), threads(config.threads):
-        run = find_run(output, config, manifest, resume=resume)
-        result = None if run is None else run.result()
-        if result is None:
-            result = _train(run, output, config, manifest)
-        else:
-            print(f"{output}: the run is complete; nothing to do")
-    return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
+        return completed(output, config, manifest, lambda run: _train(run, output, config, manifest), resume=resume)
 
 
 def _train(

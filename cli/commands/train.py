@@ -18,7 +18,7 @@ from ..options import (
 )
 
 if TYPE_CHECKING:
-    from ..train.acceptance import TrainingResult
+    from ..train.fitting import TrainingResult
 
 
 def acceptance(options: AcceptanceTrainingOptions, run: RunOptions) -> None:
