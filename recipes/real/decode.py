@@ -1,73 +1,144 @@
-"""Decoding of a real pair by the clock, by kind of prompt: autoregressive, fixed lengths, confidence, n-grams."""
+"""Decoding of a real pair by the clock, by engine and kind of prompt."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from specpilot.bench.interval import ratio_interval
-from specpilot.bench.runner import interleave
-from specpilot.controllers.length import CumulativeConfidence, Fixed
+from specpilot.bench.runner import interleave_stored
+from specpilot.bench.store import Store
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading import load_any_model, load_tokenizer
 from specpilot.infer.machine import commit, machine, versions
+from specpilot.infer.prompting import encode_prompt
 
+from .configurations import AUTOREGRESSIVE, OURS, PREDICTOR, Generate, of_llama_cpp, of_torch
 from .settings import RealDecodeOptions
 
-AUTOREGRESSIVE = "autoregressive"
-RULES: dict[str, Any] = {
-    "fixed-1": Fixed(1), "fixed-2": Fixed(2), "confidence-0.6": CumulativeConfidence(0.6),
-    "confidence-0.4": CumulativeConfidence(0.4),
-}  # fmt: skip
+TORCH, LLAMA = "torch", "llama.cpp"
+ALL = "all"
+Times = dict[str, tuple[Any, Any]]  # tokens and seconds (prompts,) by configuration
 
 
 def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
-    """Time every configuration on the same prompts in turn, and write the result to ``output``."""
+    """Time every configuration on the same prompts in turn, and write the result to ``output``.
+
+    Raises:
+        InputError: a model or controller is missing or does not fit, or another process measures in the folder.
+    """
     rows = chosen(load_prompts(str(settings.prompts), skip=settings.skip), settings.per_kind)
-    tokenizer, target = load_tokenizer(settings.target), load_any_model(settings.target)
-    draft = load_any_model(settings.draft, target=target)
-    drafting = SpeculativeDecoder(target, draft, tokenizer)
-    plain = SpeculativeDecoder(drafting.target, None, tokenizer)
-    options: dict[str, Any] = {
-        "max_new_tokens": settings.max_new_tokens, "temperature": settings.temperature, "top_k": None,
-        "top_p": 0.95 if settings.temperature else 1.0, "chat": True,
-    }  # fmt: skip
-
-    def decoding(decoder: SpeculativeDecoder, length: Any) -> Any:
-        return lambda item, repeat: decoder.generate(rows[item].prompt, seed=item, length=length, **options)
-
-    runs = {AUTOREGRESSIVE: decoding(plain, None)} | {name: decoding(drafting, rule) for name, rule in RULES.items()}
-    found = interleave(runs, len(rows), Console(stderr=True))
-    tokens = {name: np.array([sum(len(t.value.tokens) for t in item) for item in found[name]]) for name in runs}
-    kinds = {"all": np.ones(len(rows), dtype=bool)}
-    kinds |= {kind: np.array([row.domain == kind for row in rows]) for kind in sorted({row.domain for row in rows})}
-    result: dict[str, Any] = {
+    kinds = [row.domain for row in rows]
+    times: dict[str, dict[str, Times]] = {}
+    with Store(settings.folder) as store:
+        for engine in (TORCH, LLAMA) if settings.gguf is not None else (TORCH,):
+            decoder = _decoder(engine, settings)
+            prompts = [encode_prompt(decoder.tokenizer, row.prompt, chat=True, system=None) for row in rows]
+            times[engine] = {}
+            for temperature in settings.temperatures:
+                sampling = SamplingParams(temperature, None, 0.95 if temperature else 1.0)
+                if engine == TORCH:
+                    runs = of_torch(decoder, settings.controller, sampling, settings.max_new_tokens)
+                else:
+                    runs = of_llama_cpp(decoder, sampling, settings.max_new_tokens)
+                identity = {"engine": engine, "threads": torch.get_num_threads(), **_described(settings, sampling)}
+                times[engine][str(temperature)] = timed(runs, rows, prompts, store, identity)
+    result = {
         "commit": commit(),
         "machine": machine(),
         "versions": versions(),
-        "settings": {**vars(settings), "prompts": str(settings.prompts), "sampling": options},
-        "acceptance_rate": {
-            name: sum(t.value.stats.n_accepted for item in found[name] for t in item)
-            / max(1, sum(t.value.stats.n_drafted for item in found[name] for t in item))
-            for name in RULES
-        },
+        "settings": {name: str(value) for name, value in vars(settings).items()},
+        **summary(times, kinds),
     }
-    for clock in ("seconds", "processor_seconds"):  # other work on the machine changes the second one less
-        spent = {name: np.array([sum(vars(t)[clock] for t in item) for item in found[name]]) for name in runs}
-        result[f"tokens_per_{clock.removesuffix('s')}"] = {
-            kind: {name: float(tokens[name][at].sum() / spent[name][at].sum()) for name in runs}
-            for kind, at in kinds.items()
+    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
+
+
+def _decoder(engine: str, settings: RealDecodeOptions) -> SpeculativeDecoder:
+    if engine == TORCH:
+        return SpeculativeDecoder.from_pretrained(settings.target, settings.draft)
+    return SpeculativeDecoder.from_pretrained(str(settings.gguf), length=0, dtype="auto")
+
+
+def _described(settings: RealDecodeOptions, sampling: SamplingParams) -> dict[str, Any]:
+    models = {name: str(vars(settings)[name]) for name in ("target", "draft", "gguf", "controller")}
+    return {"commit": commit(), **models, **sampling.as_dict(), "max_new_tokens": settings.max_new_tokens}
+
+
+def timed(
+    runs: Mapping[str, Generate],
+    rows: list[PromptRow],
+    prompts: list[list[int]],
+    store: Store,
+    identity: Mapping[str, Any],
+) -> Times:
+    """Tokens and seconds of every configuration on every prompt, as far as they are not in ``store`` yet."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # transformers samples from the global generator
+        found = interleave_stored(
+            {name: lambda item, _, run=run: run(prompts[item], item) for name, run in runs.items()},
+            len(rows),
+            Console(stderr=True),
+            store=store,
+            identity=lambda name, item: {**identity, "name": name, "prompt": rows[item].prompt},
+            record=lambda name, item, timed: [timed.value, timed.seconds],
+        )
+    return {name: (np.array(records)[:, 0], np.array(records)[:, 1]) for name, records in found.items()}
+
+
+def summary(times: Mapping[str, Mapping[str, Times]], kinds: list[str]) -> dict[str, Any]:
+    """Rates by engine, temperature, kind of prompt and configuration, and what the learned controller gains.
+
+    Args:
+        times: by engine and temperature.
+        kinds: (prompts,) the kind of each.
+    """
+    masks = {ALL: np.ones(len(kinds), dtype=bool)} | {kind: np.array(kinds) == kind for kind in sorted(set(kinds))}
+    rates = {
+        engine: {
+            temperature: {
+                kind: {name: float(tokens[at].sum() / spent[at].sum()) for name, (tokens, spent) in of.items()}
+                for kind, at in masks.items()
+            }
+            for temperature, of in by_temperature.items()
         }
-        plain_rate = tokens[AUTOREGRESSIVE], spent[AUTOREGRESSIVE]
-        result[f"over_autoregressive_in_{clock}"] = {
-            name: ratio_interval(tokens[name], spent[name], *plain_rate).as_dict() for name in RULES
-        }
-    output.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
+        for engine, by_temperature in times.items()
+    }
+    ratios = {
+        engine: {temperature: compared(of, masks) for temperature, of in by_temperature.items()}
+        for engine, by_temperature in times.items()
+    }
+    return {"tokens_per_second": rates, "ratios": ratios}
+
+
+def compared(times: Times, masks: Mapping[str, Any]) -> dict[str, Any]:
+    """Ours over autoregressive decoding, over the best rule without training, and the kind where it gains least."""
+    if OURS not in times:
+        return {}
+    plain = (AUTOREGRESSIVE, OURS, PREDICTOR)
+    rules = [name for name in times if name.startswith("specpilot-") and name not in plain]
+
+    def over(name: str, at: Any) -> dict[str, float]:
+        tokens, seconds = zip(*((t[at], s[at]) for t, s in (times[OURS], times[name])), strict=True)
+        return ratio_interval(tokens[0], seconds[0], tokens[1], seconds[1]).as_dict("ratio")
+
+    whole = masks[ALL]
+    by_kind = {kind: over(AUTOREGRESSIVE, at) for kind, at in masks.items()}
+    worst = min(by_kind, key=lambda kind: by_kind[kind]["ratio"])
+    result: dict[str, Any] = {
+        "ours_over_autoregressive": by_kind[ALL],
+        "worst_over_autoregressive": {**by_kind[worst], "kind": worst},
+    }
+    if rules:
+        best = max(rules, key=lambda name: times[name][0].sum() / times[name][1].sum())
+        result["ours_over_best_rule"] = {**over(best, whole), "rule": best}
     return result
 
 

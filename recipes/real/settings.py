@@ -27,17 +27,23 @@ class RealDecodeOptions:
     Attributes:
         target: Folder of the target.
         draft: Its draft.
+        gguf: The target as a GGUF file, for llama.cpp; null leaves that engine out.
+        controller: Trained acceptance predictor of the pair.
         prompts: JSON Lines file of prompts with a domain, of `python -m recipes real-draft`.
         skip: Prompts at the beginning of the file that are left out, since the draft was trained on them.
         per_kind: Number of prompts of each domain.
         max_new_tokens: Number of new tokens of each.
-        temperature: Temperature of both models; 0 is greedy.
+        temperatures: Temperatures of both models; 0 is greedy, others sample with top-p 0.95.
+        folder: Folder of intermediate results; an interrupted measurement in it is continued.
     """
 
     target: str = "runs/real/SmolLM2-135M-Instruct"
     draft: str = "runs/real/draft"
+    gguf: Path | None = None
+    controller: str | None = None
     prompts: Path = Path("runs/real/prompts.jsonl")
-    skip: int = 900
-    per_kind: int = 2
-    max_new_tokens: int = 64
-    temperature: float = 1.0
+    skip: int = 3000
+    per_kind: int = 4
+    max_new_tokens: int = 96
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    folder: Path = Path("runs/real/decode")

@@ -1,0 +1,81 @@
+"""What is timed on a real pair: transformers, llama.cpp, and the decoder with every kind of draft and rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from specpilot.bench.workloads.assisted import Assistance, Transformers, generate, sampling_options
+from specpilot.bench.workloads.llama_loops import LlamaLoops
+from specpilot.controllers.length import Fixed, RateOptimal, parse_rule
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters import Ngram
+from specpilot.infer.lengths import quick_costs
+from specpilot.infer.models import GgufModel
+
+AUTOREGRESSIVE = "specpilot-autoregressive"
+OURS = "specpilot-ours"  # the trained predictor with measured costs, and copies where they pay
+PREDICTOR = "specpilot-predictor"  # the same without copies
+NGRAM = "specpilot-ngram"
+RULES = ("1", "2", "3", "confidence:0.4", "cumulative-confidence:0.4", "online-confidence", "adaptive-length")
+MIXED = ("1", "2", "cumulative-confidence:0.4")
+LOOKUP = (4, 10)  # tokens that transformers' prompt lookup copies
+ASSISTED = {
+    "transformers-assisted-2": Assistance(2),
+    "transformers-assisted-confidence": Assistance(20, confidence=0.4),
+}
+
+Generate = Callable[[list[int], int], int]  # (prompt, seed) → number of new tokens
+
+
+def of_torch(
+    pair: SpeculativeDecoder, controller: str | None, sampling: SamplingParams, max_new_tokens: int
+) -> dict[str, Generate]:
+    """Configurations of a pair in PyTorch, with transformers' own on the same weights."""
+    (draft,), options = pair.drafts, sampling_options(sampling) | {"max_new_tokens": max_new_tokens}
+    theirs: Any = Transformers(pair.target.model, draft.model, sampling, max_new_tokens)
+    theirs.states = {name: vars(assistance).copy() for name, assistance in ASSISTED.items()}
+    runs: dict[str, Generate] = {"transformers-generate": lambda prompt, seed: len(theirs.generate(prompt, None))}
+    for count in LOOKUP:
+        lookup = {**options, "prompt_lookup_num_tokens": count}
+        runs[f"transformers-prompt-lookup-{count}"] = lambda prompt, seed, lookup=lookup: len(
+            generate(pair.target.model, prompt, **lookup)
+        )
+    if draft.vocab_size == pair.target.vocab_size:
+        runs |= {name: lambda prompt, seed, name=name: len(theirs.generate(prompt, name)) for name in ASSISTED}
+    cost = quick_costs(pair.target.model, draft.model)
+    copies = Ngram(cost=cost)
+
+    def ours(draft: Any, length: Any = None, ngram: Ngram | None = None) -> Generate:
+        decoder = SpeculativeDecoder(pair.target, draft, pair.tokenizer, length=length, ngram=ngram)
+        return _decoding(decoder, sampling, max_new_tokens)
+
+    runs[AUTOREGRESSIVE] = ours(None, Fixed(0))
+    runs[NGRAM] = ours(None, None, copies)
+    runs |= {f"specpilot-{rule}": ours(draft, parse_rule(rule, cost)) for rule in RULES}
+    runs |= {f"specpilot-{rule}+ngram": ours(draft, parse_rule(rule, cost), copies) for rule in MIXED}
+    if controller is not None:
+        trained = pair.load_length(controller, cost=cost)
+        assert isinstance(trained, RateOptimal), "given costs, it goes by them"
+        runs[PREDICTOR] = ours(draft, RateOptimal(trained.predictor, cost, adapt=True))
+        runs[OURS] = ours(draft, RateOptimal(trained.predictor, cost, adapt=True), copies)
+    return runs
+
+
+def of_llama_cpp(alone: SpeculativeDecoder, sampling: SamplingParams, max_new_tokens: int) -> dict[str, Generate]:
+    """Configurations of a GGUF file without a draft model: llama.cpp's own loop, autoregressive steps, and copies."""
+    model = alone.target.model
+    assert isinstance(model, GgufModel)
+    loops = LlamaLoops(model, None, sampling, max_new_tokens, alone.stop_tokens)
+    copying = SpeculativeDecoder(alone.target, None, alone.tokenizer, ngram=Ngram(cost=quick_costs(model, None)))
+    return {
+        "llama.cpp-autoregressive": lambda prompt, seed: len(loops.generate(prompt, None, seed)),
+        AUTOREGRESSIVE: _decoding(alone, sampling, max_new_tokens),
+        OURS: _decoding(copying, sampling, max_new_tokens),
+    }
+
+
+def _decoding(decoder: SpeculativeDecoder, sampling: SamplingParams, max_new_tokens: int) -> Generate:
+    options: dict[str, Any] = {**sampling.as_dict(), "max_new_tokens": max_new_tokens}
+    return lambda prompt, seed: len(decoder.generate(prompt, seed=seed, **options).tokens)

@@ -1,0 +1,51 @@
+"""Decoding of a real pair by the clock (recipes/real), here with the tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recipes.real.configurations import AUTOREGRESSIVE, OURS
+from recipes.real.decode import compared, measure
+from recipes.real.settings import RealDecodeOptions
+
+KINDS = ("chat", "code")
+
+
+def test_every_configuration_is_timed_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [{"id": f"{i}", "domain": KINDS[i % 2], "prompt": f"What is {i} plus 3?"} for i in range(6)]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = RealDecodeOptions(
+        target="tiny", draft="tiny-draft", controller="tiny-lag-free", prompts=prompts, skip=2, per_kind=1,
+        max_new_tokens=6, temperatures=(0.0, 1.0), folder=tmp_path / "times",
+    )  # fmt: skip
+    result = measure(settings, tmp_path / "result.json")
+    rates = result["tokens_per_second"]["torch"]
+    assert set(rates) == {"0.0", "1.0"}
+    for by_kind in rates.values():
+        assert set(by_kind) == {"all", *KINDS}
+        assert all(rate > 0 for by_name in by_kind.values() for rate in by_name.values())
+        names = set(by_kind["all"])
+        assert {OURS, AUTOREGRESSIVE, "transformers-generate", "transformers-assisted-2", "specpilot-2+ngram"} <= names
+    again = measure(settings, tmp_path / "again.json")  # from the stored times
+    assert again["tokens_per_second"] == result["tokens_per_second"]
+    assert json.loads((tmp_path / "result.json").read_text())["ratios"] == result["ratios"]
+
+
+def test_comparison_names_the_best_rule_and_the_worst_kind() -> None:
+    tokens = np.array([10.0, 10.0])
+    times = {
+        AUTOREGRESSIVE: (tokens, np.array([1.0, 1.0])), OURS: (tokens, np.array([0.5, 2.0])),
+        "specpilot-1": (tokens, np.array([1.0, 1.0])), "specpilot-2": (tokens, np.array([0.8, 0.8])),
+        "transformers-generate": (tokens, np.array([0.1, 0.1])),
+    }  # fmt: skip
+    masks = {"all": np.array([True, True]), "chat": np.array([True, False]), "code": np.array([False, True])}
+    found = compared(times, masks)
+    assert found["ours_over_autoregressive"]["ratio"] == pytest.approx(2 / 2.5)
+    assert found["worst_over_autoregressive"] == pytest.approx({"ratio": 0.5, "low": 0.5, "high": 0.5, "kind": "code"})
+    assert found["ours_over_best_rule"]["rule"] == "specpilot-2"
+    assert found["ours_over_best_rule"]["ratio"] == pytest.approx(1.6 / 2.5)
