@@ -14,6 +14,7 @@ from rich.console import Console
 from specpilot.bench.interval import ratio_interval
 from specpilot.bench.runner import interleave_stored
 from specpilot.bench.store import Store
+from specpilot.controllers.checkpoints.provenance import TOKENIZER
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -23,7 +24,7 @@ from specpilot.infer.prompting import encode_prompt
 from .configurations import AUTOREGRESSIVE, OURS, PREDICTOR, Generate, of_llama_cpp, of_torch
 from .settings import RealDecodeOptions
 
-TORCH, LLAMA = "torch", "llama.cpp"
+LLAMA = "llama.cpp"
 ALL = "all"
 Times = dict[str, tuple[Any, Any]]  # tokens and seconds (prompts,) by configuration
 
@@ -38,16 +39,16 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
     kinds = [row.domain for row in rows]
     times: dict[str, dict[str, Times]] = {}
     with Store(settings.folder) as store:
-        for engine in (TORCH, LLAMA) if settings.gguf is not None else (TORCH,):
+        for engine in (*settings.dtypes, LLAMA) if settings.gguf is not None else settings.dtypes:
             decoder = _decoder(engine, settings)
             prompts = [encode_prompt(decoder.tokenizer, row.prompt, chat=True, system=None) for row in rows]
             times[engine] = {}
             for temperature in settings.temperatures:
                 sampling = SamplingParams(temperature, None, 0.95 if temperature else 1.0)
-                if engine == TORCH:
-                    runs = of_torch(decoder, settings.controller, sampling, settings.max_new_tokens)
-                else:
+                if engine == LLAMA:
                     runs = of_llama_cpp(decoder, sampling, settings.max_new_tokens)
+                else:
+                    runs = of_torch(decoder, settings.controller, sampling, settings.max_new_tokens)
                 identity = {"engine": engine, "threads": torch.get_num_threads(), **_described(settings, sampling)}
                 times[engine][str(temperature)] = timed(runs, rows, prompts, store, identity)
     result = {
@@ -62,9 +63,10 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
 
 
 def _decoder(engine: str, settings: RealDecodeOptions) -> SpeculativeDecoder:
-    if engine == TORCH:
-        return SpeculativeDecoder.from_pretrained(settings.target, settings.draft)
-    return SpeculativeDecoder.from_pretrained(str(settings.gguf), length=0, dtype="auto")
+    """The pair in PyTorch with the precision ``engine``, or the GGUF file in llama.cpp."""
+    if engine == LLAMA:
+        return SpeculativeDecoder.from_pretrained(str(settings.gguf), length=0, dtype="auto")
+    return SpeculativeDecoder.from_pretrained(settings.target, settings.draft, dtype=engine, pair_check=TOKENIZER)
 
 
 def _described(settings: RealDecodeOptions, sampling: SamplingParams) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def summary(times: Mapping[str, Mapping[str, Times]], kinds: list[str]) -> dict[
     """Rates by engine, temperature, kind of prompt and configuration, and what the learned controller gains.
 
     Args:
-        times: by engine and temperature.
+        times: by engine, which is llama.cpp or a precision in PyTorch, and temperature.
         kinds: (prompts,) the kind of each.
     """
     masks = {ALL: np.ones(len(kinds), dtype=bool)} | {kind: np.array(kinds) == kind for kind in sorted(set(kinds))}

@@ -28,7 +28,8 @@ class RealDecodeOptions:
         target: Folder of the target.
         draft: Its draft.
         gguf: The target as a GGUF file, for llama.cpp; null leaves that engine out.
-        controller: Trained acceptance predictor of the pair.
+        dtypes: Precisions of the pair in PyTorch.
+        controller: Trained acceptance predictor of the pair, in one of these precisions.
         prompts: JSON Lines file of prompts with a domain, of `python -m recipes real-draft`.
         skip: Prompts at the beginning of the file that are left out, since the draft was trained on them.
         per_kind: Number of prompts of each domain.
@@ -40,6 +41,7 @@ class RealDecodeOptions:
     target: str = "runs/real/SmolLM2-135M-Instruct"
     draft: str = "runs/real/draft"
     gguf: Path | None = None
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
     controller: str | None = None
     prompts: Path = Path("runs/real/prompts.jsonl")
     skip: int = 3000
