@@ -11,6 +11,7 @@ import pytest
 from recipes.real.configurations import AUTOREGRESSIVE, OURS
 from recipes.real.decode import compared, measure
 from recipes.real.settings import RealDecodeOptions
+from recipes.real.tables import as_tables
 
 KINDS = ("chat", "code")
 
@@ -31,6 +32,10 @@ def test_every_configuration_is_timed_once(tmp_path: Path, capfd: pytest.Capture
         assert all(rate > 0 for by_name in by_kind.values() for rate in by_name.values())
         names = set(by_kind["all"])
         assert {OURS, AUTOREGRESSIVE, "transformers-generate", "transformers-assisted-2", "specpilot-2+ngram"} <= names
+    *tables, gains = as_tables(result)
+    assert [table.title for table in tables] == ["PyTorch, float32, temperature 0", "PyTorch, float32, temperature 1"]
+    assert all(row["chat"] for table in tables for row in table.rows)
+    assert len(gains.rows) == 2
     again = measure(settings, tmp_path / "again.json")  # from the stored times
     assert again["tokens_per_second"] == result["tokens_per_second"]
     assert json.loads((tmp_path / "result.json").read_text())["ratios"] == result["ratios"]
