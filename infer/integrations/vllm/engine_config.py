@@ -14,6 +14,7 @@ WORKERS = {
     "vllm.v1.worker.cpu_worker.CPUWorker": f"{__package__}.cpu_worker.ControlledCPUWorker",
     "vllm.v1.worker.gpu_worker.Worker": f"{__package__}.gpu_worker.ControlledGPUWorker",
 }
+V2_WORKERS = {"vllm.v1.worker.gpu_worker.Worker": f"{__package__}.v2_worker.EstimatingGPUWorker"}
 
 
 def prepare(settings: Settings, arguments: Any) -> None:
@@ -23,7 +24,10 @@ def prepare(settings: Settings, arguments: Any) -> None:
         InputError: vLLM is of an unknown version, or a setting is wrong or does not go with its options.
     """
     check_version(installed_version())
-    settings.check()
+    adaptive = bool((arguments.speculative_config or {}).get("enable_adaptive_verification"))
+    settings.check(adaptive=adaptive)
+    if adaptive:
+        return
     if arguments.async_scheduling:
         raise InputError("async_scheduling: drafts of different lengths need the synchronous one; leave it out")
     arguments.async_scheduling = False
@@ -42,8 +46,14 @@ def apply(settings: Settings, config: Any) -> None:
             f"speculative_config: method is {found}; specpilot steers draft models: give method, model and "
             "num_speculative_tokens"
         )
-    if config.use_v2_model_runner:
-        raise InputError("model runner: specpilot steers V1, this is V2; set VLLM_USE_V2_MODEL_RUNNER=0")
+    adaptive = speculative.enable_adaptive_verification
+    if config.use_v2_model_runner and not adaptive:
+        raise InputError(
+            "model runner: V2 drafts a fixed number of tokens; set VLLM_USE_V2_MODEL_RUNNER=0, or "
+            "enable_adaptive_verification in speculative_config with a lag-free head"
+        )
+    if adaptive and not config.use_v2_model_runner:
+        raise InputError("enable_adaptive_verification: needs model runner V2, this is V1; leave it out")
     for name in ("tensor", "pipeline", "data"):
         size = vars(parallel)[f"{name}_parallel_size"]
         if size > 1:
@@ -52,9 +62,10 @@ def apply(settings: Settings, config: Any) -> None:
         raise InputError("speculative_config: parallel_drafting and use_heterogeneous_vocab are not steered; leave out")
     if settings.drafts == "request" and speculative.rejection_sample_method != "standard":
         raise InputError(f"rejection_sample_method={speculative.rejection_sample_method!r}: give 'standard'")
-    if parallel.worker_cls not in WORKERS:
-        raise InputError(f"worker_cls={parallel.worker_cls!r}: specpilot knows {', '.join(WORKERS)}")
-    parallel.worker_cls = WORKERS[parallel.worker_cls]
+    workers = V2_WORKERS if adaptive else WORKERS
+    if parallel.worker_cls not in workers:
+        raise InputError(f"worker_cls={parallel.worker_cls!r}: specpilot knows {', '.join(workers)}")
+    parallel.worker_cls = workers[parallel.worker_cls]
 
 
 def installed_version() -> str:

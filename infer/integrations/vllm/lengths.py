@@ -7,8 +7,11 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ....controllers.acceptance.lag_free_predictor import LagFreePredictor
+from ....controllers.checkpoints.checkpoint import load_controller
 from ....controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ....controllers.length import LengthController, OnlineConfidence, RateOptimal, load_trained, parse_rule
+from ....controllers.length.trained import acceptance_predictor
 from ...loading import load_causal_lm, load_tokenizer
 from ...models import output_embedding
 from .settings import Settings
@@ -44,6 +47,20 @@ def load_length(settings: Settings, target: str | Path, draft: str | Path, devic
     if isinstance(length, RateOptimal) and batch is not None:
         return RateOptimal(length.predictor, length.cost, batch=batch)
     return length
+
+
+def load_predictor(settings: Settings, target: str | Path, draft: str | Path, device: torch.device) -> LagFreePredictor:
+    """The lag-free head named by ``settings``, for model runner V2; arguments as above.
+
+    Raises:
+        InputError: there is no such controller, it was trained for another pair, or is of another kind.
+    """
+    controller = load_controller(settings.spec)
+    controller.config.provenance.check_pair(pair_fingerprint(target, draft), settings.pair_check)
+    embedding = output_embedding(load_causal_lm(draft, device=str(device)))
+    predictor = acceptance_predictor(controller, device, embedding, undone=True)
+    assert isinstance(predictor, LagFreePredictor), "the settings were checked before"
+    return predictor
 
 
 def pair_fingerprint(target: str | Path, draft: str | Path) -> PairFingerprint:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ....controllers.checkpoints.checkpoint import load_controller
+from ....controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from ....controllers.checkpoints.provenance import EXACT, TOKENIZER
 from ....controllers.errors import InputError
 from ....controllers.json_file import blaming, build, parse_object
@@ -68,12 +69,18 @@ class Settings:
         batch = BatchCosts.load(self.cost) if isinstance(self.cost, str) and not _is_number(self.cost) else None
         return (cost, None) if batch is None else (batch.at(1), batch)
 
-    def check(self) -> None:
+    def check(self, *, adaptive: bool = False) -> None:
         """Check all that needs no model.
+
+        Args:
+            adaptive: vLLM cuts drafts by the controller's predictions and costs of its own.
 
         Raises:
             InputError: the rule is malformed, the controller or cost missing or damaged, or they do not go together.
         """
+        if adaptive:
+            self._check_adaptive()
+            return
         cost, _ = self.costs()
         if cost is not None and not takes_cost(self.spec):
             raise InputError(f"cost: the rule {self.spec!r} does not use costs; leave it out, or give a controller")
@@ -84,6 +91,17 @@ class Settings:
             raise InputError(f"threshold={self.threshold}: only for trained controllers, {self.spec!r} is a rule")
         if isinstance(parse_rule(self.spec, cost), Oracle):
             raise InputError(f"length={self.spec!r}: asks the target before drafting; not in vLLM")
+
+    def _check_adaptive(self) -> None:
+        for name, value in (("cost", self.cost), ("threshold", self.threshold)):
+            if value is not None:
+                raise InputError(f"{name}={value}: vLLM's adaptive verification goes by costs of its own; leave it out")
+        kind = None if names_rule(self.spec) else load_controller(self.spec).config.kind
+        if kind != LagFreeHeadConfig.kind:
+            found = "a rule" if kind is None else f"of kind {kind!r}"
+            raise InputError(
+                f"length={self.spec!r}: is {found}; vLLM's adaptive verification takes a trained lag-free head"
+            )
 
 
 def settings_of(additional: Mapping[str, Any], environment: Mapping[str, str]) -> Settings | None:

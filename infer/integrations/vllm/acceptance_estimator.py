@@ -1,0 +1,101 @@
+"""Acceptance probabilities of a trained head for vLLM's model runner V2, by tensor operations alone.
+
+That runner drafts the same number of tokens for every request and verifies fewer where it pays
+(``enable_adaptive_verification``). The probabilities it goes by come from its ``OnlineAcceptanceEstimator``;
+:class:`TrainedAcceptanceEstimator` has the same interface. Shapes: N requests, V tokens, m candidates.
+
+Cutting a draft keeps the distribution of the text only if the score of a position does not depend on the token drawn
+there. The score is therefore the expected acceptance of that token, Σ_y q(y)·a(y) over the m most probable tokens y,
+where a(y) is the head's prediction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....controllers.acceptance.feature_model import SMALLEST
+from ....controllers.acceptance.lag_free_head import INPUTS
+from ....controllers.acceptance.lag_free_predictor import LagFreePredictor
+
+CANDIDATES = 16  # m
+
+
+class TrainedAcceptanceEstimator:
+    """Nothing is read by the host, and n-gram matches, whose index is on the host, are left out.
+
+    Args:
+        predictor: a lag-free head and the draft's output embedding (V, d), on the device of the logits.
+
+    Attributes:
+        states: (N, d) the draft's last hidden states, from which the next logits come.
+    """
+
+    def __init__(self, predictor: LagFreePredictor) -> None:
+        self.head, self.embedding = predictor.head, predictor.embedding
+        self.states = torch.empty(0, predictor.embedding.shape[1])
+
+    def step(self, idx_mapping: Tensor, num_sampled: Tensor, num_rejected: Tensor) -> None:
+        """Called by vLLM with the outcome of a verification. A trained head is not fitted while it serves."""
+
+    def predict(
+        self,
+        logits: Tensor,
+        idx_mapping: Tensor,
+        draft_step: Tensor,
+        confidence_probs: Tensor,
+        temperature: Tensor,
+    ) -> None:
+        """Called by vLLM for every drafted position; writes to column ``draft_step`` of ``confidence_probs``.
+
+        Args:
+            logits: (N, V) of the draft, before the temperature.
+            idx_mapping: (N,) places of the requests in ``temperature``; -1 for rows that only pad the batch.
+            draft_step: () index of the position in the draft.
+            confidence_probs: (requests, positions) acceptance probabilities.
+            temperature: (requests,) 0 is greedy.
+        """
+        rows = torch.arange(len(logits), device=logits.device)
+        columns = draft_step.expand(len(logits))
+        found = self.expected_acceptance(logits, self.states, temperature[idx_mapping.clamp(min=0)])
+        kept = confidence_probs[rows, columns]
+        confidence_probs[rows, columns] = torch.where(idx_mapping >= 0, found.to(kept.dtype), kept)
+
+    def expected_acceptance(self, logits: Tensor, states: Tensor, temperature: Tensor) -> Tensor:
+        """(N,) the probability that a token drawn from softmax(``logits`` / ``temperature``) is accepted.
+
+        Args:
+            logits: (N, V).
+            states: (N, d).
+            temperature: (N,) at 0 the token is the most probable one.
+        """
+        greedy = (temperature == 0).unsqueeze(1)
+        q = (logits.float() / torch.where(greedy, 1.0, temperature.unsqueeze(1))).softmax(-1)
+        weights, tokens = q.topk(min(CANDIDATES, q.shape[1]))  # (N, m)
+        evidence = weights.new_zeros(*weights.shape, INPUTS)  # without n-gram matches
+        evidence[..., 0] = weights.clamp(min=1e-30).log()
+        evidence[..., 1] = (1.0 - weights[:, :1]).clamp(min=SMALLEST).log()
+        evidence[..., 2] = torch.special.entr(q).sum(-1, keepdim=True)
+        embedded = self.embedding[tokens]  # (N, m, d)
+        hidden = states.unsqueeze(1).expand(embedded.shape)
+        accept = torch.sigmoid(self.head(evidence, hidden, embedded, torch.zeros_like(embedded))[..., 0])
+        best = torch.zeros_like(weights)
+        best[:, 0] = 1.0
+        weights = torch.where(greedy, best, weights / weights.sum(-1, keepdim=True))
+        return (weights * accept).sum(-1)
+
+
+def estimate(speculator: Any, predictor: LagFreePredictor) -> None:
+    """Let a V2 ``DraftModelSpeculator``, whose models are loaded, go by ``predictor``."""
+    estimator = TrainedAcceptanceEstimator(predictor)
+    compute = speculator.compute_draft_logits
+
+    def compute_draft_logits(hidden_states: Tensor, spec_step_idx: int) -> Tensor:
+        estimator.states = hidden_states
+        logits: Tensor = compute(hidden_states, spec_step_idx)
+        return logits
+
+    speculator.compute_draft_logits = compute_draft_logits
+    speculator.acceptance_estimator = estimator
