@@ -411,7 +411,7 @@ class AcceptanceDataOptions(PairOptions, PlacementOptions, DatasetOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswersDataOptions(TargetOptions, DatasetOptions):
+class AnswersDataOptions(TargetOptions, PlacementOptions, DatasetOptions):
     """Dataset of the target's own answers."""
 
 

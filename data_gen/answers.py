@@ -59,8 +59,9 @@ class AnswersBuilder(DatasetBuilder[Answer]):
         trust = settings.trust_remote_code
         tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
         model = load_any_model(
-            settings.target, dtype=settings.dtype, device=settings.device, trust_remote_code=trust, decoder_only=True
-        )
+            settings.target, dtype=settings.dtype, device=settings.device, trust_remote_code=trust, decoder_only=True,
+            **settings.placement,
+        )  # fmt: skip
         self.fingerprint = {"target": model_fingerprint(model), "tokenizer": tokenizer_fingerprint(tokenizer)}
         self.stop_tokens = stop_tokens_of(model, tokenizer)
         self.models = [language_model(model)]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from specpilot.data_gen.acceptance import make_acceptance_data
-from specpilot.data_gen.dataset import read_dataset
+from specpilot.data_gen.answers import make_answers
+from specpilot.data_gen.dataset import read_dataset, read_shards
 from specpilot.data_gen.feature_shards import FeatureDataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.devices import is_dispatched
-from specpilot.options import AcceptanceDataOptions, FeatureDataOptions
+from specpilot.options import AcceptanceDataOptions, AnswersDataOptions, FeatureDataOptions
 from specpilot.train.features import make_features
 
 from .tiny import byte_tokenizer, make
@@ -70,6 +71,9 @@ def test_data_and_features(architecture: str, tmp_path: Path) -> None:
             data=str(tmp_path / name), predictor="lag-free", traced=2, validation_fraction=0.4, **placed
         )
         make_features(features, tmp_path / f"{name}-features")
+        shared = {field.name: getattr(data, field.name) for field in fields(AnswersDataOptions)}
+        make_answers(AnswersDataOptions(**shared | placed), tmp_path / f"{name}-answers")
+    assert read_shards(tmp_path / "spread-answers") == read_shards(tmp_path / "whole-answers")
     whole, spread = (read_dataset(tmp_path / name) for name in ("whole", "spread"))
     for row, other in zip(whole, spread, strict=True):
         assert replace(row, p=[]) == replace(other, p=[])
