@@ -1191,11 +1191,13 @@ class FaultsOptions(SeedOptions, StudyFolderOptions):
         kills: Times that each stage is killed.
         requests: Requests through one decoder, and through one server.
         stages: Names of the stages, such as "[data acceptance,serve]". Default: all.
+        jobs: Stages that run side by side. Default: one for each core.
     """
 
     kills: Count = 50
     requests: Count = 10_000
     stages: Annotated[tuple[str, ...] | None, Several()] = None
+    jobs: Count | None = None
     folder: Folder = Path("runs/faults")
 
 

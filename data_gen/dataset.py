@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -153,10 +154,10 @@ class ShardWriter(ABC, Generic[S]):
         """Number of shards written so far."""
         return len(self.manifest["shards"])
 
-    def missing(self, count: int) -> list[int]:
-        """Indices of the shards, of ``count`` in all, that are not written yet."""
+    def missing(self, total: int) -> list[int]:
+        """Indices of the shards, of ``total`` in all, that are not written yet."""
         written = {shard["file"] for shard in self.manifest["shards"]}
-        return [index for index in range(count) if self.file_of(index) not in written]
+        return [index for index in range(total) if self.file_of(index) not in written]
 
     def file_of(self, index: int) -> str:
         """File name of a shard."""
@@ -177,7 +178,9 @@ class ShardWriter(ABC, Generic[S]):
             index: the shard's place in the dataset, by default after the last. Shards may be written in any order; the
                 manifest lists them by index.
         """
-        path = self.folder / self.file_of(self.finished if index is None else index)
+        if index is None:  # a shard before the last may have been taken out
+            index = next(index for index in count(self.finished) if index in self.missing(index + 1))
+        path = self.folder / self.file_of(index)
         with replacing(path) as temporary:
             self.save(shard, temporary)
             digest = sha256(temporary)

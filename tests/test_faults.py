@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
+import multiprocessing
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -12,9 +15,12 @@ from random import Random
 import httpx
 import pytest
 from specpilot import main as cli
+from specpilot.bench.faults.campaign import begin_worker
 from specpilot.bench.faults.contents import contents
 from specpilot.bench.faults.damage import one_bit, truncated
+from specpilot.bench.faults.disks import disk
 from specpilot.bench.faults.processes import SIGNAL, Fault, run
+from specpilot.bench.faults.requests import through_a_decoder
 from specpilot.bench.store import Store
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
@@ -101,6 +107,52 @@ def test_a_first_shard_that_fails_leaves_a_folder_that_can_be_continued(tmp_path
         writer.write(make_rows(4))
         writer.complete()
     assert len(read_dataset(tmp_path / "data")) == 4
+
+
+def test_a_log_continues_after_its_last_shard(tmp_path: Path) -> None:
+    """Where one before it was damaged and taken out of the manifest, as the message says."""
+    with DatasetWriter(tmp_path / "log", IDENTITY) as writer:
+        for _ in range(3):
+            writer.write(make_rows(2))
+    manifest = json.loads((tmp_path / "log" / MANIFEST).read_text())
+    manifest["shards"] = manifest["shards"][1:]
+    (tmp_path / "log" / MANIFEST).write_text(json.dumps(manifest))
+    with DatasetWriter(tmp_path / "log", IDENTITY) as writer:
+        writer.write(make_rows(3))
+    assert len(read_dataset(tmp_path / "log")) == 2 + 2 + 3
+
+
+def test_mixed_requests_through_a_decoder() -> None:
+    outcome = through_a_decoder(60, seed=0)
+    assert outcome.problems == []
+    assert 0 < outcome.finished < outcome.attempts >= 60
+
+
+def test_a_campaign_knows_its_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "faults"
+    assert cli.main(["bench", "faults", "--stages", "[serving]", "--folder", str(folder)]) == 2
+    assert "stages='serving': no such stage; the stages are serve, bench ablation" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def mount_and_wait(folder: Path) -> None:
+    begin_worker(os.getppid())
+    with disk(folder / "disk") as mounted:
+        (folder / "mounted").write_text(str(mounted))
+        signal.pause()
+
+
+def test_a_worker_that_is_killed_leaves_no_disk(tmp_path: Path) -> None:
+    """Nor does this process see the disk."""
+    worker = multiprocessing.get_context("spawn").Process(target=mount_and_wait, args=(tmp_path,), daemon=True)
+    worker.start()
+    while not (tmp_path / "mounted").exists():
+        worker.join(0.01)
+    seen = os.path.ismount(tmp_path / "disk")
+    worker.kill()
+    worker.join()
+    assert not seen
+    (tmp_path / "disk").rmdir()
 
 
 def test_a_dataset_of_served_requests_is_not_to_be_made_again(tmp_path: Path) -> None:

@@ -1,172 +1,140 @@
-"""The campaign: every fault for every stage, one case each. Its cases are kept, so that it goes on where it stopped."""
+"""The campaign: every fault for every stage, one case each. Its cases are kept, so that it goes on where it stopped.
+
+Stages run side by side, each in a process of its own. These processes end with the campaign, however it ends, and their
+mounts end with them; the next campaign removes the files that are left.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
-import signal
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from rich.console import Console
 
+from ...controllers.errors import InputError
 from ...infer.machine import commit
+from ...infer.quiet import quiet
 from ...options import FaultsOptions
 from ..store import Store
 from ..table import Table
-from . import serving
-from .cases import Bench, Outcome
-from .damage import clock_set_back, damaged_files, damaged_shards, one_bit, truncated, two_processes
-from .disks import full, no_files, read_only
-from .ends import interrupt, kill_9, terminate
-from .processes import Main
+from .cases import Case, Outcome
+from .disks import own_mounts
+from .processes import Main, end_with_parent
 from .requests import through_a_decoder, through_a_server
-from .serving import Served, undisturbed_server
-from .stages import Stage, Undisturbed, make_stages, undisturbed
+from .server_cases import SERVE, server_cases
+from .stage_cases import Ground, stage_cases
+from .stages import make_given, make_stages
 
-SIGNALS = 10  # of SIGTERM and of SIGINT, for each stage
-POINTS = 15  # file operations at which the disk is full
-FEW = 5  # attempts of the other faults
-SERVE = "serve"
+SHOWN = 60  # characters of a problem in the table
+DECODER, SERVER = "one decoder", "one server"
 
 
 @dataclass(frozen=True)
-class Case:
-    """One row of the table.
+class Campaign:
+    """What a process needs to run the cases of one stage.
 
     Attributes:
-        run: does it; is given an empty folder.
+        main: runs the words of a command and returns its exit code.
+        work: folder for everything but the records.
+        commit: of the code, by which records are kept.
     """
 
-    stage: str
-    fault: str
-    run: Callable[[Path], Outcome]
+    options: FaultsOptions
+    main: Main
+    work: Path
+    commit: str | None
+
+    def cases(self, name: str) -> Iterable[Case]:
+        """The cases of a stage, in order."""
+        options, folder = self.options, self.work / name.replace(" ", "-")
+        folder.mkdir()
+        mixed = f"{options.requests} mixed requests"
+        match name:
+            case "serve":
+                return server_cases(self.main, folder, options.kills, options.seed)
+            case "one decoder":
+                return [Case(DECODER, mixed, lambda _: through_a_decoder(options.requests, options.seed))]
+            case "one server":
+                return [Case(SERVER, mixed, lambda _: through_a_server(options.requests))]
+        stages = {stage.name: stage for stage in make_stages(self.work / "given")}
+        return stage_cases(Ground(self.main, stages[name], folder, options.seed), options.kills)
+
+    def run(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a stage's cases; those that have no record are run."""
+        rows = []
+        console, store = Console(stderr=True), Store(self.options.folder)
+        for number, case in enumerate(self.cases(name)):
+            identity = {
+                "stage": case.stage, "fault": case.fault, "commit": self.commit, "seed": self.options.seed,
+                "kills": self.options.kills,
+            }  # fmt: skip
+            row = store.compute(identity, partial(self._row, case, self.work / f"{name.replace(' ', '-')}-{number}"))
+            end = "held" if row["held"] else row["problems"][0][:SHOWN]
+            console.print(f"{case.stage}, {case.fault}: {end} ({row['seconds']:.0f} s)", soft_wrap=True)
+            rows.append(row)
+        return rows
+
+    def _row(self, case: Case, folder: Path) -> dict[str, Any]:
+        started = time.perf_counter()
+        folder.mkdir()
+        outcome: Outcome = case.run(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        return {
+            "stage": case.stage, "fault": case.fault, "held": not outcome.problems, **asdict(outcome),
+            "seconds": round(time.perf_counter() - started, 1), "commit": self.commit,
+        }  # fmt: skip
 
 
-class Ground:
-    """The folder in which the stages run; a stage's undisturbed run is made when its first case needs it."""
-
-    def __init__(self, main: Main, stage: Stage, folder: Path, seed: int) -> None:
-        self.main, self.stage, self.folder, self.seed = main, stage, folder / stage.name.replace(" ", "-"), seed
-
-    @cached_property
-    def whole(self) -> Undisturbed:
-        return undisturbed(self.main, self.stage, self.folder)
-
-    def run(self, do: Callable[[Bench], Outcome], folder: Path) -> Outcome:
-        """Run a case. Its folder lies beside the undisturbed run's."""
-        whole = self.whole
-        place = self.folder / folder.name
-        place.mkdir()
-        return do(Bench(self.main, self.stage, whole, place, self.seed))
-
-
-def run_campaign(options: FaultsOptions, main: Main, console: Console) -> dict[str, Any]:
-    """Run the cases that are not in the store.
-
-    Args:
-        main: runs the words of a command and returns its exit code.
+def run_campaign(options: FaultsOptions, main: Main) -> dict[str, Any]:
+    """Run the cases that are not in the store, as many stages side by side as ``options`` allow.
 
     Raises:
-        InputError: a stage fails without any fault, or another process uses the folder.
+        InputError: a stage is unknown or fails without any fault, or another process uses the folder.
     """
-    table = []
-    with Store(options.folder) as store, tempfile.TemporaryDirectory(prefix="faults-") as work:
-        for number, case in enumerate(all_cases(options, main, Path(work), console)):
-            identity = {
-                "stage": case.stage, "fault": case.fault, "commit": commit(), "seed": options.seed,
-                "kills": options.kills, "requests": options.requests,
-            }  # fmt: skip
-            found = store.compute(identity, partial(_row, case, Path(work, f"case-{number}")))
-            console.print(f"{case.stage}, {case.fault}: {'held' if found['held'] else found['problems'][0]}")
-            table.append(found)
+    work = options.folder.absolute() / "work"
+    known = [SERVE, *(stage.name for stage in make_stages(work)), SERVER, DECODER]  # those that take longest first
+    names = known if options.stages is None else [*options.stages]
+    for name in names:
+        if name not in known:
+            raise InputError(f"stages={name!r}: no such stage; the stages are {', '.join(known)}")
+    with Store(options.folder):
+        shutil.rmtree(work, ignore_errors=True)
+        make_given(main, work / "given")
+        campaign = Campaign(options, main, work, commit())
+        pool = ProcessPoolExecutor(options.jobs or os.cpu_count(), get_context("spawn"), begin_worker, (os.getpid(),))
+        try:
+            table = [row for rows in pool.map(campaign.run, names) for row in rows]
+        finally:
+            pool.shutdown(cancel_futures=True)
+        shutil.rmtree(work, ignore_errors=True)
     return {"cases": len(table), "held": sum(row["held"] for row in table), "table": table}
 
 
-def _row(case: Case, folder: Path) -> dict[str, Any]:
-    started = time.perf_counter()
-    folder.mkdir()
-    outcome = case.run(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    return {
-        "stage": case.stage, "fault": case.fault, "held": not outcome.problems, **asdict(outcome),
-        "seconds": round(time.perf_counter() - started, 1),
-    }  # fmt: skip
+def begin_worker(campaign: int) -> None:
+    """In a process that runs cases: it ends with the process ``campaign``, and its mounts end with it."""
+    end_with_parent()
+    if os.getppid() != campaign:
+        os._exit(1)
+    own_mounts()
+    quiet()
 
 
-def all_cases(options: FaultsOptions, main: Main, work: Path, console: Console) -> Iterator[Case]:
-    """The cases of the stages that ``options`` names, in order."""
-    for stage in make_stages(main, work / "given"):
-        if options.stages is None or stage.name in options.stages:
-            yield from stage_cases(Ground(main, stage, work, options.seed), options.kills)
-    if options.stages is None or SERVE in options.stages:
-        yield from server_cases(options, main, work)
-        yield Case(
-            "decoder", f"{options.requests} mixed requests", lambda _: through_a_decoder(options.requests, console)
-        )
-        yield Case(SERVE, f"{options.requests} mixed requests", lambda _: through_a_server(options.requests, console))
-
-
-def stage_cases(ground: Ground, kills: int) -> Iterator[Case]:
-    """Every fault of one stage."""
-    faults: dict[str, Callable[[Bench], Outcome]] = {
-        "SIGKILL": partial(kill_9, times=kills),
-        "SIGTERM": partial(terminate, times=SIGNALS),
-        "SIGINT": partial(interrupt, times=SIGNALS),
-        "disk full": partial(full, most=POINTS),
-        "no more files can be opened": partial(no_files, most=FEW),
-        "read-only disk": read_only,
-        "two processes in one folder": partial(two_processes, times=FEW),
-        "clock set back": partial(clock_set_back, times=FEW),
-    }
-    for name, damage in {"truncated": truncated, "with one bit turned": one_bit}.items():
-        if ground.stage.consumer:
-            faults[f"shards {name}"] = partial(damaged_shards, damage=damage)
-        else:
-            faults[f"{ground.stage.kept} {name}"] = partial(damaged_files, damage=damage)
-    for fault, do in faults.items():
-        yield Case(ground.stage.name, fault, partial(ground.run, do))
-
-
-def server_cases(options: FaultsOptions, main: Main, work: Path) -> Iterator[Case]:
-    """Every fault of a server that logs its rounds."""
-    known: list[Served] = []
-
-    def whole() -> Served:
-        if not known:
-            (work / "served").mkdir()
-            known.append(undisturbed_server(main, work / "served"))
-        return known[0]
-
-    def case(fault: str, do: Callable[[Path], Outcome]) -> Case:
-        return Case(SERVE, fault, do)
-
-    def random(fault: str) -> Random:
-        return Random(f"{options.seed} {SERVE} {fault}")
-
-    yield case("SIGKILL", lambda root: serving.killed(main, whole(), root, random("SIGKILL"), options.kills))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        yield case(
-            number.name,
-            lambda root, number=number: serving.ended_by(number, main, whole(), root, random(number.name), SIGNALS),  # type: ignore[misc]
-        )
-    yield case("disk full", lambda root: serving.full_disk(main, whole(), root))
-    yield case("two processes in one folder", lambda root: serving.two_servers(main, root))
-
-
-def as_table(result: dict[str, Any]) -> Table:
+def as_table(result: Mapping[str, Any]) -> Table:
     """A row for each case."""
     rows = [
         {
             "stage": row["stage"],
             "fault": row["fault"],
             "times": str(row["attempts"]),
-            "held": "yes" if row["held"] else row["problems"][0],
+            "held": "yes" if row["held"] else row["problems"][0][:SHOWN],
         }
         for row in result["table"]
     ]

@@ -51,6 +51,19 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Case:
+    """One row of the table.
+
+    Attributes:
+        run: does it; is given an empty folder.
+    """
+
+    stage: str
+    fault: str
+    run: Callable[[Path], Outcome]
+
+
+@dataclass(frozen=True)
 class Bench:
     """What every case is given.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from random import Random
@@ -81,7 +81,6 @@ def _stopped(pid: int, running: Callable[[], bool]) -> bool:
 
 def clock_set_back(bench: Bench, times: int) -> Outcome:
     """Every reading of the clock is a day before the last, and files change their times between kills."""
-    moments = cycle(TIMES)
 
     def harm(stage: Stage, folder: Path, number: int, random: Random) -> Ended:
         process = stage.start(bench.main, folder, Fault(CLOCK))
@@ -89,16 +88,17 @@ def clock_set_back(bench: Bench, times: int) -> Outcome:
         if ended is None:
             process.send(signal.SIGKILL)
             ended = process.end()
-        for path in _files(folder):
-            moment = next(moments)
-            os.utime(path, (moment, moment))
+        change_times(folder)
         return ended
 
     return harm_and_resume(bench, "clock", harm, lambda ended: ended.code == -signal.SIGKILL, times)
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())
+def change_times(folder: Path) -> None:
+    """Give the files in ``folder`` times of change that are decades apart."""
+    for path, moment in zip(sorted(folder.rglob("*")), cycle(TIMES), strict=False):
+        if path.is_file():
+            os.utime(path, (moment, moment))
 
 
 def damaged_files(bench: Bench, damage: Damage) -> Outcome:

@@ -6,6 +6,7 @@ full disk, and a folder without permission to write instead of a read-only disk,
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -20,7 +21,14 @@ from .contents import damage, difference
 from .processes import FILES, FULL, Ended, Fault
 from .stages import Stage
 
+CLONE_NEWNS = 0x00020000  # of Linux's unshare
 SIZE = "32m"  # of the disk; the largest stage writes 3 MiB
+
+
+def own_mounts() -> None:
+    """Mounts of this process, where it may mount, are seen by its children only and end with the last of them."""
+    if ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0:
+        _mount("--make-rprivate", "/")
 
 
 @contextmanager
@@ -83,7 +91,7 @@ def read_only(bench: Bench) -> Outcome:
         bench.stage.run(bench.main, half, Fault("signal", bench.whole.touches // 2))
         left = sorted(place.rglob("*"))
         for folder in (new, half):
-            with _unwritable(place, mounted):
+            with unwritable(place, mounted):
                 ended = bench.stage.run(bench.main, folder)
             outcome.attempts += 1
             outcome.note_line(ended.complaint() or "", bench.root)
@@ -99,7 +107,8 @@ def read_only(bench: Bench) -> Outcome:
 
 
 @contextmanager
-def _unwritable(place: Path, mounted: bool) -> Iterator[None]:
+def unwritable(place: Path, mounted: bool) -> Iterator[None]:
+    """``place``, a disk if ``mounted``, cannot be written inside the block."""
     folders = [place, *(path for path in place.rglob("*") if path.is_dir())]
     if mounted:
         assert _mount("-o", "remount,ro", str(place)), "a disk that was mounted can be mounted otherwise"

@@ -6,6 +6,7 @@ removes it. The second is the same on every machine.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import resource
@@ -22,14 +23,15 @@ import torch
 
 Main = Callable[[Sequence[str]], int]
 PRELOADED = [  # imported once, by the process that all others are forked from
-    "specpilot.main", "specpilot.data_gen.acceptance", "specpilot.data_gen.router", "specpilot.train.acceptance",
-    "specpilot.train.router", "specpilot.train.figure", "specpilot.bench.studies.ablation", "specpilot.serve.run",
-    "specpilot.serve.server", "specpilot.serve.round_log", "rouge_score.rouge_scorer", "pyarrow.parquet",
-    "transformers.models.llama.modeling_llama",
+    "specpilot.bench.faults.forkserver", "specpilot.main", "specpilot.data_gen.acceptance",
+    "specpilot.data_gen.router", "specpilot.train.acceptance", "specpilot.train.router", "specpilot.train.figure",
+    "specpilot.bench.studies.ablation", "specpilot.serve.run", "specpilot.serve.server", "specpilot.serve.round_log",
+    "rouge_score.rouge_scorer", "pyarrow.parquet", "transformers.models.llama.modeling_llama",
 ]  # fmt: skip
 TOUCHES = ("open", "os.rename", "os.remove", "os.mkdir")
 PATIENCE = 120  # seconds after which a process counts as hanging
 DAY = 86400.0
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 SIGNAL, FULL, FILES, CLOCK = "signal", "full", "files", "clock"
 
 
@@ -149,6 +151,11 @@ class Process:
         return ended
 
 
+def end_with_parent() -> None:
+    """Let this process be killed when the one that started it ends, in whatever way."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def run(main: Main, words: Sequence[str], folder: Path, fault: Fault | None = None) -> Ended:
     """Run a command to its end."""
     return Process(main, words, folder, fault).end()
@@ -156,6 +163,7 @@ def run(main: Main, words: Sequence[str], folder: Path, fault: Fault | None = No
 
 def _work(main: Main, words: list[str], folder: str, fault: Fault | None, touches: Any, writer: Any) -> None:
     """In the new process: install the fault, then run the command."""
+    end_with_parent()
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 1)
     os.dup2(writer.fileno(), 2)

@@ -14,6 +14,7 @@ PROMPTS = ["--limit", "16", "--shard-size", "4", "--batch-size", "4"]
 FEATURES = ["--validation-fraction", "0.3", "--traced", "2"]
 MIXED = [*FEATURES, "--mixings", "2"]
 TRAINING = ["--epochs", "2", "--checkpoint-every", "2", "--log-every", "1", "--threads", "1", "--resume"]
+GIVEN = {"data": "data acceptance", "features": "data features", "router": "data router"}  # by folder
 STUDY = ["--controllers", "[a=tiny-head]", "--per-domain", "2", "--max-new-tokens", "12", "--costs", "[0.2]"]
 
 
@@ -77,15 +78,12 @@ def _succeed(main: Main, stage: Stage, folder: Path) -> Ended:
     return ended
 
 
-def make_stages(main: Main, folder: Path) -> list[Stage]:
-    """All stages; datasets that later ones read are made in ``folder``.
-
-    Raises:
-        InputError: one cannot be made.
-    """
-    data, features, router = (str(folder / name) for name in ("data", "features", "router"))
-    train_router = ("train", "router", "--data", router, "--width", "8", "--batch-size", "4", *TRAINING)
-    stages = [
+def make_stages(folder: Path) -> list[Stage]:
+    """All stages, those that take longest first; ``folder`` has what :func:`make_given` makes."""
+    data, features, router = (str(folder / name) for name in GIVEN)
+    return [
+        Stage("bench ablation", ("bench", "ablation", *STUDY), kept="records"),
+        Stage("train acceptance", ("train", "acceptance", "--data", data, *MIXED, "--batch-size", "4", *TRAINING)),
         Stage(
             "data acceptance",
             ("data", "acceptance", *PROMPTS, "--max-new-tokens", "12"),
@@ -101,17 +99,22 @@ def make_stages(main: Main, folder: Path) -> list[Stage]:
             ("data", "features", "--data", data, "--predictor", "lag-free", *FEATURES),
             ("train", "lag-free", "--data"),
         ),
-        Stage("train acceptance", ("train", "acceptance", "--data", data, *MIXED, "--batch-size", "4", *TRAINING)),
+        Stage("train router", ("train", "router", "--data", router, "--width", "8", "--batch-size", "4", *TRAINING)),
         Stage(
             "train lag-free", ("train", "lag-free", "--data", features, "--width", "8", "--batch-size", "40", *TRAINING)
         ),
-        Stage("train router", train_router),
-        Stage("bench ablation", ("bench", "ablation", *STUDY), kept="records"),
     ]
-    for stage, name in zip(stages, ("data", "router", "features"), strict=False):
-        if not (folder / name).exists():
-            _succeed(main, stage, folder / name)
-    return stages
+
+
+def make_given(main: Main, folder: Path) -> None:
+    """Make the datasets that some stages read.
+
+    Raises:
+        InputError: one cannot be made.
+    """
+    stages = {stage.name: stage for stage in make_stages(folder)}
+    for name, stage in GIVEN.items():
+        _succeed(main, stages[stage], folder / name)
 
 
 def consume(main: Main, stage: Stage, dataset: Path, output: Path) -> Ended:

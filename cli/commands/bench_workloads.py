@@ -89,7 +89,7 @@ def faults(options: FaultsOptions) -> None:
     from ..main import main
 
     console = begin()
-    result = run_campaign(options, main, console)
+    result = run_campaign(options, main)
     console.print(as_table(result))
     finish(result, options, options.output)
     if result["held"] < result["cases"]:
