@@ -500,28 +500,34 @@ class ResponseOptions(Options):
     """Texts of another engine.
 
     Attributes:
-        responses: openai: a server with OpenAI's completions API generates the target's texts; target and draft only
-            label them here. Default: the target generates them here.
+        responses: What generates the target's texts, which target and draft then label here. openai: a server with
+            OpenAI's completions API. vllm: vLLM in this process, or in each worker. Default: the target itself.
         base_url: Address of the server, such as http://localhost:8000/v1. The environment variable OPENAI_API_KEY is
             sent as the key.
         model: The target's name at the server. Default: that of --target.
         retries: Number of times that a request is sent again when the server is busy or cannot be reached.
         timeout: Seconds to wait for a text.
+        tensor_parallel: GPUs that vLLM divides the target among.
+        kv_cache_gib: Memory for vLLM's keys and values in GiB. Default: as much as vLLM takes.
     """
 
-    responses: Literal["openai"] | None = None
+    responses: Literal["openai", "vllm"] | None = None
     base_url: (
         Annotated[str, Pattern(r"https?://\S+", "no address; give one such as http://localhost:8000/v1")] | None
     ) = None
     model: str | None = None
     retries: Natural = 8
     timeout: Positive = 600.0
+    tensor_parallel: Count = 1
+    kv_cache_gib: Positive | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.responses is None:
-            self.refuse_ignored(("base_url", "model", "retries", "timeout"), "the target generates the texts here")
-        elif self.base_url is None:
+        if self.responses != "openai":
+            self.refuse_ignored(("base_url", "model", "retries", "timeout"), "no server generates the texts")
+        if self.responses != "vllm":
+            self.refuse_ignored(("tensor_parallel", "kv_cache_gib"), "vLLM does not generate the texts")
+        if self.responses == "openai" and self.base_url is None:
             raise InputError("responses='openai': needs the server's address; add --base-url http://HOST:PORT/v1")
 
 

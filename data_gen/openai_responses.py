@@ -6,7 +6,6 @@ A prompt is sent as token ids, with the chat template applied here. Servers that
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -20,7 +19,7 @@ from ..controllers.errors import InputError
 from ..infer.loading import load_tokenizer
 from ..options import AcceptanceDataOptions, ResponseOptions
 from .builder import Item
-from .responses import ResponseRow
+from .responses import ResponseRow, seed_of
 from .workers import OnDone, ignore
 
 TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504}  # statuses after which a request is sent again
@@ -74,10 +73,9 @@ class OpenAIResponses:
 
     def _ask(self, item: Item) -> Any:
         s = self.settings
-        seed = hashlib.sha256(f"{s.seed}\0{item.id}".encode()).digest()
         body = {
             "model": self.model, "prompt": item.ids, "max_tokens": item.budget, "temperature": s.temperature,
-            "top_p": s.top_p, "seed": int.from_bytes(seed[:4]) >> 1, "return_token_ids": True,
+            "top_p": s.top_p, "seed": seed_of(s.seed, item), "return_token_ids": True,
         }  # fmt: skip
         if s.top_k is not None:
             body["top_k"] = s.top_k

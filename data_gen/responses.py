@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,14 +13,15 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
+from ..controllers.json_file import build
 from ..controllers.sampling import SamplingParams
 from ..options import ONE_PROCESS, AcceptanceDataOptions, ResponseOptions, WorkerOptions
 from .builder import EncodedPrompts, Item, encode_prompts, write_shards
-from .dataset import SCHEMA_VERSION, ParquetWriter, read_manifest, read_shards
+from .dataset import MANIFEST, SCHEMA_VERSION, ParquetWriter, damaged_shards, read_manifest, read_shards
 from .workers import ShardMaker, open_workers
 
-UNCHECKED = (
-    "not checked: that the engine ran this target, in which precision, and that it sampled with these parameters"
+UNCHECKED = (  # of a server
+    "; not checked: that the engine ran this target, in which precision, and that it sampled with these parameters"
 )
 
 
@@ -90,7 +92,7 @@ def make_responses(
     Raises:
         InputError: the engine gives no texts, or ``folder`` belongs to another run.
     """
-    new_maker, group_options = maker_of(settings, responses, workers)
+    new_maker, group_options = maker_of(settings, responses, folder, workers)
     with open_workers(new_maker, group_options, settings.device, console) as group:
         prompts, source = encode_prompts(settings, group.description), group.description["identity"]
         identity = {
@@ -110,8 +112,8 @@ def make_responses(
     manifest = read_manifest(folder)
     again, other = (sum(shard[name] for shard in manifest["shards"]) for name in ("tokenised_again", "of_other_length"))
     console.print(
-        f"{folder}: {again} of {len(prompts.items)} texts were tokenised again, {other} into another number of tokens; "
-        f"{UNCHECKED}",
+        f"{folder}: {again} of {len(prompts.items)} texts were tokenised again, {other} into another number of tokens"
+        f"{UNCHECKED if responses.responses == 'openai' else ''}",
         soft_wrap=True,
     )
     tokens = {row["prompt_id"]: row["tokens"] for row in read_shards(folder)}
@@ -119,9 +121,30 @@ def make_responses(
 
 
 def maker_of(
-    settings: AcceptanceDataOptions, responses: ResponseOptions, workers: WorkerOptions
+    settings: AcceptanceDataOptions, responses: ResponseOptions, folder: Path, workers: WorkerOptions
 ) -> tuple[Callable[[], ShardMaker[list[Item], list[ResponseRow]]], WorkerOptions]:
-    """What makes the texts, and where: a server is asked by this process."""
-    from .openai_responses import OpenAIResponses
+    """What makes the texts, and where: a server is asked by this process, and complete texts need no engine."""
+    if responses.responses == "openai":
+        from .openai_responses import OpenAIResponses
 
-    return partial(OpenAIResponses, settings, responses), ONE_PROCESS
+        return partial(OpenAIResponses, settings, responses), ONE_PROCESS
+    from .vllm_responses import VllmResponses
+
+    version = version_of_complete(folder)
+    return partial(VllmResponses, settings, responses, version), workers if version is None else ONE_PROCESS
+
+
+def version_of_complete(folder: Path) -> str | None:
+    """The version of vLLM that made the texts in ``folder``, if they are complete and undamaged."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    manifest = read_manifest(folder)
+    if not manifest["complete"] or damaged_shards(folder, manifest):
+        return None
+    source = build(dict[str, Any], manifest.get("responses", {}), "responses")
+    return None if "version" not in source else str(source["version"])
+
+
+def seed_of(seed: int, item: Item) -> int:
+    """The seed of a prompt's text, 31 bits."""
+    return int.from_bytes(hashlib.sha256(f"{seed}\0{item.id}".encode()).digest()[:4]) >> 1

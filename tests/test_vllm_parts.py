@@ -31,7 +31,7 @@ def test_settings() -> None:
     with pytest.raises(InputError, match=r"^specpilot: length=None: text is expected; give an object such as"):
         settings_of({"specpilot": {"length": None}}, {})
     check_version("0.32.1+cpu")
-    with pytest.raises(InputError, match=r"^vllm 0.3: specpilot's plugin knows 0\.32"):
+    with pytest.raises(InputError, match=r"^vllm 0.3: specpilot knows 0\.32"):
         check_version("0.3")
 
 

@@ -74,7 +74,7 @@ def test_engines_that_the_plugin_does_not_steer(options: dict[str, Any], message
 @pytest.mark.parametrize("version", ["0.31.1", "0.33.0", "1.0"])
 def test_another_version_of_vllm(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(engine_config, "installed_version", lambda: version)
-    with pytest.raises(InputError, match=rf"^vllm {version}: specpilot's plugin knows 0.32; install one"):
+    with pytest.raises(InputError, match=rf"^vllm {version}: specpilot knows 0.32; install one"):
         configure({"length": 4})
     configure(None)  # without settings vLLM is left alone
 

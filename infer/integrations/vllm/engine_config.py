@@ -85,4 +85,4 @@ def installed_version() -> str:
 def check_version(found: str) -> None:
     """Raise InputError if the plugin was not tested with version ``found`` of vLLM."""
     if ".".join(found.split(".")[:2]) not in VERSIONS:
-        raise InputError(f"vllm {found}: specpilot's plugin knows {', '.join(VERSIONS)}; install one, or leave it out")
+        raise InputError(f"vllm {found}: specpilot knows {', '.join(VERSIONS)}; install one, or leave it out")

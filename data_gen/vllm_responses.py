@@ -1,0 +1,87 @@
+"""Texts from vLLM, a shard at a time, by an engine in the process of each worker.
+
+Once the texts are complete, vLLM is not needed any more: another environment may label them.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import Any
+
+from ..checkpoints import shipped
+from ..controllers.errors import InputError, optional_import
+from ..infer.integrations.vllm.engine_config import check_version, installed_version
+from ..options import AcceptanceDataOptions, ResponseOptions
+from .builder import Item
+from .responses import ResponseRow, seed_of
+from .workers import OnDone, ignore
+
+GIB = 2**30
+
+
+class VllmResponses:
+    """Generates the texts of a shard together, ``batch_size`` at a time.
+
+    Args:
+        version: of the vLLM that made all texts, where they are complete; otherwise the installed one makes them.
+
+    Raises:
+        InputError: vLLM is not installed, of an unknown version, or cannot load the target.
+    """
+
+    def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions, version: str | None) -> None:
+        self.settings, self.responses = settings, responses
+        self.version = version or installed_version()
+        if version is None:
+            check_version(self.version)
+
+    def describe(self) -> dict[str, Any]:
+        identity = {"source": "vllm", "version": self.version, "tensor_parallel": self.responses.tensor_parallel}
+        return {"identity": identity, "device": "vllm", "context": None}
+
+    @cached_property
+    def engine(self) -> Any:
+        """``vllm.LLM`` of the target."""
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        with optional_import("vllm"):
+            import vllm
+        settings, memory = self.settings, self.responses.kv_cache_gib
+        try:
+            return vllm.LLM(
+                str(shipped(settings.target) or settings.target),
+                dtype=settings.dtype,
+                trust_remote_code=settings.trust_remote_code,
+                tensor_parallel_size=self.responses.tensor_parallel,
+                max_num_seqs=settings.batch_size,
+                kv_cache_memory_bytes=None if memory is None else int(memory * GIB),
+            )
+        except (ValueError, RuntimeError, OSError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(f"target={settings.target!r}: vLLM {self.version} does not load it ({reason})") from error
+
+    def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[ResponseRow]:
+        """The texts of a shard's prompts; ``on_done`` is called with the length of each."""
+        from vllm import SamplingParams
+
+        s = self.settings
+        top_k = 0 if s.top_k is None or s.temperature == 0 else s.top_k
+        sampling = [
+            SamplingParams(
+                temperature=s.temperature,
+                top_k=top_k,
+                top_p=s.top_p,
+                max_tokens=item.budget,
+                seed=seed_of(s.seed, item),
+            )
+            for item in unit
+        ]
+        found = self.engine.generate([{"prompt_token_ids": item.ids} for item in unit], sampling, use_tqdm=False)
+        rows = []
+        for item, output in zip(unit, found, strict=True):
+            (text,) = output.outputs
+            tokens = list(text.token_ids)
+            rows.append(ResponseRow(item.id, text.text, tokens, text.finish_reason, len(tokens), exact=True))
+            on_done(len(tokens))
+        return rows

@@ -1,0 +1,96 @@
+"""Texts of vLLM as acceptance data: labelled by forwards of ours, also where vLLM is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from specpilot import main as cli
+from specpilot.controllers.errors import InputError
+from specpilot.data_gen import vllm_responses
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
+from specpilot.data_gen.dataset import read_dataset, read_manifest, read_shards
+from specpilot.options import AcceptanceDataOptions, ResponseOptions
+
+from ..processes import assert_same_bytes
+from .engines import vllm  # skips where vLLM is missing
+
+SETTINGS = AcceptanceDataOptions(limit=12, max_new_tokens=24, shard_size=5, batch_size=8, device="cpu")
+RESPONSES = ResponseOptions(responses="vllm", kv_cache_gib=0.15)
+WORDS = ["--limit", "12", "--max-new-tokens", "24", "--shard-size", "5", "--batch-size", "8", "--device", "cpu"]
+
+
+def make(output: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own: an engine that ends takes others of its process with it."""
+    command = [sys.executable, "-m", "specpilot", "data", "acceptance", "--responses", "vllm", "--kv-cache-gib", "0.15"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    return subprocess.run(
+        [*command, *WORDS, *words, "--output", str(output)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "data"
+    ended = make(folder)
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def test_labels_are_those_of_our_own_forwards(made: Path) -> None:
+    texts = {row["prompt_id"]: row["tokens"] for row in read_shards(f"{made}-responses")}
+    manifest, source = read_manifest(f"{made}-responses"), read_manifest(made)["responses"]
+    assert source == {
+        "source": "vllm", "version": vllm.__version__.partition("+")[0], "tensor_parallel": 1,
+        "sha256": manifest["dataset_fingerprint"],
+    }  # fmt: skip
+    rows, builder = read_dataset(made), AcceptanceDatasetBuilder(SETTINGS)
+    assert len(rows) == len(texts) == 12
+    for row in rows:
+        assert row.x == texts[row.prompt_id]
+        text = torch.tensor([row.prompt_ids + row.x])
+        p, q = (
+            builder.sampling(model.model(input_ids=text).logits[0, len(row.prompt_ids) - 1 : -1])
+            for model in (builder.target, builder.draft)
+        )
+        assert bool((p.gather(1, torch.tensor(row.x)[:, None]) > 0).all())
+        y = torch.tensor(row.y)[:, None]
+        expected = (p.gather(1, y) / q.gather(1, y)).clamp(max=1)[:, 0]
+        torch.testing.assert_close(torch.tensor(row.p), expected, rtol=0, atol=1e-4)
+
+
+def test_complete_texts_are_labelled_without_vllm(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise InputError("vllm is not installed")
+
+    monkeypatch.setattr(vllm_responses, "installed_version", missing)
+    Path(f"{made}-responses").rename(tmp_path / "data-responses")
+    try:
+        again = make_acceptance_data(SETTINGS, tmp_path / "data", responses=RESPONSES)
+        assert_same_bytes(made, again)
+    finally:
+        (tmp_path / "data-responses").rename(f"{made}-responses")
+    with pytest.raises(InputError, match="vllm is not installed"):
+        make_acceptance_data(SETTINGS, tmp_path / "other", responses=RESPONSES)
+
+
+def test_an_unknown_version_and_an_unknown_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = make(tmp_path / "data", "--target", "tiny-t5", "--no-chat")
+    assert ended.returncode == 2, ended.stderr
+    assert "specpilot: error: target='tiny-t5': vLLM 0.32.0 does not load it (" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    monkeypatch.setattr(vllm_responses, "installed_version", lambda: "0.40.1")
+    words = ["data", "acceptance", "--responses", "vllm", *WORDS, "--output", str(tmp_path / "data")]
+    assert cli.main(words) == 2
+    assert "vllm 0.40.1: specpilot knows 0.32" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
