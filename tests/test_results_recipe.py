@@ -14,7 +14,7 @@ from specpilot.controllers.errors import InputError
 from specpilot.infer.machine import commit
 from specpilot.main import COMMANDS, main
 
-from recipes.results.pages import PAGES, TABLES, filled
+from recipes.results.pages import PAGES, TABLES, files_of, filled
 from recipes.results.run import chosen, result_of, run_steps, show_plan
 from recipes.results.steps import ELSEWHERE, STEPS, Step
 
@@ -103,4 +103,11 @@ def test_tables_are_filled() -> None:
     assert filled(found, RESULTS) == found
     with pytest.raises(InputError, match="no tables; those with tables are demo"):
         filled(page.replace("spectr", "spectre"), RESULTS)
-    assert all((RESULTS / name).is_file() for name in TABLES)
+    assert all((RESULTS / name).is_file() for marker in TABLES for name in files_of(marker))
+
+
+def test_the_table_of_the_tiny_pair_is_that_of_its_card() -> None:
+    card = (DOCS.parent / "checkpoints" / "tiny-draft" / "README.md").read_text(encoding="utf-8")
+    rows = card.partition("| domain | prompts | mean a |")[2].partition("\n\n")[0]
+    assert rows.count("\n") > 5
+    assert rows.strip() in (DOCS / "results.md").read_text(encoding="utf-8")

