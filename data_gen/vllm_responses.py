@@ -57,7 +57,7 @@ class VllmResponses:
                 max_num_seqs=settings.batch_size,
                 kv_cache_memory_bytes=None if memory is None else int(memory * GIB),
             )
-        except (ValueError, RuntimeError, OSError) as error:
+        except (ValueError, RuntimeError, OSError, AssertionError) as error:
             reason = " ".join(str(error).split())[:300]
             raise InputError(f"target={settings.target!r}: vLLM {self.version} does not load it ({reason})") from error
 

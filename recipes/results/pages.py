@@ -1,7 +1,7 @@
 """The tables of the documentation, from the results in docs/results.
 
 A page has ``<!-- results: decode.json -->`` before the tables of that result and ``<!-- end -->`` after them. Between
-them are the tables that the command prints. A marker may name several results, or a part of one, and has its own tables.
+them are the tables that the command prints, or those of the marker, where it names several results or a part of one.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,12 @@ RESPONSES = ResponseOptions(responses="vllm", kv_cache_gib=0.15)
 WORDS = ["--limit", "12", "--max-new-tokens", "24", "--shard-size", "5", "--batch-size", "8", "--device", "cpu"]
 
 
-def make(output: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def make(output: Path) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own: an engine that ends takes others of its process with it."""
     command = [sys.executable, "-m", "specpilot", "data", "acceptance", "--responses", "vllm", "--kv-cache-gib", "0.15"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
     return subprocess.run(
-        [*command, *WORDS, *words, "--output", str(output)],
+        [*command, *WORDS, "--output", str(output)],
         env=environment,
         capture_output=True,
         text=True,
@@ -82,13 +83,15 @@ def test_complete_texts_are_labelled_without_vllm(made: Path, tmp_path: Path, mo
         make_acceptance_data(SETTINGS, tmp_path / "other", responses=RESPONSES)
 
 
-def test_an_unknown_version_and_an_unknown_target(
+def test_an_engine_that_does_not_start() -> None:
+    three = replace(RESPONSES, tensor_parallel=3)  # processes, more than there are devices
+    with pytest.raises(InputError, match=r"^target='tiny': vLLM 0\.32\.0 does not load it \(.+\)$"):
+        print(vllm_responses.VllmResponses(SETTINGS, three, None).engine)
+
+
+def test_an_unknown_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = make(tmp_path / "data", "--target", "tiny-t5", "--no-chat")
-    assert ended.returncode == 2, ended.stderr
-    last = ended.stderr.splitlines()[-1]  # after what vLLM's own process reports
-    assert last.startswith("specpilot: error: target='tiny-t5': vLLM 0.32.0 does not load it (")
     monkeypatch.setattr(vllm_responses, "installed_version", lambda: "0.40.1")
     words = ["data", "acceptance", "--responses", "vllm", *WORDS, "--output", str(tmp_path / "data")]
     assert cli.main(words) == 2
