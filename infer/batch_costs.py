@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from statistics import median
+from statistics import linear_regression, median
 
+from ..controllers.acceptance.predictor import AcceptancePredictor
 from ..controllers.errors import InputError
-from ..controllers.length import Fixed
+from ..controllers.length import LengthController, RateOptimal, Step
 from ..controllers.length.batch_costs import BatchCosts
 from ..controllers.length.cost_model import CostModel
 from .decoder import SpeculativeDecoder
 from .random_source import RandomSource
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
-DRAFTED = (0, 2, 4)  # tokens a draft; a line through their times gives the two costs
-WARM = 2
+DRAFTED = (0, 1, 2, 4)  # tokens a draft
+TURNS, FEW = 8, 16  # rounds of each length; half as many with more requests
+PROMPT = 64  # tokens; attention takes longer after a longer text, and drafts are then relatively cheaper
+ACCEPTANCE = 0.6  # of a drafted token, if there is no predictor that knows better
+LEAST = 0.1  # least cost of a verification, in rounds without a draft
 
 
-def batch_costs(
-    decoder: SpeculativeDecoder,
-    rows: Sequence[int] = ROWS,
-    *,
-    rounds: int = 8,
-) -> BatchCosts:
-    """Time rounds of ``rows`` requests that draft 0, 2 and 4 tokens each; medians over ``rounds`` are fitted by a line.
+class Planned(LengthController):
+    """Drafts as many tokens as the plan says, and pays for the predictions of a trained controller.
+
+    Args:
+        plan: its only element is the number of tokens; requests have copies of the controller, and one plan.
+    """
+
+    def __init__(self, plan: list[int], predictor: AcceptancePredictor | None) -> None:
+        self.plan, self.predictor = plan, predictor
+
+    def start_round(self) -> bool:
+        return self.plan[0] > 0
+
+    def observe(self, step: Step) -> bool:
+        if self.predictor is not None and step.index > self.predictor.lag:
+            self.predictor.predict(step)
+        return step.index < self.plan[0]
+
+
+def batch_costs(decoder: SpeculativeDecoder, rows: Sequence[int] = ROWS) -> BatchCosts:
+    """Time rounds of ``rows`` requests that draft 0, 1, 2 and 4 tokens each; a trained controller predicts for each.
 
     Args:
         decoder: nothing else may use it meanwhile.
@@ -35,39 +53,64 @@ def batch_costs(
     most = decoder.scheduler.max_running
     if max(rows) > most:
         raise InputError(f"batch={max(rows)}: the decoder runs at most {most} requests together; give fewer")
-    costs = []
-    for count in rows:
-        times = [_round_seconds(decoder, count, drafted, rounds) for drafted in DRAFTED]
-        per_token, fixed = _line(times)
-        costs.append(CostModel(per_token / count, fixed / count, 0.0))
-    return BatchCosts(tuple(rows), tuple(costs))
+    predictor = decoder.length.predictor if isinstance(decoder.length, RateOptimal) else None
+    mean = ACCEPTANCE if predictor is None else predictor.mean
+    return BatchCosts(
+        tuple(rows),
+        tuple(fitted([one / count for one in _round_seconds(decoder, count, predictor)], mean) for count in rows),
+    )
 
 
-def _line(times: list[float]) -> tuple[float, float]:
-    """Slope and intercept of the line of least squares through the times of ``DRAFTED``, neither of them negative."""
-    mean_k, mean_t = sum(DRAFTED) / len(DRAFTED), sum(times) / len(times)
-    covariance = sum((k - mean_k) * (t - mean_t) for k, t in zip(DRAFTED, times, strict=True))
-    slope = max(0.0, covariance / sum((k - mean_k) ** 2 for k in DRAFTED))
-    return slope, max(mean_t - slope * mean_k, 0.1 * times[0])
+def fitted(times: Sequence[float], acceptance: float) -> CostModel:
+    """The cost model of rounds that draft ``DRAFTED`` tokens.
+
+    The first token costs more than each after it, since rounds without drafts need no masks, and in vLLM another
+    sampler. The model is the line through the times with drafts, if one of these lengths pays. If none does, a token is
+    as dear as a round without it: then nothing is drafted, not even to see whether it pays.
+
+    Args:
+        times: seconds of a round for each of ``DRAFTED``.
+        acceptance: mean acceptance of a drafted token.
+    """
+    rates = [
+        sum(acceptance**k for k in range(drafted + 1)) / seconds
+        for drafted, seconds in zip(DRAFTED, times, strict=True)
+    ]
+    if max(rates) == rates[0]:
+        return CostModel(times[0], times[0], 0.0)
+    slope, intercept = linear_regression(DRAFTED[1:], times[1:])
+    return CostModel(max(slope, 0.0), max(intercept, LEAST * times[0]), 0.0)
 
 
-def _round_seconds(decoder: SpeculativeDecoder, rows: int, drafted: int, rounds: int) -> float:
-    """The median time of a round of ``rows`` requests that all draft ``drafted`` tokens."""
-    sampling = decoder.defaults.sampling_params()
-    budget = (rounds + WARM + 2) * (drafted + 1)
-    config = decoder.configured(Fixed(drafted))
+def _round_seconds(decoder: SpeculativeDecoder, rows: int, predictor: AcceptancePredictor | None) -> list[float]:
+    """The median time of a round in which ``rows`` requests draft each of ``DRAFTED`` tokens.
+
+    The lengths take turns, so that other work on the machine slows all of them. Each has two rounds in a row, and the
+    second counts: the first one reads what shorter drafts have left unread.
+    """
+    room = PROMPT * 2 if decoder.context is None else decoder.context
+    prompt = [0] * min(PROMPT, room // 4)
+    turns = TURNS if rows <= FEW else TURNS // 2
+    plan, sampling = [0], decoder.defaults.sampling_params()
+    budget = 2 + (turns + 1) * sum(2 * (drafted + 1) for drafted in DRAFTED)
+    config = decoder.configured(Planned(plan, predictor))
     requests = [
-        decoder.new_request([0] * 8, sampling, budget, RandomSource(i), stop_tokens=frozenset(), config=config)
+        decoder.new_request(prompt, sampling, budget, RandomSource(i), stop_tokens=frozenset(), config=config)
         for i in range(rows)
     ]
     scheduler = decoder.scheduler
     scheduler.submit(requests)
-    seconds = []
+    seconds: dict[int, list[float]] = {drafted: [] for drafted in DRAFTED}
     try:
-        for _ in range(rounds + WARM + 1):
-            started = time.perf_counter()
-            scheduler.step()
-            seconds.append(time.perf_counter() - started)
+        scheduler.step()  # the target reads the prompts
+        for turn in range(turns + 1):
+            for drafted in DRAFTED:
+                plan[0] = drafted
+                scheduler.step()
+                started = time.perf_counter()
+                scheduler.step()
+                if turn:  # in the first turn the draft reads the prompts
+                    seconds[drafted].append(time.perf_counter() - started)
     finally:
         scheduler.cancel(requests)
-    return median(seconds[WARM + 1 :])  # the first one reads the prompts
+    return [median(found) for found in seconds.values()]

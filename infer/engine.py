@@ -149,8 +149,11 @@ class Engine:
             if request not in joining:
                 request.output.stats.seconds += seconds
                 controllers.setdefault(id(request.shared_length), request)
-        if joining or any(draft.copied for draft in drafts.values()):
-            return  # the cost model covers neither prompts nor copied tokens
+        first_drafts = any(
+            0 < draft.n_forwards == request.output.stats.n_draft_forwards for request, draft in drafts.items()
+        )
+        if joining or first_drafts or any(draft.copied for draft in drafts.values()):
+            return  # the cost model covers neither prompts, which first drafts read, nor copied tokens
         longest = max((len(draft.tokens) for draft in drafts.values()), default=0)
         for request in controllers.values():  # one request of each, since they share what they learn of the machine
             request.length.timed(longest, seconds)

@@ -51,7 +51,7 @@ class Request:
         drafter, length: the chosen arm's drafter, and this request's copy of its length controller.
         shared_length: the length controller that ``length`` is a copy of.
         embedding: (d,) the prompt's embedding for the router; None with a single arm.
-        drafting: whether the drafter has read the prompt.
+        drafting: whether the drafter has been started.
         ended: whether the text is complete, by its budget or a stop token.
         error: the exception by which the request failed, or None.
         cancelled: whether the caller no longer waits for it.

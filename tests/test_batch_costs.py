@@ -14,7 +14,7 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import RateOptimal
 from specpilot.controllers.length.batch_costs import BatchCosts
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.infer.batch_costs import DRAFTED, _line, batch_costs
+from specpilot.infer.batch_costs import DRAFTED, batch_costs, fitted
 from specpilot.serve.server import Server, ServerConfig, drafting_by_load
 
 from .test_rate_optimal import Known
@@ -50,9 +50,17 @@ def test_files(tmp_path: Path) -> None:
             BatchCosts.load(file)
 
 
-@given(slope=st.floats(0, 1), fixed=st.floats(0.01, 1))
-def test_a_line_is_found_again(slope: float, fixed: float) -> None:
-    assert _line([fixed + slope * k for k in DRAFTED]) == pytest.approx((slope, fixed), abs=1e-9)
+@given(slope=st.floats(0, 0.3), fixed=st.floats(0.5, 1), first=st.floats(0, 0.05))
+def test_the_line_through_the_times_with_drafts_is_found_again(slope: float, fixed: float, first: float) -> None:
+    found = fitted([fixed - first, *(fixed + slope * k for k in DRAFTED[1:])], 0.9)
+    assert (found.t_draft, found.t_verify) == pytest.approx((slope, fixed), abs=1e-9)
+
+
+def test_where_no_length_pays_a_token_is_as_dear_as_a_round() -> None:
+    paying = fitted([5.0, 7.0, 7.5, 8.5], 0.7)
+    assert (paying.t_draft, paying.t_verify) == pytest.approx((0.5, 6.5))
+    assert DRAFTED == (0, 1, 2, 4)
+    assert fitted([10.0, 19.0, 27.0, 43.0], 0.7) == CostModel(10.0, 10.0, 0.0)  # 1.7 tokens in 1.9 times the time
 
 
 def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again() -> None:
@@ -64,6 +72,25 @@ def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again() -> None:
             assert rule.start_round() == drafts
             if drafts:
                 rule.end_round(4, 4)
+
+
+def test_what_a_text_earns_alone_says_nothing_about_a_full_round() -> None:
+    """Alone, tokens come so fast that at 16 requests no draft would seem to pay."""
+    alone, shared = CostModel(0.01, 1.0, 0.0), CostModel(0.5, 1.0, 0.0)
+    rule = RateOptimal(Known([0.8] * 20, mean=0.8), alone, batch=BatchCosts((1, 16), (alone, shared)))
+    assert rule.rate.value * shared.per_token > 1.0
+    rule.start_text()
+    rule.shared_by(16)
+    assert rule.start_round()
+
+
+def test_where_a_token_is_as_dear_as_a_round_nothing_is_drafted() -> None:
+    equal = CostModel(0.7, 0.7, 0.0)
+    rule = RateOptimal(Known([1.0] * 20, mean=0.99), CHEAP, batch=BatchCosts((1, 64), (CHEAP, equal)))
+    rule.start_text()
+    for _ in range(300):
+        rule.shared_by(64)
+        assert not rule.start_round()
 
 
 def test_requests_of_a_list_share_rounds() -> None:

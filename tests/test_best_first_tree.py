@@ -288,6 +288,9 @@ def test_the_drafts_cache_holds_the_accepted_path() -> None:
     for _ in decoder.scheduler.tokens(request):
         if request.finished:
             break
+        if len(request.output.rounds) == 1:
+            assert request not in drafter.cache  # the draft reads the prompt when it first drafts
+            continue
         moved += request.output.rounds[-1].path != list(range(request.output.rounds[-1].accepted))
         reader, text = TextReader(decoder.drafts[0], drafter.cache, request), request.text
         length = reader.length

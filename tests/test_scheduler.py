@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
+from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic, LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
@@ -24,10 +24,12 @@ from specpilot.infer.request import Request
 from specpilot.infer.verify import Verdict
 from torch import Tensor
 
+from .clock import time_forwards
 from .enumeration import output_distribution
 from .test_lossless import DEPTH, PROMPT, assert_same, pair, target_distribution
 from .tiny import byte_tokenizer, make
 
+GREEDY = SamplingParams(0.0)
 PROMPTS = [torch.randint(64, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (3, 11, 1, 7, 20, 5)]
 
 
@@ -233,6 +235,62 @@ def test_a_forward_that_breaks_fails_what_was_running_and_nothing_after() -> Non
     target.broken = False
     again = decoder.generate(PROMPTS, max_new_tokens=12, seed=1)
     assert [row.tokens for row in again] == [row.tokens for row in expected]
+
+
+class Late(LengthController):
+    """Drafts two tokens in each round of a text from the third on."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []
+
+    def start_text(self) -> None:
+        self.rounds = 0
+
+    def start_round(self) -> bool:
+        self.rounds += 1
+        return self.rounds >= 3
+
+    def observe(self, step: Step) -> bool:
+        return step.index < 2
+
+    def timed(self, drafted: int, seconds: float) -> None:
+        self.times.append((drafted, seconds))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen"])
+def test_a_draft_reads_a_prompt_when_it_first_drafts(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompts of a round in one forward, whose time is a prefill's; no cost is learned from that round."""
+    target, draft, rule = CausalLM(make(architecture)), CausalLM(make(architecture, layers=1)), Late()
+    decoder = SpeculativeDecoder(target, draft, length=rule)
+    reads: list[int] = []
+
+    def seconds(model: CausalLM, longest: int) -> float:
+        if model is draft:
+            reads.append(longest)
+        return 1.0 if model is target else 10.0 if longest > 3 else 0.25
+
+    expected = [decoder.generate(PROMPTS[i], max_new_tokens=14, temperature=0).tokens for i in (1, 3, 4)]
+    rule.times.clear()
+    time_forwards(monkeypatch, seconds)
+    requests = [
+        asked(decoder, {"prompt": PROMPTS[i], "sampling": GREEDY, "budget": 14, "seed": i, "config": config})
+        for i, config in ((1, None), (3, decoder.configured(length=Fixed(0))), (4, None))
+    ]
+    decoder.scheduler.submit(requests)
+    for _ in range(3):  # one reads the prompts, two draft nothing
+        decoder.scheduler.step()
+    assert reads == []
+    assert [request.output.stats.prefill_seconds for request in requests] == [1.0] * 3
+    decoder.scheduler.step()
+    assert reads == [20, 3, 1]  # both prompts, then the three tokens after them, then a drafted one
+    assert [request.output.stats.prefill_seconds for request in requests] == [11.0, 1.0, 11.0]
+    assert [request.output.stats.seconds for request in requests] == [3.5, 13.5, 3.5]
+    assert rule.times == [(0, 1.0), (0, 1.0)]
+    decoder.scheduler.step()
+    assert rule.times[2:] == [(2, 1.5)]
+    while not all(request.finished for request in requests):
+        decoder.scheduler.step()
+    assert [request.output.tokens for request in requests] == expected
 
 
 def test_samples_are_independent_of_each_other() -> None:

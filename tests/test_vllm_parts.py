@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specpilot.bench.workloads.vllm_costs import DRAFTED, fitted
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import Confidence, Fixed, LengthController, OnlineConfidence
 from specpilot.controllers.length.batch_costs import BatchCosts
@@ -65,14 +64,6 @@ def test_what_the_draft_model_has_read_of_the_text(sampled: list[int], read: int
 def test_requests_have_controllers_of_their_own() -> None:
     shared = Fixed(2)
     assert len({id(one.length) for one in (request(shared), request(shared))} | {id(shared)}) == 3
-
-
-def test_costs_of_rounds() -> None:
-    paying = fitted([5.0, 7.0, 7.5, 8.5], 0.7)
-    assert (paying.t_draft, paying.t_verify) == pytest.approx((0.5, 6.5))
-    assert DRAFTED == (0, 1, 2, 4)
-    nothing_pays = fitted([10.0, 19.0, 27.0, 43.0], 0.7)
-    assert nothing_pays == CostModel(10.0, 10.0, 0.0)  # then a token is never worth its price
 
 
 def test_online_confidence_goes_by_the_number_of_requests() -> None:

@@ -4,43 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from statistics import linear_regression, median
+from statistics import median
 from typing import TYPE_CHECKING
 
-from ...controllers.acceptance.predictor import AcceptancePredictor
-from ...controllers.length import LengthController, RateOptimal, Step
+from ...controllers.length import RateOptimal
 from ...controllers.length.batch_costs import BatchCosts
-from ...controllers.length.cost_model import CostModel
 from ...controllers.sampling import SamplingParams
+from ...infer.batch_costs import ACCEPTANCE, DRAFTED, PROMPT, Planned, fitted
 from .vllm_engines import import_vllm, model_runner, vllm_sampling
 
 if TYPE_CHECKING:
     from vllm import LLM
 
-DRAFTED = (0, 1, 2, 4)  # tokens a draft
 TURNS, FEW = 14, 16  # of each length; half as many with more requests
-PROMPT = 64  # tokens
-ACCEPTANCE = 0.6  # of a drafted token, before anything is known
-LEAST = 0.1  # least cost of a verification, in rounds without a draft
-
-
-class Planned(LengthController):
-    """Drafts as many tokens as the plan says, and pays for the predictions of a trained controller.
-
-    Args:
-        plan: its only element is the number of tokens; requests have copies of the controller, and one plan.
-    """
-
-    def __init__(self, plan: list[int], predictor: AcceptancePredictor | None) -> None:
-        self.plan, self.predictor = plan, predictor
-
-    def start_round(self) -> bool:
-        return self.plan[0] > 0
-
-    def observe(self, step: Step) -> bool:
-        if self.predictor is not None and step.index > self.predictor.lag:
-            self.predictor.predict(step)
-        return step.index < self.plan[0]
 
 
 def measure(llm: LLM, rows: Sequence[int], sampling: SamplingParams) -> BatchCosts:
@@ -58,27 +34,6 @@ def measure(llm: LLM, rows: Sequence[int], sampling: SamplingParams) -> BatchCos
         tuple(rows),
         tuple(fitted([one / count for one in found], mean) for count, found in zip(rows, times, strict=True)),
     )
-
-
-def fitted(times: Sequence[float], acceptance: float) -> CostModel:
-    """The cost model of rounds that draft ``DRAFTED`` tokens.
-
-    vLLM verifies drafts with another sampler, so that the first token costs more than each after it. The model is the
-    line through the times with drafts, if one of these lengths pays. If none does, a token is as dear as a round
-    without it: then nothing is drafted, not even to see whether it pays.
-
-    Args:
-        times: seconds of a round for each of ``DRAFTED``.
-        acceptance: mean acceptance of a drafted token.
-    """
-    rates = [
-        sum(acceptance**k for k in range(drafted + 1)) / seconds
-        for drafted, seconds in zip(DRAFTED, times, strict=True)
-    ]
-    if max(rates) == rates[0]:
-        return CostModel(times[0], times[0], 0.0)
-    slope, intercept = linear_regression(DRAFTED[1:], times[1:])
-    return CostModel(max(slope, 0.0), max(intercept, LEAST * times[0]), 0.0)
 
 
 def _round_seconds(llm: LLM, rows: int, plan: list[int], sampling: SamplingParams) -> list[float]:

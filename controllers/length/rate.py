@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .base import MAX_DRAFT
 from .cost_model import CostModel
@@ -52,6 +53,7 @@ def optimal_rate(rounds: Sequence[LoggedRound], cost: CostModel) -> float:
     return low
 
 
+@lru_cache(maxsize=1024)
 def steady_rate(acceptance: float, cost: CostModel) -> float:
     """λ* if every token is accepted independently with probability ``acceptance``: that of the best fixed length."""
     survivals = [acceptance**k for k in range(1, MAX_DRAFT + 1)]

@@ -29,6 +29,7 @@ PRIOR = 16.0  # weight of the initial estimates, in rounds or tokens
 SHIFT = 0.1  # step size of the shift, an online logistic regression of an intercept
 PROBE = 16  # rounds without a draft before a probe
 LONGEST = 128  # maximum number of such rounds after several failed probes
+CERTAIN = 1.0 - 1e-6  # at this price, but for rounding, not even a token that is certain to be accepted pays
 SHARED = 64.0  # memory of the mean acceptance of first tokens if texts share it
 
 
@@ -75,17 +76,25 @@ class RateOptimal(LengthController):
             self.first, self.probes = RunningRatio(self.predictor.mean, PRIOR, TOKENS), Probes()
         self.later = RunningRatio(self.predictor.mean, PRIOR, TOKENS)  # acceptances per later token
         self.shift = 0.0  # log-odds
+        self.begun = False
         self.survival = 1.0  # product of the predicted probabilities so far
         self.predicted: list[float] = []  # predicted probabilities
 
     def shared_by(self, rows: int) -> None:
-        if self.batch is not None:
-            self._follow(self.batch.at(rows), 0)
+        if self.batch is None:
+            return
+        cost = self.batch.at(rows)
+        if self.begun:
+            self._follow(cost, 0)
+        elif cost is not self.cost:  # what drafts gain alone says little about rounds that others share
+            self.cost = cost
+            self.rate = RunningRatio(steady_rate(self.predictor.mean, cost), PRIOR * cost.round(0), ROUNDS)
 
     def start_round(self) -> bool:
+        self.begun = True
         self.survival, self.predicted = 1.0, []
         price = self._price()
-        if self.probes.start_round(pays=self.first.value >= price, may_pay=price < 1.0):  # at 1 no draft can
+        if self.probes.start_round(pays=self.first.value >= price, may_pay=price < CERTAIN):
             return True
         self._earn(1.0, 0)
         return False

@@ -6,6 +6,7 @@ forwards.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 class Drafter(ABC):
     """Proposes drafts, using each request's random source, length controller and sampling parameters."""
 
-    @abstractmethod
-    def start(self, requests: Sequence[Request]) -> None:
+    def start(self, requests: Sequence[Request]) -> None:  # noqa: B027 — not every drafter prepares something
         """Add requests whose prompts the target has read."""
 
     @abstractmethod
@@ -48,9 +48,6 @@ class Drafter(ABC):
 class Autoregressive(Drafter):
     """Drafts nothing: every round is an autoregressive step of the target."""
 
-    def start(self, requests: Sequence[Request]) -> None:
-        pass
-
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         return [NO_DRAFT] * len(requests)
 
@@ -64,6 +61,8 @@ class Autoregressive(Drafter):
 class ModelDrafter(Drafter):
     """Drafts with a model, whose cache holds a prefix of each request's text between rounds.
 
+    A request's prompt is read when it drafts for the first time, so that a request that never drafts costs nothing.
+
     Args:
         model: the draft model.
         vocab_size: the target's V, to which a larger draft vocabulary is cut.
@@ -73,24 +72,31 @@ class ModelDrafter(Drafter):
         self.model, self.vocab_size = model, vocab_size
         self.cache = model.new_cache()
 
-    def start(self, requests: Sequence[Request]) -> None:
-        readable = []
-        for request in requests:
-            if max(request.prompt) < self.model.vocab_size:
-                readable.append(request)
-            else:
-                self.cache.add(request, 0)  # it continues without drafts
-        if readable:
-            read_prompts(self.model, self.cache, {request: request.prompt for request in readable}, self.room)
-
     def unread(self, request: Request, copied: Sequence[int] = ()) -> list[int]:
-        """The tokens to read next: the text's unread tokens and ``copied``; empty if one is outside the vocabulary.
+        """The tokens to read after the prompt: the text's unread ones and ``copied``; empty if the draft cannot.
 
-        Vocabularies of one tokenizer may be padded differently. If the target emits a token outside the draft's
-        vocabulary, the request continues without drafts.
+        Vocabularies of one tokenizer may be padded differently. If the prompt has a token outside the draft's
+        vocabulary, or the target emits one, the request continues without drafts.
         """
-        tokens = [*request.text[self.cache.length(request) :], *copied]
-        return tokens if max(tokens) < self.model.vocab_size else []
+        if request in self.cache:
+            tokens = [*request.text[self.cache.length(request) :], *copied]
+        else:
+            tokens = [*request.prompt, *request.output.tokens, *copied]
+        if max(tokens) >= self.model.vocab_size:
+            return []
+        return tokens if request in self.cache else tokens[len(request.prompt) :]
+
+    def read_prompts(self, requests: Sequence[Request]) -> None:
+        """Read the prompts of those of ``requests`` that draft for the first time."""
+        started = time.perf_counter()
+        prompts = {request: request.prompt for request in requests if request not in self.cache}
+        if not prompts:
+            return
+        read_prompts(self.model, self.cache, prompts, self.room)
+        seconds = time.perf_counter() - started
+        for request in prompts:
+            request.output.stats.prefill_seconds += seconds
+            request.output.stats.seconds -= seconds  # the round's time, which the engine adds, includes it
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         if draft.tokens:
@@ -98,7 +104,8 @@ class ModelDrafter(Drafter):
             self.cache.keep(request, start, [start + node for node in path if start + node < read])
 
     def release(self, request: Request) -> None:
-        self.cache.remove(request)
+        if request in self.cache:
+            self.cache.remove(request)
 
     def clear(self) -> None:
         self.cache.clear()

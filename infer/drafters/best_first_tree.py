@@ -247,6 +247,7 @@ class BestFirstDrafter(ModelDrafter):
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         trees = [GrowingTree(request, self.unread(request), self.model.vocab_size) for request in requests]
+        self.read_prompts([tree.request for tree in trees if tree.level])
         while growing := [tree for tree in trees if tree.level]:
             reads = [tree.read() for tree in growing]
             logits, hidden = self.model.forward(self.cache, reads)

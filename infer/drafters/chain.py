@@ -72,6 +72,7 @@ class ChainDrafter(ModelDrafter):
 
     def extend(self, chains: Sequence[Chain]) -> None:
         """Draft ``chains`` to their ends, one forward for the next tokens of all."""
+        self.read_prompts([chain.request for chain in chains if chain.drafting])
         while drafting := [chain for chain in chains if chain.drafting]:
             logits, hidden = self.model.forward(self.cache, [Read(chain.request, chain.unread) for chain in drafting])
             sampling = [chain.request.sampling for chain in drafting]

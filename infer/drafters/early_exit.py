@@ -24,9 +24,6 @@ class EarlyExitDrafter(ChainDrafter):
         super().__init__(model, vocab_size)
         self.cache = cache
 
-    def start(self, requests: Sequence[Request]) -> None:
-        pass
-
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         drafts = super().propose(requests)
         for request in requests:

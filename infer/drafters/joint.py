@@ -51,6 +51,7 @@ class BeamDrafter(ModelDrafter):
         length = min(self.length, request.max_draft)
         if not unread or length < 1:
             return NO_DRAFT
+        self.read_prompts([request])
         return search(self.model, self.cache, request, unread, self.beams, length, self.vocab_size)
 
 
@@ -65,9 +66,6 @@ class JointDrafter(Drafter):
         self.target, self.cache, self.length = target, cache, length
         # A step of one token is sampled, since there is no joint choice (after Definition 3.1).
         self.beams = Beams(1) if length == 1 else beams
-
-    def start(self, requests: Sequence[Request]) -> None:
-        pass
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         size = self.target.vocab_size

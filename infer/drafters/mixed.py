@@ -36,7 +36,6 @@ class MixedDrafter(ChainDrafter):
         self.texts: dict[Request, TextCopies] = {}
 
     def start(self, requests: Sequence[Request]) -> None:
-        super().start(requests)
         for request in requests:
             self.texts[request] = TextCopies(request, self.options, model=True)
 
@@ -65,7 +64,7 @@ class MixedDrafter(ChainDrafter):
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         if request not in self.texts:  # the round in which it joins
             return
-        if self.cache.length(request) > len(request.text):
+        if request in self.cache and self.cache.length(request) > len(request.text):
             super().commit(request, draft, path)
         self.texts[request].sources.end_round(draft.copied, len(draft.tokens) - draft.copied, len(path))
 

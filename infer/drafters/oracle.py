@@ -23,7 +23,6 @@ class OracleDrafter(ChainDrafter):
         self.target = target
 
     def start(self, requests: Sequence[Request]) -> None:
-        super().start(requests)
         for request in requests:
             assert isinstance(request.length, Oracle)
             request.length.agrees = greedy_agreement(

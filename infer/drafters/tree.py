@@ -124,6 +124,7 @@ class TreeDrafter(ModelDrafter):
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         trees = [Growth(request, self.unread(request)) for request in requests]
+        self.read_prompts([tree.request for tree in trees if tree.level])
         for children in self.expansions:
             growing = [tree for tree in trees if tree.level]
             if not growing:

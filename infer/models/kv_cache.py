@@ -223,6 +223,9 @@ class RaggedKVCache(Cache, TextCache):
         for layer in self.own:
             layer.reset()
 
+    def __contains__(self, text: Hashable) -> bool:
+        return text in self.rows
+
     def length(self, text: Hashable) -> int:
         """Number of tokens of ``text`` in the cache."""
         return self.lengths[self.rows[text]]

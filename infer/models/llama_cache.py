@@ -105,6 +105,9 @@ class LlamaCache(TextCache):
         self.texts.clear()
         self.context, self.free, self._fits = None, [], False  # in whatever state a round has left it
 
+    def __contains__(self, text: Hashable) -> bool:
+        return text in self.texts
+
     def length(self, text: Hashable) -> int:
         return len(self.texts[text].tokens)
 

@@ -22,6 +22,10 @@ class TextCache(ABC):
         """End all texts."""
 
     @abstractmethod
+    def __contains__(self, text: Hashable) -> bool:
+        """Whether ``text`` has been added."""
+
+    @abstractmethod
     def length(self, text: Hashable) -> int:
         """Tokens of ``text`` in the cache."""
 
