@@ -820,22 +820,39 @@ class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, LoggedTra
     """Draft. The draft is made of the target's layers; its embedding is the target's.
 
     Attributes:
+        features: target: the draft also reads the target's last hidden state at the position before, and its own at
+            drafted positions (EAGLE).
+        positions: With features: number of drafted positions that are trained, from the second on with the draft's own
+            states.
         layers: Layers of the target that the draft begins with: a number, of which one is the last and the others are
-            the first ones; or their indices, as "[0,1,29]".
+            the first ones; or their indices, as "[0,1,29]". Default: 3, or 1 with features.
         vocabulary: Number of tokens that the draft can propose, the most frequent ones of the data; null for all.
         own_output: Train an output projection of the draft's own, instead of using the target's.
         window: Tokens of text that are read together.
         batch_size: Windows per step.
         dtype: Precision of the target; the draft is trained in float32.
+        cache_states: Run the target once before the first epoch, and keep its last hidden states in the run folder
+            until the run is complete, so that every epoch needs only the draft. They take 2 bytes × the target's hidden
+            size for every token of the data.
     """
 
-    layers: Natural | Annotated[tuple[Natural, ...], Several()] = 3
+    features: Literal["target"] | None = None
+    positions: Annotated[int, Range(1, 8)] = 3
+    layers: Natural | Annotated[tuple[Natural, ...], Several()] | None = None
     vocabulary: Count | None = 8192
     own_output: bool = False
     window: Annotated[int, Range(2, LARGEST)] = 256
     epochs: Count = 1
     batch_size: Count = 4
     dtype: DType = "float32"
+    cache_states: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.features is None:
+            self.refuse_ignored(("positions",), "only drafts with --features target are trained by positions")
+        if self.cache_states and self.num_nodes > 1:
+            raise InputError("cache_states: one machine makes and reads the states; leave it out or take num_nodes=1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
+from rich.console import Console
 from specpilot import main as cli
 from specpilot.controllers.errors import InputError
 from specpilot.data_gen.answers import make_answers
@@ -17,14 +20,23 @@ from specpilot.data_gen.dataset import read_shards
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.infer.models.hidden import forward_with_hidden
+from specpilot.infer.models.state_input import state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead
 from specpilot.options import AnswersDataOptions, DraftTrainingOptions
 from specpilot.train.draft import train_draft
-from specpilot.train.draft_data import DraftDataModule, pack
+from specpilot.train.draft_data import DraftDataModule
 from specpilot.train.draft_model import choose_layers, new_draft
 from specpilot.train.draft_module import DraftModule, lr_factor
+from specpilot.train.draft_steps import draft_logits
+from specpilot.train.draft_windows import Windows, pack
 from specpilot.train.export import export
+from specpilot.train.overlap import overlap
 from specpilot.train.run_folder import read_run, run_kind
+from specpilot.train.target_states import StateFolder, Teacher
+from torch import nn
+from transformers.cache_utils import DynamicCache
+from transformers.utils.generic import ModelOutput
 
 from .architectures import MAKERS, t5, target_of
 from .processes import assert_same_bytes, kill_ten_times
@@ -199,7 +211,7 @@ def test_it_learns(finished: Path, settings: DraftTrainingOptions) -> None:
     documents = read_documents(settings.folders, load_tokenizer(settings.target))
     kept = read_run(finished, DraftTrainingOptions).dataset["kept_tokens"]
     untrained = DraftModule(settings, new_draft(target, [1], kept), target, left_out=set(), steps=1)
-    accept, _, _ = untrained.overlap(DraftDataModule(documents, settings).validation)
+    accept = untrained.agreement(DraftDataModule(documents, settings).validation).accept
     result = json.loads((finished / "result.json").read_text())
     assert result["metrics"]["acceptance"] > float(accept.mean()) + 0.01
     losses = [float(row["loss"]) for row in metrics_rows(finished) if row["loss"]]
@@ -243,7 +255,7 @@ def test_overlap_is_that_of_the_distributions(settings: DraftTrainingOptions) ->
     kept = [*range(0, 50, 2)]
     module = DraftModule(settings, new_draft(target, [0], kept), target, left_out=set(), steps=1)
     windows = pack([Document("a", [*range(1, 20)], 5)], 20)
-    accept, coverage, agree = module.overlap(windows)
+    (accept,), coverage, agree = module.agreement(windows)
     learned = windows.learned[0]
     p = target(input_ids=windows.tokens.long()).logits[0, learned].softmax(-1)
     q = torch.zeros_like(p)
@@ -251,6 +263,109 @@ def test_overlap_is_that_of_the_distributions(settings: DraftTrainingOptions) ->
     torch.testing.assert_close(accept, torch.minimum(p, q).sum(-1))
     torch.testing.assert_close(coverage, p[:, kept].sum(-1))
     assert agree.tolist() == (p.argmax(-1) == q.argmax(-1)).tolist()
+
+
+def test_the_gradient_of_the_overlap() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 7, generator=generator, dtype=torch.float64).float().requires_grad_()
+    p = torch.randn(5, 7, generator=generator).softmax(-1)
+    weights = torch.rand(5, generator=generator)
+    (found,) = torch.autograd.grad((overlap(logits, p) * weights).sum(), logits)
+    (expected,) = torch.autograd.grad((torch.minimum(p, logits.softmax(-1)).sum(-1) * weights).sum(), logits)
+    torch.testing.assert_close(found, expected)
+
+
+# Stored states
+
+
+@pytest.mark.parametrize("features", [None, "target"])
+def test_stored_states_train_the_same_draft(
+    features: Literal["target"] | None, settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    """States are stored in bfloat16, so metrics agree only to its rounding."""
+    settings = replace(settings, features=features)
+    runs = [tmp_path / "computed", tmp_path / "stored"]
+    for cached, output in zip((False, True), runs, strict=True):
+        train_draft(replace(settings, cache_states=cached), output=output)
+    computed, stored = (json.loads((run / "result.json").read_text())["metrics"] for run in runs)
+    for name in computed:
+        tolerance = 0.02 if name == "greedy_agreement" else 1e-3  # two of a hundred tokens may differ
+        assert stored[name] == pytest.approx(computed[name], abs=tolerance), name
+    assert not (runs[1] / "states").exists()
+
+
+def test_stored_states_survive_kill_9(settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    settings = replace(settings, cache_states=True, features="target")
+    train_draft(settings, output=tmp_path / "whole")
+    kill_ten_times(partial(train, settings), tmp_path / "run")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert not (tmp_path / "run" / "states").exists()
+
+
+def test_states_are_computed_once(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    target = load_model(settings.target, device="cpu")
+    data = DraftDataModule(read_documents(settings.folders, load_tokenizer(settings.target)), settings)
+    teacher, console = Teacher(target, None), Console(file=io.StringIO())
+    states = StateFolder(tmp_path / "states", len(data.windows.tokens))
+    states.fill(teacher, data.windows, console)
+    first, *_ = sorted((tmp_path / "states").iterdir())
+    written = first.stat().st_mtime_ns
+    StateFolder(tmp_path / "states", len(data.windows.tokens)).fill(teacher, data.windows, console)
+    assert first.stat().st_mtime_ns == written
+    found = states.take(torch.tensor([3, 1]))
+    windows = data.windows.take(torch.tensor([3, 1]))
+    output = target(input_ids=windows.tokens.long(), output_hidden_states=True)
+    torch.testing.assert_close(found.states, output.hidden_states[-1].bfloat16(), rtol=2e-2, atol=1e-2)
+    normaliser = output.logits.logsumexp(-1)[windows.learned]
+    torch.testing.assert_close(found.log_normaliser[windows.learned], normaliser, rtol=1e-4, atol=1e-4)
+    assert found.best[windows.learned].tolist() == output.logits.argmax(-1)[windows.learned].tolist()
+
+
+def halve_logits(model: nn.Module, inputs: object, output: ModelOutput) -> ModelOutput:
+    output["logits"] = output["logits"] / 2
+    return output
+
+
+def test_logits_that_are_no_projection_of_states_are_refused(tmp_path: Path) -> None:
+    target = make(vocab=50)
+    target.register_forward_hook(halve_logits)
+    windows = pack([Document("a", [*range(1, 20)], 5)], 20)
+    with pytest.raises(InputError, match="cache_states: the logits of llama are scaled or capped"):
+        StateFolder(tmp_path / "states", 1).fill(Teacher(target, None), windows, Console(file=io.StringIO()))
+    assert not any((tmp_path / "states").iterdir())
+
+
+# Drafts that read the target's states
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mistral", "gpt2", "qwen2"])
+def test_every_place_is_predicted_as_in_decoding(name: str) -> None:
+    """In training all positions of a window are predicted together; here one at a time, with a cache that is cut."""
+    target = target_of(name)
+    draft = new_draft(target, [1], [*range(0, 90, 2)], reads_states=True)
+    fuse = state_input_of(draft)
+    assert fuse is not None
+    torch.nn.init.normal_(fuse.linear.weight, std=0.3, generator=torch.Generator().manual_seed(0))
+    width, places = 12, 4
+    tokens = torch.tensor([TEXT[:width]])
+    windows = Windows(tokens, torch.ones_like(tokens, dtype=torch.bool))
+    _, states = forward_with_hidden(target, input_ids=tokens, use_cache=False)
+    together = torch.stack([*draft_logits(draft, windows, states, places)])  # (J, T, M)
+    embeddings = draft.get_input_embeddings()(tokens)
+    before = torch.nn.functional.pad(states, (0, 0, 1, 0))
+    for start in range(width - places + 1):  # the draft follows the tokens up to start
+        cache = DynamicCache()
+        inputs = fuse(embeddings[:, : start + 1], before[:, : start + 1])
+        for place in range(places):
+            logits, own = forward_with_hidden(draft, inputs_embeds=inputs, past_key_values=cache, use_cache=True)
+            torch.testing.assert_close(together[place, start + place], logits[0, -1], rtol=1e-4, atol=1e-4)
+            if place + 1 < places:
+                inputs = fuse(embeddings[:, start + place + 1 : start + place + 2], own[:, -1:])
+
+
+def test_positions_of_plain_drafts_are_refused(settings: DraftTrainingOptions) -> None:
+    with pytest.raises(InputError, match="positions=2: would be ignored, only drafts with --features target"):
+        replace(settings, positions=2)
 
 
 def test_learning_rate() -> None:

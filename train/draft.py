@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from transformers import PreTrainedModel
 
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
@@ -24,7 +25,8 @@ from .draft_model import choose_layers, new_draft
 from .draft_module import DraftModule
 from .fitting import TrainingResult, completed, discarding, fit, threads, writable
 from .nodes import training_in
-from .run_folder import Run, begin_run, read_checkpoint
+from .run_folder import STATES, Run, begin_run, read_checkpoint
+from .target_states import StateFolder
 
 KIND = "draft"
 
@@ -93,6 +95,7 @@ def _train(
     draft, shared = initial_draft(target, settings, dataset)
     run = run or begin_run(output, settings, dataset)
     run.log_command()
+    states = StateFolder(run.folder / STATES, len(data.windows.tokens))
     left_out = shared_names(draft, shared)
     trained = 0
     for name, parameter in draft.named_parameters():
@@ -104,7 +107,11 @@ def _train(
         f"{trained:,} parameters are trained"
     )
     with discarding(run):
+        if settings.cache_states:
+            states.fill(module.teacher, data.windows, Console(stderr=True))
+            data.states = states
         fit(run, module, data, pick_device(settings.device))
+    states.remove()
     best = read_checkpoint(run.best)
     result = {name: value for name, value in best.items() if name != "head"}
     run.complete(result)
@@ -115,11 +122,15 @@ def initial_draft(
     target: PreTrainedModel, settings: DraftTrainingOptions, dataset: dict[str, Any]
 ) -> tuple[PreTrainedModel, SharedWith]:
     """The untrained draft of a run, and which of its weights are the target's."""
-    layers = choose_layers(settings.layers, target.config.num_hidden_layers)
+    reads_states = settings.features is not None
+    layers = settings.layers
+    if layers is None:
+        layers = 1 if reads_states else 3
     shared = SharedWith(
         settings.target, dataset["fingerprint"]["target"], ["input"] if settings.own_output else ["input", "output"]
     )
-    return new_draft(target, layers, dataset["kept_tokens"]), shared
+    chosen = choose_layers(layers, target.config.num_hidden_layers)
+    return new_draft(target, chosen, dataset["kept_tokens"], reads_states=reads_states), shared
 
 
 def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: Path, *, overwrite: bool) -> Path:

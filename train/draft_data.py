@@ -1,10 +1,9 @@
-"""Windows of text for the training of drafts."""
+"""The data module of the training of drafts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import replace
 
 import pytorch_lightning as pl
 import torch
@@ -14,42 +13,9 @@ from ..controllers.errors import InputError
 from ..data_gen.documents import Document
 from ..data_gen.split import is_validation
 from ..options import DraftTrainingOptions
+from .draft_windows import Windows, pack
 from .loader import ResumableLoader
-
-
-@dataclass(frozen=True)
-class Windows:
-    """B windows of T tokens.
-
-    Attributes:
-        tokens: (B, T).
-        learned: (B, T) whether the token after each is one that the draft is to propose.
-    """
-
-    tokens: Tensor
-    learned: Tensor
-
-    def take(self, rows: Tensor) -> Windows:
-        return Windows(self.tokens[rows], self.learned[rows])
-
-    def to(self, device: torch.device, **_: object) -> Self:
-        return type(self)(self.tokens.to(device), self.learned.to(device))
-
-
-def pack(documents: Sequence[Document], window: int) -> Windows:
-    """The documents one after another, cut into windows; the last one is filled with tokens that nothing follows."""
-    tokens: list[int] = []
-    learned: list[bool] = []
-    for document in documents:
-        count, start = len(document.tokens), max(1, document.start)
-        tokens += document.tokens
-        learned += [place + 1 >= start for place in range(count - 1)] + [False]
-    missing = -len(tokens) % window
-    shape = -1, window
-    return Windows(
-        torch.tensor(tokens + [0] * missing, dtype=torch.int32).view(shape),
-        torch.tensor(learned + [False] * missing).view(shape),
-    )
+from .target_states import StateFolder
 
 
 class DraftDataModule(pl.LightningDataModule):
@@ -62,6 +28,7 @@ class DraftDataModule(pl.LightningDataModule):
     def __init__(self, documents: Sequence[Document], settings: DraftTrainingOptions) -> None:
         super().__init__()
         self.settings = settings
+        self.states: StateFolder | None = None
         parts: tuple[list[Document], list[Document]] = [], []
         for document in documents:
             parts[is_validation(document.id, settings.validation_fraction)].append(document)
@@ -82,19 +49,32 @@ class DraftDataModule(pl.LightningDataModule):
     def total_steps(self) -> int:
         return self.settings.epochs * len(self.train_loader)
 
-    def _take(self, windows: Windows, rows: Tensor) -> Windows:
-        """This process's part of the windows ``rows``; without any, one in which nothing is learned."""
+    @property
+    def windows(self) -> Windows:
+        """The training windows, followed by those of validation."""
+        both = self.training, self.validation
+        return Windows(torch.cat([part.tokens for part in both]), torch.cat([part.learned for part in both]))
+
+    def _take(self, windows: Windows, rows: Tensor, first: int) -> Windows:
+        """This process's part of the windows ``rows``; without any, one in which nothing is learned.
+
+        Args:
+            first: the number of the first of ``windows`` in :attr:`windows`.
+        """
         if self.trainer is not None:
             rows = rows.tensor_split(self.trainer.world_size)[self.trainer.global_rank]
-        if not len(rows):
-            return Windows(windows.tokens[:1], torch.zeros_like(windows.learned[:1]))
-        return windows.take(rows)
+        empty = not len(rows)
+        rows = torch.tensor([0]) if empty else rows
+        taken = windows.take(rows)
+        if empty:
+            taken.learned.zero_()
+        return taken if self.states is None else replace(taken, target=self.states.take(first + rows))
 
     def _train_batch(self, epoch: int, rows: Tensor) -> Windows:
-        return self._take(self.training, rows)
+        return self._take(self.training, rows, 0)
 
     def _validation_batch(self, epoch: int, rows: Tensor) -> Windows:
-        return self._take(self.validation, rows)
+        return self._take(self.validation, rows, len(self.training.tokens))
 
     def train_dataloader(self) -> ResumableLoader[Windows]:
         return self.train_loader

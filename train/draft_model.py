@@ -13,6 +13,7 @@ from transformers.initialization import no_init_weights
 from ..controllers.errors import InputError
 from ..infer.models import CausalLM
 from ..infer.models.early_exit import layers_name
+from ..infer.models.state_input import add_state_input
 from ..infer.models.trimmed_head import trim_head
 
 TOGETHER = ("num_kv_shared_layers", "attention_types")  # settings about all layers together
@@ -38,11 +39,16 @@ def choose_layers(layers: int | Sequence[int], count: int) -> list[int]:
 
 
 @torch.no_grad()
-def new_draft(target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int] | None) -> PreTrainedModel:
+def new_draft(
+    target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int] | None, *, reads_states: bool = False
+) -> PreTrainedModel:
     """A model of the target's class with the target's ``layers``, in float32, whose logits are those of ``kept``.
 
     Its weights are copies except the embedding, which is the target's if that is in float32. Nothing requires
     gradients.
+
+    Args:
+        reads_states: add a :class:`.StateInput`.
 
     Raises:
         InputError: the target's architecture has no such shorter model.
@@ -86,6 +92,10 @@ def new_draft(target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int
     if kept is not None:
         trim_head(draft, kept)
     CausalLM._check(draft)
+    if reads_states:
+        if not CausalLM(draft.eval()).ragged:
+            raise InputError(f"features: a {kind} does not take the masks of training by positions; leave it out")
+        add_state_input(draft).begin()
     return draft.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 

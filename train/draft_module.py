@@ -2,26 +2,44 @@
 
 A drafted token is accepted with probability Σ_v min(p, q) (Leviathan et al. 2023, Theorem 3.5), which is one minus the
 total variation distance ½ Σ_v |p - q|, so that distance is the loss (Zhou et al. 2024, "DistillSpec"). Shapes: B
-windows of T tokens, N learned positions, V tokens of the target, M tokens of the draft.
+windows of T tokens, N learned positions, V tokens of the target, M tokens of the draft, J drafted positions.
 """
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..infer.models.state_input import state_input_of
 from ..infer.models.trimmed_head import TrimmedHead
 from ..options import DraftTrainingOptions
 from .controller_module import ControllerModule
-from .draft_data import Windows
+from .draft_steps import draft_logits
+from .draft_windows import Windows
+from .overlap import overlap
+from .target_states import Teacher, Teaching
 
 WARM_UP = 0.05  # share of the steps
 METRICS = ("acceptance", "coverage", "greedy_agreement")
+
+
+class Agreement(NamedTuple):
+    """How a draft agrees with the target at each learned position.
+
+    Attributes:
+        accept: (J, N) Σ_v min(p, q), by the place in the draft.
+        coverage: (N,) Σ p of the draft's tokens.
+        agree: (N,) whether the arg-max of the first place agrees.
+    """
+
+    accept: Tensor
+    coverage: Tensor
+    agree: Tensor
 
 
 class DraftModule(ControllerModule):
@@ -49,45 +67,50 @@ class DraftModule(ControllerModule):
         super().__init__(settings)
         self.settings, self.steps = settings, steps
         self.head = draft.eval()  # distillation without dropout
-        self._target = (target,)  # in a tuple, so that it is no part of the module
+        self.positions = 1 if state_input_of(draft) is None else settings.positions
+        head = draft.get_output_embeddings()
+        self.kept = head.tokens if isinstance(head, TrimmedHead) else None
+        self.teacher = Teacher(target, self.kept)
         self.strict_loading = False
         self.head.register_state_dict_post_hook(partial(_leave_out, left_out))
 
-    def overlap(self, batch: Windows) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each learned position: Σ_v min(p, q), Σ p of the draft's tokens, and whether the arg-max agrees; (N,)."""
-        target: Any = self._target[0].to(self.device)  # type: ignore[arg-type]
-        learned = batch.learned
-        tokens = batch.tokens.long()
-        head = self.head.get_output_embeddings()
-        kept = head.tokens if isinstance(head, TrimmedHead) else None
-        with torch.no_grad():
-            z = target(input_ids=tokens, use_cache=False).logits[learned].float()  # (N, V)
-            best, mass = z.argmax(-1), z.logsumexp(-1, keepdim=True)
-            p = ((z if kept is None else z[:, kept]) - mass).exp()  # (N, M)
-        logits = self.head(input_ids=tokens, use_cache=False).logits[learned].float()  # (N, M)
-        chosen = logits.detach().argmax(-1)
-        agree = (chosen if kept is None else kept[chosen]) == best
-        return torch.minimum(p, logits.softmax(-1)).sum(-1), p.sum(-1), agree
+    def predictions(self, batch: Windows) -> tuple[Teaching, list[Tensor]]:
+        """What is to be learned from ``batch``, and the draft's logits (N, M) of each of the J places of a draft."""
+        self.teacher.to(self.device)
+        teaching = self.teacher.teach(batch)
+        return teaching, [*draft_logits(self.head, batch, teaching.states, self.positions)]
+
+    def agreement(self, batch: Windows) -> Agreement:
+        """How the draft agrees with the target on ``batch``."""
+        (_, p, best), logits = self.predictions(batch)
+        chosen = logits[0].argmax(-1)
+        agree = (chosen if self.kept is None else self.kept[chosen]) == best
+        return Agreement(torch.stack([overlap(one, p) for one in logits]), p.sum(-1), agree)
 
     def training_step(self, batch: Windows, batch_idx: int) -> Tensor:
-        accept, _, _ = self.overlap(batch)
-        loss = self.share((1 - accept).sum(), accept.new_tensor(len(accept)))
+        teaching, logits = self.predictions(batch)
+        accept = torch.stack([overlap(one, teaching.p) for one in logits])
+        loss = self.share((1 - accept).sum(), accept.new_tensor(accept.numel()))
         self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.tokens))
         return loss
 
     def on_validation_epoch_start(self) -> None:
         # Not created earlier: spawned processes would share the memory of existing tensors.
-        self._sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64)
+        self._sums = torch.zeros(len(METRICS) + self.positions + 1, dtype=torch.float64)
 
     def validation_step(self, batch: Windows, batch_idx: int) -> None:
-        accept, coverage, agree = self.overlap(batch)
+        accept, coverage, agree = self.agreement(batch)
         self.require_finite("predictions are", accept)
-        count = accept.new_tensor(len(accept))
-        self._sums += torch.stack([accept.sum(), coverage.sum(), agree.sum(), count]).double().cpu()
+        count = accept.new_tensor(len(coverage))
+        sums = [accept.mean(0).sum(), coverage.sum(), agree.sum(), *accept.sum(-1), count]
+        self._sums += torch.stack(sums).double().cpu()
 
     def on_validation_epoch_end(self) -> None:
         *sums, count = self.total(self._sums).tolist()
-        self.validation = {name: value / max(1, count) for name, value in zip(METRICS, sums, strict=True)}
+        names = [*METRICS, *(f"acceptance_{place}" for place in range(1, self.positions + 1))]
+        if self.positions == 1:
+            names.pop()
+        self.validation = {name: value / max(1, count) for name, value in zip(names, sums, strict=False)}
         value = self.validation[self.criterion]
         self.log("val_acceptance", value, prog_bar=True, logger=False, sync_dist=True)
 
@@ -97,7 +120,9 @@ class DraftModule(ControllerModule):
     def configure_optimizers(self) -> Any:
         settings = self.settings
         trained = [parameter for parameter in self.head.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.99))
+        optimizer = torch.optim.AdamW(
+            trained, lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.99), fused=True
+        )
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(lr_factor, steps=self.steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

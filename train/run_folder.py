@@ -30,7 +30,7 @@ from ..options import LoggedTrainingOptions
 from .nodes import is_first_node
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "command.txt", "env.json", "result.json"
-METRICS, CHECKPOINTS, FEATURES = "metrics.csv", "checkpoints", "features"
+METRICS, CHECKPOINTS, FEATURES, STATES = "metrics.csv", "checkpoints", "features", "states"
 PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", "scikit-learn", "torchmetrics")
 
 
@@ -80,7 +80,8 @@ class Run(Generic[S]):
             return
         for name in (SETTINGS, DATASET, COMMAND, ENVIRONMENT, METRICS):
             (self.folder / name).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
+        for name in (CHECKPOINTS, STATES):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def complete(self, result: dict[str, Any]) -> None:
         """Mark the run complete."""
@@ -150,7 +151,7 @@ def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool
         if not first:
             return None
         # run.yaml is written last: a folder with only the files below holds no run.
-        ours = {SETTINGS, DATASET, ENVIRONMENT, CHECKPOINTS, FEATURES, LOCK}
+        ours = {SETTINGS, DATASET, ENVIRONMENT, CHECKPOINTS, FEATURES, STATES, LOCK}
         if foreign := [path.name for path in folder.glob("*") if path.name.removesuffix(".tmp") not in ours]:
             raise InputError(f"{folder}: is not empty (it holds {foreign[0]!r}) and not a run; choose another folder")
         return None

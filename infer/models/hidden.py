@@ -11,11 +11,15 @@ from transformers import PreTrainedModel
 
 
 def forward_with_hidden(
-    model: PreTrainedModel, call: Callable[..., Any] | None = None, **inputs: Any
+    model: PreTrainedModel,
+    call: Callable[..., Any] | None = None,
+    select: Callable[[Tensor], Tensor] | None = None,
+    **inputs: Any,
 ) -> tuple[Tensor, Tensor]:
     """Logits (B, n, V) and last hidden states (B, n, d) of one call ``model(**inputs)``.
 
-    ``call`` is a compiled form of the model that is called instead.
+    ``call`` is a compiled form of the model that is called instead. Of the states only ``select(states)`` go through
+    the output embedding, so that there are fewer logits than states.
 
     The hidden state is the input of the output embedding, after the final norm and any output projection, at the
     positions of ``logits_to_keep``. (``output_hidden_states=True`` would collect every layer at every position.)
@@ -23,12 +27,12 @@ def forward_with_hidden(
     captured: list[Tensor] = []
     thread = threading.get_ident()
 
-    def capture(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+    def capture(module: nn.Module, arguments: tuple[Tensor, ...]) -> Tensor | None:
         captured.append(arguments[0])
+        return None if select is None else select(arguments[0])
 
-    def capture_here(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        if threading.get_ident() == thread:  # forwards of other threads call this hook as well
-            captured.append(arguments[0])
+    def capture_here(module: nn.Module, arguments: tuple[Tensor, ...]) -> Tensor | None:
+        return capture(module, arguments) if threading.get_ident() == thread else None  # not in other threads' forwards
 
     # The compiler cannot trace threading.get_ident.
     handle = model.get_output_embeddings().register_forward_pre_hook(capture_here if call is None else capture)

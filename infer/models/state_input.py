@@ -1,0 +1,54 @@
+"""Drafts that read the target's states beside the tokens: EAGLE (Li et al. 2024, §4).
+
+The input of the token x_t is made of its embedding and the target's last hidden state s_{t-1}, from which the target
+drew x_t. At drafted positions, which the target has not read, the draft's own last hidden state stands in for it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+NAME = "state_input"  # of the module in a draft
+
+
+class StateInput(nn.Module):
+    """W [e; norm(s)] for embeddings e (…, d_e) and states s (…, d).
+
+    Args:
+        embedding: d_e, the size of embeddings.
+        state: d, the size of the target's last hidden states.
+        eps: epsilon of the root-mean-square norm.
+    """
+
+    def __init__(self, embedding: int, state: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(state, eps)
+        self.linear = nn.Linear(embedding + state, embedding, bias=False)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """The weights to begin training with: the embedding alone."""
+        self.norm.weight.fill_(1)
+        self.linear.weight.zero_()
+        self.linear.weight.fill_diagonal_(1)
+
+    def forward(self, embeddings: Tensor, states: Tensor) -> Tensor:
+        return self.linear(torch.cat([embeddings, self.norm(states)], -1))  # type: ignore[no-any-return]
+
+
+def state_input_of(model: PreTrainedModel) -> StateInput | None:
+    """The module by which ``model`` reads states; None if it does not."""
+    module = model._modules.get(NAME)
+    return module if isinstance(module, StateInput) else None
+
+
+def add_state_input(model: PreTrainedModel) -> StateInput:
+    """Give ``model`` a :class:`StateInput`, with weights in its precision that are not set yet."""
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    assert isinstance(embedding, Tensor)
+    assert isinstance(head, Tensor)
+    module = StateInput(embedding.shape[1], head.shape[1]).to(head.device, head.dtype)
+    model.add_module(NAME, module)
+    return module

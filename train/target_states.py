@@ -1,0 +1,170 @@
+"""The target's results that drafts are trained on, computed in every step or once for all epochs.
+
+With the last hidden state h_t after the final norm, the output projection W and log Z_t = log Σ_v exp(z_tv), the
+probability of the token v after position t is p(v) = exp(W_v · h_t - log Z_t). So states and normalisers are enough to
+compute p over the draft's M tokens again, and the target runs once over the data instead of in every epoch. Shapes: B
+windows of T tokens, N learned positions, V tokens of the target, M tokens of the draft.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from safetensors.torch import load_file, save
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..controllers.errors import InputError
+from ..data_gen.dataset import replacing
+from ..infer.models.hidden import forward_with_hidden
+from .draft_windows import TargetStates, Windows
+
+SHARD, TOGETHER = 64, 4  # windows of a file, and of a forward of the target
+ROWS = 8  # of logits that are summed at a time, so that they stay in the processor's cache
+ALIKE = 0.05  # tolerance of logits, in standard deviations: above the rounding of states to bfloat16
+
+
+class Teaching(NamedTuple):
+    """What a draft learns from a batch.
+
+    Attributes:
+        states: (B, T, d) the target's last hidden states.
+        p: (N, M) the target's probabilities of the draft's tokens.
+        best: (N,) the target's most probable tokens.
+    """
+
+    states: Tensor
+    p: Tensor
+    best: Tensor
+
+
+class Teacher:
+    """Computes what a draft learns from.
+
+    Args:
+        target: the target.
+        kept: (M,) the draft's tokens; None for all.
+    """
+
+    def __init__(self, target: PreTrainedModel, kept: Tensor | None) -> None:
+        self.target, self.kept = target, kept
+        head: Any = target.get_output_embeddings()
+        rows = slice(None) if kept is None else kept.to(head.weight.device)
+        self.weight: Tensor = head.weight.detach()[rows]  # (M, d)
+        self.bias: Tensor | None = None if head.bias is None else head.bias.detach()[rows]
+
+    def to(self, device: torch.device) -> None:
+        self.target.to(device)  # type: ignore[arg-type]
+        self.weight = self.weight.to(device)
+        self.bias = None if self.bias is None else self.bias.to(device)
+
+    @torch.no_grad()
+    def teach(self, batch: Windows) -> Teaching:
+        """By the batch's own states if it has them, else by a forward of the target."""
+        learned = batch.learned
+        if batch.target is not None:
+            states, mass, best = batch.target.states, batch.target.log_normaliser[learned], batch.target.best[learned]
+            return Teaching(states, (self._project(states[learned]) - mass.unsqueeze(-1)).exp_(), best.long())
+        z, states = self._run(batch)
+        own = z if self.kept is None else z[:, self.kept]
+        mass, best = summarise(z)
+        return Teaching(states, (own.float() - mass.unsqueeze(-1)).exp_(), best)
+
+    @torch.no_grad()
+    def states(self, batch: Windows) -> TargetStates:
+        """The states to store; normalisers and most probable tokens are zero where nothing is learned.
+
+        Raises:
+            InputError: the target's logits are not the output projection of its states alone.
+        """
+        z, states = self._run(batch)
+        stored = states.to(torch.bfloat16)
+        own = z if self.kept is None else z[:, self.kept]
+        difference = (self._project(stored[batch.learned]) - own.float()).abs().mean()
+        if len(z) and bool(difference > ALIKE * own.float().std()):
+            raise InputError(
+                f"cache_states: the logits of {self.target.config.model_type} are scaled or capped after the output "
+                "projection, so that they cannot be computed from states; leave it out"
+            )
+        normaliser = states.new_zeros(batch.learned.shape, dtype=torch.float32)
+        best = torch.zeros_like(batch.tokens)
+        mass, top = summarise(z)
+        normaliser[batch.learned], best[batch.learned] = mass, top.to(best.dtype)
+        return TargetStates(stored, normaliser, best)
+
+    def _run(self, batch: Windows) -> tuple[Tensor, Tensor]:
+        """Logits (N, V) of the learned positions and states (B, T, d) of all."""
+        tokens = batch.tokens.long()
+        return forward_with_hidden(
+            self.target, select=lambda states: states[batch.learned], input_ids=tokens, use_cache=False
+        )
+
+    def _project(self, states: Tensor) -> Tensor:
+        """Logits (N, M) of states (N, d)."""
+        return F.linear(states.to(self.weight.dtype), self.weight, self.bias).float()
+
+
+def summarise(z: Tensor) -> tuple[Tensor, Tensor]:
+    """log Σ_v exp(z_v) in float32 and the arg-max, (N, V) → (N,) each."""
+    found = [(rows.logsumexp(-1), rows.argmax(-1)) for rows in (part.float() for part in z.split(ROWS))]
+    return torch.cat([mass for mass, _ in found]), torch.cat([best for _, best in found])
+
+
+class StateFolder:
+    """The states of the target on windows of text, in memory-mapped files of 64 windows each.
+
+    A file appears when it is complete, so an interrupted pass continues. Processes that the trainer spawns open the
+    files anew.
+
+    Args:
+        folder: where the files are.
+        count: number of windows.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder, self.count = folder, count
+        self._shards: list[TargetStates] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_shards": []}
+
+    def fill(self, teacher: Teacher, windows: Windows, console: Console) -> None:
+        """Compute the states of ``windows`` that are missing.
+
+        Raises:
+            InputError: see :meth:`Teacher.states`.
+        """
+        width = int(teacher.weight.shape[1])
+        size = windows.tokens.numel() * (2 * width + 8)
+        console.print(f"target states: {size / 1e6:,.0f} MB in {self.folder}, until the run is complete")
+        self.folder.mkdir(exist_ok=True)
+        for number, start in enumerate(range(0, self.count, SHARD)):
+            file = self._file(number)
+            if file.exists():
+                continue
+            rows = torch.arange(start, min(start + SHARD, self.count))
+            parts = [teacher.states(windows.take(some).to(teacher.weight.device)) for some in rows.split(TOGETHER)]
+            whole = TargetStates(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
+            with replacing(file) as temporary:
+                temporary.write_bytes(save(whole._asdict()))
+            console.print(f"target states: {int(rows[-1]) + 1:,} of {self.count:,} windows")
+
+    def take(self, rows: Tensor) -> TargetStates:
+        """The states of the windows ``rows``."""
+        if not self._shards:
+            files = range(-(-self.count // SHARD))
+            self._shards = [TargetStates(**load_file(self._file(number))) for number in files]
+        places = [(self._shards[row // SHARD], row % SHARD) for row in rows.tolist()]
+        return TargetStates(*(torch.stack([shard[i][row] for shard, row in places]) for i in range(3)))
+
+    def remove(self) -> None:
+        self._shards = []
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:05}.safetensors"
