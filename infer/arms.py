@@ -11,7 +11,7 @@ from ..controllers.arms import AUTOREGRESSIVE, DRAFT, EXIT, NGRAM, Arm, check_en
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
 from .models import CausalLM, EarlyExit, LanguageModel, count_parameters, language_model
-from .pair_loading import load_draft
+from .pair_loading import check_pair, load_draft
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ def load_arms(
             except InputError as error:
                 raise InputError(f"arm {spec!r}: {error}") from error
             arm = Arm(DRAFT, spec, model_fingerprint(model), parameters=count_parameters(model))
-            loaded.append(LoadedArm(arm, language_model(model, compile=compile)))
+            wrapped = language_model(model, compile=compile)
+            check_pair(target, wrapped)
+            loaded.append(LoadedArm(arm, wrapped))
         elif kind == EXIT:
             if not isinstance(target, CausalLM):
                 raise InputError(

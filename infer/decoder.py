@@ -105,6 +105,7 @@ class SpeculativeDecoder:
         self.stop_tokens = stop_tokens_of(self.target.model, tokenizer)
         engine = Engine(self.target, None if routing is None else routing.router)
         self.drafting = Drafting(engine, self.drafts, routing)
+        self.drafting.arms(self.config)  # refused here instead of at the first prompt
         self.scheduler = Scheduler(engine, max_running)
         self._named: dict[str, LengthController] = {}  # length controllers loaded by calls, by name
 

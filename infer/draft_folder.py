@@ -25,6 +25,7 @@ from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
 from ..controllers.json_file import blaming, build, read_object
 from .models import LoadedModel
+from .models.state_input import add_state_input, state_input_of
 from .models.trimmed_head import TrimmedHead, spread_logits
 
 MARK, VERSION = "specpilot_draft", 1
@@ -55,11 +56,13 @@ class DraftFile:
     Attributes:
         kept_tokens: the tokens that the draft can propose, ascending; None for all.
         target: None if all weights are the draft's own.
+        reads_states: whether it reads the target's hidden states, by a :class:`.StateInput`.
     """
 
     schema_version: int
     kept_tokens: list[int] | None
     target: SharedWith | None
+    reads_states: bool = False
 
     @classmethod
     def read(cls, file: Path, vocab_size: int) -> DraftFile:
@@ -121,7 +124,8 @@ def save_draft(
         new.mkdir()
         tokenizer.save_pretrained(new)
         (new / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
-        (new / FILE).write_text(json.dumps(asdict(DraftFile(VERSION, kept, target))) + "\n", encoding="utf-8")
+        description = DraftFile(VERSION, kept, target, state_input_of(model) is not None)
+        (new / FILE).write_text(json.dumps(asdict(description)) + "\n", encoding="utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         if folder.exists():
             folder.rename(Path(workspace, "old"))
@@ -192,6 +196,8 @@ def load_saved_draft(
         head = TrimmedHead(weight, bias, draft.kept_tokens, config.vocab_size)
         model.set_output_embeddings(head)
         model.register_forward_hook(spread_logits)
+    if draft.reads_states:
+        add_state_input(model)
     left_out = shared_names(model, draft.target)
     _check_weights(stored, weights, {k: v for k, v in model.state_dict().items() if k not in left_out})
     model.load_state_dict(weights, strict=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
+from ..controllers.errors import InputError
 from .config import DecoderConfig
 from .drafters import (
     AUTO_TREE,
@@ -20,6 +21,7 @@ from .drafters import (
     NgramDrafter,
     OracleDrafter,
     SeveralDrafters,
+    StateChainDrafter,
     TreeDrafter,
 )
 from .engine import Engine
@@ -40,7 +42,17 @@ class Drafting:
         self._made: dict[Hashable, Drafter] = {}
 
     def arms(self, config: DecoderConfig) -> list[Arm]:
-        """The arms of requests under ``config``; a single one without a router."""
+        """The arms of requests under ``config``; a single one without a router.
+
+        Raises:
+            InputError: a draft that reads the target's states is to draft something else than chains.
+        """
+        chains = config.tree is None and config.search is None and config.ngram is None and not config.oracle
+        if not chains and any(model.reads_states for model in self.drafts):
+            raise InputError(
+                "draft: it reads the target's states, and drafts chains alone; leave trees, beams, n-grams and the "
+                "oracle out, or take another draft"
+            )
         if self.routing is None:
             return [Arm(self._drafter(config), config.stopping)]
         return [
@@ -94,7 +106,8 @@ class Drafting:
             return self._once(None, Autoregressive)
         if isinstance(model, EarlyExit):
             return self._once(model, lambda: EarlyExitDrafter(model, size, self.engine.cache))
-        return self._once(model, lambda: ChainDrafter(model, size))
+        kind = StateChainDrafter if model.reads_states else ChainDrafter
+        return self._once(model, lambda: kind(model, size))
 
     def _once(self, key: Hashable, make: Callable[[], Drafter]) -> Drafter:
         if key not in self._made:

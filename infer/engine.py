@@ -50,7 +50,7 @@ class Engine:
         drafts = self._propose(requests, joining)  # y_1 … y_K, or a tree of them, for each request
         p, hidden, logits = self._read(drafts, joining)  # p_1 … p_{K+1}, after the text and after each drafted token
         for request in joining:
-            self._choose_arm(request, hidden[request])
+            self._choose_arm(request, hidden[request][-1])
         for request, draft in drafts.items():
             try:
                 verdict = request.verify(p.get(request, NOTHING_READ), draft, request.rng)
@@ -60,6 +60,8 @@ class Engine:
             start = len(request.text)
             if not draft.from_target:
                 self.cache.keep(request, start, [start + node for node in verdict.path])
+            if request.drafter.reads_states and request in hidden:
+                request.add_states(hidden[request], draft, verdict.path)
             request.drafter.commit(request, draft, verdict.path)
             request.append(draft, verdict)
             if request in logits and request.recorder is not None:
@@ -94,8 +96,8 @@ class Engine:
         """One target forward.
 
         Returns:
-            Distributions after each text and drafted token; the last states (d,) of prompts; the logits (N + 1, V) of
-            requests that record them.
+            Distributions after each text and drafted token; the last states (n, d) of prompts, and of all tokens read
+            if a drafter of the request reads states; the logits (N + 1, V) of requests that record them.
         """
         reading = [request for request, draft in drafts.items() if not draft.from_target]
         if not reading:
@@ -104,13 +106,16 @@ class Engine:
         for request in reading:
             draft, unread = drafts[request], request.text[self.cache.length(request) :]
             tree = draft.tree_mask(len(request.text))
-            reads.append(Read(request, [*unread, *draft.tokens], len(draft.tokens) + 1, tree))
+            tokens, states = [*unread, *draft.tokens], None
+            if request.reads_states:
+                states = len(tokens)
+            reads.append(Read(request, tokens, len(draft.tokens) + 1, tree, states))
         logits, hidden = self.target.forward(self.cache, reads)
         counts = [read.keep for read in reads]
         p = distributions([request.sampling for request in reading], logits, counts)
-        last: dict[Request, torch.Tensor] = {}
-        if joining:
-            last = dict(zip(reading, (states[-1] for states in torch.split(hidden, counts)), strict=True))
+        found: dict[Request, torch.Tensor] = {}
+        if joining or any(request.reads_states for request in reading):
+            found = dict(zip(reading, torch.split(hidden, [read.kept_states for read in reads]), strict=True))
         recorded: dict[Request, torch.Tensor] = {}
         if any(request.recorder is not None for request in reading):
             recorded = {
@@ -118,7 +123,7 @@ class Engine:
                 for request, rows in zip(reading, torch.split(logits, counts), strict=True)
                 if request.recorder is not None
             }
-        return dict(zip(reading, p, strict=True)), last, recorded
+        return dict(zip(reading, p, strict=True)), found, recorded
 
     def _choose_arm(self, request: Request, hidden: torch.Tensor) -> None:
         """Choose the request's arm, by a router if there is one; ``hidden`` (d,) is the prompt's last state."""

@@ -18,7 +18,7 @@ from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
 from .lengths import AUTO, load_length, quick_costs
 from .loading import check_same_tokenizer, load_any_model, load_tokenizer
 from .model_files import is_gguf
-from .models import EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
+from .models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
 
 Name: TypeAlias = str | Path
 Model: TypeAlias = LoadedModel | LanguageModel
@@ -155,7 +155,8 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> None:
     """Refuse two models that cannot work together.
 
     Raises:
-        InputError: one is an encoder-decoder and the other is not, or they are on different devices.
+        InputError: one is an encoder-decoder and the other is not, they are on different devices, or the draft reads
+            states that the target does not give.
     """
     if isinstance(target, EncoderDecoder) != isinstance(draft, EncoderDecoder):
         raise InputError(
@@ -164,3 +165,12 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> None:
         )
     if draft.device != target.device:
         raise InputError(f"target is on {target.device}, draft on {draft.device}; put both on one device")
+    if not draft.reads_states:
+        return
+    if not isinstance(target, CausalLM) or target.switch is not None:
+        raise InputError(f"draft: reads the target's states, which are not supported for {target.name}; take another")
+    if draft.hidden_size != target.hidden_size:
+        raise InputError(
+            f"draft: reads states of size {draft.hidden_size}, the target's have size {target.hidden_size}; take the "
+            "target it was made for"
+        )

@@ -10,6 +10,9 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from ..controllers.acceptance.ngram_index import NgramIndex
 from ..controllers.length import LengthController
 from ..controllers.sampling import SamplingParams
@@ -19,8 +22,6 @@ from .random_source import RandomSource
 from .verify import Verdict, Verifier
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from .drafters import Drafter
     from .recorder import RoundRecorder
 
@@ -55,6 +56,7 @@ class Request:
         ended: whether the text is complete, by its budget or a stop token.
         error: the exception by which the request failed, or None.
         cancelled: whether the caller no longer waits for it.
+        states: (n, d) the target's hidden states that a drafter which reads them has not read yet; None for none.
         recorder: records log probabilities and drafts of the rounds; None records nothing.
     """
 
@@ -72,6 +74,7 @@ class Request:
     ended: bool = False
     error: BaseException | None = None
     cancelled: bool = False
+    states: Tensor | None = None
     recorder: RoundRecorder | None = None
 
     def begin(self, text: list[int]) -> None:
@@ -84,6 +87,17 @@ class Request:
         self.drafter, self.shared_length = self.arms[arm].drafter, self.arms[arm].length
         self.length = copy(self.shared_length)
         self.length.start_text()
+
+    @property
+    def reads_states(self) -> bool:
+        """Whether the drafter of an arm reads the target's hidden states."""
+        return any(arm.drafter.reads_states for arm in self.arms)
+
+    def add_states(self, states: Tensor, draft: Draft, path: list[int]) -> None:
+        """Add the states (n, d) of tokens that the target has read: new ones of the text, and ``path`` of ``draft``."""
+        new = len(states) - len(draft.tokens)
+        kept = torch.cat([states[:new], states[new:][path]]) if path != [*range(len(draft.tokens))] else states
+        self.states = kept if self.states is None else torch.cat([self.states, kept])
 
     @property
     def remaining(self) -> int:

@@ -93,9 +93,11 @@ def _train(
 ) -> dict[str, Any]:
     """Make the draft, begin or continue the run and train; return the result."""
     draft, shared = initial_draft(target, settings, dataset)
-    run = run or begin_run(output, settings, dataset)
+    states = StateFolder(output / STATES, len(data.windows.tokens))
+    if run is None:
+        states.remove()  # of a run that was discarded
+        run = begin_run(output, settings, dataset)
     run.log_command()
-    states = StateFolder(run.folder / STATES, len(data.windows.tokens))
     left_out = shared_names(draft, shared)
     trained = 0
     for name, parameter in draft.named_parameters():

@@ -10,6 +10,7 @@ from .mixed import MixedDrafter
 from .ngram import Ngram, NgramDrafter, split_ngram
 from .oracle import OracleDrafter
 from .several import SeveralDrafters
+from .states import StateChainDrafter
 from .tree import AUTO_TREE, TreeDrafter, TreeShape, count_nodes, parse_expansions, parse_tree
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "NgramDrafter",
     "OracleDrafter",
     "SeveralDrafters",
+    "StateChainDrafter",
     "TreeDrafter",
     "TreeShape",
     "count_nodes",

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 class Drafter(ABC):
-    """Proposes drafts, using each request's random source, length controller and sampling parameters."""
+    """Proposes drafts, using each request's random source, length controller and sampling parameters.
+
+    Attributes:
+        reads_states: whether it reads ``Request.states``, the target's hidden states.
+    """
+
+    reads_states = False
 
     def start(self, requests: Sequence[Request]) -> None:  # noqa: B027 — not every drafter prepares something
         """Add requests whose prompts the target has read."""

@@ -28,6 +28,7 @@ class Chain:
 
     Attributes:
         drafting: whether another token is wanted.
+        hidden: (1, d) the draft's hidden state that the last token was drawn from.
     """
 
     def __init__(self, request: Request, unread: list[int], before: int = 0) -> None:
@@ -41,6 +42,7 @@ class Chain:
         """Draw the next token from ``q``, made of ``logits`` (1, V), which come from ``hidden`` (1, d)."""
         request = self.request
         token = q.sample(0, request.rng)
+        self.hidden = hidden
         self.tokens.append(token)
         self.distributions.append(q)
         self.unread = [token]
@@ -70,11 +72,15 @@ class ChainDrafter(ModelDrafter):
         self.extend(chains)
         return [chain.draft() for chain in chains]
 
+    def read(self, chain: Chain) -> Read:
+        """What the draft model reads for the next token of ``chain``."""
+        return Read(chain.request, chain.unread)
+
     def extend(self, chains: Sequence[Chain]) -> None:
         """Draft ``chains`` to their ends, one forward for the next tokens of all."""
         self.read_prompts([chain.request for chain in chains if chain.drafting])
         while drafting := [chain for chain in chains if chain.drafting]:
-            logits, hidden = self.model.forward(self.cache, [Read(chain.request, chain.unread) for chain in drafting])
+            logits, hidden = self.model.forward(self.cache, [self.read(chain) for chain in drafting])
             sampling = [chain.request.sampling for chain in drafting]
             q = distributions(sampling, logits, [1] * len(drafting), self.vocab_size)
             for row, chain in enumerate(drafting):

@@ -26,12 +26,21 @@ class Read(NamedTuple):
         tokens: tokens to append, at least one.
         keep: number of last tokens for which results are returned.
         tree: tree mask of the last tokens; None for a chain.
+        hidden: number of last tokens whose hidden states are returned, at least ``keep``; None for ``keep``.
+        states: (n, d) the states before each token, for models that read them; None for zeros.
     """
 
     text: Hashable
     tokens: Sequence[int]
     keep: int = 1
     tree: TreeMask | None = None
+    hidden: int | None = None
+    states: Tensor | None = None
+
+    @property
+    def kept_states(self) -> int:
+        """Number of hidden states that are returned."""
+        return self.keep if self.hidden is None else self.hidden
 
 
 class LanguageModel(ABC):
@@ -44,6 +53,7 @@ class LanguageModel(ABC):
         vocab_size: V, the number of rows of the output embedding.
         hidden_size: d, the size of the states that logits are computed from.
         context: maximum number of tokens of a text; None for no limit.
+        reads_states: whether it is a draft that reads the target's hidden states, ``Read.states``.
     """
 
     model: LoadedModel
@@ -52,6 +62,7 @@ class LanguageModel(ABC):
     vocab_size: int
     hidden_size: int
     context: int | None
+    reads_states: bool = False
 
     @abstractmethod
     def new_cache(self) -> TextCache:
@@ -66,7 +77,8 @@ class LanguageModel(ABC):
         """Append the new tokens of each read to its text.
 
         Returns:
-            Logits (N, V) and hidden states (N, d) in the order of the reads; N is the sum of their ``keep``.
+            Logits (N, V) and hidden states (N', d) in the order of the reads: N is the sum of ``keep``, N' the sum of
+            ``kept_states``.
         """
 
     def embed(self, cache: TextCache, text: Hashable, hidden: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from .kv_cache import RaggedKVCache
 from .lean_llama import LeanLlama
 from .longrope import TokenKVCache, lengths_read, longrope_switch
 from .masks import as_scores, layer_masks, mask_types, positions_of
+from .state_input import state_input_of
 from .text_cache import TextCache
 from .tree_mask import TreeMask
 from .trimmed_head import TrimmedHead
@@ -80,6 +81,8 @@ class CausalLM(LanguageModel):
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
         self._types = mask_types(config)
+        self.state_input = state_input_of(model)
+        self.reads_states = self.state_input is not None
         self.lean = LeanLlama(model) if LeanLlama.fits(model) else None
         self.call: Callable[..., Any] | None = None  # the compiled form
 
@@ -250,7 +253,9 @@ class CausalLM(LanguageModel):
     def _read_one(self, cache: RaggedKVCache, read: Read) -> tuple[Tensor, Tensor]:
         """Read one text without a tree, with the model's own masks."""
         cache.start_forward([read.text], [len(read.tokens)])
-        logits, hidden = self._run(cache, torch.tensor([read.tokens], dtype=torch.long), read.keep)
+        states = None if read.states is None else read.states.unsqueeze(0)
+        tokens = torch.tensor([read.tokens], dtype=torch.long)
+        logits, hidden = self._run(cache, tokens, read.keep, read.kept_states, states=states)
         cache.end_forward()
         return logits[0], hidden[0]
 
@@ -261,24 +266,28 @@ class CausalLM(LanguageModel):
         assert self._types is not None
         plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
         n, keep = plan.new, max(read.keep for read in reads)
+        kept = max(read.kept_states for read in reads)
         tokens = torch.zeros(plan.high - plan.low, n, dtype=torch.long)
-        picked = []
+        states = None
+        if self.reads_states:
+            states = torch.zeros(*tokens.shape, self.hidden_size, dtype=self.model.dtype, device=self.device)
+        picked, picked_states = [], []
         for read in reads:
             row = cache.rows[read.text] - plan.low
             tokens[row, n - len(read.tokens) :] = torch.tensor(read.tokens, dtype=torch.long)
+            if states is not None and read.states is not None:
+                states[row, n - len(read.tokens) :] = read.states
             picked += [row * keep + place for place in range(keep - read.keep, keep)]
+            picked_states += [row * kept + place for place in range(kept - read.kept_states, kept)]
         masks = layer_masks(self._types, plan, reads, cache)
         if blind is not None:
             masks[blind] = masks[blind] & (masks[blind].cumsum(-1) == masks[blind].sum(-1, keepdim=True))
         scores = {name: as_scores(mask, self.model.dtype, self.device) for name, mask in masks.items()}
         mask = scores if self._types.by_type else next(iter(scores.values()))
-        logits, hidden = self._run(cache, tokens, keep, mask, positions_of(plan, reads, cache))
+        positions = positions_of(plan, reads, cache)
+        logits, hidden = self._run(cache, tokens, keep, kept, mask, positions, states)
         cache.end_forward()
-        logits, hidden = logits.flatten(0, 1), hidden.flatten(0, 1)
-        if picked == list(range(len(logits))):
-            return logits, hidden
-        index = torch.tensor(picked, device=logits.device)
-        return logits[index], hidden[index]
+        return _rows(logits.flatten(0, 1), picked), _rows(hidden.flatten(0, 1), picked_states)
 
     def _read_paths(self, cache: RaggedKVCache, read: Read, tree: TreeMask) -> tuple[Tensor, Tensor]:
         """Read a tree as a batch: each path to a leaf is a row, with a copy of the cached columns it attends to."""
@@ -298,37 +307,51 @@ class CausalLM(LanguageModel):
             tokens = [[read.tokens[c] for c in new + new[-1:] * (width - len(new))] for _, new in group]
             spread = cache.spread(read.text, [cached for cached, _ in group], past + width)
             spread.start_forward(list(range(len(group))), [width] * len(group))
-            logits, hidden = self._run(spread, torch.tensor(tokens), width)
+            logits, hidden = self._run(spread, torch.tensor(tokens), width, width)
             spread.end_forward()
             for row, (_, new) in enumerate(group):
                 for place, token in enumerate(new):
                     found[token] = logits[row, place], hidden[row, place], spread, row, past + place
         cache.append_from(read.text, [found[token][2:] for token in range(len(read.tokens))])
-        kept = [found[token] for token in range(len(read.tokens) - read.keep, len(read.tokens))]
-        return torch.stack([one[0] for one in kept]), torch.stack([one[1] for one in kept])
+        n = len(read.tokens)
+        logits = torch.stack([found[token][0] for token in range(n - read.keep, n)])
+        return logits, torch.stack([found[token][1] for token in range(n - read.kept_states, n)])
 
     def _run(
         self,
         cache: RaggedKVCache,
         tokens: Tensor,
         keep: int,
+        kept: int,
         mask: Tensor | dict[str, Tensor] | None = None,
         positions: Tensor | None = None,
+        states: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The model's forward on the rows of the cache's plan: logits (B, keep, V) and states (B, keep, d)."""
-        inputs: dict[str, Any] = {"input_ids": tokens.to(self.device), "past_key_values": cache, "use_cache": True}
+        """The model's forward on the rows of the cache's plan: logits (B, keep, V) and states (B, kept, d)."""
+        inputs: dict[str, Any] = {"past_key_values": cache, "use_cache": True, **self._inputs(tokens, states)}
         # Prompts are not compiled: they are read once, and their overhead is relatively small.
         call = None if cache.plan.starts[0] == 0 else self.call
         if self._keeps_logits:  # a compiled graph takes the number of tokens from one input only
-            inputs["logits_to_keep"] = keep if call is None else tokens.shape[1]
+            inputs["logits_to_keep"] = kept if call is None else tokens.shape[1]
         if mask is not None:
             inputs["attention_mask"] = mask
         if positions is not None:
             inputs["position_ids"] = positions.to(self.device)
         if call is not None:
             cache.mark_dynamic()
-        logits, hidden = forward_with_hidden(self.model, call, **inputs)
-        return logits[:, -keep:], hidden[:, -keep:]
+        select = None if call is not None or keep == kept else partial(_last, keep)
+        logits, hidden = forward_with_hidden(self.model, call, select, **inputs)
+        return logits[:, -keep:], hidden[:, -kept:]
+
+    def _inputs(self, tokens: Tensor, states: Tensor | None) -> dict[str, Tensor]:
+        """The tokens (B, n), or what is made of them and of the states (B, n, d) before them."""
+        tokens = tokens.to(self.device)
+        if self.state_input is None:
+            return {"input_ids": tokens}
+        embeddings = self.model.get_input_embeddings()(tokens)
+        if states is None:
+            states = embeddings.new_zeros(*tokens.shape, self.hidden_size)
+        return {"inputs_embeds": self.state_input(embeddings, states.to(embeddings.dtype))}
 
 
 def padding_groups(reads: Sequence[Read]) -> list[list[int]]:
@@ -353,8 +376,16 @@ def _joined(results: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 def _parted(reads: Sequence[Read], result: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Split the joint result into the logits and states of each read."""
-    counts = [read.keep for read in reads]
-    return list(zip(torch.split(result[0], counts), torch.split(result[1], counts), strict=True))
+    logits = torch.split(result[0], [read.keep for read in reads])
+    return list(zip(logits, torch.split(result[1], [read.kept_states for read in reads]), strict=True))
+
+
+def _last(count: int, states: Tensor) -> Tensor:
+    return states[:, -count:]
+
+
+def _rows(values: Tensor, picked: list[int]) -> Tensor:
+    return values if picked == list(range(len(values))) else values[torch.tensor(picked, device=values.device)]
 
 
 def _agree(found: Tensor, expected: Tensor) -> bool:

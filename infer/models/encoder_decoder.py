@@ -109,8 +109,10 @@ class EncoderDecoder(CausalLM):
         cache: RaggedKVCache,
         tokens: Tensor,
         keep: int,
+        kept: int,
         mask: Tensor | dict[str, Tensor] | None = None,
         positions: Tensor | None = None,
+        states: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(cache, SourceKVCache)
         rows = len(tokens)
@@ -123,7 +125,7 @@ class EncoderDecoder(CausalLM):
             past_key_values=EncoderDecoderCache(cache, crossed),
             use_cache=True,
         )
-        return logits[:, -keep:], hidden[:, -keep:]
+        return logits[:, -keep:], hidden[:, -kept:]
 
 
 def _repeated(crossed: DynamicCache, rows: int) -> DynamicCache:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -22,9 +23,11 @@ from .base import Read
 from .kv_cache import RaggedKVCache
 from .packed_linear import PackedLinear
 from .packing import SHORT, AttentionGroup, Tables, attention_group, group_reads
+from .state_input import StateInput, state_input_of
 from .trimmed_head import TrimmedHead, spread_logits
 
-KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations", TrimmedHead.__module__)
+OURS = TrimmedHead.__module__, StateInput.__module__
+KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations", *OURS)
 LARGEST = 4 << 30  # maximum bytes of weights, since they are copied and larger models gain little
 STATIC_ROPE = {"default", "linear", "llama3"}  # rotary angles that do not depend on the text's length
 
@@ -45,6 +48,7 @@ class LeanLlama:
         head = self.model.lm_head
         self.head = PackedLinear(head.weight.detach())
         self.trimmed = head if isinstance(head, TrimmedHead) else None
+        self.state_input = state_input_of(model)
         empty = torch.empty(0)
         self._tables = [Tables(0, empty, empty, empty)]  # a list, so that early exits share them
 
@@ -98,15 +102,26 @@ class LeanLlama:
         for part in parts:
             plan = cache.plan_forward(part)
             groups.append(attention_group(cache, part, self.tables(plan.width + 1), plan))
-        x = self._layers(cache, groups)  # (N, d)
+        x = self._layers(cache, groups, self._states(parts))  # (N, d)
         for group in groups:
             cache.end_forward(group.plan)
         wanted = _wanted(reads, parts)
         hidden = self.norm(x if wanted is None else x[wanted])
-        logits = self.head(hidden)
+        projected = _projected(reads)
+        logits = self.head(hidden if projected is None else hidden[projected])
         return logits if self.trimmed is None else self.trimmed.spread(logits), hidden
 
-    def _layers(self, cache: RaggedKVCache, groups: Sequence[AttentionGroup]) -> Tensor:
+    def _states(self, parts: Sequence[Sequence[Read]]) -> Tensor | None:
+        """The states (N, d) before each token, if the model reads them."""
+        if self.state_input is None:
+            return None
+        reads = [read for part in parts for read in part]
+        width, like = self.norm.weight.shape[0], self.embedding
+        return torch.cat(
+            [like.new_zeros(len(read.tokens), width) if read.states is None else read.states for read in reads]
+        ).to(like.dtype)
+
+    def _layers(self, cache: RaggedKVCache, groups: Sequence[AttentionGroup], states: Tensor | None) -> Tensor:
         """The last layer's output (N, d)."""
         first, counts = groups[0], [group.tokens.shape[0] for group in groups]
         tokens, cos, sin = first.tokens, first.cos, first.sin
@@ -117,6 +132,9 @@ class LeanLlama:
 
         n = tokens.shape[0]
         x = self.embedding[tokens]
+        if states is not None:
+            assert self.state_input is not None
+            x = self.state_input(x, states)
         for layer, kept in zip(self.layers, cache.own, strict=False):  # an early exit has fewer
             heads = layer.qkv(layer.before_attention(x)).view(1, n, -1, self.head_size)  # (1, N, H + 2 H_kv, D)
             turned, v = heads.split_with_sizes([rotated, self.kv_heads], 2)
@@ -135,17 +153,27 @@ class LeanLlama:
 
 
 def _wanted(reads: Sequence[Read], parts: Sequence[Sequence[Read]]) -> Tensor | slice | None:
-    """Indices of the N concatenated tokens whose results are returned, in the order of the reads; None for all."""
+    """Indices of the N concatenated tokens whose states are returned, in the order of the reads; None for all."""
     if len(reads) == 1:
-        return None if reads[0].keep == len(reads[0].tokens) else slice(-reads[0].keep, None)
+        return None if reads[0].kept_states == len(reads[0].tokens) else slice(-reads[0].kept_states, None)
     ends: dict[Hashable, int] = {}
     total = 0
     for part in parts:
         for read in part:
             total += len(read.tokens)
             ends[read.text] = total
-    wanted = [place for read in reads for place in range(ends[read.text] - read.keep, ends[read.text])]
+    wanted = [place for read in reads for place in range(ends[read.text] - read.kept_states, ends[read.text])]
     return None if wanted == list(range(total)) else torch.tensor(wanted)
+
+
+def _projected(reads: Sequence[Read]) -> Tensor | slice | None:
+    """Indices of the returned states whose logits are returned too; None for all."""
+    if all(read.keep == read.kept_states for read in reads):
+        return None
+    if len(reads) == 1:
+        return slice(-reads[0].keep, None)
+    ends = accumulate(read.kept_states for read in reads)
+    return torch.tensor([place for read, end in zip(reads, ends, strict=True) for place in range(end - read.keep, end)])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,242 @@
+"""Drafts that read the target's hidden states: exactness, their states, their folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import Confidence, Fixed, LengthController, Step
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.draft_folder import SharedWith, save_draft
+from specpilot.infer.drafters import Ngram, StateChainDrafter
+from specpilot.infer.drafters.chain import Chain
+from specpilot.infer.loading import load_model
+from specpilot.infer.models import CausalLM, Read
+from specpilot.infer.models.state_input import StateInput, state_input_of
+from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits
+from specpilot.infer.random_source import RandomSource
+from specpilot.train.draft_model import new_draft
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .architectures import target_of
+from .test_trimmed_drafts import SAMPLINGS, TEXT, enumerated
+from .tiny import byte_tokenizer, make
+
+PROMPTS = [TEXT, [3, 1], [8, 8, 2, 40, 8, 8]]
+NAMES = ["llama", "qwen2", "gemma3", "gpt2"]
+
+
+def state_draft(target: PreTrainedModel, kept: Sequence[int] | None = None, seed: int = 0) -> PreTrainedModel:
+    """A draft of the target's first layer whose input depends on the states."""
+    draft = new_draft(target, [0], kept, reads_states=True).to(target.dtype)
+    fuse = state_input_of(draft)
+    assert fuse is not None
+    torch.nn.init.normal_(fuse.linear.weight, std=0.3, generator=torch.Generator().manual_seed(seed))
+    if isinstance(draft.get_output_embeddings(), TrimmedHead):
+        draft.register_forward_hook(spread_logits)
+    return draft
+
+
+# The forward
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_states_of_all_tokens_with_the_logits_of_the_last(name: str) -> None:
+    model = CausalLM(target_of(name))
+    whole, some = model.new_cache(), model.new_cache()
+    for cache in (whole, some):
+        for text in range(3):
+            cache.add(text, 40)
+    for texts in (PROMPTS, [[1], [2, 3, 4], [5, 6]], [[7, 8, 9]]):
+        logits, states = model.forward(whole, [Read(i, text, len(text)) for i, text in enumerate(texts)])
+        last, all_states = model.forward(some, [Read(i, text, 1, None, len(text)) for i, text in enumerate(texts)])
+        ends = torch.tensor([len(text) for text in texts]).cumsum(0) - 1
+        torch.testing.assert_close(last, logits[ends], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(all_states, states, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_states_are_read_in_pieces_and_together(name: str) -> None:
+    """q is the same whether texts are read alone or in a batch, at once or token by token."""
+    target = target_of(name)
+    draft, d = CausalLM(state_draft(target)), CausalLM(target).hidden_size
+    states = [torch.randn(len(text), d, generator=torch.Generator().manual_seed(i)) for i, text in enumerate(PROMPTS)]
+    together = draft.new_cache()
+    for i in range(len(PROMPTS)):
+        together.add(i, 20)
+    logits, hidden = draft.forward(together, [Read(i, t, states=states[i]) for i, t in enumerate(PROMPTS)])
+    for i, text in enumerate(PROMPTS):
+        alone = draft.new_cache()
+        alone.add(0, 20)
+        for place, token in enumerate(text):
+            found = draft.forward(alone, [Read(0, [token], states=states[i][place : place + 1])])
+        torch.testing.assert_close(found[0][0], logits[i], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found[1][0], hidden[i], rtol=1e-4, atol=1e-4)
+    zeros = draft.forward(together, [Read(0, [1])])[0]
+    together.crop_text(0, len(TEXT))
+    torch.testing.assert_close(draft.forward(together, [Read(0, [1], states=torch.zeros(1, d))])[0], zeros)
+
+
+def test_the_lean_forward_is_that_of_transformers() -> None:
+    target = target_of("llama")
+    lean, plain = CausalLM(state_draft(target)), CausalLM(state_draft(target))
+    assert lean.lean is not None
+    plain.lean = None
+    results = []
+    for model in (lean, plain):
+        cache = model.new_cache()
+        for i in range(3):
+            cache.add(i, 20)
+        states = [torch.randn(len(t), model.hidden_size, generator=torch.Generator().manual_seed(9)) for t in PROMPTS]
+        results.append(model.forward(cache, [Read(i, t, 2, None, 2, states[i]) for i, t in enumerate(PROMPTS)]))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+# Decoding
+
+
+def tiny_pair(seed: int, kept: list[int] | None) -> tuple[PreTrainedModel, PreTrainedModel]:
+    target = make(seed=seed, vocab=4, layers=1, hidden=8, context=32, sharpness=6.0).double()
+    return target, state_draft(target, kept)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("kept", [None, [1, 2]])
+@pytest.mark.parametrize("verifier", ["token-wise", "block"])
+def test_chains_have_the_targets_distribution(verifier: str, kept: list[int] | None, sampling: SamplingParams) -> None:
+    enumerated(SpeculativeDecoder(*tiny_pair(3, kept), length=Fixed(2), verifier=verifier), sampling)
+
+
+@pytest.mark.parametrize("mode", ["fixed", "confidence", "list", "sometimes"])
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_is_the_targets(name: str, mode: str) -> None:
+    target = target_of(name)
+    rule: LengthController = {"confidence": Confidence(0.05), "sometimes": Sometimes()}.get(mode, Fixed(3))
+    decoder = SpeculativeDecoder(target, state_draft(target), length=rule)
+    plain, settings = SpeculativeDecoder(target, None), {"max_new_tokens": 24, "temperature": 0.0}
+    texts = [plain.generate(prompt, **settings).tokens for prompt in PROMPTS]
+    if mode == "list":
+        assert [one.tokens for one in decoder.generate(PROMPTS, **settings)] == texts
+    else:
+        outputs = [decoder.generate(prompt, **settings) for prompt in PROMPTS]
+        assert [one.tokens for one in outputs] == texts
+        assert any(one.stats.n_drafted for one in outputs)
+
+
+class Sometimes(LengthController):
+    """Drafts two tokens in every third round."""
+
+    def __init__(self) -> None:
+        self.round = 0
+
+    def start_round(self) -> bool:
+        self.round += 1
+        return self.round % 3 == 0
+
+    def observe(self, step: Step) -> bool:
+        return step.index < 2
+
+
+class Watched(StateChainDrafter):
+    """Keeps the texts and the q of every draft."""
+
+    seen: list[tuple[list[int], list[int], list[Tensor]]]
+
+    def extend(self, chains: Sequence[Chain]) -> None:
+        super().extend(chains)
+        for chain in chains:
+            q = [one.probabilities[0].clone() for one in chain.distributions]
+            self.seen.append((list(chain.request.text), list(chain.tokens), q))
+
+
+@pytest.mark.parametrize("rule", [Fixed(3), Sometimes()])
+@pytest.mark.parametrize("name", NAMES)
+def test_q_is_a_function_of_the_text(name: str, rule: LengthController) -> None:
+    """After any rejections, in any batch, q is what the draft computes from the text in one go."""
+    target = target_of(name)
+    decoder = SpeculativeDecoder(target, state_draft(target), length=rule)
+    (arm,) = decoder.drafting.arms(decoder.config)
+    arm.drafter.__class__ = Watched
+    assert isinstance(arm.drafter, Watched)
+    arm.drafter.seen = []
+    outputs = decoder.generate(PROMPTS, max_new_tokens=20, temperature=1.0, top_k=None, seed=[3, 4, 5])
+    drafts = [(text, tokens, q) for text, tokens, q in arm.drafter.seen if tokens]
+    stats = [one.stats for one in outputs]
+    assert 0 < sum(one.n_accepted for one in stats) < sum(one.n_drafted for one in stats)
+    draft, reader = decoder.drafts[0], decoder.target
+    with torch.inference_mode():
+        for text, tokens, q in drafts:
+            read = reader.new_cache()
+            read.add(0, len(text))
+            _, states = reader.forward(read, [Read(0, text, 1, None, len(text))])
+            before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+            cache = draft.new_cache()
+            cache.add(0, len(text) + 8)
+            logits, own = draft.forward(cache, [Read(0, text, states=before)])
+            for token, expected in zip(tokens, q, strict=True):
+                torch.testing.assert_close(logits[0].softmax(-1), expected, rtol=1e-3, atol=1e-5)
+                logits, own = draft.forward(cache, [Read(0, [token], states=own)])
+
+
+def test_between_rounds_the_cache_holds_the_text_without_drafts() -> None:
+    target = target_of("llama")
+    decoder = SpeculativeDecoder(target, state_draft(target), length=Fixed(3))
+    request = decoder.new_request(TEXT, SamplingParams(1.0, None), 20, RandomSource(1))
+    cache = decoder.drafting.arms(decoder.config)[0].drafter.cache  # type: ignore[attr-defined]
+    previous = len(TEXT) + 1
+    for tokens in decoder.scheduler.tokens(request):
+        if len(request.text) > len(TEXT) + 1 and not request.finished:
+            assert cache.length(request) == previous
+        previous = len(request.text)
+        assert tokens
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tree": (2, 1), "verifier": "spec-infer"}, {"ngram": Ngram()}, {"verifier": "mtad"}, {"length": "oracle"}],
+    ids=str,
+)
+def test_other_drafts_than_chains_are_refused(options: dict[str, Any]) -> None:
+    target = target_of("llama")
+    if options.get("length") == "oracle":
+        options = {"length": SpeculativeDecoder(target, make()).configured("oracle").length}
+    with pytest.raises(InputError, match="draft: it reads the target's states, and drafts chains alone"):
+        SpeculativeDecoder(target, state_draft(target), **options)
+
+
+def test_a_target_of_another_size_is_refused() -> None:
+    with pytest.raises(InputError, match="draft: reads states of size 32, the target's have size 8"):
+        SpeculativeDecoder(make(hidden=8, vocab=64), state_draft(make(hidden=32, vocab=64)))
+
+
+# Folders
+
+
+def test_a_folder_holds_the_state_input(tmp_path: Path) -> None:
+    target = make(vocab=257, hidden=32)
+    target.save_pretrained(tmp_path / "target")
+    byte_tokenizer().save_pretrained(tmp_path / "target")
+    draft = state_draft(target, [*range(0, 257, 2)])
+    shared = SharedWith("target", model_fingerprint(target), ["input", "output"])
+    save_draft(draft, tmp_path / "draft", byte_tokenizer(), target=shared, dtype=torch.float32)
+    assert json.loads((tmp_path / "draft" / "draft.json").read_text())["reads_states"]
+    loaded = load_model(tmp_path / "draft", device="cpu", target=target)
+    assert isinstance(state_input_of(loaded), StateInput)
+    for name, value in draft.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+    decoder = SpeculativeDecoder.from_pretrained(tmp_path / "target", tmp_path / "draft", device="cpu")
+    plain = SpeculativeDecoder.from_pretrained(tmp_path / "target", device="cpu")
+    settings = {"max_new_tokens": 20, "temperature": 0.0}
+    assert decoder.generate("hello", **settings).tokens == plain.generate("hello", **settings).tokens
