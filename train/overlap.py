@@ -21,7 +21,7 @@ class _Overlap(torch.autograd.Function):
         return torch.minimum(p, q).sum(-1)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         q, kept = ctx.saved_tensors
         result = torch.addcmul(kept, q, kept.sum(-1, keepdim=True), value=-1)

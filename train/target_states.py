@@ -111,7 +111,7 @@ class Teacher:
 
 def summarise(z: Tensor) -> tuple[Tensor, Tensor]:
     """log Σ_v exp(z_v) in float32 and the arg-max, (N, V) → (N,) each."""
-    found = [(rows.logsumexp(-1), rows.argmax(-1)) for rows in (part.float() for part in z.split(ROWS))]
+    found = [(rows.logsumexp(-1), rows.argmax(-1)) for rows in (part.float() for part in torch.split(z, ROWS))]
     return torch.cat([mass for mass, _ in found]), torch.cat([best for _, best in found])
 
 
@@ -148,7 +148,7 @@ class StateFolder:
             if file.exists():
                 continue
             rows = torch.arange(start, min(start + SHARD, self.count))
-            parts = [teacher.states(windows.take(some).to(teacher.weight.device)) for some in rows.split(TOGETHER)]
+            parts = [teacher.states(windows.take(some).to(teacher.weight.device)) for some in torch.split(rows, TOGETHER)]
             whole = TargetStates(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
             with replacing(file) as temporary:
                 temporary.write_bytes(save(whole._asdict()))
