@@ -148,7 +148,9 @@ class StateFolder:
             if file.exists():
                 continue
             rows = torch.arange(start, min(start + SHARD, self.count))
-            parts = [teacher.states(windows.take(some).to(teacher.weight.device)) for some in torch.split(rows, TOGETHER)]
+            parts = [
+                teacher.states(windows.take(some).to(teacher.weight.device)) for some in torch.split(rows, TOGETHER)
+            ]
             whole = TargetStates(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
             with replacing(file) as temporary:
                 temporary.write_bytes(save(whole._asdict()))

@@ -28,11 +28,15 @@ class StateInput(nn.Module):
         self.linear = nn.Linear(embedding + state, embedding, bias=False)
 
     @torch.no_grad()
-    def begin(self) -> None:
-        """The weights to begin training with: the embedding alone."""
-        self.norm.weight.fill_(1)
-        self.linear.weight.zero_()
-        self.linear.weight.fill_diagonal_(1)
+    def begin(self, size: float) -> None:
+        """The weights to begin training with: the sum of state and embedding, both with a root mean square of one half.
+
+        Args:
+            size: root mean square of the embedding's entries.
+        """
+        embedding, state = self.linear.weight.shape[0], self.norm.weight.shape[0]
+        self.norm.weight.fill_(0.5)
+        self.linear.weight.copy_(torch.cat([torch.eye(embedding) * 0.5 / size, torch.eye(embedding, state)], -1))
 
     def forward(self, embeddings: Tensor, states: Tensor) -> Tensor:
         return self.linear(torch.cat([embeddings, self.norm(states)], -1))  # type: ignore[no-any-return]
