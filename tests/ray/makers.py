@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class Different(Maker):
 
     def make(self, unit: int, on_done: OnDone = ignore) -> int:
         while len([*self.folder.glob("described-*")]) < 2:
-            pass
+            time.sleep(0.05)  # the other worker needs the processor to start
         return unit
 
 
