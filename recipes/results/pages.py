@@ -20,31 +20,15 @@ from specpilot.controllers.json_file import read_object
 from specpilot.data_gen.dataset import replacing
 from specpilot.demo_report import decoder_table
 
-from . import router_tables
+from . import router_tables, summaries
 
 Result = Mapping[str, Any]
 MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-PAGES = ("results.md", "performance.md")
+PAGES = ("results.md", "performance.md", "security.md", "cluster.md")
 
 
 def _one(as_table: Callable[..., Table]) -> Callable[..., Sequence[Table]]:
     return lambda *results: [as_table(*results)]
-
-
-def t5_agreement(result: Result) -> Table:
-    """How the drafts of ``tiny-t5`` agree with it, by task."""
-    rows = [
-        {
-            "draft": row["draft"],
-            "task": row["task"],
-            "prompts from": row["origin"],
-            "prompts": str(row["prompts"]),
-            "mean a": f"{row['overlap']:.3f}",
-            "share of positions with a < 0.3": f"{row['hard']:.3f}",
-        }
-        for row in result["agreement"]
-    ]
-    return Table("", rows)
 
 
 TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
@@ -69,7 +53,9 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "router.json table 6": _one(router_tables.by_domain("table_6")),
     "router.json selection": _one(router_tables.selection),
     "router.json settings": router_tables.settings,
-    "tiny-t5.json": _one(t5_agreement),
+    "faults.json": _one(summaries.faults_by_stage),
+    "ray.json": _one(summaries.rates_by_workers),
+    "tiny-t5.json": _one(summaries.t5_agreement),
     "forward.json": _one(forward.as_table),
     "train-scale.json": _one(train_scale.as_table),
 }

@@ -1,0 +1,50 @@
+"""Short tables of the documentation from results that are printed in another form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specpilot.bench.table import Table
+
+Result = Mapping[str, Any]
+COLUMNS = ("SIGKILL", "SIGTERM", "SIGINT")
+
+
+def t5_agreement(result: Result) -> Table:
+    """How the drafts of ``tiny-t5`` agree with it, by task."""
+    rows = [
+        {
+            "draft": row["draft"],
+            "task": row["task"],
+            "prompts from": row["origin"],
+            "prompts": str(row["prompts"]),
+            "mean a": f"{row['overlap']:.3f}",
+            "share of positions with a < 0.3": f"{row['hard']:.3f}",
+        }
+        for row in result["agreement"]
+    ]
+    return Table("", rows)
+
+
+def faults_by_stage(result: Result) -> Table:
+    """How often each stage met the faults of ``specpilot bench faults``, and how many cases held."""
+    stages: dict[str, list[dict[str, Any]]] = {}
+    for row in result["table"]:
+        stages.setdefault(row["stage"], []).append(row)
+    return Table("", [_stage(stage, cases) for stage, cases in stages.items()])
+
+
+def _stage(stage: str, cases: list[dict[str, Any]]) -> dict[str, str]:
+    counts = dict.fromkeys((*COLUMNS, "other faults", "mixed requests"), 0)
+    for case in cases:
+        fault = "mixed requests" if case["fault"].endswith("mixed requests") else case["fault"]
+        counts[fault if fault in counts else "other faults"] += case["attempts"]
+    shown = {name: f"{count:,}" if count else "" for name, count in counts.items()}
+    return {"stage": stage, **shown, "cases held": f"{sum(case['held'] for case in cases)} of {len(cases)}"}
+
+
+def rates_by_workers(result: Result) -> Table:
+    """Rows a second by number of workers."""
+    rates = result["rows_per_second"].items()
+    return Table("", [{"workers": count, "rows per second": f"{rate:.1f}"} for count, rate in rates])
