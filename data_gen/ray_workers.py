@@ -18,6 +18,7 @@ import transformers
 from rich.console import Console
 
 from ..controllers.errors import InputError, optional_import
+from ..infer.memory import limit_memory
 from ..infer.quiet import quiet
 from ..options import WorkerOptions
 from .workers import OnDone, S, ShardMaker, T, U, Workers, ignore
@@ -34,6 +35,7 @@ class Actor(Generic[U, S]):
     def __init__(self, new_maker: Callable[[], ShardMaker[U, S]], threads: int) -> None:
         torch.set_num_threads(threads)
         quiet()
+        limit_memory()
         self._new_maker = new_maker
 
     def describe(self) -> dict[str, Any]:

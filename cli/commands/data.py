@@ -20,9 +20,8 @@ def acceptance(
 ) -> None:
     """Generate the target's outputs for prompts and label the draft's proposals along them (SpecDec++ §3.3)."""
     from ..data_gen.acceptance import make_acceptance_data, plan_acceptance_data
-    from ..infer.quiet import quiet
 
-    quiet()
+    _prepare()
     if dataset.plan:
         print(plan_acceptance_data(options, workers))
         return
@@ -32,9 +31,8 @@ def acceptance(
 def answers(options: AnswersDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
     """Generate the target's answers to prompts, to train a draft on."""
     from ..data_gen.answers import make_answers, plan_answers
-    from ..infer.quiet import quiet
 
-    quiet()
+    _prepare()
     if dataset.plan:
         print(plan_answers(options, workers))
         return
@@ -44,18 +42,16 @@ def answers(options: AnswersDataOptions, dataset: PlannedDatasetOptions, workers
 def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> None:
     """Log the decoder's rounds: the drafted tokens and their acceptance probabilities."""
     from ..data_gen.on_policy import make_on_policy_data
-    from ..infer.quiet import quiet
 
-    quiet()
+    _prepare()
     make_on_policy_data(options, dataset.output)
 
 
 def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
     """Compute the features of acceptance predictors: the draft's hidden states, evidence, and validation traces."""
-    from ..infer.quiet import quiet
     from ..train.features import make_features, plan_features
 
-    quiet()
+    _prepare()
     if dataset.plan:
         print(plan_features(options, workers))
         return
@@ -65,10 +61,18 @@ def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions, worker
 def router(options: RouterDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
     """Generate outputs of the target and every arm, and score their similarity (assistant selection, §2.3)."""
     from ..data_gen.router import make_router_data, plan_router_data
-    from ..infer.quiet import quiet
 
-    quiet()
+    _prepare()
     if dataset.plan:
         print(plan_router_data(options, workers))
         return
     make_router_data(options, dataset.output, workers=workers)
+
+
+def _prepare() -> None:
+    """Silence libraries and limit what they keep; called before models are loaded."""
+    from ..infer.memory import limit_memory
+    from ..infer.quiet import quiet
+
+    quiet()
+    limit_memory()

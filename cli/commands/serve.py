@@ -25,7 +25,7 @@ def serve(options: ServeOptions) -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InputError(f"serve: needs the package {error.name}; pip install 'specpilot[serve]'") from None
-    from ..serve.memory import limit_memory
+    from ..infer.memory import limit_memory
 
     limit_memory()
     from ..infer.decoder import SpeculativeDecoder

@@ -1,6 +1,6 @@
-"""Keeps the resident memory of a long-running server from growing.
+"""Keeps the resident memory of a process that decodes for a long time from growing: a server, data generation.
 
-Requests of all sizes leave two things behind: code that oneDNN generates for every shape of a product, up to a MiB
+Texts of all sizes leave two things behind: code that oneDNN generates for every shape of a product, up to a MiB
 each, and freed blocks that glibc keeps for later. Both are limited here, as long as the environment does not set them.
 PyTorch keeps what oneDNN has made in a cache of its own, 1024 shapes, so that both caches need a limit.
 """
