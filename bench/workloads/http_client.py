@@ -79,6 +79,18 @@ def _take(answer: Answer, chunk: dict[str, Any], seconds: float) -> None:
         answer.tokens = chunk["usage"]["completion_tokens"]
 
 
+async def whole(port: int, body: dict[str, Any]) -> dict[str, Any]:
+    """A completion that is not streamed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=LIMIT)
+    try:
+        writer.write(message("/v1/completions", json.dumps(body).encode()))
+        await writer.drain()
+        answer: dict[str, Any] = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
+        return answer
+    finally:
+        writer.close()
+
+
 async def send(port: int, content: bytes, *, read: int | None = None) -> int:
     """Send raw bytes; returns the status of the answer, 0 without one.
 

@@ -1,7 +1,8 @@
 """``specpilot bench serve``: servers of three configurations under 1 to 64 concurrent requests, and what they answer.
 
 The servers run at the same time and are asked in turn, so that all see the same machine. Reported are the time to the
-first token, the time between pieces of text, and tokens per second over all requests, medians over the repeats.
+first token, the time between pieces of text, and tokens per second over all requests, medians over the repeats. Texts
+of the most requests at once are compared with those of ``SpeculativeDecoder.generate``.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from typing import Any
 from rich.console import Console
 
 from ...controllers.errors import InputError
+from ...controllers.length.cost_model import CostModel
 from ...infer.decoder import SpeculativeDecoder
 from ...options import ServeBenchOptions, ServedOptions
 from ..load import load
 from ..runner import interleave
 from ..table import Table
 from .http_client import Answer, complete
+from .served_texts import compare_texts
 
 OURS, FIXED, NONE = "ours", "fixed", "none"
+COST = 0.2  # of a draft token in verifications, for drafts that depend on the seed alone and not on the load
 
 
 class ServerProcess:
@@ -97,10 +101,18 @@ def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
         found = interleave(runs, 1, console, repeats=options.repeats, label="batches of requests")
         texts = {name: _texts(server.port, prompts, max(options.loads), options) for name, server in servers.items()}
         exits = {name: server.stop() for name, server in servers.items()}
+    sampled = _sampled_texts(
+        decoder, prompts, lengths | {OURS: ["--length", options.length, "--cost", str(COST)]}, options
+    )
     table: dict[str, dict[str, Any]] = {}
     for load_ in options.loads:
         table[str(load_)] = {name: _summary([one.value for one in found[f"{name} {load_}"][0]]) for name in servers}
-    return {"load": table, "greedy_texts_equal": _equal(texts, decoder, prompts, options), "exit_codes": exits}
+    return {
+        "load": table,
+        "greedy_texts_equal": _equal(texts, decoder, prompts, options),
+        "sampled_texts": sampled,
+        "exit_codes": exits,
+    }
 
 
 def _run(port: int, prompts: list[list[int]], load: int, options: ServeBenchOptions) -> Any:
@@ -177,6 +189,23 @@ def _equal(
         name: [sum(one == other for one, other in zip(found, expected, strict=True)), count]
         for name, found in texts.items()
     }
+
+
+def _sampled_texts(
+    decoder: SpeculativeDecoder, prompts: list[list[int]], lengths: dict[str, list[str]], options: ServeBenchOptions
+) -> dict[str, dict[str, Any]]:
+    """For each configuration, how many texts of requests at once are those of ``generate`` for their seeds."""
+    controllers = {
+        OURS: decoder.load_length(options.length, cost=CostModel.load(COST)),
+        FIXED: decoder.load_length(str(options.fixed)),
+        NONE: decoder.load_length("none"),
+    }
+    found = {}
+    for name, words in lengths.items():
+        with running([*pair_words(options), *words]) as server:
+            count = max(options.loads)
+            found[name] = compare_texts(server.port, decoder, controllers[name], prompts, count, body_of(options))
+    return found
 
 
 def as_table(result: dict[str, Any]) -> Table:

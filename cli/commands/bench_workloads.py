@@ -69,10 +69,12 @@ def clock(options: ClockBenchOptions) -> None:
 def serve(options: ServeBenchOptions) -> None:
     """Time servers under concurrent requests: a trained controller, a fixed length, and no drafts."""
     from ..bench.workloads.serve import as_table, bench_serve
+    from ..bench.workloads.served_texts import summary
 
     console = begin()
     result = bench_serve(options, console)
     console.print(as_table(result))
+    console.print(summary(result["sampled_texts"], options.temperature))
     finish(result, options, options.output)
 
 
