@@ -42,7 +42,7 @@ def of_torch(
         runs[f"transformers-prompt-lookup-{count}"] = lambda prompt, seed, lookup=lookup: len(
             generate(pair.target.model, prompt, **lookup)
         )
-    if draft.vocab_size == pair.target.vocab_size:
+    if draft.vocab_size == pair.target.vocab_size and not draft.reads_states:
         runs |= {name: lambda prompt, seed, name=name: len(theirs.generate(prompt, name)) for name in ASSISTED}
     cost = quick_costs(pair.target.model, draft.model)
     copies = Ngram(cost=cost)
