@@ -63,9 +63,16 @@ class VllmResponses:
 
     def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[ResponseRow]:
         """The texts of a shard's prompts; ``on_done`` is called with the length of each."""
+        engine = self.engine
         from vllm import SamplingParams
 
-        s = self.settings
+        s, context = self.settings, engine.model_config.max_model_len
+        for item in unit:
+            if len(item.ids) >= context:
+                raise InputError(
+                    f"prompt {item.id}: {len(item.ids)} tokens, but vLLM's context holds {context}; leave such prompts "
+                    f"out with --max-prompt-tokens {context - s.max_new_tokens}"
+                )
         top_k = 0 if s.top_k is None or s.temperature == 0 else s.top_k
         sampling = [
             SamplingParams(
@@ -77,7 +84,7 @@ class VllmResponses:
             )
             for item in unit
         ]
-        found = self.engine.generate([{"prompt_token_ids": item.ids} for item in unit], sampling, use_tqdm=False)
+        found = engine.generate([{"prompt_token_ids": item.ids} for item in unit], sampling, use_tqdm=False)
         rows = []
         for item, output in zip(unit, found, strict=True):
             (text,) = output.outputs
