@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specpilot.main import Commands, main
 
+from .external.settings import ExternalOptions
 from .gguf.settings import GgufOptions
 from .real.settings import RealDecodeOptions, RealDraftOptions
 from .results.settings import ResultsOptions
@@ -126,6 +127,17 @@ def results(settings: ResultsOptions) -> None:
         run_steps(steps, folder, settings.publish, code, console)
 
 
+def external(settings: ExternalOptions) -> None:
+    """Measure the server with guidellm, and add that to the result of bench serve."""
+    from specpilot.infer.quiet import quiet
+
+    from .external.measure import add_to, measure
+
+    quiet()
+    add_to(settings.result, measure(settings))
+    print(settings.result)
+
+
 def real_draft(settings: RealDraftOptions, folder: FolderOptions) -> None:
     """Train a draft for SmolLM2-135M-Instruct on its own answers."""
     from specpilot.infer.quiet import quiet
@@ -155,6 +167,7 @@ COMMANDS: Commands = {
     "real": real,
     "real-draft": real_draft,
     "real-decode": real_decode,
+    "external": external,
     "results": results,
     "pages": pages,
 }

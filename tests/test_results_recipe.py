@@ -15,7 +15,7 @@ from specpilot.infer.machine import commit
 from specpilot.main import COMMANDS, main
 
 from recipes.results.pages import PAGES, TABLES, files_of, filled
-from recipes.results.run import chosen, result_of, run_steps, show_plan
+from recipes.results.run import chosen, kept, result_of, run_steps, show_plan
 from recipes.results.steps import ELSEWHERE, STEPS, Step
 
 from .commands import inert
@@ -47,6 +47,14 @@ def test_one_result_is_added_to_another() -> None:
     step = Step("serve.json", ("bench serve", "bench soak"), printed="serve.json", adds="soak")
     assert json.loads(result_of(step, ['ready\n{"load": 1}\n', '{"lost": 0}\n'])) == {"load": 1, "soak": {"lost": 0}}
     assert result_of(replace(step, adds=None), ["{}", "x\n{1}\n"]) == "{1}"
+
+
+def test_what_another_command_has_added_stays(tmp_path: Path) -> None:
+    step = Step("serve.json", ("bench serve",), printed="serve.json", keeps="external")
+    assert json.loads(kept(step, '{"load": 2}', tmp_path)) == {"load": 2}
+    (tmp_path / "serve.json").write_text('{"load": 1, "external": 3}')
+    assert json.loads(kept(step, '{"load": 2}', tmp_path)) == {"load": 2, "external": 3}
+    assert json.loads(kept(replace(step, keeps=None), '{"load": 2}', tmp_path)) == {"load": 2}
 
 
 def test_steps_come_with_what_they_need() -> None:

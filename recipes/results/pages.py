@@ -44,6 +44,7 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "ngram.json": _one(ngram.as_table),
     "ngram-sampled.json": _one(ngram.as_table),
     "serve.json": _one(serve.as_table),
+    "serve.json external": lambda result: [serve.as_table(result["external"])],
     "vllm.json": _one(vllm.as_table),
     "router.json router-general.json router-t5.json": _one(router_tables.compared),
     "router-t5.json table 1": _one(router_tables.by_domain("table_1")),

@@ -60,7 +60,7 @@ def run_steps(steps: Sequence[Step], folder: Path, publish: Path, commit: str, c
             started = time.perf_counter()
             printed = [_command(command, folder, step.threads) for command in step.commands]
             if step.printed is not None:
-                _write(folder / step.printed, result_of(step, printed) + "\n")
+                _write(folder / step.printed, kept(step, result_of(step, printed), publish) + "\n")
             _publish(step, folder, publish)
             store.put(identity, {"seconds": round(time.perf_counter() - started, 1)})
 
@@ -99,6 +99,14 @@ def result_of(step: Step, printed: Sequence[str]) -> str:
     """What the step's last command printed as its result, added to that of the one before if the step says so."""
     lines = [text.strip().splitlines()[-1] for text in printed[-2:]]
     return lines[-1] if step.adds is None else json.dumps(json.loads(lines[0]) | {step.adds: json.loads(lines[1])})
+
+
+def kept(step: Step, result: str, publish: Path) -> str:
+    """``result`` with what the step keeps of the published one."""
+    if step.keeps is None or step.printed is None or not (publish / step.printed).exists():
+        return result
+    before = json.loads((publish / step.printed).read_text(encoding="utf-8"))
+    return json.dumps(json.loads(result) | {name: before[name] for name in (step.keeps,) if name in before})
 
 
 def _publish(step: Step, folder: Path, publish: Path) -> None:

@@ -24,6 +24,7 @@ class Step:
         commands: command lines of ``specpilot``, without that word.
         printed: file of docs/results that is the last line printed by the last command.
         adds: key of the result of the command before, under which that of the last one is added.
+        keeps: key of the published result that another command adds and that stays.
         timed: whether the result has times, which other work on the machine would change.
         files: files of docs/results that the commands write, and where in the working folder they write them.
         threads: threads of torch.
@@ -33,6 +34,7 @@ class Step:
     commands: tuple[str, ...]
     printed: str | None = None
     adds: str | None = None
+    keeps: str | None = None
     timed: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
@@ -77,6 +79,7 @@ STEPS = (
         ("bench serve --requests 24 --max-new-tokens 64", "bench soak --cost 0.2"),
         printed="serve.json",
         adds="soak",
+        keeps="external",  # python -m recipes external
         timed=True,
         threads=2,
     ),

@@ -1,0 +1,1 @@
+"""A load generator of others against the server."""

@@ -1,0 +1,110 @@
+"""Measures servers of three configurations with guidellm, a load generator of the vLLM project.
+
+It runs as a program of an environment of its own, since it needs other versions of libraries. The servers run at the
+same time and are asked in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from specpilot.bench.workloads.serve import FIXED, NONE, OURS, running
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.json_file import read_object
+from specpilot.data_gen.dataset import replacing
+from specpilot.data_gen.prompts import load_prompts
+from specpilot.infer.loading import load_tokenizer
+from specpilot.infer.progress import progress_bar
+
+from .settings import ExternalOptions
+
+LENGTHS = {OURS: "--length tiny-lag-free --cost auto", FIXED: "--length 2", NONE: "--length none"}
+PROMPTS = 64  # built-in ones, asked again and again
+REPORT = "report.json"
+
+
+def measure(settings: ExternalOptions) -> dict[str, Any]:
+    """Throughput and latencies by number of requests at once and by configuration, in tokens per second and seconds.
+
+    Raises:
+        InputError: guidellm cannot be run, failed, or saw a request fail.
+    """
+    version = _run([str(settings.guidellm), "--version"], Path.cwd()).split()[-1]
+    load: dict[str, dict[str, Any]] = {str(at_once): {} for at_once in settings.loads}
+    commands: dict[str, str] = {}
+    with TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        rows = load_prompts("builtin", split="test", limit=PROMPTS)
+        (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": row.prompt}) + "\n" for row in rows))
+        load_tokenizer("tiny").save_pretrained(folder / "tokenizer")
+        ports = {key: stack.enter_context(running(shlex.split(words))).port for key, words in LENGTHS.items()}
+        total = len(settings.loads) * len(ports)
+        advance = stack.enter_context(progress_bar(Console(stderr=True), "measurements", total))
+        for at_once in settings.loads:
+            for key, port in ports.items():
+                words = command(settings, port, at_once)
+                _run(words, folder)
+                load[str(at_once)][key] = summary(read_object(folder / REPORT, "measure again"))
+                commands[key] = shlex.join(["guidellm", *words[1:]])
+                advance()
+    servers = {key: f"specpilot serve {words}" for key, words in LENGTHS.items()}
+    return {"tool": f"guidellm {version}", "servers": servers, "commands": commands, "load": load}
+
+
+def command(settings: ExternalOptions, port: int, at_once: int) -> list[str]:
+    """The words that measure the server at ``port`` with ``at_once`` requests at once."""
+    return [
+        str(settings.guidellm), "run", "--disable-console",
+        "--backend", f"kind=openai_http,target=http://127.0.0.1:{port},model=tiny,"
+        f"request_format=/v1/chat/completions,max_tokens={settings.max_new_tokens}",
+        "--profile", f"kind=concurrent,streams={at_once}",
+        "--constraint", f"kind=max_requests,count={max(settings.requests, 2 * at_once)}",
+        "--tokenizer", "kind=huggingface_auto,model=tokenizer",
+        "--data", "kind=json_file,path=prompts.jsonl",
+        "--output", f"kind=json,path={REPORT}",
+    ]  # fmt: skip
+
+
+def summary(report: Mapping[str, Any]) -> dict[str, float]:
+    """What a report says of its requests.
+
+    Raises:
+        InputError: a request failed.
+    """
+    metrics = report["benchmarks"][0]["metrics"]
+    totals = metrics["request_totals"]
+    if totals["successful"] < totals["total"]:
+        raise InputError(f"guidellm: {totals['total'] - totals['successful']} of {totals['total']} requests failed")
+    return {
+        "tokens_per_second": metrics["output_tokens_per_second"]["successful"]["mean"],
+        "time_to_first_token": metrics["time_to_first_token_ms"]["successful"]["median"] / 1000,
+        "inter_token_latency": metrics["inter_token_latency_ms"]["successful"]["median"] / 1000,
+    }
+
+
+def add_to(result: Path, external: Mapping[str, Any]) -> None:
+    """Put ``external`` into the result of ``bench serve``."""
+    document = dict(read_object(result, "run bench serve first")) | {"external": dict(external)}
+    with replacing(result) as temporary:
+        temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
+
+
+def _run(words: Sequence[str], folder: Path) -> str:
+    try:
+        found = subprocess.run(
+            words, cwd=folder, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise InputError(f"guidellm={words[0]}: {error.strerror}; install it into an environment of its own") from None
+    if found.returncode:
+        raise InputError(f"{shlex.join(words)}: {(found.stderr or found.stdout).strip().splitlines()[-1]}")
+    return found.stdout
