@@ -29,6 +29,7 @@ def test_loads_and_a_soak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert all(one["rounding"] for one in texts["differences"])
     for row in result["load"].values():
         assert all(one["tokens_per_second"] > one["time_to_first_token"] for one in row.values())
+        assert all(one["tokens_per_processor_second"] > 0.0 for one in row.values())
     out = tmp_path / "soak.json"
     assert cli.main(["bench", "soak", *words, "--requests", "60", "--output", str(out)]) == 0
     result = json.loads(out.read_text())

@@ -1,13 +1,15 @@
 """``specpilot bench serve``: servers of three configurations under 1 to 64 concurrent requests, and what they answer.
 
 The servers run at the same time and are asked in turn, so that all see the same machine. Reported are the time to the
-first token, the time between pieces of text, and tokens per second over all requests, medians over the repeats. Texts
-of the most requests at once are compared with those of ``SpeculativeDecoder.generate``.
+first token, the time between pieces of text, and tokens per second over all requests, of the wall time and of the
+server's processor time, which other work on the machine changes less; medians over the repeats. Texts of the most
+requests at once are compared with those of ``SpeculativeDecoder.generate``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import subprocess
@@ -17,8 +19,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -94,9 +97,7 @@ def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
             name: stack.enter_context(running([*pair_words(options), *words])) for name, words in lengths.items()
         }
         runs = {
-            f"{name} {load}": _run(servers[name].port, prompts, load, options)
-            for load in options.loads
-            for name in servers
+            f"{name} {load}": _run(servers[name], prompts, load, options) for load in options.loads for name in servers
         }
         found = interleave(runs, 1, console, repeats=options.repeats, label="batches of requests")
         texts = {name: _texts(server.port, prompts, max(options.loads), options) for name, server in servers.items()}
@@ -115,14 +116,22 @@ def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
     }
 
 
-def _run(port: int, prompts: list[list[int]], load: int, options: ServeBenchOptions) -> Any:
+class Run(NamedTuple):
+    """What a server answered, in how many seconds of wall time and of its processor time."""
+
+    answers: list[Answer]
+    seconds: float
+    processor_seconds: float
+
+
+def _run(server: ServerProcess, prompts: list[list[int]], load: int, options: ServeBenchOptions) -> Any:
     """A call that asks for ``options.requests`` texts, ``load`` at a time."""
 
-    def run(item: int, repeat: int) -> tuple[list[Answer], float]:
-        started = time.perf_counter()
+    def run(item: int, repeat: int) -> Run:
+        started, before = time.perf_counter(), processor_seconds(server.process.pid)
         count = max(options.requests, load)
-        answers = asyncio.run(_ask(port, prompts, count, load, {**body_of(options), "seed": 1000 * repeat}))
-        return answers, time.perf_counter() - started
+        answers = asyncio.run(_ask(server.port, prompts, count, load, {**body_of(options), "seed": 1000 * repeat}))
+        return Run(answers, time.perf_counter() - started, processor_seconds(server.process.pid) - before)
 
     return run
 
@@ -153,19 +162,28 @@ async def _ask(port: int, prompts: list[list[int]], count: int, load: int, body:
     return answers
 
 
-def _summary(runs: list[tuple[list[Answer], float]]) -> dict[str, float]:
+def processor_seconds(pid: int) -> float:
+    """Processor time of a process and its threads so far; NaN if the system does not report it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return float("nan")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _summary(runs: list[Run]) -> dict[str, float]:
     """Medians over repeats."""
-    first = [median(answer.times[0] for answer in answers if answer.times) for answers, _ in runs]
-    between = [
-        median(late - early for answer in answers for early, late in pairwise(answer.times)) for answers, _ in runs
-    ]
+    first = [median(answer.times[0] for answer in run.answers if answer.times) for run in runs]
+    between = [median(late - early for answer in run.answers for early, late in pairwise(answer.times)) for run in runs]
+    tokens = [sum(answer.tokens for answer in run.answers) for run in runs]
     return {
-        "tokens_per_second": median(sum(answer.tokens for answer in answers) / seconds for answers, seconds in runs),
+        "tokens_per_second": median(n / run.seconds for n, run in zip(tokens, runs, strict=True)),
+        "tokens_per_processor_second": median(n / run.processor_seconds for n, run in zip(tokens, runs, strict=True)),
         "time_to_first_token": median(first),
         "inter_token_latency": median(
             (answer.times[-1] - answer.times[0]) / max(1, answer.tokens - 1)
-            for answers, _ in runs
-            for answer in answers
+            for run in runs
+            for answer in run.answers
             if answer.times
         ),
         "time_between_pieces": median(between),
@@ -208,6 +226,14 @@ def _sampled_texts(
     return found
 
 
+def _by_processor_time(row: dict[str, dict[str, float]]) -> dict[str, str]:
+    """Ratios of tokens per second of the server's processor time; empty for results that do not have it."""
+    name = "tokens_per_processor_second"
+    if name not in row[NONE]:
+        return {}
+    return {f"{one} over none, processor time": f"{row[one][name] / row[NONE][name]:.3f}" for one in (OURS, FIXED)}
+
+
 def as_table(result: dict[str, Any]) -> Table:
     """Tokens per second by load, and the time to the first token of ours."""
     rows = []
@@ -219,6 +245,7 @@ def as_table(result: dict[str, Any]) -> Table:
             | {
                 "ours over none": f"{rates[OURS] / rates[NONE]:.3f}",
                 "fixed over none": f"{rates[FIXED] / rates[NONE]:.3f}",
+                **_by_processor_time(row),
                 "first token, ours": f"{1000 * row[OURS]['time_to_first_token']:.0f} ms",
                 "between tokens, ours": f"{1000 * row[OURS]['inter_token_latency']:.1f} ms",
             }
