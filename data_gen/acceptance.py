@@ -48,6 +48,7 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
         self.stop_tokens = stop_tokens_of(target, tokenizer)
         self.models = [language_model(target), language_model(draft)]
         self.target, self.draft = self.models
+        self.draft.require_tokens_alone("data acceptance")
 
     def identity(self) -> dict[str, Any]:
         s = self.settings

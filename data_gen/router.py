@@ -60,6 +60,8 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         self.arms = load_arms(settings.arms, self.target, self.tokenizer, **loading)
         self.stop_tokens = stop_tokens_of(model, self.tokenizer)
         self.models = [self.target, *(arm.model for arm in self.arms if arm.model is not None)]
+        for reader in self.models:
+            reader.require_tokens_alone("data router")
 
     def identity(self) -> dict[str, Any]:
         s = self.settings

@@ -13,6 +13,8 @@ from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import Confidence, Fixed, LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
+from specpilot.data_gen.router import RouterDatasetBuilder
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft_folder import SharedWith, save_draft
 from specpilot.infer.drafters import Ngram, StateChainDrafter
@@ -22,6 +24,7 @@ from specpilot.infer.models import CausalLM, Read
 from specpilot.infer.models.state_input import StateInput, state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits
 from specpilot.infer.random_source import RandomSource
+from specpilot.options import AcceptanceDataOptions, RouterDataOptions
 from specpilot.train.draft_model import new_draft
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -216,6 +219,17 @@ def test_other_drafts_than_chains_are_refused(options: dict[str, Any]) -> None:
         SpeculativeDecoder(target, state_draft(target), **options)
 
 
+def test_what_reads_no_states_refuses_such_a_draft(pair: tuple[Path, Path]) -> None:
+    target, draft = map(str, pair)
+    prompts = pair[0].parent / "p.txt"
+    prompts.write_text("one\ntwo\n")
+    with pytest.raises(InputError, match="data acceptance: the draft reads the target's states, which only decoding"):
+        AcceptanceDatasetBuilder(AcceptanceDataOptions(target=target, draft=draft, prompts=str(prompts), device="cpu"))
+    arms = (draft, "autoregressive")
+    with pytest.raises(InputError, match="data router: the draft reads the target's states"):
+        RouterDatasetBuilder(RouterDataOptions(target=target, arms=arms, prompts=str(prompts), device="cpu"))
+
+
 def test_a_target_of_another_size_is_refused() -> None:
     with pytest.raises(InputError, match="draft: reads states of size 32, the target's have size 8"):
         SpeculativeDecoder(make(hidden=8, vocab=64), state_draft(make(hidden=32, vocab=64)))
@@ -224,19 +238,27 @@ def test_a_target_of_another_size_is_refused() -> None:
 # Folders
 
 
-def test_a_folder_holds_the_state_input(tmp_path: Path) -> None:
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """The folders of a target and a draft that reads its states."""
     target = make(vocab=257, hidden=32)
     target.save_pretrained(tmp_path / "target")
     byte_tokenizer().save_pretrained(tmp_path / "target")
-    draft = state_draft(target, [*range(0, 257, 2)])
     shared = SharedWith("target", model_fingerprint(target), ["input", "output"])
+    draft = state_draft(target, [*range(0, 257, 2)])
     save_draft(draft, tmp_path / "draft", byte_tokenizer(), target=shared, dtype=torch.float32)
-    assert json.loads((tmp_path / "draft" / "draft.json").read_text())["reads_states"]
-    loaded = load_model(tmp_path / "draft", device="cpu", target=target)
+    return tmp_path / "target", tmp_path / "draft"
+
+
+def test_a_folder_holds_the_state_input(pair: tuple[Path, Path]) -> None:
+    target = load_model(pair[0], device="cpu")
+    draft = state_draft(target, [*range(0, 257, 2)])
+    assert json.loads((pair[1] / "draft.json").read_text())["reads_states"]
+    loaded = load_model(pair[1], device="cpu", target=target)
     assert isinstance(state_input_of(loaded), StateInput)
     for name, value in draft.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
-    decoder = SpeculativeDecoder.from_pretrained(tmp_path / "target", tmp_path / "draft", device="cpu")
-    plain = SpeculativeDecoder.from_pretrained(tmp_path / "target", device="cpu")
+    decoder = SpeculativeDecoder.from_pretrained(*pair, device="cpu")
+    plain = SpeculativeDecoder.from_pretrained(pair[0], device="cpu")
     settings = {"max_new_tokens": 20, "temperature": 0.0}
     assert decoder.generate("hello", **settings).tokens == plain.generate("hello", **settings).tokens

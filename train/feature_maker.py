@@ -73,6 +73,7 @@ class FeatureMaker:
                     "give that one, or generate data for this one"
                 )
         self.draft = language_model(models["draft"])
+        self.draft.require_tokens_alone("features")
         self.target = language_model(models["target"]) if "target" in models else None
         self.stop_tokens = stop_tokens_of(models["target"], tokenizer) if self.target is not None else frozenset()
         self.embedding: Tensor = output_embedding(models["draft"])

@@ -81,7 +81,9 @@ def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> La
     draft = load_any_model(name or manifest["draft"], device=device, decoder_only=True, target=manifest["target"])
     if model_fingerprint(draft) != manifest["fingerprint"]["draft"]:
         raise InputError(f"draft={name!r}: is not the one the data was made with ({manifest['draft']}); give that one")
-    return language_model(draft)
+    reader = language_model(draft)
+    reader.require_tokens_alone("data")
+    return reader
 
 
 @torch.inference_mode()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...controllers.errors import InputError
 from .loaded import LoadedModel
 from .text_cache import TextCache
 from .tree_mask import TreeMask
@@ -80,6 +81,14 @@ class LanguageModel(ABC):
             Logits (N, V) and hidden states (N', d) in the order of the reads: N is the sum of ``keep``, N' the sum of
             ``kept_states``.
         """
+
+    def require_tokens_alone(self, task: str) -> None:
+        """Raise InputError if the model reads a target's states, which ``task`` does not have."""
+        if self.reads_states:
+            raise InputError(
+                f"{task}: the draft reads the target's states, which only decoding gives it; take a draft trained "
+                "without --features"
+            )
 
     def embed(self, cache: TextCache, text: Hashable, hidden: Tensor) -> Tensor:
         """The prompt's embedding (d,) for routers, from the ``hidden`` state (d,) of its last token.
