@@ -59,10 +59,12 @@ test-oldest: $(READY)
 		transformers==5.17.0 huggingface_hub==1.33.0
 	@PYTHONPATH=build/oldest $(PYTEST)
 
-# Kills, full disks, damaged files, thousands of requests, and mutated files: about half an hour. What is done stays in
-# runs/faults, and is not done again for the same commit. Root may mount a small disk; others get limits of the process.
+# Kills, full disks, damaged files, thousands of requests, and mutated files: about half an hour on two cores. What is done
+# stays in runs/faults, and is not done again for the same commit. Root may mount a small disk; others get limits of the
+# process. KILLS is how often every stage is killed by SIGKILL.
+KILLS := 50
 soak: $(READY)
-	@OMP_NUM_THREADS=1 $(VENV)/bin/specpilot bench faults --folder runs/faults --output runs/faults/faults.json
+	@OMP_NUM_THREADS=1 $(VENV)/bin/specpilot bench faults --kills $(KILLS) --folder runs/faults --output runs/faults/faults.json
 	@FUZZ_EXAMPLES=500 $(PYTEST) --timeout 1200 tests/test_fuzz_readers.py
 
 # Lint, format, types, and dependencies with known vulnerabilities. mypy reads a plain install in build/check: it cannot follow the import hook of an editable one.
