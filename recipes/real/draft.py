@@ -41,7 +41,8 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
         [
             *("train", "draft", "--target", str(target), "--layers", "3", "--vocabulary", "8192"),
             *("--data", f"[{','.join(parts)}]", "--epochs", "5", "--lr", "1.5e-3", "--validation-fraction", "0.04"),
-            *("--dtype", "bfloat16", "--precision", "bf16-mixed", "--cache-states", "--output", str(output / "draft-run"), "--resume"),
+            *("--dtype", "bfloat16", "--precision", "bf16-mixed", "--cache-states"),
+            *("--output", str(output / "draft-run"), "--resume"),
         ]
     )
     run(["export", str(output / "draft-run"), str(output / "draft"), "--overwrite"])
