@@ -109,7 +109,9 @@ def run_campaign(options: FaultsOptions, main: Main) -> dict[str, Any]:
             raise InputError(f"stages={name!r}: no such stage; the stages are {', '.join(known)}")
     with Store(options.folder):
         shutil.rmtree(work, ignore_errors=True)
-        make_given(main, work / "given")
+        if not {SERVE, SERVER, DECODER} >= set(names):
+            make_given(main, work / "given")
+        work.mkdir(exist_ok=True)
         campaign = Campaign(options, main, work, commit())
         pool = ProcessPoolExecutor(options.jobs or os.cpu_count(), get_context("spawn"), begin_worker, (os.getpid(),))
         try:
