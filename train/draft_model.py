@@ -95,7 +95,7 @@ def new_draft(
     if reads_states:
         if not CausalLM(draft.eval()).ragged:
             raise InputError(f"features: a {kind} does not take the masks of training by positions; leave it out")
-        add_state_input(draft).begin(float(draft.get_input_embeddings().weight.square().mean().sqrt()))
+        add_state_input(draft).begin(float(embedding.float().square().mean().sqrt()))
     return draft.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 
