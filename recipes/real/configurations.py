@@ -34,17 +34,23 @@ def of_torch(
 ) -> dict[str, Generate]:
     """Configurations of a pair in PyTorch, with transformers' own on the same weights."""
     (draft,), options = pair.drafts, sampling_options(sampling) | {"max_new_tokens": max_new_tokens}
-    theirs: Any = Transformers(pair.target.model, draft.model, sampling, max_new_tokens)
+    target, assistant = pair.target.model, draft.model
+    assert not isinstance(target, GgufModel)
+    assert not isinstance(assistant, GgufModel)
+    theirs = Transformers(target, assistant, sampling, max_new_tokens)
     theirs.states = {name: vars(assistance).copy() for name, assistance in ASSISTED.items()}
-    runs: dict[str, Generate] = {"transformers-generate": lambda prompt, seed: len(theirs.generate(prompt, None))}
-    for count in LOOKUP:
-        lookup = {**options, "prompt_lookup_num_tokens": count}
-        runs[f"transformers-prompt-lookup-{count}"] = lambda prompt, seed, lookup=lookup: len(
-            generate(pair.target.model, prompt, **lookup)
-        )
+
+    def assisted(name: str | None) -> Generate:
+        return lambda prompt, seed: len(theirs.generate(prompt, name))
+
+    def looking_up(count: int) -> Generate:
+        return lambda prompt, seed: len(generate(target, prompt, **options, prompt_lookup_num_tokens=count))
+
+    runs = {"transformers-generate": assisted(None)}
+    runs |= {f"transformers-prompt-lookup-{count}": looking_up(count) for count in LOOKUP}
     if draft.vocab_size == pair.target.vocab_size and not draft.reads_states:
-        runs |= {name: lambda prompt, seed, name=name: len(theirs.generate(prompt, name)) for name in ASSISTED}
-    cost = quick_costs(pair.target.model, draft.model)
+        runs |= {name: assisted(name) for name in ASSISTED}
+    cost = quick_costs(target, assistant)
     copies = Ngram(cost=cost)
 
     def ours(draft: Any, length: Any = None, ngram: Ngram | None = None) -> Generate:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from specpilot.bench.interval import ratio_interval
-from specpilot.bench.runner import interleave_stored
+from specpilot.bench.runner import Run, interleave_stored
 from specpilot.bench.store import Store
 from specpilot.controllers.checkpoints.provenance import TOKENIZER
 from specpilot.controllers.sampling import SamplingParams
@@ -82,10 +82,14 @@ def timed(
     identity: Mapping[str, Any],
 ) -> Times:
     """Tokens and seconds of every configuration on every prompt, as far as they are not in ``store`` yet."""
+
+    def of_item(run: Generate) -> Run[int]:
+        return lambda item, repeat: run(prompts[item], item)
+
     with torch.random.fork_rng():
         torch.manual_seed(0)  # transformers samples from the global generator
         found = interleave_stored(
-            {name: lambda item, _, run=run: run(prompts[item], item) for name, run in runs.items()},
+            {name: of_item(run) for name, run in runs.items()},
             len(rows),
             Console(stderr=True),
             store=store,
