@@ -19,6 +19,7 @@ DRAFTED = (0, 1, 2, 4)  # tokens a draft
 TURNS, FEW = 8, 16  # rounds of each length; half as many with more requests
 PROMPT = 64  # tokens; attention takes longer after a longer text, and drafts are then relatively cheaper
 ACCEPTANCE = 0.6  # of a drafted token, if there is no predictor that knows better
+GAIN = 1.1  # least gain of drafting: rounds of unequal drafts take longer than the measured ones, and times are noisy
 LEAST = 0.1  # least cost of a verification, in rounds without a draft
 
 
@@ -65,8 +66,8 @@ def fitted(times: Sequence[float], acceptance: float) -> CostModel:
     """The cost model of rounds that draft ``DRAFTED`` tokens.
 
     The first token costs more than each after it, since rounds without drafts need no masks, and in vLLM another
-    sampler. The model is the line through the times with drafts, if one of these lengths pays. If none does, a token is
-    as dear as a round without it: then nothing is drafted, not even to see whether it pays.
+    sampler. The model is the line through the times with drafts, if one of these lengths is ``GAIN`` times as fast as
+    none. Otherwise a token is as dear as a round without it: then nothing is drafted, not even to see whether it pays.
 
     Args:
         times: seconds of a round for each of ``DRAFTED``.
@@ -76,7 +77,7 @@ def fitted(times: Sequence[float], acceptance: float) -> CostModel:
         sum(acceptance**k for k in range(drafted + 1)) / seconds
         for drafted, seconds in zip(DRAFTED, times, strict=True)
     ]
-    if max(rates) == rates[0]:
+    if max(rates) < GAIN * rates[0]:
         return CostModel(times[0], times[0], 0.0)
     slope, intercept = linear_regression(DRAFTED[1:], times[1:])
     return CostModel(max(slope, 0.0), max(intercept, LEAST * times[0]), 0.0)

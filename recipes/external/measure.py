@@ -1,7 +1,7 @@
 """Measures servers of three configurations with guidellm, a load generator of the vLLM project.
 
-It runs as a program of an environment of its own, since it needs other versions of libraries. The servers run at the
-same time and are asked in turn.
+It runs as a program of an environment of its own, since it needs other versions of libraries. The servers run one after
+another.
 """
 
 from __future__ import annotations
@@ -46,41 +46,40 @@ def measure(settings: ExternalOptions) -> dict[str, Any]:
         rows = load_prompts("builtin", split="test", limit=PROMPTS)
         (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": row.prompt}) + "\n" for row in rows))
         load_tokenizer("tiny").save_pretrained(folder / "tokenizer")
-        ports = {key: stack.enter_context(running(shlex.split(words))).port for key, words in LENGTHS.items()}
-        total = len(settings.loads) * len(ports)
-        advance = stack.enter_context(progress_bar(Console(stderr=True), "measurements", total))
-        for at_once in settings.loads:
-            for key, port in ports.items():
-                words = command(settings, port, at_once)
+        advance = stack.enter_context(progress_bar(Console(stderr=True), "servers", len(LENGTHS)))
+        for key, options in LENGTHS.items():
+            with running(shlex.split(options)) as server:
+                words = command(settings, server.port)
                 _run(words, folder)
-                load[str(at_once)][key] = summary(read_object(folder / REPORT, "measure again"))
-                commands[key] = shlex.join(["guidellm", *words[1:]])
-                advance()
+            commands[key] = shlex.join(["guidellm", *words[1:]])
+            report = read_object(folder / REPORT, "measure again")
+            for at_once, one in zip(settings.loads, report["benchmarks"], strict=True):
+                load[str(at_once)][key] = summary(one["metrics"])
+            advance()
     servers = {key: f"specpilot serve {words}" for key, words in LENGTHS.items()}
     return {"tool": f"guidellm {version}", "servers": servers, "commands": commands, "load": load}
 
 
-def command(settings: ExternalOptions, port: int, at_once: int) -> list[str]:
-    """The words that measure the server at ``port`` with ``at_once`` requests at once."""
+def command(settings: ExternalOptions, port: int) -> list[str]:
+    """The words that measure the server at ``port``."""
     return [
         str(settings.guidellm), "run", "--disable-console",
         "--backend", f"kind=openai_http,target=http://127.0.0.1:{port},model=tiny,"
         f"request_format=/v1/chat/completions,max_tokens={settings.max_new_tokens}",
-        "--profile", f"kind=concurrent,streams={at_once}",
-        "--constraint", f"kind=max_requests,count={max(settings.requests, 2 * at_once)}",
+        "--profile", "kind=concurrent", "--override", "profile.streams", ",".join(map(str, settings.loads)),
+        "--constraint", f"kind=max_requests,count={settings.requests}",
         "--tokenizer", "kind=huggingface_auto,model=tokenizer",
         "--data", "kind=json_file,path=prompts.jsonl",
         "--output", f"kind=json,path={REPORT}",
     ]  # fmt: skip
 
 
-def summary(report: Mapping[str, Any]) -> dict[str, float]:
-    """What a report says of its requests.
+def summary(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What a report says of one number of requests at once.
 
     Raises:
         InputError: a request failed.
     """
-    metrics = report["benchmarks"][0]["metrics"]
     totals = metrics["request_totals"]
     if totals["successful"] < totals["total"]:
         raise InputError(f"guidellm: {totals['total'] - totals['successful']} of {totals['total']} requests failed")
