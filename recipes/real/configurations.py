@@ -18,13 +18,10 @@ AUTOREGRESSIVE = "specpilot-autoregressive"
 OURS = "specpilot-ours"  # the trained predictor with measured costs, and copies where they pay
 PREDICTOR = "specpilot-predictor"  # the same without copies
 NGRAM = "specpilot-ngram"
-RULES = ("1", "2", "3", "confidence:0.4", "cumulative-confidence:0.4", "online-confidence", "adaptive-length")
-MIXED = ("1", "2", "cumulative-confidence:0.4")
-LOOKUP = (4, 10)  # tokens that transformers' prompt lookup copies
-ASSISTED = {
-    "transformers-assisted-2": Assistance(2),
-    "transformers-assisted-confidence": Assistance(20, confidence=0.4),
-}
+RULES = ("1", "2", "3", "cumulative-confidence:0.4", "online-confidence")
+MIXED = ("2", "cumulative-confidence:0.4")
+LOOKUP = (10,)  # tokens that transformers' prompt lookup copies
+ASSISTED = {"transformers-assisted-2": Assistance(2)}
 
 Generate = Callable[[list[int], int], int]  # (prompt, seed) → number of new tokens
 

@@ -41,11 +41,11 @@ class RealDecodeOptions:
     target: str = "runs/real/SmolLM2-135M-Instruct"
     draft: str = "runs/real/draft"
     gguf: Path | None = None
-    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    dtypes: tuple[str, ...] = ("bfloat16", "float32")
     controller: str | None = None
     prompts: Path = Path("runs/real/prompts.jsonl")
     skip: int = 3000
-    per_kind: int = 4
-    max_new_tokens: int = 96
+    per_kind: int = 3
+    max_new_tokens: int = 64
     temperatures: tuple[float, ...] = (0.0, 1.0)
     folder: Path = Path("runs/real/decode")
