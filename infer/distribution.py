@@ -99,7 +99,10 @@ class TokenDistribution:
         If the difference is empty, which can only be rounding, the token is drawn from p.
         """
         if self.lists is None or other.lists is None:
-            return rng.sample(residual(scale * self.dense[row], other.dense[0]))
+            if self.tokens is None:
+                return rng.sample(residual(scale * self.dense[row], other.dense[0]))
+            kept = self.tokens[row]  # in the order of the lists, so that the same number draws the same token
+            return self.token(row, rng.sample(residual(scale * self.probabilities[row], other.dense[0][kept])))
         probabilities, tokens = self.lists[row]
         less = dict(zip(other.lists[0][1], other.lists[0][0], strict=True))
         left = [max(0.0, scale * p - less.get(token, 0.0)) for p, token in zip(probabilities, tokens, strict=True)]
