@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
+from specpilot.controllers.checkpoints.checkpoint import load_controller
 
 from recipes.real.configurations import AUTOREGRESSIVE, OURS
 from recipes.real.decode import compared, measure
+from recipes.real.fetch import DRAFT, FOLDER, HEAD, INCLUDED, TOKENIZER, _included
 from recipes.real.settings import RealDecodeOptions
 from recipes.real.tables import as_tables
 
@@ -39,6 +42,22 @@ def test_every_configuration_is_timed_once(tmp_path: Path, capfd: pytest.Capture
     again = measure(settings, tmp_path / "again.json")  # from the stored times
     assert again["tokens_per_second"] == result["tokens_per_second"]
     assert json.loads((tmp_path / "result.json").read_text())["ratios"] == result["ratios"]
+
+
+def test_included_draft_and_predictor_belong_together(tmp_path: Path) -> None:
+    target = tmp_path / FOLDER
+    target.mkdir()
+    for name in TOKENIZER:
+        (target / name).write_text(name)
+    draft, head = (_included(name, tmp_path, target) for name in (DRAFT, HEAD))
+    assert (draft / "tokenizer.json").read_text() == "tokenizer.json"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([FOLDER, DRAFT, HEAD])
+    description = json.loads((draft / "draft.json").read_text())
+    assert 576 in {value.shape[-1] for value in load_file(draft / "draft.safetensors").values()}
+    controller = load_controller(head)
+    assert controller.config.provenance.fingerprint.target == description["target"]["fingerprint"]
+    for file in INCLUDED.rglob("*.json"):
+        assert '"/' not in file.read_text(), f"{file}: names a path of some machine"
 
 
 def test_comparison_names_the_best_rule_and_the_worst_kind() -> None:

@@ -1,4 +1,4 @@
-"""A draft for SmolLM2-135M-Instruct, which has none: prompts → the target's answers → training → draft folder.
+"""A draft for SmolLM2-135M-Instruct, which has none, and a predictor: prompts → the target's answers → training.
 
 Every stage is a command of specpilot that continues what it finds, so that an interrupted run continues.
 """
@@ -15,16 +15,17 @@ from .settings import RealDraftOptions
 
 PER_KIND = 800  # prompts of each of five kinds
 PART = 300  # prompts answered for one dataset
+MEASURED = 100  # prompts after those of the answers, which are left for measuring
 TEMPERATURES = (1.0, 0.5)  # in turn: T = 1 is what the draft is trained for, at 0.5 the answers make more sense
 
 
 def train_draft(settings: RealDraftOptions, output: Path) -> Path:
-    """Make the draft ``output/draft``.
+    """Make the draft ``output/draft`` and the acceptance predictor ``output/head``; return the draft.
 
     Raises:
         InputError: a source of prompts is missing, or the target cannot be fetched.
     """
-    _, target = fetch(output)
+    target = fetch(output)[1]
     write_prompts(settings.data, output / "prompts.jsonl", PER_KIND)
     parts = [str(output / f"answers-{number}") for number in range(settings.parts)]
     for number, part in enumerate(parts):
@@ -33,17 +34,30 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
             [
                 *("data", "answers", "--target", str(target), "--prompts", str(output / "prompts.jsonl")),
                 *("--skip", str(number * PART), "--limit", str(PART), "--max-new-tokens", "160", "--top-k", "null"),
-                *("--temperature", str(temperature), "--seed", str(number), "--batch-size", "24"),
+                *("--temperature", str(temperature), "--seed", str(number), "--batch-size", "50"),
                 *("--dtype", "bfloat16", "--output", part),
             ]
         )
     run(
         [
             *("train", "draft", "--target", str(target), "--layers", "3", "--vocabulary", "8192"),
-            *("--data", f"[{','.join(parts)}]", "--epochs", "5", "--lr", "1.5e-3", "--validation-fraction", "0.04"),
+            *("--data", f"[{','.join(parts)}]", "--epochs", "3", "--lr", "1.5e-3", "--validation-fraction", "0.02"),
             *("--dtype", "bfloat16", "--precision", "bf16-mixed", "--cache-states"),
             *("--output", str(output / "draft-run"), "--resume"),
         ]
     )
-    run(["export", str(output / "draft-run"), str(output / "draft"), "--overwrite"])
-    return output / "draft"
+    draft = output / "draft"
+    run(["export", str(output / "draft-run"), str(draft), "--overwrite"])
+    unseen = settings.parts * PART + MEASURED
+    run(
+        [
+            *("data", "acceptance", "--target", str(target), "--draft", str(draft)),
+            *("--prompts", str(output / "prompts.jsonl"), "--skip", str(unseen), "--limit", str(PART)),
+            *("--max-new-tokens", "80", "--temperature", "1", "--top-k", "null", "--top-p", "0.95"),
+            *("--dtype", "bfloat16", "--batch-size", "50", "--output", str(output / "acceptance")),
+        ]
+    )
+    data = str(output / "acceptance")
+    run(["train", "lag-free", "--data", data, "--epochs", "6", "--output", str(output / "head-run"), "--resume"])
+    run(["export", str(output / "head-run"), str(output / "head"), "--overwrite"])
+    return draft

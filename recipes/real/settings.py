@@ -17,7 +17,7 @@ class RealDraftOptions:
     """
 
     data: Path
-    parts: int = 3
+    parts: int = 10
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from specpilot.controllers.json_file import read_object
 from specpilot.data_gen.dataset import replacing
 from specpilot.demo_report import decoder_table
 
+from ..real import tables as real_tables
 from . import router_tables, summaries
 
 Result = Mapping[str, Any]
@@ -39,6 +40,7 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "ablation.json": ablation_tables.as_tables,
     "ablation-greedy.json": ablation_tables.as_tables,
     "clock.json": _one(clock.as_table),
+    "smollm2.json": real_tables.as_tables,
     "trees.json": trees.as_tables,
     "spectr.json": _one(spectr.as_table),
     "ngram.json": _one(ngram.as_table),
