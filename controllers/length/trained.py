@@ -53,6 +53,33 @@ def load_trained(
     Raises:
         InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
     """
+    controller, predictor = load_predictor(
+        name, fingerprint, device, embedding, undone=cost is not None, pair_check=pair_check
+    )
+    threshold = stopping_threshold(name, controller, threshold, cost)
+    if cost is not None:
+        return RateOptimal(predictor, cost)
+    assert threshold is not None
+    return AcceptanceLength(predictor, threshold)
+
+
+def load_predictor(
+    name: str | Path,
+    fingerprint: PairFingerprint,
+    device: torch.device,
+    embedding: Tensor,
+    *,
+    undone: bool,
+    pair_check: str = EXACT,
+) -> tuple[Controller, AcceptancePredictor]:
+    """Load the controller ``name``, check that it was trained for this pair, and return its predictor as well.
+
+    Args:
+        undone: see :func:`acceptance_predictor`; the others as for :func:`load_trained`.
+
+    Raises:
+        InputError: it cannot be loaded, was trained for another pair, or predicts no acceptance.
+    """
     controller = load_controller(name)
     controller.config.provenance.check_pair(fingerprint, pair_check)
     match controller.config:
@@ -62,14 +89,9 @@ def load_trained(
                 f"{embedding.shape[1]}; train a controller for this pair"
             )
     try:
-        predictor = acceptance_predictor(controller, device, embedding, undone=cost is not None)
+        return controller, acceptance_predictor(controller, device, embedding, undone=undone)
     except InputError as error:
         raise InputError(f"length={str(name)!r}: {error}") from error
-    threshold = stopping_threshold(name, controller, threshold, cost)
-    if cost is not None:
-        return RateOptimal(predictor, cost)
-    assert threshold is not None
-    return AcceptanceLength(predictor, threshold)
 
 
 def stopping_threshold(

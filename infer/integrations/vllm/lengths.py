@@ -8,10 +8,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ....controllers.acceptance.lag_free_predictor import LagFreePredictor
-from ....controllers.checkpoints.checkpoint import load_controller
 from ....controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
-from ....controllers.length import LengthController, OnlineConfidence, RateOptimal, load_trained, parse_rule
-from ....controllers.length.trained import acceptance_predictor
+from ....controllers.length import LengthController, OnlineConfidence, RateOptimal, load_trained, parse_rule, trained
 from ...loading import load_causal_lm, load_tokenizer
 from ...models import output_embedding
 from .settings import Settings
@@ -55,10 +53,10 @@ def load_predictor(settings: Settings, target: str | Path, draft: str | Path, de
     Raises:
         InputError: there is no such controller, it was trained for another pair, or is of another kind.
     """
-    controller = load_controller(settings.spec)
-    controller.config.provenance.check_pair(pair_fingerprint(target, draft), settings.pair_check)
     embedding = output_embedding(load_causal_lm(draft, device=str(device)))
-    predictor = acceptance_predictor(controller, device, embedding, undone=True)
+    _, predictor = trained.load_predictor(
+        settings.spec, pair_fingerprint(target, draft), device, embedding, undone=True, pair_check=settings.pair_check
+    )
     assert isinstance(predictor, LagFreePredictor), "the settings were checked before"
     return predictor
 
