@@ -512,9 +512,7 @@ class ResponseOptions(Options):
     """
 
     responses: Literal["openai", "vllm"] | None = None
-    base_url: (
-        Annotated[str, Pattern(r"https?://\S+", "no address; give one such as http://localhost:8000/v1")] | None
-    ) = None
+    base_url: WebAddress | None = None
     model: str | None = None
     retries: Natural = 8
     timeout: Positive = 600.0

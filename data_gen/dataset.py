@@ -156,8 +156,12 @@ class ShardWriter(ABC, Generic[S]):
 
     def missing(self, total: int) -> list[int]:
         """Indices of the shards, of ``total`` in all, that are not written yet."""
-        written = {shard["file"] for shard in self.manifest["shards"]}
+        written = self._written
         return [index for index in range(total) if self.file_of(index) not in written]
+
+    @property
+    def _written(self) -> set[str]:
+        return {shard["file"] for shard in self.manifest["shards"]}
 
     def file_of(self, index: int) -> str:
         """File name of a shard."""
@@ -179,7 +183,8 @@ class ShardWriter(ABC, Generic[S]):
                 manifest lists them by index.
         """
         if index is None:  # a shard before the last may have been taken out
-            index = next(index for index in count(self.finished) if index in self.missing(index + 1))
+            written = self._written
+            index = next(index for index in count(self.finished) if self.file_of(index) not in written)
         path = self.folder / self.file_of(index)
         with replacing(path) as temporary:
             self.save(shard, temporary)

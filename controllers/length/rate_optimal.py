@@ -71,7 +71,7 @@ class RateOptimal(LengthController):
             self.cost = self.running.cost
             self.prior_rate = steady_rate(self.predictor.mean, self.cost)
         # New objects, since the rows of a batch are copies of one controller.
-        self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
+        self._begin_rate()
         if self.running is None:
             self.first, self.probes = RunningRatio(self.predictor.mean, PRIOR, TOKENS), Probes()
         self.later = RunningRatio(self.predictor.mean, PRIOR, TOKENS)  # acceptances per later token
@@ -87,8 +87,11 @@ class RateOptimal(LengthController):
         if self.begun:
             self._follow(cost, 0)
         elif cost is not self.cost:  # what drafts gain alone says little about rounds that others share
-            self.cost = cost
-            self.rate = RunningRatio(steady_rate(self.predictor.mean, cost), PRIOR * cost.round(0), ROUNDS)
+            self.cost, self.prior_rate = cost, steady_rate(self.predictor.mean, cost)
+            self._begin_rate()
+
+    def _begin_rate(self) -> None:
+        self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
 
     def start_round(self) -> bool:
         self.begun = True
