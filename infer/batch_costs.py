@@ -19,7 +19,8 @@ DRAFTED = (0, 1, 2, 4)  # tokens a draft
 TURNS, FEW = 8, 16  # rounds of each length; half as many with more requests
 PROMPT = 64  # tokens; attention takes longer after a longer text, and drafts are then relatively cheaper
 ACCEPTANCE = 0.6  # of a drafted token, if there is no predictor that knows better
-GAIN = 1.1  # least gain of drafting: rounds of unequal drafts take longer than the measured ones, and times are noisy
+GAIN = 1.1  # least gain of drafting, since times are noisy
+SHARED_GAIN = 1.2  # with several requests, whose unequal drafts take a tenth longer than the measured ones
 LEAST = 0.1  # least cost of a verification, in rounds without a draft
 
 
@@ -58,29 +59,31 @@ def batch_costs(decoder: SpeculativeDecoder, rows: Sequence[int] = ROWS) -> Batc
     mean = ACCEPTANCE if predictor is None else predictor.mean
     return BatchCosts(
         tuple(rows),
-        tuple(fitted([one / count for one in _round_seconds(decoder, count, predictor)], mean) for count in rows),
+        tuple(fitted(_round_seconds(decoder, count, predictor), mean, count) for count in rows),
     )
 
 
-def fitted(times: Sequence[float], acceptance: float) -> CostModel:
-    """The cost model of rounds that draft ``DRAFTED`` tokens.
+def fitted(times: Sequence[float], acceptance: float, rows: int) -> CostModel:
+    """The cost model of one of ``rows`` requests in rounds that draft ``DRAFTED`` tokens each.
 
     The first token costs more than each after it, since rounds without drafts need no masks, and in vLLM another
     sampler. The model is the line through the times with drafts, if one of these lengths is ``GAIN`` times as fast as
-    none. Otherwise a token is as dear as a round without it: then nothing is drafted, not even to see whether it pays.
+    none, or ``SHARED_GAIN`` times with several requests. Otherwise a token is as dear as a round without it: then
+    nothing is drafted, not even to see whether it pays.
 
     Args:
-        times: seconds of a round for each of ``DRAFTED``.
+        times: seconds of a round for each of ``DRAFTED``; a request's share is a ``rows``-th.
         acceptance: mean acceptance of a drafted token.
     """
     rates = [
         sum(acceptance**k for k in range(drafted + 1)) / seconds
         for drafted, seconds in zip(DRAFTED, times, strict=True)
     ]
-    if max(rates) < GAIN * rates[0]:
-        return CostModel(times[0], times[0], 0.0)
-    slope, intercept = linear_regression(DRAFTED[1:], times[1:])
-    return CostModel(max(slope, 0.0), max(intercept, LEAST * times[0]), 0.0)
+    shares = [seconds / rows for seconds in times]
+    if max(rates) < (GAIN if rows == 1 else SHARED_GAIN) * rates[0]:
+        return CostModel(shares[0], shares[0], 0.0)
+    slope, intercept = linear_regression(DRAFTED[1:], shares[1:])
+    return CostModel(max(slope, 0.0), max(intercept, LEAST * shares[0]), 0.0)
 
 
 def _round_seconds(decoder: SpeculativeDecoder, rows: int, predictor: AcceptancePredictor | None) -> list[float]:

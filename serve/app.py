@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import ApiError
+from .own_thread import in_own_thread
 from .page import add_page
 from .protocol import ChatCompletionRequest, CompletionRequest, parse_json, parse_request
 from .respond import stream, whole_unless_gone
@@ -175,4 +176,4 @@ def _add_state_routes(app: FastAPI, server: Server, max_body: int) -> None:
         given = parse_json(body) if body.strip() else {}
         for name in given:
             raise ApiError(400, f"{name}: unknown field; leave it out", param=name, code="unknown_field")
-        return await asyncio.to_thread(server.reload)
+        return await asyncio.to_thread(in_own_thread, server.reload)

@@ -32,7 +32,7 @@ def measure(llm: LLM, rows: Sequence[int], sampling: SamplingParams) -> BatchCos
     mean = ACCEPTANCE if predictor is None else predictor.mean
     return BatchCosts(
         tuple(rows),
-        tuple(fitted([one / count for one in found], mean) for count, found in zip(rows, times, strict=True)),
+        tuple(fitted(found, mean, count) for count, found in zip(rows, times, strict=True)),
     )
 
 

@@ -37,7 +37,11 @@ class BatchCosts:
 
     @lru_cache(maxsize=1024)  # noqa: B019 - of a few objects that live as long as the process
     def at(self, rows: int) -> CostModel:
-        """The cost model of one of ``rows`` requests: interpolated between those measured, the last one beyond them."""
+        """The cost model of one of ``rows`` requests: interpolated between those measured, the last one beyond them.
+
+        If drafts do not pay with the next larger number that was measured, where a token is as dear as a round, they do
+        not pay here either: else requests would begin to draft whenever one of a full batch ends.
+        """
         place = bisect_left(self.rows, rows)
         if place == len(self.rows):
             return self.costs[-1]
@@ -45,14 +49,15 @@ class BatchCosts:
             return self.costs[place]
         low, high = self.rows[place - 1], self.rows[place]
         weight = (rows - low) / (high - low)
-        before, after = (vars(self.costs[i]) for i in (place - 1, place))
-        # Of the whole round, which grows with the rows; then the share.
-        return CostModel(
-            **{
-                name: ((1 - weight) * low * before[name] + weight * high * after[name]) / rows
-                for name in ("t_draft", "t_verify", "t_verify_token")
-            }
-        )
+        before, after = self.costs[place - 1], self.costs[place]
+
+        def share(name: str) -> float:
+            """Of the whole round, which grows with the rows; then the share."""
+            return ((1 - weight) * low * vars(before)[name] + weight * high * vars(after)[name]) / rows
+
+        if after.t_draft >= after.t_verify:
+            return CostModel(share("t_verify"), share("t_verify"), 0.0)
+        return CostModel(share("t_draft"), share("t_verify"), share("t_verify_token"))
 
     def as_dict(self) -> dict[str, dict[str, float]]:
         return {str(rows): cost.as_dict() for rows, cost in zip(self.rows, self.costs, strict=True)}

@@ -84,13 +84,13 @@ class ModelDrafter(Drafter):
         Vocabularies of one tokenizer may be padded differently. If the prompt has a token outside the draft's
         vocabulary, or the target emits one, the request continues without drafts.
         """
-        if request in self.cache:
-            tokens = [*request.text[self.cache.length(request) :], *copied]
-        else:
-            tokens = [*request.prompt, *request.output.tokens, *copied]
-        if max(tokens) >= self.model.vocab_size:
-            return []
-        return tokens if request in self.cache else tokens[len(request.prompt) :]
+        read = request in self.cache
+        tokens = request.text[self.cache.length(request) :] if read else request.output.tokens
+        if self.model.vocab_size < self.vocab_size:
+            seen = tokens if read else [*request.prompt, *tokens]
+            if max([*seen, *copied]) >= self.model.vocab_size:
+                return []
+        return [*tokens, *copied]
 
     def read_prompts(self, requests: Sequence[Request]) -> None:
         """Read the prompts of those of ``requests`` that draft for the first time."""
