@@ -81,12 +81,12 @@ class RateOptimal(LengthController):
         self.predicted: list[float] = []  # predicted probabilities
 
     def shared_by(self, rows: int) -> None:
-        if self.batch is None:
+        cost = self.cost if self.batch is None else self.batch.at(rows)
+        if cost is self.cost:
             return
-        cost = self.batch.at(rows)
         if self.begun:
             self._follow(cost, 0)
-        elif cost is not self.cost:  # what drafts gain alone says little about rounds that others share
+        else:  # what drafts gain alone says little about rounds that others share
             self.cost, self.prior_rate = cost, steady_rate(self.predictor.mean, cost)
             self._begin_rate()
 
@@ -94,6 +94,8 @@ class RateOptimal(LengthController):
         self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
 
     def start_round(self) -> bool:
+        if self.cost.t_draft >= self.cost.t_verify:
+            return False  # at any rate a token's price is at least 1
         self.begun = True
         self.survival, self.predicted = 1.0, []
         price = self._price()
