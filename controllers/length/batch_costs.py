@@ -51,13 +51,15 @@ class BatchCosts:
         weight = (rows - low) / (high - low)
         before, after = self.costs[place - 1], self.costs[place]
 
-        def share(name: str) -> float:
+        def share(first: float, last: float) -> float:
             """Of the whole round, which grows with the rows; then the share."""
-            return ((1 - weight) * low * vars(before)[name] + weight * high * vars(after)[name]) / rows
+            return ((1 - weight) * low * first + weight * high * last) / rows
 
+        t_verify = share(before.t_verify, after.t_verify)
         if after.t_draft >= after.t_verify:
-            return CostModel(share("t_verify"), share("t_verify"), 0.0)
-        return CostModel(share("t_draft"), share("t_verify"), share("t_verify_token"))
+            return CostModel(t_verify, t_verify, 0.0)
+        t_draft = share(before.t_draft, after.t_draft)
+        return CostModel(t_draft, t_verify, share(before.t_verify_token, after.t_verify_token))
 
     def as_dict(self) -> dict[str, dict[str, float]]:
         return {str(rows): cost.as_dict() for rows, cost in zip(self.rows, self.costs, strict=True)}

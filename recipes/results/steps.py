@@ -76,7 +76,7 @@ STEPS = (
     _timed("rollouts.json", "bench rollouts --limit 256 --max-new-tokens 64 --repeats 3"),
     Step(
         "serve.json",
-        ("bench serve --requests 24 --max-new-tokens 64", "bench soak --cost 0.2"),
+        ("bench serve --requests 64 --max-new-tokens 64 --repeats 5", "bench soak --cost 0.2"),
         printed="serve.json",
         adds="soak",
         keeps="external",  # python -m recipes external
