@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from .controllers.errors import InputError
+from .controllers.finite import is_finite
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Range:
         if isinstance(value, bool | str):
             return
         problem = None
-        if not math.isfinite(value):
+        if not is_finite(value):
             problem = "a finite number"
         elif value < self.low or (value == self.low and self.ends[0] == "("):
             problem = f"{'at least' if self.ends[0] == '[' else 'above'} {self.low}"

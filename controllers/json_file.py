@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, is_dataclass
@@ -16,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from .errors import InputError
+from .finite import is_finite
 
 MAX_BYTES = 256 * 2**20  # larger files are refused
 EXPECTED: dict[Any, str] = {
@@ -156,12 +156,7 @@ def _build_dataclass(kind: Any, value: Any, name: str) -> Any:
 
 
 def _is_finite_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond the largest float
-        return False
+    return not isinstance(value, bool) and isinstance(value, int | float) and is_finite(value)
 
 
 def _kind_of(value: object) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
+from .finite import is_finite
 
 CANDIDATES = (128, 1024)  # most probable tokens that are tried before all are sorted
 
@@ -38,7 +39,7 @@ class SamplingParams:
             value = vars(self)[name]
             if (name, value) != ("top_k", None) and (isinstance(value, bool) or not isinstance(value, kind)):
                 raise InputError(f"{name}={value!r}: must be {what}")
-        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
+        if not (self.temperature >= 0 and is_finite(self.temperature)):
             raise InputError(f"temperature={self.temperature}: must be a finite number ≥ 0 (0 is greedy)")
         if self.top_k is not None and self.top_k < 1:
             raise InputError(f"top_k={self.top_k}: must be at least 1; leave it out (null) to keep every token")

@@ -6,12 +6,12 @@ tokens in one forward takes t_v(n) = t_verify + t_verify_token·n. ``specpilot b
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..finite import is_finite
 from ..json_file import blaming, build, read_object
 
 MEASURE = "measure again with 'specpilot bench cost --output FILE'"
@@ -33,7 +33,7 @@ class CostModel:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not (value >= 0 and math.isfinite(value)):
+            if not (value >= 0 and is_finite(value)):
                 raise InputError(f"{name}={value}: a cost must be a finite number of seconds ≥ 0; {MEASURE}")
         if self.verification(1) == 0:
             raise InputError(f"t_verify={self.t_verify}: the time of a target forward must be positive; {MEASURE}")

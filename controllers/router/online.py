@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..checkpoints.fingerprint import weights_digest
 from ..errors import InputError
+from ..finite import is_finite
 from ..json_file import blaming, build, parse_object
 from ..sampling import SamplingParams
 from .base import Router, certain
@@ -65,7 +66,7 @@ class OnlineRouter(Router):
 
     def __init__(self, policy: PolicyRouter, *, explore: float = 0.1, trust: float = 0.2, weight: float = 2.0) -> None:
         for name, value, least in (("explore", explore, 0.0), ("trust", trust, 0.0), ("weight", weight, 1e-9)):
-            if not (value >= least and math.isfinite(value)):
+            if not (value >= least and is_finite(value)):
                 raise InputError(f"{name}={value}: must be a finite number, {'positive' if least else '0 or more'}")
         self.policy, self.explore, self.arms = policy, explore, policy.arms
         arms = self.arms

@@ -1,4 +1,4 @@
-"""A draft for SmolLM2-135M-Instruct, which has none, and a predictor: prompts → the target's answers → training.
+"""A draft for SmolLM2-135M-Instruct, which has none, a predictor, and a router: prompts → answers → training.
 
 Every stage is a command of specpilot that continues what it finds, so that an interrupted run continues.
 """
@@ -16,11 +16,12 @@ from .settings import RealDraftOptions
 PER_KIND = 800  # prompts of each of five kinds
 PART = 300  # prompts answered for one dataset
 MEASURED = 100  # prompts after those of the answers, which are left for measuring
+ROUTED = ("ngram", "exit:6", "autoregressive")  # arms of the router beside the draft
 TEMPERATURES = (1.0, 0.5)  # in turn: T = 1 is what the draft is trained for, at 0.5 the answers make more sense
 
 
 def train_draft(settings: RealDraftOptions, output: Path) -> Path:
-    """Make the draft ``output/draft`` and the acceptance predictor ``output/head``; return the draft.
+    """Make the draft ``output/draft``, the predictor ``output/head``, and ``output/router``; return the draft.
 
     Raises:
         InputError: a source of prompts is missing, or the target cannot be fetched.
@@ -60,4 +61,24 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     data = str(output / "acceptance")
     run(["train", "lag-free", "--data", data, "--epochs", "6", "--output", str(output / "head-run"), "--resume"])
     run(["export", str(output / "head-run"), str(output / "head"), "--overwrite"])
+    train_router(target, draft, output, unseen + PART)
     return draft
+
+
+def train_router(target: Path, draft: Path, output: Path, skip: int) -> None:
+    """Make ``output/router`` from prompts after the first ``skip``."""
+    run(
+        [
+            *("data", "router", "--target", str(target), "--arms", f"[{draft},{','.join(ROUTED)}]"),
+            *("--prompts", str(output / "prompts.jsonl"), "--skip", str(skip), "--limit", str(PART)),
+            *("--max-new-tokens", "64", "--temperature", "1", "--top-k", "null", "--top-p", "0.95"),
+            *("--dtype", "bfloat16", "--batch-size", "50", "--output", str(output / "router-data")),
+        ]
+    )
+    run(
+        [
+            *("train", "router", "--config", "train/configs/router-tiny.yaml", "--data", str(output / "router-data")),
+            *("--length", "2", "--width", "64", "--epochs", "10", "--output", str(output / "router-run"), "--resume"),
+        ]
+    )
+    run(["export", str(output / "router-run"), str(output / "router"), "--overwrite"])

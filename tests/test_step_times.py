@@ -1,0 +1,28 @@
+"""What the quick measurement of a pair reads."""
+
+from __future__ import annotations
+
+import pytest
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.loading import load_model
+from specpilot.infer.models import TextReader, language_model
+from specpilot.infer.step_times import READ, WARM, step_times
+
+
+def test_the_prompts_own_tokens_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = (language_model(load_model(name)) for name in ("tiny", "tiny-draft"))
+    read: list[list[int]] = []
+    original = TextReader.read
+
+    def recorded(self: TextReader, tokens: list[int], *args: int, **options: int) -> object:
+        if self.model is target:
+            read.append(list(tokens))
+        return original(self, tokens, *args, **options)
+
+    monkeypatch.setattr(TextReader, "read", recorded)
+    prompt = [5, 6, 7, 8]
+    cost, times = step_times(target, [draft, None], prompt, SamplingParams(), repeats=2)
+    again = (prompt * 3)[: max(READ)]
+    assert read == [prompt, *([again[:n] for n in READ] * (WARM + 2))]
+    assert cost.t_draft == times[0] > 0
+    assert times[1] > 0
