@@ -7,12 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
-from specpilot.controllers.checkpoints.checkpoint import load_controller
+from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
+from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
+from specpilot.controllers.checkpoints.provenance import Provenance
+from specpilot.controllers.checkpoints.router import RouterConfig
+from specpilot.controllers.router import RouterPolicy
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.arms import load_arms
+from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.infer.models import CausalLM
+from specpilot.infer.routing import load_policy
 
 from recipes.real.configurations import AUTOREGRESSIVE, OURS
+from recipes.real.configurations import ROUTER as ROUTED
 from recipes.real.decode import compared, measure
-from recipes.real.fetch import DRAFT, FOLDER, HEAD, INCLUDED, TOKENIZER, _included
+from recipes.real.fetch import DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
 from recipes.real.settings import RealDecodeOptions
 from recipes.real.tables import as_tables
 
@@ -44,18 +55,59 @@ def test_every_configuration_is_timed_once(tmp_path: Path, capfd: pytest.Capture
     assert json.loads((tmp_path / "result.json").read_text())["ratios"] == result["ratios"]
 
 
-def test_included_draft_and_predictor_belong_together(tmp_path: Path) -> None:
+def save_router(folder: Path) -> str:
+    """A router of ``tiny`` with random weights."""
+    target = load_model("tiny")
+    tokenizer = load_tokenizer("tiny")
+    arms = load_arms(
+        ["tiny-draft", "ngram", "exit:2", "autoregressive"], CausalLM(target), tokenizer, dtype="float32", device="cpu"
+    )
+    size = target.config.hidden_size
+    config = RouterConfig(
+        provenance=Provenance(
+            "tiny", None, PairFingerprint(model_fingerprint(target), None, tokenizer_fingerprint(tokenizer)),
+            SamplingParams(),
+        ),
+        datasets=["d" * 64], hidden_size=size, width=16, arms=tuple(arm.arm for arm in arms), reward="rouge",
+        alpha=0.5, cost="parameters",
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        save_controller(folder, RouterPolicy(size, len(arms), 16), config)
+    return str(folder)
+
+
+def test_some_configurations_and_a_router(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"domain": "chat", "prompt": f"Add {i} and 3."}) + "\n" for i in range(2)))
+    settings = RealDecodeOptions(
+        target="tiny", draft="tiny-draft", controller="tiny-lag-free", router=save_router(tmp_path / "router"),
+        only=(AUTOREGRESSIVE, OURS, ROUTED), prompts=prompts, skip=0, per_kind=2, max_new_tokens=6,
+        temperatures=(0.0,), dtypes=("float32",), folder=tmp_path / "times",
+    )  # fmt: skip
+    result = measure(settings, tmp_path / "result.json")
+    assert set(result["tokens_per_second"]["float32"]["0.0"]["all"]) == {AUTOREGRESSIVE, OURS, ROUTED}
+    assert result["ratios"]["float32"]["0.0"]["router_over_autoregressive"]["ratio"] > 0
+    assert "ours_over_best_rule" not in result["ratios"]["float32"]["0.0"]
+    assert "the router over autoregressive" in as_tables(result)[-1].rows[0]
+
+
+def test_included_draft_predictor_and_router_belong_together(tmp_path: Path) -> None:
     target = tmp_path / FOLDER
     target.mkdir()
     for name in TOKENIZER:
         (target / name).write_text(name)
-    draft, head = (_included(name, tmp_path, target) for name in (DRAFT, HEAD))
+    draft, head, router = (_included(name, tmp_path, target) for name in (DRAFT, HEAD, ROUTER))
     assert (draft / "tokenizer.json").read_text() == "tokenizer.json"
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([FOLDER, DRAFT, HEAD])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([FOLDER, DRAFT, HEAD, ROUTER])
     description = json.loads((draft / "draft.json").read_text())
     assert 576 in {value.shape[-1] for value in load_file(draft / "draft.safetensors").values()}
     controller = load_controller(head)
     assert controller.config.provenance.fingerprint.target == description["target"]["fingerprint"]
+    _, config = load_policy(router)
+    assert config.provenance.fingerprint.target == description["target"]["fingerprint"]
+    assert [arm.name for arm in config.arms] == [DRAFT, "ngram", "exit:6", "autoregressive"]
+    assert config.arms[0].fingerprint == controller.config.provenance.fingerprint.draft
     for file in INCLUDED.rglob("*.json"):
         assert '"/' not in file.read_text(), f"{file}: names a path of some machine"
 

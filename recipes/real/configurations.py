@@ -17,6 +17,8 @@ from specpilot.infer.models import GgufModel
 AUTOREGRESSIVE = "specpilot-autoregressive"
 OURS = "specpilot-ours"  # the trained predictor with measured costs, and copies where they pay
 PREDICTOR = "specpilot-predictor"  # the same without copies
+ROUTER = "specpilot-router"  # chooses the draft, copies, an early exit or nothing for each prompt
+ROUTED_LENGTH = "cumulative-confidence:0.4"  # of the arms that have a model
 NGRAM = "specpilot-ngram"
 RULES = ("1", "2", "3", "cumulative-confidence:0.4", "online-confidence")
 MIXED = ("2", "cumulative-confidence:0.4")
@@ -27,9 +29,18 @@ Generate = Callable[[list[int], int], int]  # (prompt, seed) → number of new t
 
 
 def of_torch(
-    pair: SpeculativeDecoder, controller: str | None, sampling: SamplingParams, max_new_tokens: int
+    pair: SpeculativeDecoder,
+    controller: str | None,
+    routed: SpeculativeDecoder | None,
+    sampling: SamplingParams,
+    max_new_tokens: int,
 ) -> dict[str, Generate]:
-    """Configurations of a pair in PyTorch, with transformers' own on the same weights."""
+    """Configurations of a pair in PyTorch, with transformers' own on the same weights.
+
+    Args:
+        controller: name of a trained acceptance predictor of the pair; None leaves it out.
+        routed: the target with a router; None leaves it out.
+    """
     (draft,), options = pair.drafts, sampling_options(sampling) | {"max_new_tokens": max_new_tokens}
     target, assistant = pair.target.model, draft.model
     assert not isinstance(target, GgufModel)
@@ -63,6 +74,8 @@ def of_torch(
         assert isinstance(trained, RateOptimal), "given costs, it goes by them"
         runs[PREDICTOR] = ours(draft, RateOptimal(trained.predictor, cost, adapt=True))
         runs[OURS] = ours(draft, RateOptimal(trained.predictor, cost, adapt=True), copies)
+    if routed is not None:
+        runs[ROUTER] = _decoding(routed, sampling, max_new_tokens)
     return runs
 
 

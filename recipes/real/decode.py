@@ -14,14 +14,25 @@ from rich.console import Console
 from specpilot.bench.interval import ratio_interval
 from specpilot.bench.runner import Run, interleave_stored
 from specpilot.bench.store import Store
+from specpilot.controllers.arms import DRAFT
 from specpilot.controllers.checkpoints.provenance import TOKENIZER
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.machine import commit, machine, versions
 from specpilot.infer.prompting import encode_prompt
+from specpilot.infer.routing import load_policy
 
-from .configurations import AUTOREGRESSIVE, OURS, PREDICTOR, Generate, of_llama_cpp, of_torch
+from .configurations import (
+    AUTOREGRESSIVE,
+    OURS,
+    PREDICTOR,
+    ROUTED_LENGTH,
+    ROUTER,
+    Generate,
+    of_llama_cpp,
+    of_torch,
+)
 from .settings import RealDecodeOptions
 
 LLAMA = "llama.cpp"
@@ -41,6 +52,7 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
     with Store(settings.folder) as store:
         for engine in (*settings.dtypes, LLAMA) if settings.gguf is not None else settings.dtypes:
             decoder = _decoder(engine, settings)
+            routed = None if settings.router is None or engine == LLAMA else _routed(engine, settings.router, settings)
             prompts = [encode_prompt(decoder.tokenizer, row.prompt, chat=True, system=None) for row in rows]
             times[engine] = {}
             for temperature in settings.temperatures:
@@ -48,7 +60,8 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
                 if engine == LLAMA:
                     runs = of_llama_cpp(decoder, sampling, settings.max_new_tokens)
                 else:
-                    runs = of_torch(decoder, settings.controller, sampling, settings.max_new_tokens)
+                    runs = of_torch(decoder, settings.controller, routed, sampling, settings.max_new_tokens)
+                runs = {name: run for name, run in runs.items() if settings.only is None or name in settings.only}
                 identity = {"engine": engine, "threads": torch.get_num_threads(), **_described(settings, sampling)}
                 times[engine][str(temperature)] = timed(runs, rows, prompts, store, identity)
     result = {
@@ -69,8 +82,16 @@ def _decoder(engine: str, settings: RealDecodeOptions) -> SpeculativeDecoder:
     return SpeculativeDecoder.from_pretrained(settings.target, settings.draft, dtype=engine, pair_check=TOKENIZER)
 
 
+def _routed(engine: str, router: str, settings: RealDecodeOptions) -> SpeculativeDecoder:
+    """The target in PyTorch with ``router``, whose draft may lie elsewhere than where it was trained."""
+    arms = [settings.draft if arm.kind == DRAFT else arm.name for arm in load_policy(router)[1].arms]
+    return SpeculativeDecoder.from_pretrained(
+        settings.target, arms, router=router, length=ROUTED_LENGTH, dtype=engine, pair_check=TOKENIZER
+    )
+
+
 def _described(settings: RealDecodeOptions, sampling: SamplingParams) -> dict[str, Any]:
-    models = {name: str(vars(settings)[name]) for name in ("target", "draft", "gguf", "controller")}
+    models = {name: str(vars(settings)[name]) for name in ("target", "draft", "gguf", "controller", "router")}
     return {"commit": commit(), **models, **sampling.as_dict(), "max_new_tokens": settings.max_new_tokens}
 
 
@@ -125,14 +146,14 @@ def summary(times: Mapping[str, Mapping[str, Times]], kinds: list[str]) -> dict[
 
 
 def compared(times: Times, masks: Mapping[str, Any]) -> dict[str, Any]:
-    """Ours over autoregressive decoding, over the best rule without training, and the kind where it gains least."""
-    if OURS not in times:
+    """Ours and the router over autoregressive decoding, ours over the best rule, and the kind where it gains least."""
+    if not {OURS, AUTOREGRESSIVE} <= times.keys():
         return {}
-    plain = (AUTOREGRESSIVE, OURS, PREDICTOR)
+    plain = (AUTOREGRESSIVE, OURS, PREDICTOR, ROUTER)
     rules = [name for name in times if name.startswith("specpilot-") and name not in plain]
 
-    def over(name: str, at: Any) -> dict[str, float]:
-        tokens, seconds = zip(*((t[at], s[at]) for t, s in (times[OURS], times[name])), strict=True)
+    def over(name: str, at: Any, ours: str = OURS) -> dict[str, float]:
+        tokens, seconds = zip(*((t[at], s[at]) for t, s in (times[ours], times[name])), strict=True)
         return ratio_interval(tokens[0], seconds[0], tokens[1], seconds[1]).as_dict("ratio")
 
     whole = masks[ALL]
@@ -142,6 +163,8 @@ def compared(times: Times, masks: Mapping[str, Any]) -> dict[str, Any]:
         "ours_over_autoregressive": by_kind[ALL],
         "worst_over_autoregressive": {**by_kind[worst], "kind": worst},
     }
+    if ROUTER in times:
+        result["router_over_autoregressive"] = over(AUTOREGRESSIVE, whole, ROUTER)
     if rules:
         best = max(rules, key=lambda name: times[name][0].sum() / times[name][1].sum())
         result["ours_over_best_rule"] = {**over(best, whole), "rule": best}

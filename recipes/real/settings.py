@@ -30,6 +30,8 @@ class RealDecodeOptions:
         gguf: The target as a GGUF file, for llama.cpp; null leaves that engine out.
         dtypes: Precisions of the pair in PyTorch.
         controller: Trained acceptance predictor of the pair, in one of these precisions.
+        router: Trained router with the draft as one of its arms; null leaves it out.
+        only: Names of configurations to time, such as specpilot-router; null: all.
         prompts: JSON Lines file of prompts with a domain, of `python -m recipes real-draft`.
         skip: Prompts at the beginning of the file that are left out, since the draft was trained on them.
         per_kind: Number of prompts of each domain.
@@ -43,6 +45,8 @@ class RealDecodeOptions:
     gguf: Path | None = None
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     controller: str | None = None
+    router: str | None = None
+    only: tuple[str, ...] | None = None
     prompts: Path = Path("runs/real/prompts.jsonl")
     skip: int = 3000
     per_kind: int = 3
