@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from specpilot.controllers.checkpoints.checkpoint import load_controller, save_c
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.checkpoints.router import RouterConfig
+from specpilot.controllers.errors import InputError
 from specpilot.controllers.router import RouterPolicy
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.arms import load_arms
@@ -90,6 +92,8 @@ def test_some_configurations_and_a_router(tmp_path: Path) -> None:
     assert result["ratios"]["float32"]["0.0"]["router_over_autoregressive"]["ratio"] > 0
     assert "ours_over_best_rule" not in result["ratios"]["float32"]["0.0"]
     assert "the router over autoregressive" in as_tables(result)[-1].rows[0]
+    with pytest.raises(InputError, match=r"only='specpilot-9': no such configuration; they are .*specpilot-router"):
+        measure(replace(settings, only=("specpilot-9",)), tmp_path / "result.json")
 
 
 def test_included_draft_predictor_and_router_belong_together(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from specpilot.bench.runner import Run, interleave_stored
 from specpilot.bench.store import Store
 from specpilot.controllers.arms import DRAFT
 from specpilot.controllers.checkpoints.provenance import TOKENIZER
+from specpilot.controllers.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -61,6 +62,7 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
                     runs = of_llama_cpp(decoder, sampling, settings.max_new_tokens)
                 else:
                     runs = of_torch(decoder, settings.controller, routed, sampling, settings.max_new_tokens)
+                    check_names(settings.only, runs)
                 runs = {name: run for name, run in runs.items() if settings.only is None or name in settings.only}
                 identity = {"engine": engine, "threads": torch.get_num_threads(), **_described(settings, sampling)}
                 times[engine][str(temperature)] = timed(runs, rows, prompts, store, identity)
@@ -80,6 +82,13 @@ def _decoder(engine: str, settings: RealDecodeOptions) -> SpeculativeDecoder:
     if engine == LLAMA:
         return SpeculativeDecoder.from_pretrained(str(settings.gguf), length=0, dtype="auto")
     return SpeculativeDecoder.from_pretrained(settings.target, settings.draft, dtype=engine, pair_check=TOKENIZER)
+
+
+def check_names(only: tuple[str, ...] | None, runs: Mapping[str, Generate]) -> None:
+    """Raise InputError if ``only`` names a configuration that is not among ``runs``."""
+    unknown = sorted({*(only or ())} - runs.keys())
+    if unknown:
+        raise InputError(f"only={unknown[0]!r}: no such configuration; they are {', '.join(sorted(runs))}")
 
 
 def _routed(engine: str, router: str, settings: RealDecodeOptions) -> SpeculativeDecoder:

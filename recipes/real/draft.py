@@ -78,17 +78,8 @@ def train_router(target: Path, draft: Path, output: Path, skip: int) -> None:
     run(
         [
             *("train", "router", "--config", "train/configs/router-tiny.yaml", "--data", str(output / "router-data")),
-            *(
-                "--length",
-                "null",
-                "--width",
-                "64",
-                "--epochs",
-                "10",
-                "--output",
-                str(output / "router-run"),
-                "--resume",
-            ),
+            *("--length", "null", "--width", "64", "--epochs", "10"),
+            *("--output", str(output / "router-run"), "--resume"),
         ]
     )
     run(["export", str(output / "router-run"), str(output / "router"), "--overwrite"])
