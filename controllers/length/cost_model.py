@@ -43,6 +43,11 @@ class CostModel:
         """Cost of one more drafted token: a draft step and one more token to verify."""
         return self.t_draft + self.t_verify_token
 
+    @property
+    def never_pays(self) -> bool:
+        """Whether a drafted token costs as much as a round without a draft, which gives a token for certain."""
+        return self.t_draft >= self.t_verify
+
     def verification(self, tokens: int) -> float:
         """t_v(n), the time of one target forward over n new ``tokens``."""
         return self.t_verify + self.t_verify_token * tokens

@@ -94,7 +94,7 @@ class RateOptimal(LengthController):
         self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
 
     def start_round(self) -> bool:
-        if self.cost.t_draft >= self.cost.t_verify:
+        if self.cost.never_pays:
             return False  # at any rate a token's price is at least 1
         self.begun = True
         self.survival, self.predicted = 1.0, []

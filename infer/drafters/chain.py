@@ -78,10 +78,8 @@ class ChainDrafter(ModelDrafter):
 
     def extend(self, chains: Sequence[Chain]) -> None:
         """Draft ``chains`` to their ends, one forward for the next tokens of all."""
-        drafting = [chain for chain in chains if chain.drafting]
-        if drafting:
-            self.read_prompts([chain.request for chain in drafting])
-        while drafting:
+        self.read_prompts([chain.request for chain in chains if chain.drafting])
+        while drafting := [chain for chain in chains if chain.drafting]:
             logits, hidden = self.model.forward(self.cache, [self.read(chain) for chain in drafting])
             sampling = [chain.request.sampling for chain in drafting]
             q = distributions(sampling, logits, [1] * len(drafting), self.vocab_size)
@@ -90,4 +88,3 @@ class ChainDrafter(ModelDrafter):
                     chain.add(q[row], logits[row : row + 1], hidden[row : row + 1])
                 except InputError as error:  # this request's alone
                     chain.request.error, chain.drafting = error, False
-            drafting = [chain for chain in drafting if chain.drafting]
