@@ -105,10 +105,13 @@ class CommandParser:
             values = self.parser.parse_args(words)
             del values["config"]
             self.parser.validate(values, skip_unset=False)  # refuses null for keys that cannot be null
-        except (ArgumentError, TypeError) as error:
+        # LookupError, AttributeError, OverflowError: of YAML values that cannot be converted, such as !!int ''
+        except (ArgumentError, TypeError, LookupError, AttributeError, OverflowError) as error:
             raise InputError(f"{one_line(str(error))} (see {self.parser.prog} --help)") from None
         except RecursionError:
-            raise InputError("config: a value contains itself; give plain keys and values") from None
+            raise InputError(
+                "config: a value contains itself or is nested too deep; give plain keys and values"
+            ) from None
         found = vars(self.parser.instantiate(values))
         return {
             name: kind(**{entry.name: found[entry.name] for entry in fields(kind)}) for name, kind in self.kinds.items()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -157,7 +158,7 @@ JUNK: list[Any] = [
     {"": None}, 2**63, -(2**63), "1e999", [None] * 100, "../../etc/passwd",
 ]  # fmt: skip
 DEPTHS = (10, 2_000, 100_000)
-NUMBERS = [b"99999999999999999999", b"1e999", b"-1", b"NaN", b"0" * 5000, b"9" * 5000]
+NUMBERS = [b"99999999999999999999", b"1e999", b"-1", b"NaN", b"0" * 5000, b"9" * 5000, b"2020-13-45", b"!!int ''"]
 
 
 @st.composite
@@ -252,6 +253,21 @@ def test_numbers_of_requests_that_are_none(tmp_path: Path, rows: str) -> None:
     file = write(tmp_path / "cost.json", {"cost": cost, "batch": {rows: cost}})
     with pytest.raises(InputError, match="a number of requests is expected"):
         BatchCosts.load(str(file))
+
+
+NO_YAML = (
+    "2020-13-45", "0b_", "1" + ":59" * 1000 + ".5", "!!int ''", "!!bool x", "!!timestamp x", "!!float '-'", "9" * 5000,
+    "[" * 100_000, "x" * 300_000,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NO_YAML, ids=lambda value: value[:16])
+def test_yaml_that_cannot_be_converted(tmp_path: Path, value: str) -> None:
+    file = write(tmp_path / "words.yaml", f"prompt: {value}".encode())
+    with pytest.raises(InputError, match=f"{re.escape(str(file))}: .*YAML.*; "):
+        CommandParser(generate.generate, prog="specpilot").read(["--config", str(file)])
+    with pytest.raises(InputError):
+        CommandParser(generate.generate, prog="specpilot").read(["hi", f"--max-new-tokens={value[:6000]}"])
 
 
 @pytest.mark.parametrize("name", NAMES)

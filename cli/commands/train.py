@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..controllers.errors import InputError
+from ..controllers.json_file import parse_yaml, read_object
 from ..options import (
     AcceptanceTrainingOptions,
     DraftTrainingOptions,
@@ -44,10 +46,8 @@ def verb_of_predictor(words: Sequence[str]) -> str:
         given[name] = value if equals else following
     predictor = given.get("--predictor")
     if predictor is None and (file := Path(given.get("--config", ""))).is_file():
-        import yaml
-
-        with suppress(OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError):  # the parser reports them
-            predictor = yaml.safe_load(file.read_text(encoding="utf-8")).get("predictor")
+        with suppress(InputError):  # the parser reports it
+            predictor = read_object(file, "give a YAML file of options", parse_yaml).get("predictor")
     return predictor if predictor in ("lag-free", "features") else "acceptance"
 
 
