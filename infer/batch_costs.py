@@ -66,9 +66,9 @@ def batch_costs(decoder: SpeculativeDecoder, rows: Sequence[int] = ROWS) -> Batc
 def fitted(times: Sequence[float], acceptance: float, rows: int) -> CostModel:
     """The cost model of one of ``rows`` requests in rounds that draft ``DRAFTED`` tokens each.
 
-    The first token costs more than each after it, since rounds without drafts need no masks, and in vLLM another
-    sampler. The model is the line through the times with drafts, if one of these lengths is ``GAIN`` times as fast as
-    none, or ``SHARED_GAIN`` times with several requests. Otherwise a token is as dear as a round without it: then
+    Rounds without drafts need no masks, and in vLLM another sampler. The model is the time without drafts and the line
+    through the times with drafts, if one of these lengths is ``GAIN`` times as fast as none, or ``SHARED_GAIN`` times
+    with several requests. Otherwise a token is as dear as a round without it: then
     nothing is drafted, not even to see whether it pays.
 
     Args:
@@ -83,7 +83,8 @@ def fitted(times: Sequence[float], acceptance: float, rows: int) -> CostModel:
     if max(rates) < (GAIN if rows == 1 else SHARED_GAIN) * rates[0]:
         return CostModel(shares[0], shares[0], 0.0)
     slope, intercept = linear_regression(DRAFTED[1:], shares[1:])
-    return CostModel(max(slope, 0.0), max(intercept, LEAST * shares[0]), 0.0)
+    alone = max(LEAST * shares[0], min(intercept, shares[0]))
+    return CostModel(max(slope, 0.0), alone, 0.0, max(0.0, intercept - alone))
 
 
 def _round_seconds(decoder: SpeculativeDecoder, rows: int, predictor: AcceptancePredictor | None) -> list[float]:

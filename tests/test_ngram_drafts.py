@@ -403,7 +403,7 @@ def test_costs_are_measured_for_a_target_alone(monkeypatch: pytest.MonkeyPatch) 
     decoder = SpeculativeDecoder.from_pretrained("tiny", "ngram", cost="auto")
     assert decoder.config.ngram is not None
     measured = decoder.config.ngram.cost.as_dict()
-    assert measured == pytest.approx({"t_draft": 0.0, "t_verify": 0.010, "t_verify_token": 0.001})
+    assert measured == pytest.approx(CostModel(0.0, 0.010, 0.001).as_dict())
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,8 +33,15 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.length.rate import LoggedRound, RunningRatio, optimal_rate, rate_at, steady_rate
-from specpilot.controllers.length.rate_optimal import LONGEST, PRIOR, PROBE, ROUNDS, TOKENS
+from specpilot.controllers.length.rate import (
+    LoggedRound,
+    RunningRatio,
+    drafting_pays,
+    optimal_rate,
+    rate_at,
+    steady_rate,
+)
+from specpilot.controllers.length.rate_optimal import LONGEST, PRIOR, PROBE, ROUNDS, TOKENS, Probes
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.lengths import load_length
@@ -69,8 +76,9 @@ def drafted(rule: RateOptimal) -> int:
 
 
 @settings(max_examples=60)
-@given(cost=costs, acceptance=st.floats(0.0, 1.0))
-def test_the_steady_rate_is_that_of_the_best_fixed_length(cost: CostModel, acceptance: float) -> None:
+@given(cost=costs, start=st.floats(0.0, 2.0), acceptance=st.floats(0.0, 1.0))
+def test_the_steady_rate_is_that_of_the_best_fixed_length(cost: CostModel, start: float, acceptance: float) -> None:
+    cost = replace(cost, t_draft_start=start)
     rates = [sum(acceptance**i for i in range(k + 1)) / cost.round(k) for k in range(MAX_DRAFT + 1)]
     assert steady_rate(acceptance, cost) == pytest.approx(max(rates))
 
@@ -92,6 +100,36 @@ def test_no_price_earns_more_than_the_fixed_point(cost: CostModel, rounds: list[
     rates = [rate_at(bar * (1 - 1e-9) / cost.per_token, rounds, cost) for bar in bars]
     assert best == pytest.approx(max(rates))
     assert rate_at(best * (1 - 1e-9), rounds, cost) == pytest.approx(best)
+
+
+@settings(max_examples=200)
+@given(
+    first=st.floats(0, 1),
+    later=st.floats(0, 1),
+    rate=st.floats(0.1, 2.0),
+    cost=costs,
+    start=st.floats(0, 2.0),
+)
+def test_a_round_drafts_where_some_length_is_worth_the_start(
+    first: float, later: float, rate: float, cost: CostModel, start: float
+) -> None:
+    cost = replace(cost, t_draft_start=start)
+    gains = [
+        sum(first * later**k for k in range(drafted)) - rate * (cost.round(drafted) - cost.round(0))
+        for drafted in range(1, MAX_DRAFT + 1)
+    ]
+    assume(max(gains) != pytest.approx(0.0, abs=1e-9))
+    assert drafting_pays(first, later, rate, cost) == (max(gains) > 0)
+
+
+def test_a_start_that_costs_too_much_ends_drafts() -> None:
+    """Each token after the first would pay, but the first few together do not pay for the start."""
+    known = Known([0.5] * MAX_DRAFT, mean=0.5)
+    assert drafted(RateOptimal(known, FAIR)) > 0
+    rule = RateOptimal(known, replace(FAIR, t_draft_start=1.5))
+    assert rule.rate.value == pytest.approx(1 / FAIR.round(0))
+    assert drafted(rule) == 0
+    assert drafted(RateOptimal(Known([0.9] * MAX_DRAFT, mean=0.9), replace(FAIR, t_draft_start=1.5))) > 4
 
 
 def test_gains_decide_and_survivals_count() -> None:
@@ -178,6 +216,19 @@ def test_where_drafting_does_not_pay_it_probes_now_and_then() -> None:
     assert rule.rate.value == pytest.approx(1 / FAIR.round(0), rel=0.05)  # autoregressive, but for the probes
     noticed = play(True, 4000)
     assert all(noticed[noticed.index(True) :])  # by the first probe that succeeds
+
+
+def test_a_probe_that_succeeds_by_chance_leaves_probes_rare() -> None:
+    """Every seventh first token is accepted, where a third would pay; then two of three are."""
+    probes, drafted_at, number = Probes(), [], 0
+    for place in range(9000):
+        if probes.start_round(pays=False, may_pay=True):
+            number += 1
+            drafted_at.append(place)
+            probes.end_round(number % 3 > 0 if place >= 8000 else number % 7 == 0)
+    gaps = [after - before for before, after in pairwise(place for place in drafted_at if 1000 < place < 8000)]
+    assert sum(gaps) / len(gaps) > 80
+    assert len([place for place in drafted_at if place >= 8000]) > 60
 
 
 def test_texts_share_whether_drafts_pay_only_where_costs_adapt() -> None:

@@ -5,7 +5,8 @@ whole generations against their counters, as SpecDec++ does (Huang et al. 2024, 
 the loop's costs: a step of the loop also samples, evaluates the controller and updates the request's state.
 
 With chain drafts a generation verifies N_draft + N_target tokens, so the loop determines two sums only, t_draft + b and
-a + b. A length controller needs no more than these; b, which splits them, is that of the bare forwards.
+a + b. A length controller needs no more than these; b, which splits them, is that of the bare forwards. Generations
+without drafts give a + b of such rounds; what rounds with drafts take beyond it is ``t_draft_start``.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from .forward import read_context, time_forward
 
 READ = range(1, MAX_DRAFT + 2)  # what a verification may read: the last token and a draft
 DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations that are timed
-# And of those the line is fitted to: what drafting pays at. Where nothing is drafted the target's weights stay in the
-# processor's caches, and long drafts weigh most in a fit though they are rarely accepted whole.
+# And of those the line is fitted to: what drafting pays at. Rounds without drafts are off the line, and long drafts
+# weigh most in a fit though they are rarely accepted whole.
 FITTED = (1, 2, 4, 6, 8)
 WARM_UP = 3
 CHECK_COST = CostModel(0.2, 1.0, 0.0)  # of trained controllers that are only timed
@@ -114,8 +115,9 @@ def bench_cost(
     if predicting:
         without, _ = fit_loop([run for k in FITTED for run in runs[f"{k}, plain"]])
         prediction = {"prediction": prediction_cost(predicting.values(), loop, without)}
+    cost = split_sums(loop, bare.t_verify_token, without_drafts(loop, runs["0"]))
     return {
-        "cost": split_sums(loop, bare.t_verify_token).as_dict(),
+        "cost": cost.as_dict(),
         "forward": {
             **bare.as_dict(),
             "r_squared": r_squared,
@@ -125,7 +127,7 @@ def bench_cost(
             "t_draft": loop.per_token,
             "t_target": loop.verification(1),
             "r_squared": loop_r_squared,
-            "measured_over_fitted": {name: _misfit(loop, of_name) for name, of_name in runs.items()},
+            "measured_over_fitted": {name: _misfit(cost, of_name) for name, of_name in runs.items()},
         },
         **prediction,
         "warnings": warnings(loop, bare.t_verify_token),
@@ -182,10 +184,22 @@ def fit_loop(runs: list[Stats]) -> tuple[CostModel, float]:
     return CostModel(t_draft, t_target, 0.0), float(fit.score(forwards, seconds))
 
 
-def split_sums(loop: CostModel, t_verify_token: float) -> CostModel:
-    """The loop's costs with the cost of a verified token taken out of both sums, which stay as they are."""
-    per_token = min(t_verify_token, loop.per_token, loop.verification(1))
-    return CostModel(loop.per_token - per_token, loop.verification(1) - per_token, per_token)
+def without_drafts(loop: CostModel, runs: list[Stats]) -> float:
+    """Seconds of a round of ``runs``, which draft nothing; that of ``loop`` if each of them is a prefill alone."""
+    rounds = sum(run.n_target_forwards - 1 for run in runs)
+    return sum(run.seconds for run in runs) / rounds if rounds else loop.verification(1)
+
+
+def split_sums(loop: CostModel, t_verify_token: float, alone: float) -> CostModel:
+    """The loop's costs with the cost of a verified token taken out of both sums, which stay as they are.
+
+    Args:
+        alone: seconds of a round without a draft; what ``loop`` has for one beyond that is ``t_draft_start``.
+    """
+    with_draft = loop.verification(1)
+    alone = min(alone, with_draft)
+    per_token = min(t_verify_token, loop.per_token, alone)
+    return CostModel(loop.per_token - per_token, alone - per_token, per_token, with_draft - alone)
 
 
 def warnings(loop: CostModel, t_verify_token: float) -> list[str]:

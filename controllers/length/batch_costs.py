@@ -58,8 +58,8 @@ class BatchCosts:
         t_verify = share(before.t_verify, after.t_verify)
         if after.never_pays:
             return CostModel(t_verify, t_verify, 0.0)
-        t_draft = share(before.t_draft, after.t_draft)
-        return CostModel(t_draft, t_verify, share(before.t_verify_token, after.t_verify_token))
+        t_draft, start = share(before.t_draft, after.t_draft), share(before.t_draft_start, after.t_draft_start)
+        return CostModel(t_draft, t_verify, share(before.t_verify_token, after.t_verify_token), start)
 
     def as_dict(self) -> dict[str, dict[str, float]]:
         return {str(rows): cost.as_dict() for rows, cost in zip(self.rows, self.costs, strict=True)}

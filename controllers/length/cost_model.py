@@ -1,7 +1,9 @@
 """The cost model: seconds of drafting and verifying on a machine.
 
-The cost model of SpecDec++ (Huang et al. 2024, eq. 2.1) with a cost for every token that the target reads: verifying n
-tokens in one forward takes t_v(n) = t_verify + t_verify_token·n. ``specpilot bench cost`` measures it.
+The cost model of SpecDec++ (Huang et al. 2024, eq. 2.1) with two costs more. Verifying n tokens in one forward takes
+t_v(n) = t_verify + t_verify_token·n, and a round that drafts takes t_draft_start longer than its draft steps and its
+verification: it has a draft to verify, and the draft's weights have displaced the target's in the processor's caches.
+``specpilot bench cost`` measures it.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ class CostModel:
         t_draft: time of one draft step: a forward and the draw of a token.
         t_verify: fixed time of one verification.
         t_verify_token: additional time per token of a verification.
+        t_draft_start: additional time of a round that drafts, whatever the number of tokens.
     """
 
     t_draft: float
     t_verify: float
     t_verify_token: float
+    t_draft_start: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -54,14 +58,17 @@ class CostModel:
 
     def round(self, drafted: int) -> float:
         """Time of a round with ``drafted`` tokens; the target reads them and the token before them."""
-        return drafted * self.t_draft + self.verification(drafted + 1)
+        start = self.t_draft_start if drafted else 0.0
+        return start + drafted * self.t_draft + self.verification(drafted + 1)
 
     def seconds(self, drafted: Any, target_forwards: Any) -> Any:
         """Time of decoding with given numbers of drafted tokens and target forwards (eq. 2.1); numbers or arrays.
 
-        For n drafted tokens n + 1 are verified, so the sums ``per_token`` and ``verification(1)`` suffice.
+        For n drafted tokens n + 1 are verified, so the sums ``per_token`` and ``verification(1)`` suffice. Where
+        anything was drafted, all rounds are taken to draft; the counters do not tell which did.
         """
-        return self.per_token * drafted + self.verification(1) * target_forwards
+        start = self.t_draft_start * (drafted > 0)
+        return self.per_token * drafted + (start + self.verification(1)) * target_forwards
 
     def throughput(self, generated: Any, drafted: Any, target_forwards: Any) -> Any:
         """Tokens per second from counters; numbers or arrays.

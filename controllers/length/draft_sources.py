@@ -56,7 +56,7 @@ class DraftSources:
     def plan(self, run: int, copies: int, room: int = MAX_DRAFT) -> Plan:
         """The sources of a round that can copy up to ``copies`` tokens after a match of ``run``, and draft ``room``."""
         rate, cost = self.rate.value, self.cost
-        price = rate * cost.per_token * self.drafted.value
+        price = rate * (cost.t_draft_start + cost.per_token * self.drafted.value)
         probe = self.model and self.idle >= PROBE and self.drafted.value > price  # it would pay if all were kept
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
         for count, survival in enumerate(self.rates.survivals(run, copies)):

@@ -17,7 +17,7 @@ from ..errors import InputError
 from .base import LengthController, Step
 from .batch_costs import BatchCosts
 from .cost_model import CostModel
-from .rate import RunningRatio, steady_rate
+from .rate import RunningRatio, drafting_pays, steady_rate
 
 POSITIONS = 8  # number of intercepts; later positions share the last one
 REFIT = 100  # verified tokens between two fits
@@ -79,7 +79,11 @@ class OnlineConfidence(LengthController):
 
     def start_round(self) -> bool:
         self.survival, self.logits = 1.0, []
-        if self.cost is None or self.fit.mean(1) >= self._price(self.cost) or self.idle == PROBE:
+        if (
+            self.cost is None
+            or self.idle == PROBE
+            or drafting_pays(self.fit.mean(1), self.fit.mean(2), self.rate.value, self.cost)
+        ):
             self.idle = 0
             return True
         self.idle += 1

@@ -41,9 +41,10 @@ def rate_at(rate: float, rounds: Sequence[LoggedRound], cost: CostModel) -> floa
 def optimal_rate(rounds: Sequence[LoggedRound], cost: CostModel) -> float:
     """λ*, the solution of ``rate_at(λ) = λ``, by bisection.
 
-    With calibrated gains, ``rate_at(λ)`` is above λ for smaller λ and below it for larger λ.
+    With calibrated gains, ``rate_at(λ)`` is above λ for smaller λ and below it for larger λ. It is at least the rate
+    without drafts.
     """
-    low, high = 0.0, (MAX_DRAFT + 1) / cost.round(0)  # no round yields more, none takes less
+    low, high = 1 / cost.round(0), (MAX_DRAFT + 1) / cost.round(0)  # no round yields more, none takes less
     for _ in range(60):
         middle = (low + high) / 2
         if rate_at(middle, rounds, cost) >= middle:
@@ -51,6 +52,24 @@ def optimal_rate(rounds: Sequence[LoggedRound], cost: CostModel) -> float:
         else:
             high = middle
     return low
+
+
+def drafting_pays(first: float, later: float, rate: float, cost: CostModel) -> bool:
+    """Whether a round gains more by drafting than it costs at ``rate``, with the best number of tokens.
+
+    Args:
+        first, later: mean acceptance of the first and of later tokens of a draft.
+    """
+    price, start = rate * cost.per_token, rate * cost.t_draft_start
+    survival, gain = first, 0.0
+    for _ in range(MAX_DRAFT):
+        if survival < price:
+            return False
+        gain += survival - price
+        if gain >= start:
+            return True
+        survival *= later
+    return False
 
 
 @lru_cache(maxsize=1024)

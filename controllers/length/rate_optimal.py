@@ -20,7 +20,7 @@ from ..sampling import SamplingParams
 from .base import LengthController, Step
 from .batch_costs import BatchCosts
 from .cost_model import CostModel
-from .rate import RunningRatio, steady_rate
+from .rate import RunningRatio, drafting_pays, steady_rate
 from .running_cost import RunningCost
 
 ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
@@ -98,8 +98,8 @@ class RateOptimal(LengthController):
             return False  # at any rate a token's price is at least 1
         self.begun = True
         self.survival, self.predicted = 1.0, []
-        price = self._price()
-        if self.probes.start_round(pays=self.first.value >= price, may_pay=price < CERTAIN):
+        pays = drafting_pays(self.first.value, self.later.value, self.rate.value, self.cost)
+        if self.probes.start_round(pays=pays, may_pay=self._price() < CERTAIN):
             return True
         self._earn(1.0, 0)
         return False
@@ -158,25 +158,29 @@ class RateOptimal(LengthController):
 class Probes:
     """When to draft although it does not seem to pay.
 
-    After ``PROBE`` rounds without a draft, after twice as many where that fails, up to ``LONGEST``, and in the next
-    round where it succeeds.
+    After ``PROBE`` rounds without a draft, after twice as many each time, up to ``LONGEST``. Where a probe succeeds, the
+    next round drafts as well, and that number is halved.
     """
 
     def __init__(self) -> None:
         self.idle, self.patience = 0, PROBE  # rounds since something was drafted, and how many there may be
         self.probing = False  # this round drafts although it does not seem to pay
+        self.succeeded = False  # the last round was a probe that succeeded
 
     def start_round(self, *, pays: bool, may_pay: bool) -> bool:
         """Whether to draft."""
-        self.probing = may_pay and not pays and self.idle >= self.patience
+        self.probing = may_pay and not pays and (self.succeeded or self.idle >= self.patience)
         if not (pays or self.probing):
             self.idle += 1
             return False
-        self.patience = PROBE if pays else min(max(2 * self.patience, PROBE), LONGEST)
-        self.idle = 0
+        if pays:
+            self.patience = PROBE
+        elif not self.succeeded:
+            self.patience = min(2 * self.patience, LONGEST)
+        self.idle, self.succeeded = 0, False
         return True
 
     def end_round(self, accepted: bool) -> None:
         """Whether the first token drafted was accepted."""
         if accepted and self.probing:
-            self.patience = 0
+            self.patience, self.succeeded = max(self.patience // 2, PROBE), True

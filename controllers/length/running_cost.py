@@ -3,17 +3,20 @@
 A round of K drafted tokens takes fixed + K·per_token seconds (SpecDec++, Huang et al. 2024, eq. 2.1). The line is
 fitted by least squares with exponentially decaying weights. Rounds of a single length do not determine the slope, so
 two points of the initial cost model always keep some weight; they are scaled by how much slower or faster rounds have
-become.
+become. So is ``t_draft_start``, which is subtracted from the times of rounds that drafted.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from copy import copy
+from dataclasses import dataclass
 
 from .cost_model import CostModel
 from .rate import RunningRatio
 
 MEMORY = 128.0  # rounds after which a weight has decayed to 1/e
+KEEP = 1.0 - 1.0 / MEMORY
+REFIT = 8  # rounds between two fits: one takes longer than deciding a round
 POINTS = (0, 4)  # numbers of drafted tokens of the two points of the initial cost model
 BEGINNING = 4.0  # initial weight of each point, in rounds
 ANCHOR = 0.5  # weight of each point that does not decay
@@ -38,20 +41,35 @@ class RunningCost:
         self.slower = RunningRatio(1.0, PRIOR * first.round(0), MEMORY)
         self.seen = Rounds()
         for drafted in POINTS:
-            self.seen = self.seen.plus(BEGINNING, drafted, first.round(drafted))
+            self.seen.add(BEGINNING, drafted, _line(first, drafted))
+        self.new = 0  # rounds since the last fit
 
     def add(self, drafted: int, seconds: float) -> None:
-        """Add the time of a round."""
+        """Add the time of a round; after ``REFIT`` of them ``cost`` is fitted."""
         seconds = min(seconds, MAX_OVERRUN * self.cost.round(drafted))
         self.slower.add(seconds, self.first.round(drafted))
-        self.seen = self.seen.times(1.0 - 1.0 / MEMORY).plus(1.0, drafted, seconds)
-        rounds = self.seen
+        start = self.slower.value * self.first.t_draft_start
+        self.seen.decay(KEEP)
+        self.seen.add(1.0, drafted, max(0.0, seconds - start) if drafted else seconds)
+        self.new += 1
+        if self.new == REFIT:
+            self.new = 0
+            self.cost = self._fitted()
+
+    def _fitted(self) -> CostModel:
+        rounds, slower = copy(self.seen), self.slower.value
         for point in POINTS:
-            rounds = rounds.plus(ANCHOR, point, self.slower.value * self.first.round(point))
-        self.cost = rounds.fit()
+            rounds.add(ANCHOR, point, slower * _line(self.first, point))
+        return rounds.fit(slower * self.first.t_draft_start)
 
 
-class Rounds(NamedTuple):
+def _line(cost: CostModel, drafted: int) -> float:
+    """Time of a round without ``t_draft_start``."""
+    return drafted * cost.per_token + cost.verification(1)
+
+
+@dataclass
+class Rounds:
     """Weighted sums over rounds of 1, K, K², seconds and K·seconds."""
 
     n: float = 0.0
@@ -60,16 +78,24 @@ class Rounds(NamedTuple):
     t: float = 0.0
     kt: float = 0.0
 
-    def plus(self, weight: float, k: int, t: float) -> Rounds:
-        """The sums with another round of K = ``k`` and ``t`` seconds."""
-        new = weight, weight * k, weight * k * k, weight * t, weight * k * t
-        return Rounds(*(a + b for a, b in zip(self, new, strict=True)))
+    def add(self, weight: float, k: int, t: float) -> None:
+        """Add a round of K = ``k`` and ``t`` seconds."""
+        self.n += weight
+        self.k += weight * k
+        self.kk += weight * k * k
+        self.t += weight * t
+        self.kt += weight * k * t
 
-    def times(self, factor: float) -> Rounds:
-        return Rounds(*(factor * value for value in self))
+    def decay(self, factor: float) -> None:
+        """Multiply the weights of all rounds by ``factor``."""
+        self.n *= factor
+        self.k *= factor
+        self.kk *= factor
+        self.t *= factor
+        self.kt *= factor
 
-    def fit(self) -> CostModel:
-        """The least-squares line; the rounds must have different K."""
-        n, k, kk, t, kt = self
-        per_token = max(0.0, (n * kt - k * t) / (n * kk - k * k))
-        return CostModel(per_token, max(LEAST * t / n, (t - per_token * k) / n), 0.0)
+    def fit(self, start: float) -> CostModel:
+        """The least-squares line, with ``start`` as ``t_draft_start``; the rounds must have different K."""
+        per_token = max(0.0, (self.n * self.kt - self.k * self.t) / (self.n * self.kk - self.k * self.k))
+        fixed = max(LEAST * self.t / self.n, (self.t - per_token * self.k) / self.n)
+        return CostModel(per_token, fixed, 0.0, start)

@@ -28,4 +28,5 @@ def tree_cost(cost: CostModel, parents: Sequence[int]) -> float:
     for parent in parents:
         depth.append(depth[parent] + 1 if parent >= 0 else 0)
     levels = Counter(0 if parent < 0 else depth[parent] + 1 for parent in set(parents))
-    return sum(level_cost(cost, nodes) for nodes in levels.values()) + cost.verification(len(parents) + 1)
+    start = cost.t_draft_start if parents else 0.0
+    return start + sum(level_cost(cost, nodes) for nodes in levels.values()) + cost.verification(len(parents) + 1)
