@@ -158,8 +158,8 @@ class RateOptimal(LengthController):
 class Probes:
     """When to draft although it does not seem to pay.
 
-    After ``PROBE`` rounds without a draft, after twice as many each time, up to ``LONGEST``. Where a probe succeeds, the
-    next round drafts as well, and that number is halved.
+    After ``PROBE`` rounds without a draft, after twice as many each time, up to ``LONGEST``. Where a probe succeeds,
+    the next round drafts as well, and that number is halved.
     """
 
     def __init__(self) -> None:

@@ -136,7 +136,7 @@ STEPS = (
     _head("lag-free-math", "lag-free --data M --epochs 12"),
     _timed(
         "clock.json",
-        "bench clock --misfit tiny-draft-math --misfit-controller lag-free-math --repeats 3 --folder clock",
+        "bench clock --misfit tiny-draft-math --misfit-controller lag-free-math --repeats 6 --folder clock",
     ),
     _printed(
         "trees.json",
