@@ -61,6 +61,7 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "ray.json": _one(summaries.rates_by_workers),
     "tiny-t5.json": _one(summaries.t5_agreement),
     "forward.json": _one(forward.as_table),
+    "profile-2.json": _one(summaries.profile_parts),
     "train-scale.json": _one(train_scale.as_table),
 }
 

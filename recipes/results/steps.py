@@ -58,7 +58,7 @@ def _rounds(name: str, length: str, seed: int, more: str = "--limit 2400") -> St
 
 STEPS = (
     # What a forward, a drafted token, and a prediction take
-    _timed("forward.json", "bench forward --compile --repeats 30"),
+    _timed("forward.json", "bench forward --compile --repeats 30", threads=2),
     _timed("cost.json", 'bench cost --limit 10 --check "[cumulative-confidence:0.5,confidence:0.4]"'),
     _timed("cost-light.json", "bench cost --limit 10 --judge tiny-lag-free"),
     *(_timed(f"profile-{n}.json", f"bench profile --limit 20 --length {n}") for n in (0, 2, 4)),
@@ -69,8 +69,8 @@ STEPS = (
         timed=True,
         files={"demo.json": "demo/report.json", "pareto.png": "demo/pareto.png"},
     ),
-    _timed("decode.json", "bench decode --limit 8 --repeats 3 --plot decode.png", draws="decode.png"),
-    _timed("decode-bfloat16.json", "bench decode --limit 4 --repeats 2 --dtype bfloat16 --plot bfloat16.png"),
+    _timed("decode.json", "bench decode --limit 8 --repeats 3 --plot decode.png", threads=2, draws="decode.png"),
+    _timed("decode-bfloat16.json", "bench decode --limit 4 --repeats 2 --dtype bfloat16 --plot bfloat16.png", threads=2),
     _timed("batch.json", "bench batch --limit 32 --max-new-tokens 64 --repeats 2", threads=2),
     _timed("memory.json", "bench memory --requests 10000 --limit 50 --max-new-tokens 24"),
     _timed("rollouts.json", "bench rollouts --limit 256 --max-new-tokens 64 --repeats 3"),

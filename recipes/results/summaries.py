@@ -44,6 +44,21 @@ def _stage(stage: str, cases: list[dict[str, Any]]) -> dict[str, str]:
     return {"stage": stage, **shown, "cases held": f"{sum(case['held'] for case in cases)} of {len(cases)}"}
 
 
+def profile_parts(result: Result) -> Table:
+    """What the decoder's parts take, the longest first."""
+    rows = [
+        {
+            "part": label,
+            "share of wall time": f"{part['share']:.1%}",
+            "calls": f"{part['calls']:,}",
+            "µs per call": f"{part['microseconds']:.0f}",
+        }
+        for label, part in result["parts"].items()
+        if part["share"] >= 0.001
+    ]
+    return Table("", [*rows, {"part": "everything else", "share of wall time": f"{result['rest_share']:.1%}"}])
+
+
 def rates_by_workers(result: Result) -> Table:
     """Rows a second by number of workers."""
     rates = result["rows_per_second"].items()
