@@ -62,6 +62,9 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "tiny-t5.json": _one(summaries.t5_agreement),
     "forward.json": _one(forward.as_table),
     "profile-2.json": _one(summaries.profile_parts),
+    "batch.json": _one(summaries.rates_by_batch_size),
+    "batch-llama.json": _one(summaries.continuous_batching),
+    "memory.json": _one(summaries.memory_by_requests),
     "train-scale.json": _one(train_scale.as_table),
 }
 

@@ -74,6 +74,7 @@ STEPS = (
         "decode-bfloat16.json", "bench decode --limit 4 --repeats 2 --dtype bfloat16 --plot bfloat16.png", threads=2
     ),
     _timed("batch.json", "bench batch --limit 32 --max-new-tokens 64 --repeats 2", threads=2),
+    _timed("batch-llama.json", "bench batch --shape 30x576 --repeats 5", threads=2),
     _timed("memory.json", "bench memory --requests 10000 --limit 50 --max-new-tokens 24"),
     _timed("rollouts.json", "bench rollouts --limit 256 --max-new-tokens 64 --repeats 3"),
     Step(

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from specpilot.bench.table import Table
+from specpilot.bench.workloads.batch import CONTINUOUS, FIXED, LEAVING
 
 Result = Mapping[str, Any]
 COLUMNS = ("SIGKILL", "SIGTERM", "SIGINT")
+READINGS = 8  # rows of the table of memory
 
 
 def t5_agreement(result: Result) -> Table:
@@ -57,6 +59,48 @@ def profile_parts(result: Result) -> Table:
         if part["share"] >= 0.001
     ]
     return Table("", [*rows, {"part": "everything else", "share of wall time": f"{result['rest_share']:.1%}"}])
+
+
+def rates_by_batch_size(result: Result) -> Table:
+    """Tokens per second by draft length and number of prompts that are decoded together."""
+    return Table(
+        "tokens per second",
+        [
+            {"draft length": name.removeprefix("fixed-")} | {size: f"{rate:.0f}" for size, rate in rates.items()}
+            for name, rates in result["tokens_per_second"].items()
+        ],
+    )
+
+
+def continuous_batching(result: Result) -> Table:
+    """Continuous batching beside fixed batches; ratios are those of the passes."""
+    rows = [
+        {
+            "draft length": "0" if name == "autoregressive" else name.removeprefix("fixed-"),
+            "continuous": f"{rates[CONTINUOUS]:.0f}",
+            "fixed batches that rows leave": f"{rates[LEAVING]:.0f}",
+            "continuous over it": f"{rates['ratio_leaving']:.2f}",
+            "fixed batches": f"{rates[FIXED]:.0f}",
+            "continuous over them": f"{rates['ratio']:.2f}",
+        }
+        for name, rates in result["continuous"]["tokens_per_second"].items()
+    ]
+    return Table("tokens per second", rows)
+
+
+def memory_by_requests(result: Result) -> Table:
+    """The first reading, some between, and the last."""
+    readings = result["readings"]
+    places = sorted({round(i * (len(readings) - 1) / (READINGS - 1)) for i in range(READINGS)})
+    rows = [
+        {
+            "requests": f"{reading['requests']:,}",
+            "resident MiB": f"{reading['resident_mib']:.0f}",
+            "live tensors": str(reading["tensors"]),
+        }
+        for reading in (readings[place] for place in places)
+    ]
+    return Table("", rows)
 
 
 def rates_by_workers(result: Result) -> Table:
