@@ -76,7 +76,7 @@ STEPS = (
     _timed("batch.json", "bench batch --limit 32 --max-new-tokens 64 --repeats 2", threads=2),
     _timed("batch-llama.json", "bench batch --shape 30x576 --repeats 5", threads=2),
     _timed("memory.json", "bench memory --requests 10000 --limit 50 --max-new-tokens 24"),
-    _timed("rollouts.json", "bench rollouts --limit 256 --max-new-tokens 64 --repeats 3"),
+    _timed("rollouts.json", "bench rollouts --limit 256 --max-new-tokens 64 --repeats 3", threads=2),
     Step(
         "serve.json",
         ("bench serve --requests 64 --max-new-tokens 64 --repeats 5", "bench soak --cost 0.2"),
@@ -192,6 +192,8 @@ ELSEWHERE = {
     "faults.json": "`specpilot bench faults`, which `make soak` runs",
     "tiny-t5.json": "`python -m recipes tiny-t5`, which trains the models",
     "demo-intel.json": "version 0.1.0 on another processor",
+    "decode-intel.json": "version 0.1.0 on another processor",
+    "forward-intel.json": "version 0.1.0 on another processor",
     "decode-epyc.json": "version 0.1.0 on another processor",
     "forward-epyc.json": "version 0.1.0 on another processor",
     "cost-judged.json": "version 0.1.0, with the head of that time",
