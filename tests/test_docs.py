@@ -10,9 +10,10 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from specpilot.main import COMMANDS, main
@@ -144,6 +145,41 @@ def test_readme_table() -> None:
         row = report["decoders"][name]
         cells = f"| {row['tokens_per_second']:.0f} | {row['speedup']:.2f} | {row['block_efficiency']:.2f} |"
         assert cells in readme, name
+
+
+INTERVAL = re.compile(r"(\d+\.\d+)(?: ×|×)? \((\d+\.\d+)–(\d+\.\d+)\)")
+TABLE = re.compile(r"<!-- results: .*?<!-- end -->", re.DOTALL)
+
+
+def intervals(found: Any) -> Iterator[tuple[str, str, str]]:
+    """Every estimate with its interval in a result, as it may be written."""
+    if isinstance(found, list):
+        for entry in found:
+            yield from intervals(entry)
+    if not isinstance(found, dict):
+        return
+    for name in ("ratio", "value"):
+        if name in found and "low" in found:
+            numbers = [found[name], found["low"], found["high"]]
+            for digits in (2, 3):
+                yield tuple(f"{number:.{digits}f}" for number in numbers)
+    for entry in found.values():
+        yield from intervals(entry)
+
+
+def test_intervals_in_the_text_are_those_of_results() -> None:
+    """All but those of list items that say that no command prints them."""
+    files = (ROOT / "docs" / "results").glob("*.json")
+    known = {interval for file in files for interval in intervals(json.loads(file.read_text(encoding="utf-8")))}
+    checked = 0
+    for page in PAGES:
+        text = TABLE.sub("", page.read_text(encoding="utf-8"))
+        for part in re.split(r"\n\n|\n(?=\* )", text):
+            written = INTERVAL.findall(" ".join(part.split()))
+            checked += len(written)
+            if not re.search(r"[Nn]o command prints", " ".join(part.split())):
+                assert [interval for interval in written if interval not in known] == [], page.name
+    assert checked > 20
 
 
 @pytest.fixture(scope="module")
