@@ -47,7 +47,8 @@ def run(runner: Runner) -> Report:
         device=work.device,
     )
     result = run_sweep(sweep, runner.folder / "sweep", None, runner.console)
-    return report(result | {"settings": asdict(sweep)})
+    settings = {name: value for name, value in asdict(sweep).items() if name != "folder"}
+    return report(result | {"settings": settings})
 
 
 def report(result: Mapping[str, Any]) -> Report:
