@@ -140,14 +140,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_grid_of_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its result is that of another command, with settings of its own."""
     target, draft = save_pair(tmp_path)
-    (tmp_path / "p.txt").write_text("".join(f"{number}\n" for number in range(12)))
-    words = f"--target {target} --draft {draft} --limit 3 --train-limit 4 --validation-limit 2 --max-new-tokens 4"
+    (tmp_path / "p.txt").write_text("".join(f"{number}\n" for number in range(40)))
+    words = f"--target {target} --draft {draft} --limit 3 --train-limit 20 --validation-limit 2 --max-new-tokens 4"
     words += f" --no-chat --output {tmp_path / 'out'} --prompts {tmp_path / 'p.txt'}"
     assert cli.main(["bench", "papers", "specdecpp", *words.split()]) == 0
     result = json.loads((tmp_path / "out" / "papers.json").read_text())
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == result
     assert len(result["specdecpp"]["table_3"]) == 20
-    assert result["specdecpp"]["settings"]["train_prompts"] == 4
+    assert result["specdecpp"]["settings"]["train_prompts"] == 20
 
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
