@@ -183,7 +183,7 @@ def test_distribution_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: 
 
 
 def test_one_child_a_node_costs_what_a_chain_costs() -> None:
-    cost = CostModel(0.2, 0.7, 0.1)
+    cost = CostModel(0.2, 0.7, 0.1, 0.3)
     for drafted in range(5):
         assert tree_cost(cost, range(-1, drafted - 1)) == pytest.approx(cost.round(drafted))
 

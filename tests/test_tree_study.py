@@ -11,7 +11,7 @@ from specpilot.bench.studies.trees import counts_of
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.generation import Generation, Round, Stats
 
-COST = CostModel(0.1, 0.9, 0.1)
+COST = CostModel(0.1, 0.9, 0.1, 0.3)
 
 
 def test_what_rounds_cost() -> None:
@@ -21,10 +21,13 @@ def test_what_rounds_cost() -> None:
     stats = Stats(n_generated=4, n_draft_forwards=2)
     tokens, seconds, rounds, nodes, levels = counts_of(Generation([1], rounds=[first, tree], stats=stats), COST)
     assert (tokens, rounds, nodes, levels) == (3, 1, 3, 2)
-    assert seconds == pytest.approx(2 * 0.1 + 0.9 + 4 * 0.1)
+    assert seconds == pytest.approx(0.3 + 2 * 0.1 + 0.9 + 4 * 0.1)
     copied = Round([4, 5, 6], [0], [4, 7], parents=[-1, 0, 1])
     stats = Stats(n_generated=3, n_draft_forwards=1)
-    assert counts_of(Generation([1], rounds=[first, copied], stats=stats), COST)[1] == pytest.approx(0.1 + 0.9 + 0.4)
+    seconds = counts_of(Generation([1], rounds=[first, copied], stats=stats), COST)[1]
+    assert seconds == pytest.approx(0.3 + 0.1 + 0.9 + 0.4)
+    plain = Generation([1], rounds=[first, Round([], [], [4], parents=[])], stats=Stats(n_generated=2))
+    assert counts_of(plain, COST)[1] == pytest.approx(0.9 + 0.1)
 
 
 @pytest.mark.filterwarnings("ignore:the controller was trained under")

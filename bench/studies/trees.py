@@ -148,8 +148,8 @@ def counts_of(output: Generation, cost: CostModel) -> list[float]:
     rounds, stats = output.rounds[1:], output.stats
     nodes = sum(len(r.drafted) for r in rounds)
     if all(r.parents == list(range(-1, len(r.parents) - 1)) for r in rounds):
-        drafting = cost.t_draft * stats.n_draft_forwards
-        seconds = drafting + sum(cost.verification(len(r.drafted) + 1) for r in rounds)
+        copied = nodes - stats.n_draft_forwards
+        seconds = sum(cost.round(len(r.drafted)) for r in rounds) - cost.t_draft * copied
     else:
         seconds = sum(tree_cost(cost, r.parents) for r in rounds)
     return [stats.n_generated - 1, seconds, len(rounds), nodes, stats.n_draft_forwards]
