@@ -9,7 +9,7 @@ become. So is ``t_draft_start``, which is subtracted from the times of rounds th
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .cost_model import CostModel
 from .rate import RunningRatio
@@ -38,10 +38,11 @@ class RunningCost:
 
     def __init__(self, first: CostModel) -> None:
         self.first = self.cost = first
+        self.line = replace(first, t_draft_start=0.0)
         self.slower = RunningRatio(1.0, PRIOR * first.round(0), MEMORY)
         self.seen = Rounds()
         for drafted in POINTS:
-            self.seen.add(BEGINNING, drafted, _line(first, drafted))
+            self.seen.add(BEGINNING, drafted, self.line.round(drafted))
         self.new = 0  # rounds since the last fit
 
     def add(self, drafted: int, seconds: float) -> None:
@@ -59,13 +60,8 @@ class RunningCost:
     def _fitted(self) -> CostModel:
         rounds, slower = copy(self.seen), self.slower.value
         for point in POINTS:
-            rounds.add(ANCHOR, point, slower * _line(self.first, point))
+            rounds.add(ANCHOR, point, slower * self.line.round(point))
         return rounds.fit(slower * self.first.t_draft_start)
-
-
-def _line(cost: CostModel, drafted: int) -> float:
-    """Time of a round without ``t_draft_start``."""
-    return drafted * cost.per_token + cost.verification(1)
 
 
 @dataclass
