@@ -175,9 +175,10 @@ def test_intervals_in_the_text_are_those_of_results() -> None:
     for page in PAGES:
         text = TABLE.sub("", page.read_text(encoding="utf-8"))
         for part in re.split(r"\n\n|\n(?=\* )", text):
-            written = INTERVAL.findall(" ".join(part.split()))
+            words = " ".join(part.split())
+            written = INTERVAL.findall(words)
             checked += len(written)
-            if not re.search(r"[Nn]o command prints", " ".join(part.split())):
+            if not re.search(r"[Nn]o command prints", words):
                 assert [interval for interval in written if interval not in known] == [], page.name
     assert checked > 20
 
