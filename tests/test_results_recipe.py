@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import shlex
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,7 +19,7 @@ from recipes.results.pages import PAGES, TABLES, files_of, filled
 from recipes.results.run import chosen, kept, result_of, run_steps, show_plan
 from recipes.results.steps import ELSEWHERE, STEPS, Step
 
-from .commands import inert
+from .commands import inert, listening
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = DOCS / "results"
@@ -34,6 +35,18 @@ def test_commands_start(step: Step) -> None:
 
 def test_names_are_unique() -> None:
     assert len({step.name for step in STEPS}) == len(STEPS)
+
+
+def test_steps_work_in_folders_of_their_own() -> None:
+    owners: dict[str, str] = {}
+    for step in STEPS:
+        heard: list[Any] = []
+        for command in step.commands:
+            assert main(shlex.split(command), listening(COMMANDS, heard)) == 0
+        for options in filter(is_dataclass, heard):
+            for name in {"work", "folder", "output"} & vars(options).keys():
+                folder = str(vars(options)[name])
+                assert owners.setdefault(folder, step.name) == step.name or folder == "None"
 
 
 def test_every_result_has_its_source() -> None:

@@ -159,14 +159,14 @@ STEPS = (
     _timed(
         "router.json",
         'bench router --drafts "[tiny-draft-code-prose,tiny-draft-math,tiny-draft-sql-shell]" '
-        "--learned cumulative-confidence:0.5 --limit 80 --train-limit 600",
+        "--learned cumulative-confidence:0.5 --limit 80 --train-limit 600 --work router",
     ),
-    _timed("router-general.json", "bench router --train-limit 1000"),
+    _timed("router-general.json", "bench router --train-limit 1000 --work router-general"),
     _timed(
         "router-t5.json",
         f'bench router --target tiny-t5 --drafts "[{T5}]" --pair "[{T5}]" --pair-domains "[shell,sql]" '
         '--domains "[shell,sql]" --exits "[]" --length 2 --lengths "[4,5,7,10]" --learned cumulative-confidence:0.5 '
-        "--limit 50 --train-limit 300",
+        "--limit 50 --train-limit 300 --work router-t5",
     ),
     _printed("spectr.json", "bench spectr --limit 40"),
     _printed("otm.json", "bench otm --output otm.png", draws="otm.png"),
