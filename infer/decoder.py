@@ -33,7 +33,7 @@ from .generation_defaults import GenerationDefaults, generation_defaults, stop_t
 from .integrations.custom_generate import custom_generate
 from .lengths import AUTO, load_length
 from .models import GgufModel, LanguageModel
-from .pair_loading import Model, Name, check_pair, load_pair, wrap_model
+from .pair_loading import Model, Name, check_pair, load_pair, with_states, wrap_model
 from .prompting import PromptLike, as_prompts, encode_prompt
 from .random_source import RandomSource
 from .request import Request
@@ -103,7 +103,8 @@ class SpeculativeDecoder:
         follow = generation_config == FOLLOW
         self.defaults = generation_defaults(self.target.model) if follow else GenerationDefaults()
         self.stop_tokens = stop_tokens_of(self.target.model, tokenizer)
-        engine = Engine(self.target, None if routing is None else routing.router)
+        models = self.drafts if routing is None else [arm.model for arm in routing.runtimes if arm.model is not None]
+        engine = Engine(with_states(self.target, models), None if routing is None else routing.router)
         self.drafting = Drafting(engine, self.drafts, routing)
         self.drafting.arms(self.config)  # refused here instead of at the first prompt
         self.scheduler = Scheduler(engine, max_running)

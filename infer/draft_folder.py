@@ -199,7 +199,7 @@ def load_saved_draft(
     if draft.reads_states:
         add_state_input(model)
     left_out = shared_names(model, draft.target)
-    _check_weights(stored, weights, {k: v for k, v in model.state_dict().items() if k not in left_out})
+    check_weights(stored, weights, {k: v for k, v in model.state_dict().items() if k not in left_out})
     model.load_state_dict(weights, strict=False)
     if draft.target is not None:
         _share(model, _checked(name, draft.target, lender()), draft)
@@ -237,7 +237,8 @@ def _checked(name: str | Path, shared: SharedWith, target: LoadedModel | None) -
     return target
 
 
-def _check_weights(file: Path, found: dict[str, Tensor], needed: dict[str, Tensor]) -> None:
+def check_weights(file: Path, found: dict[str, Tensor], needed: dict[str, Tensor]) -> None:
+    """Raise InputError unless the weights ``found`` in ``file`` have the names and shapes of those ``needed``."""
     if differing := sorted(found.keys() ^ needed.keys()):
         problem = "missing" if differing[0] in needed else "not one of this model's"
         raise InputError(f"{file}: {differing[0]} is {problem}; {AGAIN}")

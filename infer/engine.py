@@ -129,7 +129,7 @@ class Engine:
         """Choose the request's arm, by a router if there is one; ``hidden`` (d,) is the prompt's last state."""
         arm = 0
         if self.router is not None:
-            request.embedding = self.target.embed(self.cache, request, hidden)
+            request.embedding = self.target.embed(self.cache, request, hidden[: self.target.hidden_size])
             weights = self.router.weigh(request.embedding)
             best = weights.index(max(weights))
             arm = request.output.arm = best if weights[best] == 1.0 else request.rng.pick(weights)

@@ -25,8 +25,9 @@ from transformers.quantizers.auto import AutoHfQuantizer
 from ..controllers.errors import InputError
 from .devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
 from .draft_folder import MARK, load_saved_draft
+from .eagle3_folder import is_eagle3, load_eagle3
 from .gguf_tokenizer import load_gguf_tokenizer
-from .model_files import find_files, gguf_path, is_gguf, one_line
+from .model_files import Source, find_files, gguf_path, is_gguf, one_line
 from .models import GgufModel, LoadedModel
 
 
@@ -78,6 +79,17 @@ def load_model(
         "trust_remote_code": trust_remote_code,
         "local_files_only": source.local_files_only,
     }
+    lender = partial(_lender, target, dtype, device, trust_remote_code)
+    found = _config_keys(name, source, revision)
+    if is_eagle3(found):
+        if device_map is not None:
+            raise InputError(f"device_map: {name} is an EAGLE-3 draft, which is on one device; leave it out")
+        with _refusing(name, "cannot be loaded as an EAGLE-3 draft"):
+            model = load_eagle3(
+                name, source.path, found, lender=lender, dtype=DTYPES[dtype], place=place, revision=revision,
+                local_files_only=source.local_files_only,
+            )  # fmt: skip
+        return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
     with _refusing(name, "cannot be loaded as a language model"):
         config = AutoConfig.from_pretrained(source.path, **options)
     if config.is_encoder_decoder and decoder_only:
@@ -85,7 +97,6 @@ def load_model(
     if vars(config).get(MARK) is not None:
         if device_map is not None:
             raise InputError(f"device_map: {name} is a draft made by specpilot, which is on one device; leave it out")
-        lender = partial(_lender, target, dtype, device, trust_remote_code)
         with _refusing(name, "cannot be loaded as a draft"):
             model = load_saved_draft(
                 name, source.path, config, lender=lender, dtype=DTYPES[dtype], place=place, **options
@@ -151,6 +162,24 @@ def load_any_model(name: str | Path, **options: Any) -> LoadedModel:
         if options.get(option) is not None:
             raise InputError(f"{option}={options[option]!r}: none for {name}, a GGUF file; leave it out")
     return GgufModel(gguf_path(name), options.get("dtype", "float32"))
+
+
+def has_own_tokenizer(name: str | Path, *, revision: str | None = None) -> bool:
+    """Whether a tokenizer comes with the model ``name``; none does with EAGLE-3 drafts.
+
+    Raises:
+        InputError: there is no such model.
+    """
+    return not is_eagle3(_config_keys(name, find_files(name, revision), revision))
+
+
+def _config_keys(name: str | Path, source: Source, revision: str | None) -> dict[str, Any]:
+    """The keys of the model's ``config.json``."""
+    with _refusing(name, "cannot be loaded as a language model"):
+        found, _ = PreTrainedConfig.get_config_dict(
+            source.path, revision=revision, local_files_only=source.local_files_only
+        )
+    return found
 
 
 def load_tokenizer(

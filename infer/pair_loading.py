@@ -16,7 +16,7 @@ from ..controllers.length.cost_model import CostModel
 from .drafters import Ngram, split_ngram
 from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
 from .lengths import AUTO, load_length, quick_costs
-from .loading import check_same_tokenizer, load_any_model, load_tokenizer
+from .loading import check_same_tokenizer, has_own_tokenizer, load_any_model, load_tokenizer
 from .model_files import is_gguf
 from .models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
 
@@ -123,7 +123,8 @@ def load_draft(
         assert isinstance(model, GgufModel)
         check_gguf_tokens(model.file, tokenizer)
         return model
-    check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=options["trust_remote_code"]))
+    if has_own_tokenizer(name):
+        check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=options["trust_remote_code"]))
     return load_any_model(name, target=target, **options)
 
 
@@ -165,12 +166,23 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> None:
         )
     if draft.device != target.device:
         raise InputError(f"target is on {target.device}, draft on {draft.device}; put both on one device")
-    if not draft.reads_states:
+    if not isinstance(draft, CausalLM) or draft.state_input is None:
         return
     if not isinstance(target, CausalLM) or target.switch is not None:
         raise InputError(f"draft: reads the target's states, which are not supported for {target.name}; take another")
-    if draft.hidden_size != target.hidden_size:
-        raise InputError(
-            f"draft: reads states of size {draft.hidden_size}, the target's have size {target.hidden_size}; take the "
-            "target it was made for"
-        )
+    draft.state_input.check(target)
+
+
+def with_states(target: LanguageModel, drafts: Sequence[LanguageModel]) -> LanguageModel:
+    """``target``, which gives the states that ``drafts`` read.
+
+    Raises:
+        InputError: it has no such layers, or the drafts read different ones.
+    """
+    if not isinstance(target, CausalLM):
+        return target
+    readers = [draft.state_input for draft in drafts if isinstance(draft, CausalLM) and draft.state_input is not None]
+    read = {layers for reader in readers if (layers := reader.target_layers(target))}
+    if len(read) > 1:
+        raise InputError(f"draft: two of them read different layers of the target ({sorted(read)}); give one of them")
+    return target.with_layers(read.pop()) if read else target

@@ -35,11 +35,14 @@ from specpilot.controllers.router import OnlineRouter, PolicyRouter, RouterPolic
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.router_dataset import Times
 from specpilot.data_gen.rows import read_rows
+from specpilot.infer.loading import load_model
 from specpilot.infer.model_files import find_files
 from specpilot.infer.models.gguf_file import GgufFile
 from specpilot.options import AcceptanceTrainingOptions
 from specpilot.parser import CommandParser
 from specpilot.train.run_folder import read_checkpoint, read_run
+
+from .eagle3 import write_draft
 
 LONG = "FUZZ_EXAMPLES" in os.environ
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
@@ -118,6 +121,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     lines = write(folder / "rows.jsonl", b'{"prompt": "one", "id": 1}\n{"prompt": "two"}\n')
     model = copied(FOLDER / "tiny-draft", folder / "model")
     checkpoint = run / "checkpoints" / "best.ckpt"
+    eagle = write_draft(folder / "eagle", vocab=12, kept=[1, 4, 7], target=8, layers=[1, 2], width=8)
 
     def seal() -> None:
         config = json.loads((head / "config.json").read_text())
@@ -145,13 +149,15 @@ def readers(folder: Path) -> dict[str, Reader]:
         "Parquet": Reader(folder / "rows.parquet", lambda: read_rows(str(folder / "rows.parquet"))),
         "JSON Lines": Reader(lines, lambda: read_rows(str(lines))),
         "configuration of a model": Reader(model / "config.json", lambda: find_files(model, None)),
+        "configuration of EAGLE-3": Reader(eagle / "config.json", lambda: load_model(eagle, device="cpu")),
+        "weights of EAGLE-3": Reader(eagle / "model.safetensors", lambda: load_model(eagle, device="cpu")),
     }
 
 
 NAMES = (
     "manifest", "settings of a run", "environment of a run", "checkpoint of a run", "times", "controller", "weights",
     "feature model", "costs", "costs of batches", "configuration", "GGUF", "router state", "record", "Parquet",
-    "JSON Lines", "configuration of a model",
+    "JSON Lines", "configuration of a model", "configuration of EAGLE-3", "weights of EAGLE-3",
 )  # fmt: skip
 JUNK: list[Any] = [
     None, True, -1, 0, 1e308, 10**400, float("nan"), float("inf"), "", "\0", "\ud800", "x" * 10_000, [], {}, [[]],

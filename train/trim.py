@@ -10,6 +10,8 @@ from ..infer.draft_folder import FILE, DraftFile, check_free, is_draft, save_dra
 from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import load_model, load_tokenizer
 from ..infer.model_files import find_files
+from ..infer.models.eagle3 import Eagle3Input
+from ..infer.models.state_input import state_input_of
 from ..infer.models.trimmed_head import TrimmedHead, trim_head
 from ..options import TrimOptions
 
@@ -29,6 +31,10 @@ def trim_vocabulary(options: TrimOptions) -> Path:
         raise InputError(f"{options.draft}: a {model.config.model_type} reads more than text; give a language model")
     if vars(model.config).get("quantization_config") is not None:
         raise InputError(f"{options.draft}: its weights are quantised; trim the model they were made of")
+    if isinstance(state_input_of(model), Eagle3Input):
+        raise InputError(
+            f"{options.draft}: an EAGLE-3 draft, which was trained with its vocabulary; take another draft"
+        )
     tokenizer = load_tokenizer(options.draft, trust_remote_code=trust)
     head = model.get_output_embeddings()
     among = head.tokens.tolist() if isinstance(head, TrimmedHead) else [*range(len(head.weight))]

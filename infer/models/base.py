@@ -55,6 +55,7 @@ class LanguageModel(ABC):
         hidden_size: d, the size of the states that logits are computed from.
         context: maximum number of tokens of a text; None for no limit.
         reads_states: whether it is a draft that reads the target's hidden states, ``Read.states``.
+        state_layers: the layers whose outputs follow the last states in what :meth:`forward` returns: 1 is the first.
     """
 
     model: LoadedModel
@@ -64,6 +65,7 @@ class LanguageModel(ABC):
     hidden_size: int
     context: int | None
     reads_states: bool = False
+    state_layers: tuple[int, ...] = ()
 
     @abstractmethod
     def new_cache(self) -> TextCache:
@@ -78,16 +80,16 @@ class LanguageModel(ABC):
         """Append the new tokens of each read to its text.
 
         Returns:
-            Logits (N, V) and hidden states (N', d) in the order of the reads: N is the sum of ``keep``, N' the sum of
-            ``kept_states``.
+            Logits (N, V) and hidden states (N', d + L·d) in the order of the reads, the last ones first: N is the sum
+            of ``keep``, N' the sum of ``kept_states``, and L the number of ``state_layers``.
         """
 
     def require_tokens_alone(self, task: str) -> None:
         """Raise InputError if the model reads a target's states, which ``task`` does not have."""
         if self.reads_states:
             raise InputError(
-                f"{task}: the draft reads the target's states, which only decoding gives it; take a draft trained "
-                "without --features"
+                f"{task}: the draft reads the target's states, which only decoding gives it; take a draft that reads "
+                "tokens alone"
             )
 
     def embed(self, cache: TextCache, text: Hashable, hidden: Tensor) -> Tensor:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...controllers.errors import InputError
@@ -85,6 +86,28 @@ class CausalLM(LanguageModel):
         self.reads_states = self.state_input is not None
         self.lean = LeanLlama(model) if LeanLlama.fits(model) else None
         self.call: Callable[..., Any] | None = None  # the compiled form
+        self._inner: list[nn.Module] = []  # the modules of state_layers
+
+    def with_layers(self, layers: tuple[int, ...]) -> CausalLM:
+        """The same model, whose hidden states are followed by the outputs of ``layers``; 1 is the first.
+
+        Raises:
+            InputError: the model has no such layer.
+        """
+        found = self.model.get_decoder()._modules.get("layers")
+        if not isinstance(found, nn.ModuleList) or len(found) != self.layers:
+            raise InputError(f"draft: reads the outputs of layers, which are not found in {self.name}; take another")
+        outside = [layer for layer in layers if not 0 < layer <= len(found)]
+        if outside or list(layers) != sorted({*layers}):
+            raise InputError(
+                f"draft: reads the target's layers {', '.join(map(str, layers))}, which must ascend; {self.name} has "
+                f"{len(found)}; take the target it was made for"
+            )
+        other = copy(self)
+        other.state_layers, other._inner = layers, [found[layer - 1] for layer in layers]
+        if other.lean is not None:
+            other.lean = other.lean.with_layers(layers)
+        return other
 
     @torch.inference_mode()
     def compile(self) -> None:
@@ -330,7 +353,7 @@ class CausalLM(LanguageModel):
         """The model's forward on the rows of the cache's plan: logits (B, keep, V) and states (B, kept, d)."""
         inputs: dict[str, Any] = {"past_key_values": cache, "use_cache": True, **self._inputs(tokens, states)}
         # Prompts are not compiled: they are read once, and their overhead is relatively small.
-        call = None if cache.plan.starts[0] == 0 else self.call
+        call = None if cache.plan.starts[0] == 0 or self._inner else self.call
         if self._keeps_logits:  # a compiled graph takes the number of tokens from one input only
             inputs["logits_to_keep"] = kept if call is None else tokens.shape[1]
         if mask is not None:
@@ -340,7 +363,7 @@ class CausalLM(LanguageModel):
         if call is not None:
             cache.mark_dynamic()
         select = None if call is not None or keep == kept else partial(_last, keep)
-        logits, hidden = forward_with_hidden(self.model, call, select, **inputs)
+        logits, hidden = forward_with_hidden(self.model, call, select, self._inner, **inputs)
         return logits[:, -keep:], hidden[:, -kept:]
 
     def _inputs(self, tokens: Tensor, states: Tensor | None) -> dict[str, Tensor]:

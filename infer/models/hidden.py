@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -14,9 +15,12 @@ def forward_with_hidden(
     model: PreTrainedModel,
     call: Callable[..., Any] | None = None,
     select: Callable[[Tensor], Tensor] | None = None,
+    layers: Sequence[nn.Module] = (),
     **inputs: Any,
 ) -> tuple[Tensor, Tensor]:
     """Logits (B, n, V) and last hidden states (B, n, d) of one call ``model(**inputs)``.
+
+    The outputs of ``layers`` follow the last states: (B, n, d + L·d).
 
     ``call`` is a compiled form of the model that is called instead. Of the states only ``select(states)`` go through
     the output embedding, so that there are fewer logits than states.
@@ -34,10 +38,22 @@ def forward_with_hidden(
     def capture_here(module: nn.Module, arguments: tuple[Tensor, ...]) -> Tensor | None:
         return capture(module, arguments) if threading.get_ident() == thread else None  # not in other threads' forwards
 
+    outputs: dict[nn.Module, Tensor] = {}
+
+    def capture_output(module: nn.Module, arguments: tuple[Tensor, ...], output: Any) -> None:
+        if threading.get_ident() == thread:
+            outputs[module] = output[0] if isinstance(output, tuple) else output
+
     # The compiler cannot trace threading.get_ident.
-    handle = model.get_output_embeddings().register_forward_pre_hook(capture_here if call is None else capture)
+    handles = [model.get_output_embeddings().register_forward_pre_hook(capture_here if call is None else capture)]
+    handles += [layer.register_forward_hook(capture_output) for layer in layers]
     try:
         logits = (model if call is None else call)(**inputs).logits
     finally:
-        handle.remove()
-    return logits, captured[-1]
+        for handle in handles:
+            handle.remove()
+    last = captured[-1]
+    if layers:
+        inner = [outputs[layer][:, -last.shape[1] :].to(last.device) for layer in layers]
+        return logits, torch.cat([last, *inner], -1)
+    return logits, last

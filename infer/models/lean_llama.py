@@ -49,6 +49,7 @@ class LeanLlama:
         self.head = PackedLinear(head.weight.detach())
         self.trimmed = head if isinstance(head, TrimmedHead) else None
         self.state_input = state_input_of(model)
+        self.state_layers: tuple[int, ...] = ()
         empty = torch.empty(0)
         self._tables = [Tables(0, empty, empty, empty)]  # a list, so that early exits share them
 
@@ -57,6 +58,12 @@ class LeanLlama:
         shorter = copy(self)
         shorter.layers = self.layers[:layers]
         return shorter
+
+    def with_layers(self, layers: tuple[int, ...]) -> LeanLlama:
+        """The same forward, which also returns the outputs of ``layers``."""
+        other = copy(self)
+        other.state_layers = layers
+        return other
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
@@ -102,13 +109,15 @@ class LeanLlama:
         for part in parts:
             plan = cache.plan_forward(part)
             groups.append(attention_group(cache, part, self.tables(plan.width + 1), plan))
-        x = self._layers(cache, groups, self._states(parts))  # (N, d)
+        x, inner = self._layers(cache, groups, self._states(parts))  # (N, d)
         for group in groups:
             cache.end_forward(group.plan)
         wanted = _wanted(reads, parts)
         hidden = self.norm(x if wanted is None else x[wanted])
         projected = _projected(reads)
         logits = self.head(hidden if projected is None else hidden[projected])
+        if inner:
+            hidden = torch.cat([hidden, *(part if wanted is None else part[wanted] for part in inner)], -1)
         return logits if self.trimmed is None else self.trimmed.spread(logits), hidden
 
     def _states(self, parts: Sequence[Sequence[Read]]) -> Tensor | None:
@@ -121,8 +130,10 @@ class LeanLlama:
             [like.new_zeros(len(read.tokens), width) if read.states is None else read.states for read in reads]
         ).to(like.dtype)
 
-    def _layers(self, cache: RaggedKVCache, groups: Sequence[AttentionGroup], states: Tensor | None) -> Tensor:
-        """The last layer's output (N, d)."""
+    def _layers(
+        self, cache: RaggedKVCache, groups: Sequence[AttentionGroup], states: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The last layer's output (N, d), and those of ``state_layers``."""
         first, counts = groups[0], [group.tokens.shape[0] for group in groups]
         tokens, cos, sin = first.tokens, first.cos, first.sin
         if len(groups) > 1:
@@ -135,7 +146,8 @@ class LeanLlama:
         if states is not None:
             assert self.state_input is not None
             x = self.state_input(x, states)
-        for layer, kept in zip(self.layers, cache.own, strict=False):  # an early exit has fewer
+        inner: list[Tensor] = []
+        for number, (layer, kept) in enumerate(zip(self.layers, cache.own, strict=False), 1):  # an early exit has fewer
             heads = layer.qkv(layer.before_attention(x)).view(1, n, -1, self.head_size)  # (1, N, H + 2 H_kv, D)
             turned, v = heads.split_with_sizes([rotated, self.kv_heads], 2)
             turned = torch.addcmul(turned * cos, turned.roll(self.head_size // 2, -1), sin)
@@ -149,7 +161,9 @@ class LeanLlama:
             x = x + layer.out(mixed.transpose(1, 2).reshape(n, -1))
             gate, up = layer.gate_up(layer.before_mlp(x)).chunk(2, -1)
             x = x + layer.down(F.silu(gate).mul_(up))
-        return x
+            if number in self.state_layers:
+                inner.append(x)
+        return x, inner
 
 
 def _wanted(reads: Sequence[Read], parts: Sequence[Sequence[Read]]) -> Tensor | slice | None:

@@ -6,14 +6,49 @@ drew x_t. At drafted positions, which the target has not read, the draft's own l
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from ...controllers.errors import InputError
+
+if TYPE_CHECKING:
+    from .causal_lm import CausalLM
 
 NAME = "state_input"  # of the module in a draft
 
 
-class StateInput(nn.Module):
+class StateReader(nn.Module, ABC):
+    """Makes a draft's inputs of embeddings and states.
+
+    Attributes:
+        skipped: number of tokens at the beginning of a text that the draft does not read.
+    """
+
+    skipped: int = 0
+
+    @abstractmethod
+    def from_target(self, states: Tensor, *, beginning: bool) -> Tensor:
+        """The states (n, d) to read tokens with, from what the target gave for the tokens before them (n', d').
+
+        Args:
+            beginning: the tokens begin their text.
+        """
+
+    @abstractmethod
+    def check(self, target: CausalLM) -> None:
+        """Raise InputError if ``target`` does not give what :meth:`from_target` takes."""
+
+    @abstractmethod
+    def target_layers(self, target: CausalLM) -> tuple[int, ...]:
+        """The layers of ``target`` whose outputs are read beside its last state."""
+
+
+class StateInput(StateReader):
     """W [e; norm(s)] for embeddings e (…, d_e) and states s (…, d).
 
     Args:
@@ -41,11 +76,26 @@ class StateInput(nn.Module):
     def forward(self, embeddings: Tensor, states: Tensor) -> Tensor:
         return self.linear(torch.cat([embeddings, self.norm(states)], -1))  # type: ignore[no-any-return]
 
+    def from_target(self, states: Tensor, *, beginning: bool) -> Tensor:
+        last = states[:, : self.norm.weight.shape[0]]
+        return F.pad(last, (0, 0, 1, 0)) if beginning else last  # no state is before the first token
 
-def state_input_of(model: PreTrainedModel) -> StateInput | None:
+    def check(self, target: CausalLM) -> None:
+        size = self.norm.weight.shape[0]
+        if size != target.hidden_size:
+            raise InputError(
+                f"draft: reads states of size {size}, the target's have size {target.hidden_size}; take the target it "
+                "was made for"
+            )
+
+    def target_layers(self, target: CausalLM) -> tuple[int, ...]:
+        return ()
+
+
+def state_input_of(model: PreTrainedModel) -> StateReader | None:
     """The module by which ``model`` reads states; None if it does not."""
     module = model._modules.get(NAME)
-    return module if isinstance(module, StateInput) else None
+    return module if isinstance(module, StateReader) else None
 
 
 def add_state_input(model: PreTrainedModel) -> StateInput:

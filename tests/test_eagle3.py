@@ -1,0 +1,307 @@
+"""EAGLE-3 drafts: their checkpoints are read, q is what they compute, and decoding with them is exact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from specpilot import main as cli
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import Confidence, Fixed, LengthController
+from specpilot.controllers.router import SingleArm
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.loading import load_model
+from specpilot.infer.models import CausalLM, Read
+from transformers import PreTrainedModel
+
+from .architectures import HIDDEN, MAKERS, VOCAB
+from .eagle3 import Reference, write_draft
+from .test_state_drafts import PROMPTS, Sometimes, Watched
+from .test_trimmed_drafts import SAMPLINGS, enumerated
+from .tiny import byte_tokenizer, make
+
+KEPT = [*range(0, VOCAB, 3)]
+PLAIN: dict[str, Any] = {"vocab": VOCAB, "kept": KEPT, "target": HIDDEN, "layers": [1, 2]}
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "norm before the residual": {"norm_before_residual": True},
+    "norm of all states": {"norm_before_fc": True},
+    "norm of each state": {"fc_norm": True},
+    "state after the norm": {"norm_output": True, "norm_before_residual": True},
+    "two layers": {"depth": 2},
+    "qwen3": {"kind": "qwen3"},
+    "all tokens": {"kept": None},
+    "the target's embedding": {"own_embedding": False},
+    "another width": {"width": 16},
+    "one layer of the target": {"layers": [2]},
+    "the authors' names": {"original": True},
+}
+
+
+def target_of(name: str, layers: int = 4) -> PreTrainedModel:
+    return MAKERS[name](layers, VOCAB, 0)
+
+
+def loaded(folder: Path, target: PreTrainedModel | None = None, dtype: str = "float32") -> PreTrainedModel:
+    return load_model(folder, device="cpu", target=target, dtype=dtype)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_draft(tmp_path / "draft", **PLAIN)
+
+
+def inner_states(target: PreTrainedModel, text: list[int], layers: Sequence[int]) -> torch.Tensor:
+    """(n, L, d) the outputs of the target's layers, by transformers; the last one's is not among them."""
+    found = target.model(torch.tensor([text]), output_hidden_states=True).hidden_states
+    return torch.stack([found[layer][0] for layer in layers], 1)
+
+
+# The target's layers
+
+
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
+def test_outputs_of_layers_follow_the_last_states(name: str, lean: bool) -> None:
+    target = target_of(name)
+    plain = CausalLM(target)
+    if not lean:
+        plain.lean = None
+    layers = (1, plain.layers - 1)
+    model = plain.with_layers(layers)
+    assert plain.state_layers == ()
+    texts = [[5, 9, 2, 33, 41, 7], [3, 1], [8, 8, 2, 40]]
+    results = []
+    for reader in (plain, model):
+        cache = reader.new_cache()
+        for i in range(3):
+            cache.add(i, 20)
+        reader.forward(cache, [Read(i, text[:1]) for i, text in enumerate(texts)])
+        results.append(reader.forward(cache, [Read(i, t[1:], 1, None, len(t) - 1) for i, t in enumerate(texts)]))
+    (logits, last), (same_logits, states) = results
+    torch.testing.assert_close(same_logits, logits)
+    torch.testing.assert_close(states[:, : plain.hidden_size], last)
+    expected = torch.cat([inner_states(target, text, layers)[1:] for text in texts])
+    torch.testing.assert_close(states[:, plain.hidden_size :], expected.flatten(1), rtol=1e-4, atol=1e-4)
+
+
+# What the draft computes
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_q_is_what_the_checkpoint_computes(form: str, tmp_path: Path) -> None:
+    """After any rejections, in a batch or alone, q is the written-out computation from the text."""
+    settings = PLAIN | FORMS[form]
+    folder, target = write_draft(tmp_path / "draft", **settings), target_of("llama")
+    reference = Reference(folder, target.get_input_embeddings().weight)
+    decoder = SpeculativeDecoder(target, loaded(folder, target), length=Fixed(3))
+    (arm,) = decoder.drafting.arms(decoder.config)
+    arm.drafter.__class__ = Watched
+    assert isinstance(arm.drafter, Watched)
+    arm.drafter.seen = []
+    outputs = decoder.generate(PROMPTS, max_new_tokens=12, temperature=1.0, top_k=None, seed=[3, 4, 5])
+    outputs += [decoder.generate([7], max_new_tokens=12, temperature=1.0, top_k=None, seed=8)]
+    assert 0 < sum(one.stats.n_accepted for one in outputs) < sum(one.stats.n_drafted for one in outputs)
+    compared = 0
+    for text, tokens, q in arm.drafter.seen:
+        inner = inner_states(target, text[:-1], settings["layers"])
+        for found, expected in zip(q, reference.drafted(text, inner, tokens), strict=True):
+            torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
+            compared += 1
+    assert compared > 20
+
+
+def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
+    draft = CausalLM(loaded(write_draft(tmp_path / "draft", **PLAIN | {"layers": None})))
+    assert draft.state_input is not None
+    assert draft.state_input.target_layers(CausalLM(target_of("llama", layers=8))) == (2, 4, 5)
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("kept", [None, [1, 2]])
+@pytest.mark.parametrize("verifier", ["token-wise", "block"])
+def test_chains_have_the_targets_distribution(
+    verifier: str, kept: list[int] | None, sampling: SamplingParams, tmp_path: Path
+) -> None:
+    target = make(seed=3, vocab=4, layers=2, hidden=8, context=32, sharpness=6.0).double()
+    folder = write_draft(
+        tmp_path / "draft", vocab=4, kept=kept, target=8, layers=[1], width=8, dtype=torch.float64, seed=5
+    )
+    enumerated(
+        SpeculativeDecoder(target, loaded(folder, dtype="float64"), length=Fixed(2), verifier=verifier), sampling
+    )
+
+
+@pytest.mark.parametrize("mode", ["fixed", "confidence", "list", "sometimes"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
+def test_greedy_is_the_targets(name: str, mode: str, folder: Path) -> None:
+    target = target_of(name)
+    rule: LengthController = {"confidence": Confidence(0.05), "sometimes": Sometimes()}.get(mode, Fixed(3))
+    decoder = SpeculativeDecoder(target, loaded(folder), length=rule)
+    plain, settings = SpeculativeDecoder(target, None), {"max_new_tokens": 24, "temperature": 0.0}
+    texts = [plain.generate(prompt, **settings).tokens for prompt in PROMPTS]
+    if mode == "list":
+        assert [one.tokens for one in decoder.generate(PROMPTS, **settings)] == texts
+    else:
+        outputs = [decoder.generate(prompt, **settings) for prompt in PROMPTS]
+        assert [one.tokens for one in outputs] == texts
+        assert any(one.stats.n_drafted for one in outputs)
+
+
+def test_texts_may_be_longer_than_the_drafts_context(tmp_path: Path) -> None:
+    folder = write_draft(tmp_path / "draft", **PLAIN)
+    layer = json.loads((folder / "config.json").read_text())["transformer_layer_config"]
+    edited(folder, transformer_layer_config=layer | {"max_position_embeddings": 16})
+    decoder = SpeculativeDecoder(target_of("llama"), loaded(folder), length=Fixed(2))
+    output = decoder.generate(PROMPTS[0], max_new_tokens=40, temperature=0.0)
+    plain = SpeculativeDecoder(target_of("llama"), None).generate(PROMPTS[0], max_new_tokens=40, temperature=0.0)
+    assert output.tokens == plain.tokens
+    assert output.rounds[-1].drafted or output.rounds[-2].drafted
+
+
+# Folders
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """The folders of a target with a tokenizer and of a draft without one."""
+    make(vocab=257, hidden=32).save_pretrained(tmp_path / "target")
+    byte_tokenizer().save_pretrained(tmp_path / "target")
+    settings: dict[str, Any] = {"vocab": 257, "kept": [*range(0, 257, 2)], "target": 32, "layers": [1]}
+    return tmp_path / "target", write_draft(tmp_path / "eagle", **settings, own_embedding=False)
+
+
+def test_a_pair_is_loaded_by_name(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"max_new_tokens": 20, "temperature": 0.0}
+    plain = SpeculativeDecoder.from_pretrained(pair[0], device="cpu").generate("hello", **settings)
+    decoder = SpeculativeDecoder.from_pretrained(*pair, device="cpu", length="cumulative-confidence:0.01")
+    output = decoder.generate("hello", **settings)
+    assert output.tokens == plain.tokens
+    assert output.stats.n_drafted > 0
+    flags = ["--temperature", "0", "--max-new-tokens", "20", "--device", "cpu"]
+    texts = []
+    for length in ("2", "none"):
+        named = ["--target", str(pair[0]), "--draft", str(pair[1]), "--length", length]
+        assert cli.main(["generate", *named, *flags, "hello"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != "\n"
+
+
+class Listening(SingleArm):
+    """Keeps the embeddings."""
+
+    def weigh(self, embedding: torch.Tensor) -> list[float]:
+        self.size = len(embedding)
+        return super().weigh(embedding)
+
+
+def test_an_arm_of_a_router(pair: tuple[Path, Path]) -> None:
+    """Its embedding of a prompt is the last state alone, though the target gives more."""
+    arms = [str(pair[1]), "autoregressive"]
+    router = Listening(0, 2)
+    decoder = SpeculativeDecoder.from_pretrained(pair[0], arms, router=router, device="cpu", length=2)
+    settings = {"max_new_tokens": 20, "temperature": 0.0}
+    output = decoder.generate("hello", **settings)
+    assert (
+        output.tokens == SpeculativeDecoder.from_pretrained(pair[0], device="cpu").generate("hello", **settings).tokens
+    )
+    assert output.stats.n_drafted > 0
+
+
+# Refusals
+
+
+def edited(folder: Path, **changes: Any) -> Path:
+    """The folder with other keys in its config.json; None removes one."""
+    file = folder / "config.json"
+    found = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"speculators_model_type": "dflash"}, "a checkpoint of speculators of kind 'dflash'; 'eagle3' can be read"),
+        ({"norm_before_residual": None}, "norm_before_residual"),
+        ({"draft_vocab_size": "many"}, "draft_vocab_size"),
+        ({"draft_vocab_size": 7}, r"lm_head\.weight has 32 rows, draft_vocab_size is 7"),
+        ({"fc_norm": True}, "state_input.fc_norm.0.weight is missing"),
+        ({"target_hidden_size": 64}, r"state_input.fc.weight has shape \(32, 64\) instead of \(32, 128\)"),
+        ({"transformer_layer_config": {"model_type": "llama"}}, "vocab_size=None: a whole number is expected"),
+    ],
+    ids=str,
+)
+def test_damaged_configurations_are_refused(changes: dict[str, Any], problem: str, folder: Path) -> None:
+    with pytest.raises(InputError, match=problem) as error:
+        loaded(edited(folder, **changes))
+    assert "\n" not in str(error.value)
+
+
+def test_layers_of_another_architecture_are_refused(folder: Path) -> None:
+    layer = json.loads((folder / "config.json").read_text())["transformer_layer_config"] | {"model_type": "gpt2"}
+    with pytest.raises(InputError, match="an EAGLE-3 draft with layers of 'gpt2'; those of llama and qwen3 are known"):
+        loaded(edited(folder, transformer_layer_config=layer))
+
+
+def test_a_draft_of_the_last_state_alone_is_refused(tmp_path: Path) -> None:
+    folder = write_draft(tmp_path / "draft", **PLAIN, original=True)
+    with pytest.raises(InputError, match="use_aux_hidden_state=false"):
+        loaded(edited(folder, eagle_config={"use_aux_hidden_state": False}))
+
+
+def test_weights_that_do_not_fit_are_refused(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    whole = load_file(file)
+    for key, problem in (
+        ("d2t", "d2t is missing, which maps 32 of 96 tokens"),
+        ("fc.weight", "state_input.fc.weight is missing"),
+        ("norm.weight", "lm_head.norm.weight is missing"),
+        ("embed_tokens.weight", "a draft with the embedding of its target; load it as the draft of that model"),
+    ):
+        save_file({name: value for name, value in whole.items() if name != key}, file)
+        with pytest.raises(InputError, match=problem):
+            loaded(folder)
+    save_file(whole | {"more.weight": torch.zeros(2)}, file)
+    with pytest.raises(InputError, match=r"more\.weight is not one of this model's"):
+        loaded(folder)
+    save_file(whole | {"d2t": torch.zeros_like(whole["d2t"]) - 1}, file)
+    with pytest.raises(InputError, match="d2t must map 32 outputs"):
+        loaded(folder)
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(InputError, match="truncated or damaged"):
+        loaded(folder)
+    file.unlink()
+    with pytest.raises(InputError, match=r"an EAGLE-3 draft without model\.safetensors"):
+        loaded(folder)
+
+
+def test_another_targets_embedding_is_refused(tmp_path: Path) -> None:
+    folder = write_draft(tmp_path / "draft", **PLAIN, own_embedding=False)
+    with pytest.raises(InputError, match=r"one of shape \(64, 32\) instead of \(96, 32\)"):
+        loaded(folder, make(vocab=64, hidden=32))
+
+
+def test_targets_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    draft, target = loaded(folder), target_of("llama")
+    with pytest.raises(InputError, match="draft: reads states of size 32, the target's have size 8"):
+        SpeculativeDecoder(make(hidden=8, vocab=VOCAB), draft)
+    deep = loaded(write_draft(tmp_path / "deep", **PLAIN | {"layers": [1, 20]}))
+    with pytest.raises(InputError, match="draft: reads the target's layers 1, 20, which must ascend; llama has 4"):
+        SpeculativeDecoder(target, deep)
+    with pytest.raises(InputError, match="draft: reads the outputs of layers, which are not found in gpt2"):
+        SpeculativeDecoder(target_of("gpt2"), draft)
+    smaller = make(hidden=32, vocab=64)
+    with pytest.raises(InputError, match="draft: made for 96 tokens, the target has 64"):
+        SpeculativeDecoder(smaller, draft)
+    with pytest.raises(InputError, match=r"device_map: .* is an EAGLE-3 draft, which is on one device"):
+        load_model(folder, device_map="auto")
