@@ -19,7 +19,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.errors import InputError
-from ..controllers.length import LengthController
+from ..controllers.length import Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
 from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
@@ -53,7 +53,7 @@ class SpeculativeDecoder:
         draft: the draft model; None decodes autoregressively. Several form one tree, each with its own branches.
         routing: chooses one of several arms for each prompt, instead of ``draft`` and ``length``.
         tokenizer: needed for text prompts and text output.
-        length: length controller of chains. Default: four tokens.
+        length: length controller of chains, or their number of tokens. Default: four tokens.
         verifier: the verification rule, with its threshold if it has one: ``"block"``, ``"mtad:0.5"``; see
             ``specpilot.infer.verify``. ``"mtjd"`` is joint decoding by the target alone, ``length`` tokens per step.
         beams: beam search of MTAD and MTJD. Default: four beams, drawn.
@@ -77,7 +77,7 @@ class SpeculativeDecoder:
         draft: Model | Sequence[Model] | None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
-        length: LengthController | None = None,
+        length: LengthController | int | None = None,
         verifier: str = "token-wise",
         beams: Beams | None = None,
         tree: str | Sequence[int] | None = None,
@@ -88,6 +88,10 @@ class SpeculativeDecoder:
         generation_config: str = FOLLOW,
         pair_check: str = EXACT,
     ) -> None:
+        if isinstance(length, int):
+            length = Fixed(length)
+        if not isinstance(length, LengthController | None):
+            raise InputError(f"length={length!r}: give a number or a controller; from_pretrained also takes names")
         drafts = [] if draft is None else [draft] if isinstance(draft, Model) else list(draft)
         self.config = DecoderConfig(
             len(drafts), length, verifier, beams, None if tree is None else parse_tree(tree), routing is not None, ngram

@@ -338,3 +338,17 @@ def test_truncated_weights(tmp_path: Path) -> None:
 def test_rules_out_of_range(spec: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_rule(spec)
+
+
+def test_lengths_given_to_the_constructor() -> None:
+    target, draft = make(), make(layers=1)
+    by_number = SpeculativeDecoder(target, draft, length=3).generate(PROMPT, max_new_tokens=25, seed=3)
+    assert (
+        by_number.tokens
+        == SpeculativeDecoder(target, draft, length=Fixed(3)).generate(PROMPT, max_new_tokens=25, seed=3).tokens
+    )
+    assert by_number.stats.n_drafted
+    with pytest.raises(InputError, match=r"length='confidence:0\.4': give a number or a controller; from_pretrained"):
+        SpeculativeDecoder(target, draft, length="confidence:0.4")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="length=-1: a fixed draft length must be between 0"):
+        SpeculativeDecoder(target, draft, length=-1)
