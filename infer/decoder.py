@@ -99,16 +99,17 @@ class SpeculativeDecoder:
         check_count("max_running", max_running)
         if generation_config not in (FOLLOW, IGNORE):
             raise InputError(f"generation_config={generation_config!r}: give {FOLLOW!r} or {IGNORE!r}")
-        self.target = wrap_model(target, compile) if routing is None else routing.target
         self.drafts = [wrap_model(model, compile) for model in drafts]
+        reader = wrap_model(target, compile) if routing is None else routing.target
         for model in self.drafts:
-            check_pair(self.target, model)
+            check_pair(reader, model)
+        arms = [] if routing is None else [arm.model for arm in routing.runtimes if arm.model is not None]
+        self.target = with_states(reader, [*self.drafts, *arms])
         self.routing, self.tokenizer, self.pair_check = routing, tokenizer, pair_check
         follow = generation_config == FOLLOW
         self.defaults = generation_defaults(self.target.model) if follow else GenerationDefaults()
         self.stop_tokens = stop_tokens_of(self.target.model, tokenizer)
-        models = self.drafts if routing is None else [arm.model for arm in routing.runtimes if arm.model is not None]
-        engine = Engine(with_states(self.target, models), None if routing is None else routing.router)
+        engine = Engine(self.target, None if routing is None else routing.router)
         self.drafting = Drafting(engine, self.drafts, routing)
         self.drafting.arms(self.config)  # refused here instead of at the first prompt
         self.scheduler = Scheduler(engine, max_running)

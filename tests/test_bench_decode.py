@@ -13,9 +13,11 @@ from specpilot.bench.workloads.assisted import ASSISTED, Transformers
 from specpilot.bench.workloads.decode import AUTOREGRESSIVE, PLAIN, Times, as_table, bench_decode, summary
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.loading import load_model
 from specpilot.infer.verify import VERIFIERS
 
 from .clock import time_forwards, time_transformers
+from .eagle3 import write_draft
 from .tiny import make
 
 PROMPTS = [[1, 2, 3], [9, 8]]
@@ -36,6 +38,22 @@ def test_every_form_of_assistance_is_really_asked_for() -> None:
     theirs.generate(PROMPTS[0], "transformers-assisted-3")
     assert draft.generation_config.num_assistant_tokens == 3
     assert draft.generation_config.assistant_confidence_threshold == 0
+
+
+def test_a_draft_that_reads_states_is_not_given_to_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second for a forward of the target, and nothing for drafts."""
+    draft = write_draft(tmp_path / "eagle", vocab=64, kept=[*range(0, 64, 2)], target=32, layers=[1])
+    decoder = SpeculativeDecoder(make(), load_model(draft, device="cpu"))
+    clock = time_forwards(monkeypatch, lambda model, n: float(model is decoder.target))
+    time_transformers(monkeypatch, clock, 1.0, decoder.target.model)
+    sampling, console = SamplingParams(1.0, 20), Console(quiet=True)
+    result = bench_decode(decoder, PROMPTS[:1], sampling, console, max_new_tokens=8, repeats=1, controller=None)
+    assert result["best"].keys() == {"specpilot-best"}
+    assert result["speedup_of_specpilot_best"].keys() == {PLAIN, AUTOREGRESSIVE}
+    assert result["tokens_per_second"][AUTOREGRESSIVE] == pytest.approx(1.0)
+    assert result["overhead_share"] == pytest.approx(0.0)
 
 
 def test_bench_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

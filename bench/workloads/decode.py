@@ -85,7 +85,9 @@ def bench_decode(
 
         return run
 
-    runs = {PLAIN: transformers(None)} | {name: transformers(name) for name in ASSISTED}
+    runs = {PLAIN: transformers(None)}
+    if not decoder.drafts[0].reads_states:  # which transformers does not give
+        runs |= {name: transformers(name) for name in ASSISTED}
     if isinstance(target, GgufModel):
         speculates = isinstance(draft, GgufModel)
         loops = LlamaLoops(
@@ -133,7 +135,7 @@ def check_comparable(decoder: SpeculativeDecoder) -> None:
     if draft.model.config.is_encoder_decoder:
         raise InputError(f"{draft.model.config.model_type}: an encoder-decoder; bench decode times decoder-only pairs")
     sizes = [model.vocab_size for model in (decoder.target, draft)]
-    if sizes[0] != sizes[1]:
+    if sizes[0] != sizes[1] and not draft.reads_states:
         raise InputError(
             f"vocab_size: {sizes[0]} of the target, {sizes[1]} of the draft: transformers' assisted generation, the "
             "baseline of bench decode, needs equal sizes; use 'specpilot bench questions'"
@@ -156,17 +158,12 @@ def summary(times: dict[str, Times]) -> dict[str, Any]:
     kinds = {"transformers-assisted-best": "transformers-assisted-", "specpilot-best": "specpilot-"}
     if LLAMA in times:
         kinds["llama.cpp-best"] = "llama.cpp-"
-    best = {
-        kind: max((name for name in times if name.startswith(prefix)), key=lambda name: times[name].rate)
-        for kind, prefix in kinds.items()
-    }
-    against = {
-        "transformers-generate": PLAIN,
-        "transformers-assisted-best": best["transformers-assisted-best"],
-        "specpilot-autoregressive": AUTOREGRESSIVE,
-    }
+    groups = {kind: [name for name in times if name.startswith(prefix)] for kind, prefix in kinds.items()}
+    best = {kind: max(names, key=lambda name: times[name].rate) for kind, names in groups.items() if names}
+    theirs = {kind: name for kind, name in best.items() if kind != "specpilot-best"}
+    against = {"transformers-generate": PLAIN, "specpilot-autoregressive": AUTOREGRESSIVE} | theirs
     if LLAMA in times:
-        against |= {LLAMA: LLAMA, "llama.cpp-best": best["llama.cpp-best"]}
+        against[LLAMA] = LLAMA
     rates = {name: of_name.rate for name, of_name in times.items()}
     fastest = times[best["specpilot-best"]]
     return {
