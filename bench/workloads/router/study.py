@@ -26,7 +26,7 @@ from ...interval import ratio_interval
 
 Choices = NDArray[np.int64]  # (N,) an arm for each prompt
 AUTOREGRESSIVE, LEARNED = "autoregressive", "learned"
-EPOCHS = 10
+EPOCHS = 30
 PAPER: dict[str, Any] = {"reward": "rouge", "alpha": 0.5, "cost": "time"}
 LEAD = 0.02  # smallest relative lead of a domain's best arm over the second for the domain to count as different
 
@@ -40,7 +40,10 @@ def train_policy(data: RouterDataset, **settings: Any) -> RouterPolicy:
 def serving(length: str) -> dict[str, Any]:
     """Our training settings for drafts of ``length``; if it is not a number, each prompt's best length is assumed."""
     fixed = int(length) if length.isdigit() else None
-    return {"reward": "throughput", "length": fixed, "baseline": "query", "standardize": True, "epochs": EPOCHS}
+    return {
+        "reward": "throughput", "length": fixed, "gradient": "exact", "baseline": "query", "standardize": True,
+        "epochs": EPOCHS,
+    }  # fmt: skip
 
 
 def expected_throughput(data: RouterDataset, length: str) -> NDArray[np.float64]:

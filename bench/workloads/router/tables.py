@@ -124,6 +124,7 @@ def selection(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
         name: greedy(study.policy(arms, **settings))
         for name, settings in (
             ("policy, throughput", serving(length)),
+            ("policy, throughput, sampled gradient", serving(length) | {"gradient": "sampled"}),
             ("policy, throughput, paper's training", {"reward": "throughput", "length": int(length)}),
             ("policy, ROUGE-L", serving(length) | PAPER),
             ("policy, ROUGE-L, paper's training", PAPER),
