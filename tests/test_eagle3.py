@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from specpilot import main as cli
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import Confidence, Fixed, LengthController
+from specpilot.controllers.length import Fixed
 from specpilot.controllers.router import SingleArm
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from .architectures import HIDDEN, MAKERS, VOCAB
 from .eagle3 import Reference, write_draft
-from .test_state_drafts import PROMPTS, Sometimes, Watched
+from .test_state_drafts import PROMPTS, Watched, check_greedy
 from .test_trimmed_drafts import SAMPLINGS, enumerated
 from .tiny import byte_tokenizer, make
 
@@ -144,17 +144,7 @@ def test_chains_have_the_targets_distribution(
 @pytest.mark.parametrize("mode", ["fixed", "confidence", "list", "sometimes"])
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
 def test_greedy_is_the_targets(name: str, mode: str, folder: Path) -> None:
-    target = target_of(name)
-    rule: LengthController = {"confidence": Confidence(0.05), "sometimes": Sometimes()}.get(mode, Fixed(3))
-    decoder = SpeculativeDecoder(target, loaded(folder), length=rule)
-    plain, settings = SpeculativeDecoder(target, None), {"max_new_tokens": 24, "temperature": 0.0}
-    texts = [plain.generate(prompt, **settings).tokens for prompt in PROMPTS]
-    if mode == "list":
-        assert [one.tokens for one in decoder.generate(PROMPTS, **settings)] == texts
-    else:
-        outputs = [decoder.generate(prompt, **settings) for prompt in PROMPTS]
-        assert [one.tokens for one in outputs] == texts
-        assert any(one.stats.n_drafted for one in outputs)
+    check_greedy(target_of(name), loaded(folder), mode)
 
 
 def test_texts_may_be_longer_than_the_drafts_context(tmp_path: Path) -> None:

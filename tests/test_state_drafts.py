@@ -123,8 +123,13 @@ def test_chains_have_the_targets_distribution(verifier: str, kept: list[int] | N
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_is_the_targets(name: str, mode: str) -> None:
     target = target_of(name)
+    check_greedy(target, state_draft(target), mode)
+
+
+def check_greedy(target: PreTrainedModel, draft: PreTrainedModel, mode: str) -> None:
+    """Greedy texts are the target's own with drafts of a length by ``mode``."""
     rule: LengthController = {"confidence": Confidence(0.05), "sometimes": Sometimes()}.get(mode, Fixed(3))
-    decoder = SpeculativeDecoder(target, state_draft(target), length=rule)
+    decoder = SpeculativeDecoder(target, draft, length=rule)
     plain, settings = SpeculativeDecoder(target, None), {"max_new_tokens": 24, "temperature": 0.0}
     texts = [plain.generate(prompt, **settings).tokens for prompt in PROMPTS]
     if mode == "list":
