@@ -193,6 +193,8 @@ def load_tokenizer(
     if is_gguf(name):
         return load_gguf_tokenizer(gguf_path(name))
     source = find_files(name, revision)
+    if is_eagle3(_config_keys(name, source, revision)):
+        raise InputError(f"{name}: an EAGLE-3 draft, which has no tokenizer; give it as the draft of a decoder")
     with _refusing(name, "has no tokenizer that can be loaded"):
         return AutoTokenizer.from_pretrained(
             source.path,

@@ -249,6 +249,24 @@ def test_a_draft_of_the_last_state_alone_is_refused(tmp_path: Path) -> None:
         loaded(edited(folder, eagle_config={"use_aux_hidden_state": False}))
 
 
+def test_what_is_no_decoder_refuses_it(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = map(str, pair)
+    (pair[0].parent / "text.txt").write_text("some text\n")
+    text, output = str(pair[0].parent / "text.txt"), str(pair[0].parent / "output")
+    alone = f"specpilot: error: {draft}: an EAGLE-3 draft, which has no tokenizer; give it as the draft of a decoder"
+    for words, problem in (
+        (["generate", "--target", draft, "hello"], alone),
+        (["data", "acceptance", "--target", target, "--draft", draft, "--prompts", text, "--output", output], alone),
+        (
+            ["trim-vocabulary", draft, "--target", target, "--keep", "9", "--data", text, "--output", output],
+            f"specpilot: error: {draft}: an EAGLE-3 draft, which was trained with its vocabulary; take another draft",
+        ),
+    ):
+        assert cli.main(words) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == problem
+    assert not Path(output).exists()
+
+
 def test_weights_that_do_not_fit_are_refused(folder: Path) -> None:
     file = folder / "model.safetensors"
     whole = load_file(file)
