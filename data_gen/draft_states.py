@@ -38,22 +38,26 @@ def after_target_text(
     found: list[Examples] = []
     for text, logits, hidden in _read(draft, sequences):
         before = torch.tensor(text.places, device=logits.device) - min(text.places)  # place 0: the prompt's last token
-        scores = logits[before]
-        q = TokenDistribution.from_logits(sampling, scores, vocab_size)
-        chosen = q.of(text.tokens)
-        matches = match_all(text)
-        drawn = torch.tensor([probability > 0 for probability in chosen])
-        evidence = all_evidence(draft_signals(chosen, text.tokens, q.probabilities, scores), matches, text.tokens)
-        columns = {
-            "states": hidden[before].float().cpu(),
-            "evidence": evidence,
-            "tokens": torch.tensor(text.tokens, dtype=torch.int32),
-            "copies": copies_of(matches).int(),
-            "accept": torch.tensor(text.accept),
-            "then": torch.tensor(text.then),
-        }
-        found.append({name: column[drawn] for name, column in columns.items()})
-    return _joined(found)
+        found.append(examples_of(text, logits[before], hidden[before], sampling, vocab_size))
+    return joined(found)
+
+
+def examples_of(text: Text, scores: Tensor, hidden: Tensor, sampling: SamplingParams, vocab_size: int) -> Examples:
+    """The examples of one text, from logits (m, V) and hidden states (m, d) before each of its drafted tokens."""
+    q = TokenDistribution.from_logits(sampling, scores, vocab_size)
+    chosen = q.of(text.tokens)
+    matches = match_all(text)
+    drawn = torch.tensor([probability > 0 for probability in chosen])
+    evidence = all_evidence(draft_signals(chosen, text.tokens, q.probabilities, scores), matches, text.tokens)
+    columns = {
+        "states": hidden.float().cpu(),
+        "evidence": evidence,
+        "tokens": torch.tensor(text.tokens, dtype=torch.int32),
+        "copies": copies_of(matches).int(),
+        "accept": torch.tensor(text.accept),
+        "then": torch.tensor(text.then),
+    }
+    return {name: column[drawn] for name, column in columns.items()}
 
 
 @torch.inference_mode()
@@ -62,12 +66,13 @@ def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Seque
     mixed = []
     for text, where in zip(texts, drafted, strict=True):
         z = np.where(where, text.tokens, text.x).tolist()
-        mixed.append(Text(text.prompt_id, text.prompt_ids, z, np.flatnonzero(where).tolist(), [], text.accept, []))
+        places = np.flatnonzero(where).tolist()
+        mixed.append(Text(text.prompt_id, text.prompt_ids, z, places, [], text.accept, [], [0] * len(places)))
     sequences = [(text, len(text.x), len(text.x)) for text in mixed]
     found: list[Examples] = []
     for text, _, hidden in _read(draft, sequences):
         found.append({"states": hidden[text.places].float().cpu(), "accept": torch.tensor(text.accept)[text.places]})
-    return _joined(found)
+    return joined(found)
 
 
 @torch.inference_mode()
@@ -90,7 +95,7 @@ def at_all_drafted_tokens(draft: LanguageModel, texts: Sequence[Text]) -> Exampl
         {"states": at_drafted_tokens(draft, text)[1].float().cpu(), "accept": torch.tensor(text.accept)}
         for text in texts
     ]
-    return _joined(found)
+    return joined(found)
 
 
 def _read(draft: LanguageModel, sequences: Sequence[tuple[Text, int, int]]) -> Iterator[tuple[Text, Tensor, Tensor]]:
@@ -114,7 +119,8 @@ def _read(draft: LanguageModel, sequences: Sequence[tuple[Text, int, int]]) -> I
         yield from ((text, scores, states) for (text, _, _), scores, states in found)
 
 
-def _joined(parts: Sequence[Examples]) -> Examples:
+def joined(parts: Sequence[Examples]) -> Examples:
+    """The examples of several texts, one entry of ``counts`` for each part."""
     counts = torch.tensor([len(part["accept"]) for part in parts])
     return {"counts": counts, **{name: torch.cat([part[name] for part in parts]) for name in parts[0]}}
 

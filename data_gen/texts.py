@@ -26,6 +26,7 @@ class Text:
         tokens: (M,) the drafted tokens.
         accept: (M,) acceptance probability of each.
         then: (M,) acceptance probability of the token drafted after it; NaN if there is none.
+        depths: (M,) number of tokens drafted before each in its round; 0 in acceptance data.
     """
 
     prompt_id: str
@@ -35,6 +36,7 @@ class Text:
     tokens: list[int]
     accept: list[float]
     then: list[float]
+    depths: list[int]
 
     def cut(self, length: int) -> Text:
         """The first ``length`` tokens, with the tokens drafted within them."""
@@ -45,14 +47,14 @@ class Text:
         return self._drafted(sum(place < 1 for place in self.places), len(self.places))
 
     def _drafted(self, start: int, end: int) -> Text:
-        parts = {name: vars(self)[name][start:end] for name in ("places", "tokens", "accept", "then")}
+        parts = {name: vars(self)[name][start:end] for name in ("places", "tokens", "accept", "then", "depths")}
         return replace(self, **parts)
 
 
 def text_of_row(row: Row) -> Text:
     """The text of a rollout, with a drafted token at every position."""
     count = len(row.x)
-    return Text(row.prompt_id, row.prompt_ids, row.x, [*range(count)], row.y, row.p, [nan] * count)
+    return Text(row.prompt_id, row.prompt_ids, row.x, [*range(count)], row.y, row.p, [nan] * count, [0] * count)
 
 
 def text_of_rounds(row: RoundsRow) -> Text:
@@ -63,6 +65,7 @@ def text_of_rounds(row: RoundsRow) -> Text:
         [token for draft in row.drafted for token in draft],
         [probability for accept in row.accept for probability in accept],
         [then for accept in row.accept for then in [*accept[1:], nan]],
+        [depth for draft in row.drafted for depth in range(len(draft))],
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,17 +10,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
 from ..data_gen.draft_states import Examples, after_mixed_text, after_target_text, at_all_drafted_tokens, from_draft
 from ..data_gen.feature_shards import EMBEDDING, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
+from ..data_gen.state_rounds import after_rounds
 from ..data_gen.texts import Text
 from ..data_gen.workers import OnDone, ignore
 from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import load_any_model, load_tokenizer
-from ..infer.models import LoadedModel, language_model, output_embedding
+from ..infer.models import CausalLM, LoadedModel, language_model, output_embedding
+from ..infer.pair_loading import with_states
 from ..simulate.trace_shards import as_tensors, trace_text
 
 
@@ -45,38 +49,59 @@ class FeatureMaker:
         identity: the dataset's, see :func:`~.feature_sources.feature_identity`.
         vocab_size: size that the draft's distributions are cut to if its vocabulary is larger, or None.
         placement: keywords of :func:`~specpilot.infer.loading.load_model` for the target, or None.
+        kinds: kinds of the datasets.
 
     Raises:
         InputError: a model is missing or not the one the data was made with.
     """
 
     def __init__(
-        self, identity: dict[str, Any], device: str, vocab_size: int | None, placement: dict[str, Any] | None = None
+        self,
+        identity: dict[str, Any],
+        device: str,
+        vocab_size: int | None,
+        placement: dict[str, Any] | None,
+        kinds: Sequence[str],
     ) -> None:
         self.identity, self.options, self.vocab_size = identity, identity["settings"], vocab_size
         self.sampling = SamplingParams(**identity["sampling"])
-        names = {role: identity[role] for role in (("target", "draft") if self.options["traced"] else ("draft",))}
-        loading: dict[str, Any] = {"dtype": self.options["dtype"], "device": device, "decoder_only": True}
-        placed: dict[str, dict[str, Any]] = {"target": placement or {}, "draft": {}}
-        models: dict[str, LoadedModel] = {}
-        for role, name in names.items():  # the target first, whose embedding the draft may use
-            target = models.get("target", identity["target"])
-            models[role] = load_any_model(name, target=target, **loading, **placed[role])
-        found = {role: model_fingerprint(model) for role, model in models.items()}
-        tokenizer = load_tokenizer(names["target"]) if "target" in names else None
-        if tokenizer is not None:
-            found["tokenizer"] = tokenizer_fingerprint(tokenizer)
-        for role, fingerprint in found.items():
-            if fingerprint != identity["fingerprint"][role]:
+        self.tokenizer: PreTrainedTokenizerBase | None = None
+        target = self._load("target", device, placement or {}) if self.options["traced"] else None
+        draft = self._load("draft", device, {"target": identity["target"] if target is None else target})
+        self.draft, self.target = language_model(draft), None if target is None else language_model(target)
+        if self.draft.reads_states:
+            self._check_states(kinds)
+            self.target = with_states(language_model(self._load("target", device, placement or {})), [self.draft])
+        self.stop_tokens = frozenset() if target is None else stop_tokens_of(target, self.tokenizer)
+        self.embedding: Tensor = output_embedding(draft)
+
+    def _load(self, role: str, device: str, options: dict[str, Any]) -> LoadedModel:
+        """The model of ``role`` and, with the target, its tokenizer."""
+        name = self.identity[role]
+        model = load_any_model(name, dtype=self.options["dtype"], device=device, decoder_only=True, **options)
+        found = {role: model_fingerprint(model)}
+        if role == "target":
+            self.tokenizer = load_tokenizer(name)
+            found["tokenizer"] = tokenizer_fingerprint(self.tokenizer)
+        for part, fingerprint in found.items():
+            if fingerprint != self.identity["fingerprint"][part]:
                 raise InputError(
-                    f"{role}={identity[role]!r}: is not the {role} the data was made with; "
+                    f"{part}={name!r}: is not the {part} the data was made with; "
                     "give that one, or generate data for this one"
                 )
-        self.draft = language_model(models["draft"])
-        self.draft.require_tokens_alone("features")
-        self.target = language_model(models["target"]) if "target" in models else None
-        self.stop_tokens = stop_tokens_of(models["target"], tokenizer) if self.target is not None else frozenset()
-        self.embedding: Tensor = output_embedding(models["draft"])
+        return model
+
+    def _check_states(self, kinds: Sequence[str]) -> None:
+        """Refuse what a draft that reads the target's states has no examples of."""
+        problem = "the draft reads the target's states"
+        if {*kinds} != {"rounds"}:
+            raise InputError(
+                f"data: {problem}, and learns from rounds alone; make them with 'specpilot data on-policy'"
+            )
+        if self.options["context"] != "target":
+            raise InputError(f"predictor: {problem}, and has no mixed texts; take lag-free or features")
+        if self.options["traced"]:
+            raise InputError(f"traced={self.options['traced']}: {problem}, and has no traces; give 0")
 
     def describe(self) -> dict[str, Any]:
         """The part of the identity that comes from the models, and the embedding's bytes."""
@@ -106,6 +131,10 @@ class FeatureMaker:
     def _examples(self, unit: Unit) -> Examples:
         if self.options["context"] == "target":
             size = self.draft.vocab_size if self.vocab_size is None else self.vocab_size
+            if self.draft.reads_states:
+                assert isinstance(self.target, CausalLM)
+                assert isinstance(self.draft, CausalLM)
+                return after_rounds(self.target, self.draft, unit.texts, self.sampling, size)
             return after_target_text(self.draft, unit.texts, self.sampling, size)
         if self.options["mixing"] == 1:
             return at_all_drafted_tokens(self.draft, unit.texts)

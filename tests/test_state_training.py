@@ -1,0 +1,124 @@
+"""Controllers of drafts that read the target's states: examples from rounds, and the way from rounds to decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot import main as cli
+from specpilot.controllers.length import Fixed, Step
+from specpilot.data_gen.builder import Item
+from specpilot.data_gen.on_policy import as_row
+from specpilot.data_gen.state_rounds import read_rounds
+from specpilot.data_gen.texts import text_of_rounds
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.loading import load_model
+from specpilot.infer.models import CausalLM
+from transformers import PreTrainedModel
+
+from .architectures import HIDDEN, MAKERS, VOCAB
+from .eagle3 import write_draft
+from .test_state_drafts import PROMPTS, state_draft
+from .tiny import byte_tokenizer, make
+
+
+def eagle3(target: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    settings: dict[str, Any] = {"vocab": VOCAB, "kept": [*range(0, VOCAB, 2)], "target": HIDDEN, "layers": [1, 2]}
+    return load_model(write_draft(folder / "eagle", **settings), device="cpu", target=target)
+
+
+def eagle(target: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    return state_draft(target)
+
+
+class Remembering(Fixed):
+    """Keeps the logits and the state of every drafted token, by round."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__(k)
+        self.rounds: list[list[Step]] = []
+
+    def start_round(self) -> bool:
+        self.rounds.append([])
+        return super().start_round()
+
+    def observe(self, step: Step) -> bool:
+        self.rounds[-1].append(step)
+        return super().observe(step)
+
+
+@pytest.mark.parametrize("kind", [eagle3, eagle])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
+def test_examples_are_what_decoding_has_seen(
+    name: str, kind: Callable[[PreTrainedModel, Path], PreTrainedModel], tmp_path: Path
+) -> None:
+    """Logits and states before every verified token of a round, however many tokens were drafted before it."""
+    target = MAKERS[name](4, VOCAB, 0)
+    decoder = SpeculativeDecoder(target, kind(target, tmp_path))
+    (draft,) = decoder.drafts
+    assert isinstance(draft, CausalLM)
+    assert isinstance(decoder.target, CausalLM)
+    deepest = 0
+    for seed, prompt in enumerate([*PROMPTS, [7]]):
+        length = Remembering(3)
+        output = decoder.generate(prompt, max_new_tokens=20, top_k=None, seed=seed, length=length)
+        text = text_of_rounds(as_row(Item("id", "", prompt, 20), output))
+        examples = iter(zip(text.tokens, text.depths, *read_rounds(decoder.target, draft, text), strict=True))
+        drafts = [round_ for round_ in output.rounds if round_.drafted]
+        for steps, round_ in zip(length.rounds, drafts, strict=True):
+            for place in range(min(len(round_.drafted), round_.accepted + 1)):
+                token, depth, scores, state = next(examples)
+                assert (token, depth) == (round_.drafted[place], place)
+                if place < len(steps):  # the last token of a text's last draft is not observed
+                    torch.testing.assert_close(scores, steps[place].logits[0], rtol=1e-3, atol=1e-4)
+                    torch.testing.assert_close(state, steps[place].hidden[0], rtol=1e-3, atol=1e-4)
+                    deepest = max(deepest, depth)
+        assert next(examples, None) is None
+    assert deepest == 2
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[str, str]:
+    """The folders of a target with a tokenizer and of an EAGLE-3 draft, which often agree."""
+    make(vocab=257, hidden=32).save_pretrained(tmp_path / "target")
+    byte_tokenizer().save_pretrained(tmp_path / "target")
+    settings: dict[str, Any] = {"vocab": 257, "kept": [*range(0, 257, 2)], "target": 32, "layers": [1]}
+    return str(tmp_path / "target"), str(write_draft(tmp_path / "eagle", **settings, own_embedding=False))
+
+
+@pytest.mark.parametrize("predictor", ["lag-free", "features"])
+def test_from_rounds_to_a_controller(pair: tuple[str, str], tmp_path: Path, predictor: str) -> None:
+    (tmp_path / "prompts.txt").write_text("".join(f"prompt number {i}\n" for i in range(24)))
+    rounds, features, run, controller = (str(tmp_path / name) for name in ("rounds", "features", "run", "controller"))
+    models, place = ["--target", pair[0], "--draft", pair[1]], ["--device", "cpu"]
+    made = ["--prompts", str(tmp_path / "prompts.txt"), "--max-new-tokens", "16", "--length", "3", "--output", rounds]
+    assert cli.main(["data", "on-policy", *models, *place, *made]) == 0
+    settings = ["--predictor", predictor, "--traced", "0", "--validation-fraction", "0.3"]
+    assert cli.main(["data", "features", "--data", rounds, *place, *settings, "--output", features]) == 0
+    training = ["--predictor", predictor, "--data", features, "--epochs", "1", "--output", run]
+    assert cli.main(["train", "acceptance", *training]) == 0
+    assert cli.main(["export", run, controller]) == 0
+    decoder = SpeculativeDecoder.from_pretrained(*pair, device="cpu", length=controller, cost=0.01)
+    settings_of = {"max_new_tokens": 20, "temperature": 1.0, "seed": 1}
+    assert decoder.generate("hello", **settings_of).stats.n_drafted > 0
+    greedy = decoder.generate("hello", max_new_tokens=20, temperature=0.0)
+    plain = SpeculativeDecoder.from_pretrained(pair[0], device="cpu")
+    assert greedy.tokens == plain.generate("hello", max_new_tokens=20, temperature=0.0).tokens
+
+
+def test_traces_and_mixed_texts_are_refused(
+    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "prompts.txt").write_text("one\ntwo\nthree\nfour\n")
+    rounds, output = str(tmp_path / "rounds"), str(tmp_path / "features")
+    models = ["--target", pair[0], "--draft", pair[1], "--device", "cpu"]
+    made = ["--prompts", str(tmp_path / "prompts.txt"), "--max-new-tokens", "8", "--output", rounds]
+    assert cli.main(["data", "on-policy", *models, *made, "--length", "3"]) == 0
+    words = ["data", "features", "--data", rounds, "--predictor", "lag-free", "--device", "cpu", "--output", output]
+    assert cli.main([*words, "--traced", "5"]) == 2
+    problem = "traced=5: the draft reads the target's states, and has no traces; give 0"
+    assert capsys.readouterr().err.splitlines()[-1] == f"specpilot: error: {problem}"
+    assert not Path(output).exists()
