@@ -47,8 +47,7 @@ def read_rounds(target: CausalLM, draft: CausalLM, text: Text) -> tuple[Tensor, 
     skipped = draft.state_input.skipped
     cache = draft.new_cache()
     cache.add(0, len(tokens) + len(text.tokens))
-    # With the state after the last token, unread ones begin at ``skipped``: token t is read with the state before it.
-    unread = tokens[skipped:]
+    unread = tokens[skipped:]  # each with the state before it; no token follows the last state
     logits, hidden = draft.forward(cache, [Read(0, unread, len(unread), states=states[: len(unread)])])
 
     trunk = len(text.prompt_ids) - skipped
