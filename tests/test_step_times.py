@@ -26,3 +26,20 @@ def test_the_prompts_own_tokens_are_read_again(monkeypatch: pytest.MonkeyPatch) 
     assert read == [prompt, *([again[:n] for n in READ] * (WARM + 2))]
     assert cost.t_draft == times[0] > 0
     assert times[1] > 0
+
+
+def test_every_draft_is_timed_after_a_forward_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = language_model(load_model("tiny"))
+    drafts = [language_model(load_model("tiny-draft")) for _ in range(3)]
+    order: list[TextReader] = []
+    original = TextReader.read
+
+    def recorded(self: TextReader, *args: int, **options: int) -> object:
+        if not order or order[-1] is not self:
+            order.append(self)
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(TextReader, "read", recorded)
+    step_times(target, drafts, [5, 6, 7, 8], SamplingParams(), repeats=2)
+    models = [reader.model for reader in order][len(drafts) + 1 :]  # after the prompts
+    assert models == [model for draft in drafts for model in (target, draft)] * (WARM + 2)
