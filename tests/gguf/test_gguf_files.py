@@ -106,7 +106,7 @@ def cut(source: Path, target: Path, share: float) -> Path:
 
 BAD: dict[str, str] = {
     "head": "the GGUF file is truncated or damaged; fetch it again",
-    "tensors": "llama.cpp cannot load it (",
+    "tensors": "the GGUF file is truncated or damaged; fetch it again",
     "magic": "no GGUF file, though its name ends so",
     "missing": "no such GGUF file",
     "architecture": "llama.cpp cannot load it (",
