@@ -183,7 +183,9 @@ def load_saved_draft(
         InputError: a file is missing or damaged, or it uses the weights of another target.
     """
     hub = {"revision": revision, "local_files_only": local_files_only}
-    file, stored = _file(path, FILE, hub), _file(path, WEIGHTS, hub)
+    file, stored = (
+        stored_file(path, file, hub, f"{path}: a draft without {file}; {AGAIN}") for file in (FILE, WEIGHTS)
+    )
     draft = DraftFile.read(file, config.vocab_size)
     weights = load_file(stored)
     own = next(iter(weights.values())).dtype if dtype == "auto" else dtype
@@ -225,16 +227,30 @@ def _share(model: PreTrainedModel, target: PreTrainedModel, draft: DraftFile) ->
 
 def _checked(name: str | Path, shared: SharedWith, target: LoadedModel | None) -> PreTrainedModel:
     """The target, if it is the one whose weights the draft ``name`` uses."""
-    if target is None:
-        raise InputError(f"{name}: a draft with the embedding of {shared.name}; load it as the draft of that model")
-    problem = f"{name}: a draft with the embedding of {shared.name}; the target {target.name_or_path}"
-    if not isinstance(target, PreTrainedModel):
-        raise InputError(f"{problem} is a GGUF model, whose weights a draft cannot use; give another draft")
+    target, problem = lending(name, shared.name, target)
     if model_fingerprint(target) != shared.fingerprint:
         raise InputError(f"{problem} is another model")
     if any(head.weight.is_meta for head in (target.get_input_embeddings(), target.get_output_embeddings())):
         raise InputError(f"{problem} has its embedding offloaded; choose another device_map")
     return target
+
+
+def lending(name: str | Path, owner: str, target: LoadedModel | None) -> tuple[PreTrainedModel, str]:
+    """The target, if it can lend weights to the draft ``name``, and the beginning of messages about it.
+
+    Args:
+        owner: the model whose embedding the draft has, for messages.
+
+    Raises:
+        InputError: there is no target, or it is a GGUF model.
+    """
+    use = f"{name}: a draft with the embedding of {owner}"
+    if target is None:
+        raise InputError(f"{use}; load it as the draft of that model")
+    problem = f"{use}; the target {target.name_or_path}"
+    if not isinstance(target, PreTrainedModel):
+        raise InputError(f"{problem} is a GGUF model, whose weights a draft cannot use; give another draft")
+    return target, problem
 
 
 def check_weights(file: Path, found: dict[str, Tensor], needed: dict[str, Tensor]) -> None:
@@ -249,9 +265,10 @@ def check_weights(file: Path, found: dict[str, Tensor], needed: dict[str, Tensor
             )
 
 
-def _file(path: str, name: str, hub: dict[str, Any]) -> Path:
-    if Path(path).is_dir():
-        if not Path(path, name).is_file():
-            raise InputError(f"{path}: a draft without {name}; {AGAIN}")
-        return Path(path, name)
-    return Path(hf_hub_download(path, name, **hub))
+def stored_file(path: str, name: str, hub: dict[str, Any], missing: str) -> Path:
+    """The file ``name`` of a folder or a hub repository; ``missing`` is the error where the folder lacks it."""
+    if not Path(path).is_dir():
+        return Path(hf_hub_download(path, name, **hub))
+    if not Path(path, name).is_file():
+        raise InputError(missing)
+    return Path(path, name)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub import hf_hub_download
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -20,7 +19,7 @@ from transformers.initialization import no_init_weights
 
 from ..controllers.errors import InputError
 from ..controllers.json_file import blaming, build
-from .draft_folder import check_weights
+from .draft_folder import check_weights, lending, stored_file
 from .models import LoadedModel
 from .models.eagle3 import Eagle3Input, FirstLayer, NormedHead
 from .models.lean_llama import STATIC_ROPE
@@ -108,7 +107,8 @@ def load_eagle3(
         InputError: a file is missing or damaged, or it does not belong to the target.
     """
     file = Eagle3File.of(name, found)
-    stored = _weights_file(path, revision, local_files_only)
+    hub = {"revision": revision, "local_files_only": local_files_only}
+    stored = stored_file(path, WEIGHTS, hub, f"{path}: an EAGLE-3 draft without {WEIGHTS}; {AGAIN}, in safetensors")
     weights = {_renamed(key, file): value for key, value in load_file(stored).items() if key not in UNUSED}
     tokens = _tokens(stored, weights.pop("d2t", None), len(weights.get(HEAD, ())), file)
     config = _layer_config(name, file, weights)
@@ -127,14 +127,6 @@ def load_eagle3(
     model.lm_head.tokens = torch.tensor(tokens, device=place)
     model.config._name_or_path = str(path)
     return model  # type: ignore[no-any-return]
-
-
-def _weights_file(path: str, revision: str | None, local_files_only: bool) -> Path:
-    if not Path(path).is_dir():
-        return Path(hf_hub_download(path, WEIGHTS, revision=revision, local_files_only=local_files_only))
-    if not Path(path, WEIGHTS).is_file():
-        raise InputError(f"{path}: an EAGLE-3 draft without {WEIGHTS}; {AGAIN}, in safetensors")
-    return Path(path, WEIGHTS)
 
 
 def _renamed(key: str, file: Eagle3File) -> str:
@@ -208,11 +200,7 @@ def _rebuild(model: Any, config: Any, file: Eagle3File, tokens: list[int]) -> No
 
 def _lent(name: str | Path, target: LoadedModel | None, shape: torch.Size) -> Tensor:
     """The target's embedding, where the draft has none."""
-    if target is None:
-        raise InputError(f"{name}: a draft with the embedding of its target; load it as the draft of that model")
-    problem = f"{name}: a draft with the embedding of its target, but {target.name_or_path}"
-    if not isinstance(target, PreTrainedModel):
-        raise InputError(f"{problem} is a GGUF model, whose weights a draft cannot use; give another draft")
+    target, problem = lending(name, "its target", target)
     weight: Any = target.get_input_embeddings().weight
     if weight.is_meta:
         raise InputError(f"{problem} has its embedding offloaded; choose another device_map")

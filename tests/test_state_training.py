@@ -121,4 +121,7 @@ def test_traces_and_mixed_texts_are_refused(
     assert cli.main([*words, "--traced", "5"]) == 2
     problem = "traced=5: the draft reads the target's states, and has no traces; give 0"
     assert capsys.readouterr().err.splitlines()[-1] == f"specpilot: error: {problem}"
+    mixed = ["data", "features", "--data", rounds, "--predictor", "specdec", "--device", "cpu", "--output", output]
+    assert cli.main([*mixed, "--traced", "0"]) == 2
+    assert "'rounds'" in capsys.readouterr().err
     assert not Path(output).exists()

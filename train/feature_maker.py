@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,19 +48,14 @@ class FeatureMaker:
         identity: the dataset's, see :func:`~.feature_sources.feature_identity`.
         vocab_size: size that the draft's distributions are cut to if its vocabulary is larger, or None.
         placement: keywords of :func:`~specpilot.infer.loading.load_model` for the target, or None.
-        kinds: kinds of the datasets.
 
     Raises:
-        InputError: a model is missing or not the one the data was made with.
+        InputError: a model is missing or not the one the data was made with, or traces are asked for that cannot be
+            made.
     """
 
     def __init__(
-        self,
-        identity: dict[str, Any],
-        device: str,
-        vocab_size: int | None,
-        placement: dict[str, Any] | None,
-        kinds: Sequence[str],
+        self, identity: dict[str, Any], device: str, vocab_size: int | None, placement: dict[str, Any] | None = None
     ) -> None:
         self.identity, self.options, self.vocab_size = identity, identity["settings"], vocab_size
         self.sampling = SamplingParams(**identity["sampling"])
@@ -70,7 +64,10 @@ class FeatureMaker:
         draft = self._load("draft", device, {"target": identity["target"] if target is None else target})
         self.draft, self.target = language_model(draft), None if target is None else language_model(target)
         if self.draft.reads_states:
-            self._check_states(kinds)
+            if self.options["traced"]:
+                raise InputError(
+                    f"traced={self.options['traced']}: the draft reads the target's states, and has no traces; give 0"
+                )
             self.target = with_states(language_model(self._load("target", device, placement or {})), [self.draft])
         self.stop_tokens = frozenset() if target is None else stop_tokens_of(target, self.tokenizer)
         self.embedding: Tensor = output_embedding(draft)
@@ -90,18 +87,6 @@ class FeatureMaker:
                     "give that one, or generate data for this one"
                 )
         return model
-
-    def _check_states(self, kinds: Sequence[str]) -> None:
-        """Refuse what a draft that reads the target's states has no examples of."""
-        problem = "the draft reads the target's states"
-        if {*kinds} != {"rounds"}:
-            raise InputError(
-                f"data: {problem}, and learns from rounds alone; make them with 'specpilot data on-policy'"
-            )
-        if self.options["context"] != "target":
-            raise InputError(f"predictor: {problem}, and has no mixed texts; take lag-free or features")
-        if self.options["traced"]:
-            raise InputError(f"traced={self.options['traced']}: {problem}, and has no traces; give 0")
 
     def describe(self) -> dict[str, Any]:
         """The part of the identity that comes from the models, and the embedding's bytes."""

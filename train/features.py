@@ -239,10 +239,8 @@ def is_made(settings: FeatureDataOptions, output: Path) -> bool:
 def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:
     """What loads the models of ``settings``, in this process or a worker's."""
     identity = feature_identity(settings)
-    manifests = read_sources(settings)
-    sizes = [manifest["vocab_size"] for manifest in manifests if "vocab_size" in manifest]
-    kinds = [manifest["kind"] for manifest in manifests]
-    return partial(FeatureMaker, identity, settings.device, min(sizes, default=None), settings.placement, kinds)
+    sizes = [manifest["vocab_size"] for manifest in read_sources(settings) if "vocab_size" in manifest]
+    return partial(FeatureMaker, identity, settings.device, min(sizes, default=None), settings.placement)
 
 
 def make_features(

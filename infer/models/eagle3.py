@@ -50,7 +50,7 @@ class Eagle3Input(StateReader):
         norm_each: bool = False,
     ) -> None:
         super().__init__()
-        self.layers, self.vocabulary, self.target = layers, vocabulary, target
+        self.layers, self.vocabulary, self.size = layers, vocabulary, target
         self.input_norm = nn.RMSNorm(count * target, eps) if norm_all else None
         self.fc_norm = nn.ModuleList([nn.RMSNorm(target, eps) for _ in range(count)]) if norm_each else None
         self.fc = nn.Linear(count * target, width, bias=False)
@@ -63,16 +63,12 @@ class Eagle3Input(StateReader):
         if self.input_norm is not None:
             inner = self.input_norm(inner)
         if self.fc_norm is not None:
-            parts = zip(self.fc_norm, torch.split(inner, self.target, -1), strict=True)
+            parts = zip(self.fc_norm, torch.split(inner, self.size, -1), strict=True)
             inner = torch.cat([norm(part) for norm, part in parts], -1)
         return self.fc(inner)  # type: ignore[no-any-return]
 
     def check(self, target: CausalLM) -> None:
-        if self.target != target.hidden_size:
-            raise InputError(
-                f"draft: reads states of size {self.target}, the target's have size {target.hidden_size}; take the "
-                "target it was made for"
-            )
+        super().check(target)
         if self.vocabulary != target.vocab_size:
             raise InputError(
                 f"draft: made for {self.vocabulary} tokens, the target has {target.vocab_size}; take the target it was "

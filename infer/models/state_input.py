@@ -26,9 +26,11 @@ class StateReader(nn.Module, ABC):
     """Makes a draft's inputs of embeddings and states.
 
     Attributes:
+        size: of the target's states.
         skipped: number of tokens at the beginning of a text that the draft does not read.
     """
 
+    size: int
     skipped: int = 0
 
     @abstractmethod
@@ -39,9 +41,13 @@ class StateReader(nn.Module, ABC):
             beginning: the tokens begin their text.
         """
 
-    @abstractmethod
     def check(self, target: CausalLM) -> None:
         """Raise InputError if ``target`` does not give what :meth:`from_target` takes."""
+        if self.size != target.hidden_size:
+            raise InputError(
+                f"draft: reads states of size {self.size}, the target's have size {target.hidden_size}; take the "
+                "target it was made for"
+            )
 
     @abstractmethod
     def target_layers(self, target: CausalLM) -> tuple[int, ...]:
@@ -59,6 +65,7 @@ class StateInput(StateReader):
 
     def __init__(self, embedding: int, state: int, eps: float = 1e-5) -> None:
         super().__init__()
+        self.size = state
         self.norm = nn.RMSNorm(state, eps)
         self.linear = nn.Linear(embedding + state, embedding, bias=False)
 
@@ -77,16 +84,8 @@ class StateInput(StateReader):
         return self.linear(torch.cat([embeddings, self.norm(states)], -1))  # type: ignore[no-any-return]
 
     def from_target(self, states: Tensor, *, beginning: bool) -> Tensor:
-        last = states[:, : self.norm.weight.shape[0]]
+        last = states[:, : self.size]
         return F.pad(last, (0, 0, 1, 0)) if beginning else last  # no state is before the first token
-
-    def check(self, target: CausalLM) -> None:
-        size = self.norm.weight.shape[0]
-        if size != target.hidden_size:
-            raise InputError(
-                f"draft: reads states of size {size}, the target's have size {target.hidden_size}; take the target it "
-                "was made for"
-            )
 
     def target_layers(self, target: CausalLM) -> tuple[int, ...]:
         return ()
