@@ -12,6 +12,7 @@ import re
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
+from itertools import accumulate
 from typing import Any, get_type_hints
 
 from docstring_parser import parse as parse_docstring
@@ -19,6 +20,8 @@ from jsonargparse import ArgumentParser
 
 from .controllers.errors import InputError
 from .controllers.json_file import parse_yaml, read_object
+
+DEEPEST = 5_000  # levels of a value; the C parser that jsonargparse reads YAML with crashes at some 20,000
 
 
 class _Bool:
@@ -98,6 +101,9 @@ class CommandParser:
         """
         words = self.arrange(words)
         for word in words:
+            if nesting(word) > DEEPEST:
+                name = word.partition("=")[0] if word.startswith("--") else "a value"
+                raise InputError(f"{name}: brackets or dashes are nested more than {DEEPEST:,} deep; give plain text")
             file = word.removeprefix("--config=")
             if file != word and not file.startswith("{"):  # the value may be inline YAML
                 read_object(file, f"give a YAML file of options, see {self.parser.prog} --help", parse_yaml)
@@ -134,6 +140,14 @@ class CommandParser:
                 word = f"{word}={waiting.pop(0)}"  # joined by "=", since the value may start with a dash
             (configs if word.startswith("--config=") else rest).append(word)
         return configs + rest
+
+
+def nesting(word: str) -> int:
+    """An upper bound of how deep the YAML values in ``word`` are nested on one line."""
+    if len(word) <= DEEPEST:
+        return len(word)
+    brackets = accumulate((character in "[{") - (character in "]}") for character in word)
+    return max(0, *brackets) + max((len(run) // 2 for run in re.findall(r"(?:[-?]\s)+", word)), default=0)
 
 
 def described(kind: type, name: str) -> tuple[int, str, str]:

@@ -275,6 +275,20 @@ def test_null_is_an_error_where_a_key_cannot_be_null(name: str) -> None:
             assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("piece", ["[", "{", "- ", "? ", "[a, ", "- ["])
+def test_values_nested_too_deep_are_refused(piece: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """They would crash the C parser of YAML."""
+    assert cli.main(["bench", "decode", f"--limit={piece * 30_000}"]) == 2
+    problem = "--limit: brackets or dashes are nested more than 5,000 deep; give plain text"
+    assert capsys.readouterr().err == f"specpilot: error: {problem}\n"
+
+
+@pytest.mark.parametrize("text", ["[1] - {} ? " * 5000, "[[\n" * 2000 + "x" * 4000])
+def test_long_texts_are_not_nested(text: str) -> None:
+    (found, *_) = CommandParser(COMMANDS["generate"], "x").read([text]).values()
+    assert found.prompt == text
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_outside_their_limits_are_errors(kind: type) -> None:
     for name, limit in limited(kind, options.Range):
