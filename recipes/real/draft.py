@@ -13,10 +13,9 @@ from .fetch import fetch
 from .prompts import write_prompts
 from .settings import RealDraftOptions
 
-PER_KIND = 1600  # prompts of each of five kinds
+PER_KIND = 800  # prompts of each of five kinds
 PART = 300  # prompts answered for one dataset
-MEASURED = 400  # prompts after those of the answers, which are left for measuring
-PREDICTED = 900  # prompts after those, for the predictor
+MEASURED = 100  # prompts after those of the answers, which are left for measuring
 ROUTED = ("ngram", "exit:6", "autoregressive")  # arms of the router beside the draft
 TEMPERATURES = (1.0, 0.5)  # in turn: T = 1 is what the draft is trained for, at 0.5 the answers make more sense
 
@@ -43,7 +42,7 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     run(
         [
             *("train", "draft", "--target", str(target), "--layers", "3", "--vocabulary", "8192"),
-            *("--data", f"[{','.join(parts)}]", "--epochs", "6", "--lr", "1.5e-3", "--validation-fraction", "0.02"),
+            *("--data", f"[{','.join(parts)}]", "--epochs", "3", "--lr", "1.5e-3", "--validation-fraction", "0.02"),
             *("--dtype", "bfloat16", "--precision", "bf16-mixed", "--cache-states"),
             *("--output", str(output / "draft-run"), "--resume"),
         ]
@@ -54,7 +53,7 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     run(
         [
             *("data", "acceptance", "--target", str(target), "--draft", str(draft)),
-            *("--prompts", str(output / "prompts.jsonl"), "--skip", str(unseen), "--limit", str(PREDICTED)),
+            *("--prompts", str(output / "prompts.jsonl"), "--skip", str(unseen), "--limit", str(PART)),
             *("--max-new-tokens", "80", "--temperature", "1", "--top-k", "null", "--top-p", "0.95"),
             *("--dtype", "bfloat16", "--batch-size", "50", "--output", str(output / "acceptance")),
         ]
@@ -62,7 +61,7 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     data = str(output / "acceptance")
     run(["train", "lag-free", "--data", data, "--epochs", "6", "--output", str(output / "head-run"), "--resume"])
     run(["export", str(output / "head-run"), str(output / "head"), "--overwrite"])
-    train_router(target, draft, output, unseen + PREDICTED)
+    train_router(target, draft, output, unseen + PART)
     return draft
 
 
