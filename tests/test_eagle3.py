@@ -304,7 +304,7 @@ def test_targets_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
     with pytest.raises(InputError, match="draft: reads states of size 32, the target's have size 8"):
         SpeculativeDecoder(make(hidden=8, vocab=VOCAB), draft)
     deep = loaded(write_draft(tmp_path / "deep", **PLAIN | {"layers": [1, 20]}))
-    with pytest.raises(InputError, match="draft: reads the target's layers 1, 20, which must ascend; llama has 4"):
+    with pytest.raises(InputError, match="draft: reads the target's layers 1, 20; they must ascend, from 1 to 4 in"):
         SpeculativeDecoder(target, deep)
     with pytest.raises(InputError, match="draft: reads the outputs of layers, which are not found in gpt2"):
         SpeculativeDecoder(target_of("gpt2"), draft)

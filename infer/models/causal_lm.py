@@ -100,8 +100,8 @@ class CausalLM(LanguageModel):
         outside = [layer for layer in layers if not 0 < layer <= len(found)]
         if outside or list(layers) != sorted({*layers}):
             raise InputError(
-                f"draft: reads the target's layers {', '.join(map(str, layers))}, which must ascend; {self.name} has "
-                f"{len(found)}; take the target it was made for"
+                f"draft: reads the target's layers {', '.join(map(str, layers))}; they must ascend, from 1 to "
+                f"{len(found)} in {self.name}; take the target it was made for"
             )
         other = copy(self)
         other.state_layers, other._inner = layers, [found[layer - 1] for layer in layers]

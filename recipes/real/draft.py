@@ -16,6 +16,7 @@ from .settings import RealDraftOptions
 PER_KIND = 800  # prompts of each of five kinds
 PART = 300  # prompts answered for one dataset
 MEASURED = 100  # prompts after those of the answers, which are left for measuring
+PREDICTED = 900  # prompts after those, for the predictor; the router has some of them
 ROUTED = ("ngram", "exit:6", "autoregressive")  # arms of the router beside the draft
 TEMPERATURES = (1.0, 0.5)  # in turn: T = 1 is what the draft is trained for, at 0.5 the answers make more sense
 
@@ -53,7 +54,7 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     run(
         [
             *("data", "acceptance", "--target", str(target), "--draft", str(draft)),
-            *("--prompts", str(output / "prompts.jsonl"), "--skip", str(unseen), "--limit", str(PART)),
+            *("--prompts", str(output / "prompts.jsonl"), "--skip", str(unseen), "--limit", str(PREDICTED)),
             *("--max-new-tokens", "80", "--temperature", "1", "--top-k", "null", "--top-p", "0.95"),
             *("--dtype", "bfloat16", "--batch-size", "50", "--output", str(output / "acceptance")),
         ]
