@@ -48,14 +48,29 @@ def test_the_distribution_is_that_of_the_definition(
         assert abs(int((own > 0).sum()) - int((expected > 0).sum())) <= 1
 
 
-def test_every_stage_is_used_and_a_row_does_not_depend_on_the_others() -> None:
+def test_a_row_does_not_depend_on_the_others() -> None:
+    """Not even by rounding, whatever the number of candidates that each needs."""
     sampling = SamplingParams(1.0, None, 0.95)
-    logits = rows(3, [12.0, 2.5, 0.05])
+    logits = rows(3, [12.0, 2.5, 0.05, 6.0])
     alone = [sampling.top(row.unsqueeze(0)) for row in logits]
-    assert [tokens.shape[1] for _, tokens in alone if tokens is not None] == [*CANDIDATES, SIZE]
+    widths = [tokens.shape[1] for _, tokens in alone if tokens is not None]
+    assert widths[0] == widths[3] == CANDIDATES[0]
+    assert CANDIDATES[0] < widths[1] < CANDIDATES[1] < widths[2] < SIZE  # tokens that are left out are not returned
     together = sampling(logits)
     for row, whole in enumerate(together):
         assert torch.equal(sampling(logits[row : row + 1])[0], whole)
+    assert torch.equal(sampling(logits.reshape(2, 2, SIZE)), together.reshape(2, 2, SIZE))
+
+
+def test_filling_up_leaves_every_probability() -> None:
+    """A token appears twice in a row only where its probability is zero."""
+    probabilities, tokens = SamplingParams(1.0, None, 0.95).top(rows(4, [12.0, 0.05, 2.5]))
+    assert tokens is not None
+    for own, among in zip(probabilities, tokens, strict=True):
+        kept = among[own > 0]
+        assert len(kept.unique()) == len(kept)
+        assert not bool(torch.isin(among[own == 0], kept).any())
+    assert torch.allclose(probabilities.sum(-1), torch.ones(3))
 
 
 def test_logits_that_are_no_numbers_are_found() -> None:
