@@ -85,8 +85,8 @@ class SamplingParams:
             size = logits.shape[-1]
             # On a CPU sorting 50,000 logits takes milliseconds, and often a hundred hold the probability.
             widths = (*(k for k in CANDIDATES if k < size), size) if logits.device.type == "cpu" else (size,)
-            rows = logits.reshape(-1, size) / self.temperature
-            probabilities, tokens = self._nucleus(rows, widths)
+            rows = logits if self.temperature == 1 else logits / self.temperature
+            probabilities, tokens = self._nucleus(rows.reshape(-1, size), widths)
             return probabilities.reshape(*logits.shape[:-1], -1), tokens.reshape(*logits.shape[:-1], -1)
         values, tokens = logits.topk(min(self.top_k, logits.shape[-1]))  # sorted, most probable first: no whole softmax
         probabilities = torch.softmax(values if self.temperature == 1 else values / self.temperature, -1)
