@@ -41,6 +41,7 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "ablation-greedy.json": ablation_tables.as_tables,
     "clock.json": _one(clock.as_table),
     "smollm2.json": real_tables.as_tables,
+    "smollm2-predictor.json": real_tables.as_tables,
     "smollm2-router.json": real_tables.as_tables,
     "trees.json": trees.as_tables,
     "spectr.json": _one(spectr.as_table),
