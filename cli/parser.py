@@ -146,8 +146,8 @@ def nesting(word: str) -> int:
     """An upper bound of how deep the YAML values in ``word`` are nested on one line."""
     if len(word) <= DEEPEST:
         return len(word)
-    brackets = accumulate((character in "[{") - (character in "]}") for character in word)
-    return max(0, *brackets) + max((len(run) // 2 for run in re.findall(r"(?:[-?]\s)+", word)), default=0)
+    brackets = accumulate(((character in "[{") - (character in "]}") for character in word), initial=0)
+    return max(brackets) + max((len(run) // 2 for run in re.findall(r"(?:[-?]\s)+", word)), default=0)
 
 
 def described(kind: type, name: str) -> tuple[int, str, str]:

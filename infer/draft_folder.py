@@ -184,7 +184,7 @@ def load_saved_draft(
     """
     hub = {"revision": revision, "local_files_only": local_files_only}
     file, stored = (
-        stored_file(path, file, hub, f"{path}: a draft without {file}; {AGAIN}") for file in (FILE, WEIGHTS)
+        stored_file(path, needed, hub, f"{path}: a draft without {needed}; {AGAIN}") for needed in (FILE, WEIGHTS)
     )
     draft = DraftFile.read(file, config.vocab_size)
     weights = load_file(stored)
