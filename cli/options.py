@@ -646,7 +646,8 @@ class FeatureDataOptions(FeatureSourceOptions, PlacementOptions, SeedOptions):
 
     Attributes:
         data: Folder written by `specpilot data acceptance` or, except for the predictor specdec, `specpilot data
-            on-policy`; or several with the same models and sampling, as "[A,B]".
+            on-policy`; or several with the same models, as "[A,B]". They may differ in sampling, again except for
+            specdec.
         predictor: Predictor that the features are for: specdec, lag-free or features. The last two use the same.
         mixing: Share r of target tokens in the texts that the draft reads; the other tokens are the draft's and are the
             training examples. At 1 every draft token is an example, with the target's text as context. Default: 0.15 as

@@ -51,6 +51,10 @@ class SamplingParams:
     def as_dict(self) -> dict[str, float | int | None]:
         return asdict(self)
 
+    def same_as(self, other: SamplingParams) -> bool:
+        """Whether both give the same distribution whatever the logits: at temperature 0 the rest does not matter."""
+        return self == other or self.temperature == other.temperature == 0
+
     @property
     def support(self) -> int | None:
         """Maximum number of tokens with positive probability; None if there is no top-k."""

@@ -298,7 +298,7 @@ def test_features_are_those_of_the_drafts_distribution() -> None:
     assert FeaturePredictor(model).predict(step(1, q)).accept == pytest.approx(1 / (1 + math.exp(-logit)))
     assert FeaturePredictor(model).predict(step(1, [1.0])).accept < 1  # a certain draft is finite doubt
     with pytest.warns(UserWarning, match="stays exact"):
-        FeaturePredictor(model, sampling=SamplingParams(1.0, 50)).check_sampling(SamplingParams(0.5))
+        FeaturePredictor(model, samplings=(SamplingParams(1.0, 50),)).check_sampling(SamplingParams(0.5))
 
 
 def test_controllers_by_name(tmp_path: Path) -> None:

@@ -43,6 +43,11 @@ def fingerprints(manifest: dict[str, Any]) -> list[str]:
     return list(manifest.get("datasets", [manifest["dataset_fingerprint"]]))
 
 
+def samplings(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """The sampling parameters of a manifest's datasets, each once."""
+    return [manifest["sampling"], *manifest.get("other_sampling", [])]
+
+
 def check_same(folders: Sequence[str], manifests: Sequence[dict[str, Any]], names: Sequence[str] = SAME) -> None:
     """Raise InputError for a manifest that differs from the first in one of ``names``."""
     for folder, manifest in zip(folders, manifests, strict=True):

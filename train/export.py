@@ -31,7 +31,7 @@ from ..options import (
     LagFreeTrainingOptions,
     RouterTrainingOptions,
 )
-from .datasets import fingerprints
+from .datasets import fingerprints, samplings
 from .draft import KIND as DRAFT
 from .draft import export_draft
 from .feature_module import FeatureHead
@@ -141,8 +141,9 @@ def _data_fields(run: Run[S], draft: str | None, metrics: dict[str, float]) -> d
     """Fields of the data and the result that every kind of configuration has."""
     dataset = run.dataset
     pair = PairFingerprint(**{"draft": None, **dataset["fingerprint"]})
+    sampling, *others = (SamplingParams(**each) for each in samplings(dataset))
     return {
-        "provenance": Provenance(dataset["target"], draft, pair, SamplingParams(**dataset["sampling"])),
+        "provenance": Provenance(dataset["target"], draft, pair, sampling, tuple(others)),
         "datasets": fingerprints(dataset),
         "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
     }

@@ -32,11 +32,13 @@ class Unit:
 
     Attributes:
         part: name of the dataset's part.
+        sampling: sampling parameters of the texts' dataset.
         texts: its texts; none for the embedding.
         numbers: index of each text in all data, which its mixing depends on.
     """
 
     part: str
+    sampling: SamplingParams
     texts: list[Text] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
@@ -58,7 +60,6 @@ class FeatureMaker:
         self, identity: dict[str, Any], device: str, vocab_size: int | None, placement: dict[str, Any] | None = None
     ) -> None:
         self.identity, self.options, self.vocab_size = identity, identity["settings"], vocab_size
-        self.sampling = SamplingParams(**identity["sampling"])
         self.tokenizer: PreTrainedTokenizerBase | None = None
         target = self._load("target", device, placement or {}) if self.options["traced"] else None
         draft = self._load("draft", device, {"target": identity["target"] if target is None else target})
@@ -110,7 +111,7 @@ class FeatureMaker:
     def _trace(self, unit: Unit) -> dict[str, Tensor]:
         assert self.target is not None, "the target is loaded if there are traces"
         (text,) = unit.texts
-        traced = trace_text(self.target, self.draft, text, self.identity["budget"], self.sampling, self.stop_tokens)
+        traced = trace_text(self.target, self.draft, text, self.identity["budget"], unit.sampling, self.stop_tokens)
         return as_tensors(traced)
 
     def _examples(self, unit: Unit) -> Examples:
@@ -119,8 +120,8 @@ class FeatureMaker:
             if self.draft.reads_states:
                 assert isinstance(self.target, CausalLM)
                 assert isinstance(self.draft, CausalLM)
-                return after_rounds(self.target, self.draft, unit.texts, self.sampling, size)
-            return after_target_text(self.draft, unit.texts, self.sampling, size)
+                return after_rounds(self.target, self.draft, unit.texts, unit.sampling, size)
+            return after_target_text(self.draft, unit.texts, unit.sampling, size)
         if self.options["mixing"] == 1:
             return at_all_drafted_tokens(self.draft, unit.texts)
         drafted = [

@@ -20,7 +20,7 @@ def read_sources(settings: FeatureDataOptions) -> list[dict[str, Any]]:
     """The manifests of the datasets.
 
     Raises:
-        InputError: one is of another kind, incomplete, or not of the same pair and sampling as the first.
+        InputError: one is of another kind, incomplete, or not of the same pair as the first.
     """
     manifests = [read_manifest(folder) for folder in settings.folders]
     for folder, manifest in zip(settings.folders, manifests, strict=True):
@@ -30,7 +30,7 @@ def read_sources(settings: FeatureDataOptions) -> list[dict[str, Any]]:
         if not manifest["complete"]:
             command = SOURCES[manifest["kind"]]
             raise InputError(f"{folder}: the dataset is incomplete; run '{command}' again to finish it")
-    check_same(settings.folders, manifests, ("fingerprint", "sampling"))
+    check_same(settings.folders, manifests, ("fingerprint",))
     return manifests
 
 
@@ -39,7 +39,7 @@ def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
 
     Raises:
         InputError: as :func:`read_sources`; also if specdec's mixed texts are asked for and a dataset is not acceptance
-            data.
+            data, or was sampled otherwise than the first.
     """
     options: dict[str, Any] = {"context": "target"}
     if settings.predictor == "specdec":
@@ -49,6 +49,7 @@ def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
         options = {"context": "mixed", "mixing": mixing, "mixings": mixings, "seed": settings.seed}
     manifests = read_sources(settings)
     first = manifests[0]
+    others = [manifest["sampling"] for manifest in manifests if manifest["sampling"] != first["sampling"]]
     names = ("texts", "traced", "max_length", "validation_fraction", "dtype", "states")
     return {
         "kind": KIND,
@@ -58,6 +59,7 @@ def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
         "draft": settings.draft or first["draft"],
         "fingerprint": first["fingerprint"],
         "sampling": first["sampling"],
+        **({"other_sampling": [one for i, one in enumerate(others) if one not in others[:i]]} if others else {}),
         "budget": max(manifest["settings"]["max_new_tokens"] for manifest in manifests),
         "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
         "data_fingerprint": joint_fingerprint(manifests),

@@ -20,6 +20,7 @@ from rich.progress import track
 
 from ..controllers.errors import InputError
 from ..controllers.length import MAX_DRAFT
+from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import MANIFEST, damaged_shards, read_manifest, shard_files
 from ..data_gen.feature_shards import (
     EMBEDDING,
@@ -45,11 +46,12 @@ PROBE_TEXTS = 4  # texts that a plan is timed on
 
 @dataclass(frozen=True)
 class Source:
-    """A shard of the data: its file, and the index and kind of its dataset."""
+    """A shard of the data: its file, and the index, kind and sampling parameters of its dataset."""
 
     path: Path
     folder: int
     kind: str
+    sampling: SamplingParams
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,9 @@ class FeaturePlan:
         self.hidden_size: int = models["identity"]["hidden_size"]
         self.embedding_bytes: int = models["embedding_bytes"]
         self.files = [
-            Source(file, index, read_manifest(folder)["kind"])
+            Source(file, index, manifest["kind"], SamplingParams(**manifest["sampling"]))
             for index, folder in enumerate(settings.folders)
+            for manifest in [read_manifest(folder)]
             for file in shard_files(folder)
         ]
         self.read = lru_cache(maxsize=1)(self._read)
@@ -107,7 +110,7 @@ class FeaturePlan:
     def unit(self, piece: Piece) -> Unit:
         """What a worker needs to make the shard of ``piece``."""
         texts = [self._text(piece.file, index) for index in piece.texts]
-        return Unit(piece.part, texts, [piece.first + index for index in piece.texts])
+        return Unit(piece.part, self.files[piece.file].sampling, texts, [piece.first + index for index in piece.texts])
 
     def _read(self, file: int) -> list[Text | None]:
         """The texts of one shard of the data; None for texts without examples."""
@@ -128,7 +131,8 @@ class FeaturePlan:
         return text
 
     def _plan(self) -> Iterator[Piece]:
-        first, traced = 0, 0
+        first = 0
+        untraced = self._traces()
         taken = dict.fromkeys(range(len(self.settings.folders)), 0)  # training texts by dataset
         most = self.options["texts"] or math.inf
         validation = 0
@@ -141,11 +145,12 @@ class FeaturePlan:
             yield from self._pieces(VALIDATION, file, held_out, first)
             for mixing in range(self.options.get("mixings", 1)):
                 yield from self._pieces(f"{TRAIN}{mixing}", file, training, first)
-            for index in held_out[: max(0, self.options["traced"] - traced)]:
+            traced = held_out[: untraced[source.sampling]]
+            untraced[source.sampling] -= len(traced)
+            for index in traced:
                 yield Piece(TRACES, file, (index,), MAX_DRAFT * len(usable[index].x))
             taken[source.folder] += len(training)
             validation += len(held_out)
-            traced += len(held_out)
             first += len(self.read(file))
             self.left_out += len(self.read(file)) - len(usable)
         if not (validation and sum(taken.values())):
@@ -153,6 +158,14 @@ class FeaturePlan:
                 f"validation_fraction={self.options['validation_fraction']}: gives {sum(taken.values())} texts to "
                 f"training and {validation} to validation; each needs at least one: use more data or another fraction"
             )
+
+    def _traces(self) -> dict[SamplingParams, int]:
+        """Number of traces for the texts of each sampling: all of them in equal parts."""
+        samplings = [*dict.fromkeys(source.sampling for source in self.files)]
+        return {
+            sampling: len(range(place, self.options["traced"], len(samplings)))
+            for place, sampling in enumerate(samplings)
+        }
 
     def _pieces(self, part: str, file: int, texts: Sequence[int], first: int) -> Iterator[Piece]:
         """``texts`` in shards of up to ``SHARD_BYTES``."""

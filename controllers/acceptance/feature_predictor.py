@@ -20,13 +20,13 @@ class FeaturePredictor(AcceptancePredictor):
     Args:
         model: the model; its current coefficients are copied.
         mean: mean acceptance in the data.
-        sampling: sampling parameters of the data, if known.
+        samplings: sampling parameters of the data, if known.
     """
 
     lag = 0
 
-    def __init__(self, model: FeatureModel, mean: float = 0.5, sampling: SamplingParams | None = None) -> None:
-        self.mean, self.sampling = mean, sampling
+    def __init__(self, model: FeatureModel, mean: float = 0.5, samplings: tuple[SamplingParams, ...] = ()) -> None:
+        self.mean, self.samplings = mean, samplings
         self.bias: float = model.bias.item()
         self.confidence, self.doubt, self.entropy = model.weight.tolist()
 

@@ -27,7 +27,7 @@ class HeadPredictor(AcceptancePredictor):
         head: the head; its current weights are copied.
         calibration: maps logits to probabilities. Default: the sigmoid.
         mean: mean acceptance in the data.
-        sampling: sampling parameters of the data, if known.
+        samplings: sampling parameters of the data, if known.
     """
 
     lag = 1
@@ -37,10 +37,10 @@ class HeadPredictor(AcceptancePredictor):
         head: AcceptanceHead,
         calibration: Calibration | None = None,
         mean: float = 0.5,
-        sampling: SamplingParams | None = None,
+        samplings: tuple[SamplingParams, ...] = (),
     ) -> None:
         self.calibration = calibration or Sigmoid()
-        self.mean, self.sampling = mean, sampling
+        self.mean, self.samplings = mean, samplings
         # Plain tensors: for a single state, calling modules takes longer than their computation.
         self.blocks = [(block.linear.weight.detach(), block.linear.bias.detach()) for block in head.residual_blocks()]
         self.out = head.out.weight.detach(), head.out.bias.detach()

@@ -42,7 +42,7 @@ class LagFreePredictor(AcceptancePredictor):
         mean: mean acceptance in the data.
         predicts_next: whether the head was trained on the token after the current one.
         uses_ngrams: whether it was trained on n-gram matches.
-        sampling: sampling parameters of the data, if they are known.
+        samplings: sampling parameters of the data, if they are known.
     """
 
     lag = 0
@@ -55,10 +55,10 @@ class LagFreePredictor(AcceptancePredictor):
         mean: float = 0.5,
         predicts_next: bool = True,
         uses_ngrams: bool = True,
-        sampling: SamplingParams | None = None,
+        samplings: tuple[SamplingParams, ...] = (),
     ) -> None:
         self.head = head.eval().requires_grad_(False)
-        self.embedding, self.mean, self.sampling = embedding.detach(), mean, sampling
+        self.embedding, self.mean, self.samplings = embedding.detach(), mean, samplings
         self.predicts_next, self.uses_ngrams = predicts_next, uses_ngrams
         self.light, self.width, self.shape = head.light, head.width, [head.hidden_size]
         of_state, self.of_token, self.of_copy = head.inner.weight.detach()[:, INPUTS:].chunk(VECTORS, dim=1)

@@ -31,18 +31,19 @@ class AcceptancePredictor(ABC):
     Attributes:
         lag: number of newest tokens that cannot be predicted yet, 0 or 1.
         mean: mean acceptance in the training data.
-        sampling: sampling parameters of the training data; None if unknown.
+        samplings: sampling parameters of the training data; none if unknown.
     """
 
     lag: int
     mean: float
-    sampling: SamplingParams | None = None
+    samplings: tuple[SamplingParams, ...] = ()
 
     def check_sampling(self, sampling: SamplingParams) -> None:
-        """Called for every request; warns if the predictor was trained with other sampling parameters."""
-        if self.sampling is not None and sampling != self.sampling:
+        """Called for every request; warns if the predictor was trained with other sampling parameters only."""
+        if self.samplings and not any(sampling.same_as(trained) for trained in self.samplings):
+            trained = " and ".join(map(str, self.samplings))
             warnings.warn(
-                f"the controller was trained under {self.sampling}, decoding uses {sampling}: the output stays exact, "
+                f"the controller was trained under {trained}, decoding uses {sampling}: the output stays exact, "
                 "but drafts may stop too early or too late",
                 stacklevel=2,
             )

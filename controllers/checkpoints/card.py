@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textwrap import fill
 
+from ..sampling import SamplingParams
 from .config import ControllerConfig
 
 CARD = """---
@@ -36,14 +37,13 @@ It works with these models only: `config.json` holds their fingerprints, which a
 
 def model_card(config: ControllerConfig) -> str:
     """The text of ``README.md``."""
-    pair, sampling = config.provenance, config.provenance.sampling
+    pair = config.provenance
     title = f"{config.title}: {pair.draft} drafting for {pair.target}" if pair.draft else f"Router for {pair.target}"
     about = {
         "target": f"`{pair.target}`",
         **({"draft": f"`{pair.draft}`"} if pair.draft else {}),
         **config.rows(),
-        "trained under": f"temperature {sampling.temperature}, "
-        f"top-k {'off' if sampling.top_k is None else sampling.top_k}, top-p {sampling.top_p}",
+        "trained under": "; ".join(map(_named, pair.samplings)),
         "calibration": "none" if config.calibration is None else f"{config.calibration['method']} (see config.json)",
         "datasets": ", ".join(f"SHA-256 `{digest}`" for digest in config.datasets),
     }
@@ -56,6 +56,11 @@ def model_card(config: ControllerConfig) -> str:
         about=_table("", about),
         metrics=_table("metric", metrics) if metrics else "No metrics were recorded.",
     )
+
+
+def _named(sampling: SamplingParams) -> str:
+    top_k = "off" if sampling.top_k is None else sampling.top_k
+    return f"temperature {sampling.temperature}, top-k {top_k}, top-p {sampling.top_p}"
 
 
 def _table(head: str, rows: dict[str, str]) -> str:

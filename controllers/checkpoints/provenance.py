@@ -19,12 +19,19 @@ class Provenance:
 
     Attributes:
         draft: None for a router, whose drafts are its arms.
+        sampling: of the first dataset.
+        other_sampling: of the other datasets, where they differ.
     """
 
     target: str
     draft: str | None
     fingerprint: PairFingerprint
     sampling: SamplingParams
+    other_sampling: tuple[SamplingParams, ...] = ()
+
+    @property
+    def samplings(self) -> tuple[SamplingParams, ...]:
+        return self.sampling, *self.other_sampling
 
     def check_pair(self, fingerprint: PairFingerprint, pair_check: str = EXACT) -> None:
         """Compare the models a controller is used on with those it was trained for.

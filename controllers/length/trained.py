@@ -132,7 +132,7 @@ def acceptance_predictor(
     Raises:
         InputError: the controller is a router.
     """
-    sampling = controller.config.provenance.sampling
+    samplings = controller.config.provenance.samplings
     match controller:
         case Controller(AcceptanceHeadConfig() as config, AcceptanceHead() as head):
             calibration = None
@@ -140,13 +140,13 @@ def acceptance_predictor(
                 known = config.calibration
                 calibration = undo_weights(config.w_acc, config.w_rej) if known is None else parse_calibration(known)
             mean = config.metrics.get("mean_acceptance", UNKNOWN_MEAN)
-            return HeadPredictor(head.to(device), calibration, mean, sampling)
+            return HeadPredictor(head.to(device), calibration, mean, samplings)
         case Controller(LagFreeHeadConfig() as config, LagFreeHead() as head):
             return LagFreePredictor(
                 head.to(embedding.device), embedding, mean=config.mean, predicts_next=config.predicts_next,
-                uses_ngrams=config.uses_ngrams, sampling=sampling,
+                uses_ngrams=config.uses_ngrams, samplings=samplings,
             )  # fmt: skip
         case Controller(FeatureModelConfig() as config, FeatureModel() as model):
-            return FeaturePredictor(model, config.mean, sampling)
+            return FeaturePredictor(model, config.mean, samplings)
         case _:
             raise InputError(f"is of kind {controller.config.kind!r}, which predicts no acceptance; give it as router")

@@ -39,6 +39,7 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "mixing.json": _one(mixing.as_table),
     "ablation.json": ablation_tables.as_tables,
     "ablation-greedy.json": ablation_tables.as_tables,
+    "temperatures-0.json temperatures-0.5.json temperatures-1.json": _one(summaries.by_temperature),
     "clock.json": _one(clock.as_table),
     "smollm2.json": real_tables.as_tables,
     "smollm2-predictor.json": real_tables.as_tables,

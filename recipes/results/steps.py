@@ -134,6 +134,17 @@ STEPS = (
             '--controllers "[no lookup=LFgp,lag-free=LFg0,light=lightg,on-policy=LFg1]"'
         ),
     ),
+    # One predictor for several temperatures
+    _head("lightb", 'lag-free --data "[A,A0]"'),
+    *(
+        _printed(
+            f"temperatures-{temperature}.json",
+            f'bench ablation --ours "trained at both" --temperature {temperature} --costs "[0.21,0.05]" '
+            f"--per-domain 150 --folder temperatures-{temperature} "
+            '--controllers "[trained at 1=light,trained at 0=lightg,trained at both=lightb]"',
+        )
+        for temperature in (0, 0.5, 1)
+    ),
     # Controllers by the clock, trees, n-grams
     Step("M", (f"data acceptance --draft tiny-draft-math {TRAINED} --limit 1200 --output M",)),
     _head("lag-free-math", "lag-free --data M --epochs 12"),

@@ -10,6 +10,7 @@ from specpilot.bench.workloads.batch import CONTINUOUS, FIXED, LEAVING
 
 Result = Mapping[str, Any]
 COLUMNS = ("SIGKILL", "SIGTERM", "SIGINT")
+OURS = ", rate-optimal"
 READINGS = 8  # rows of the table of memory
 
 
@@ -44,6 +45,28 @@ def _stage(stage: str, cases: list[dict[str, Any]]) -> dict[str, str]:
         counts[fault if fault in counts else "other faults"] += case["attempts"]
     shown = {name: f"{count:,}" if count else "" for name, count in counts.items()}
     return {"stage": stage, **shown, "cases held": f"{sum(case['held'] for case in cases)} of {len(cases)}"}
+
+
+def by_temperature(*results: Result) -> Table:
+    """Speed-ups of predictors by the temperatures they were trained at and that of decoding."""
+    rows = []
+    for result in results:
+        for cost, groups in result["ratios"].items():
+            for group, ratios in groups.items():
+                if group not in ("in_domain", "left_out"):
+                    continue
+                table = result["table"][cost][group]
+                rules = {name.removesuffix(OURS): row for name, row in table.items() if name.endswith(OURS)}
+                rows.append(
+                    {
+                        "temperature": f"{result['settings']['temperature']:g}",
+                        "t_draft / t_verify": cost,
+                        "prompts": group.replace("_", "-"),
+                        **{name: f"{row['speedup']:.3f}" for name, row in rules.items() if name.startswith("trained")},
+                        "best without training": f"{ratios['best_untrained']:.3f}",
+                    }
+                )
+    return Table("", sorted(rows, key=lambda row: (row["t_draft / t_verify"] != "0.21", float(row["temperature"]))))
 
 
 def profile_parts(result: Result) -> Table:
