@@ -16,7 +16,8 @@ from .settings import RealDraftOptions
 PER_KIND = 800  # prompts of each of five kinds
 PART = 300  # prompts answered for one dataset
 MEASURED = 100  # prompts after those of the answers, which are left for measuring
-PREDICTED = 900  # prompts after those, for the predictor; the router has some of them
+PREDICTED = {1.0: 900, 0.0: 450}  # prompts after those, for the predictor, by temperature; the router has some of them
+TRACED = 60  # texts on which the predictor's epochs are compared
 ROUTED = ("ngram", "exit:6", "autoregressive")  # arms of the router beside the draft
 TEMPERATURES = (1.0, 0.5)  # in turn: T = 1 is what the draft is trained for, at 0.5 the answers make more sense
 
@@ -51,16 +52,22 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     draft = output / "draft"
     run(["export", str(output / "draft-run"), str(draft), "--overwrite"])
     unseen = settings.parts * PART + MEASURED
+    data = [str(output / f"acceptance-{temperature:g}") for temperature in PREDICTED]
+    for folder, (temperature, count) in zip(data, PREDICTED.items(), strict=True):
+        run(
+            [
+                *("data", "acceptance", "--target", str(target), "--draft", str(draft)),
+                *("--prompts", str(output / "prompts.jsonl"), "--skip", str(unseen), "--limit", str(count)),
+                *("--max-new-tokens", "80", "--temperature", str(temperature), "--top-k", "null", "--top-p", "0.95"),
+                *("--dtype", "bfloat16", "--batch-size", "50", "--output", folder),
+            ]
+        )
     run(
         [
-            *("data", "acceptance", "--target", str(target), "--draft", str(draft)),
-            *("--prompts", str(output / "prompts.jsonl"), "--skip", str(unseen), "--limit", str(PREDICTED)),
-            *("--max-new-tokens", "80", "--temperature", "1", "--top-k", "null", "--top-p", "0.95"),
-            *("--dtype", "bfloat16", "--batch-size", "50", "--output", str(output / "acceptance")),
+            *("train", "lag-free", "--data", f"[{','.join(data)}]", "--epochs", "6", "--traced", str(TRACED)),
+            *("--output", str(output / "head-run"), "--resume"),
         ]
     )
-    data = str(output / "acceptance")
-    run(["train", "lag-free", "--data", data, "--epochs", "6", "--output", str(output / "head-run"), "--resume"])
     run(["export", str(output / "head-run"), str(output / "head"), "--overwrite"])
     train_router(target, draft, output, unseen + PART)
     return draft
