@@ -53,7 +53,7 @@ def check_same(folders: Sequence[str], manifests: Sequence[dict[str, Any]], name
     for folder, manifest in zip(folders, manifests, strict=True):
         for name in names:
             if manifest.get(name) != manifests[0].get(name):
-                raise InputError(f"{folder}: {name} differs from that of {folders[0]}; give datasets of the same pair")
+                raise InputError(f"{folder}: {name} differs from that of {folders[0]}; give datasets that agree in it")
 
 
 def _acceptance_manifest(folder: str) -> dict[str, Any]:

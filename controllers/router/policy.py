@@ -55,7 +55,7 @@ class PolicyRouter(Router):
         self.policy, self.sample, self.sampling, self.arms = policy.eval(), sample, sampling, policy.arms
 
     def check_sampling(self, sampling: SamplingParams) -> None:
-        if self.sampling is not None and sampling != self.sampling:
+        if self.sampling is not None and not sampling.same_as(self.sampling):
             warnings.warn(
                 f"the router was trained under {self.sampling}, decoding uses {sampling}: the output stays exact, "
                 "but another arm may be faster",

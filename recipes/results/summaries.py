@@ -10,7 +10,7 @@ from specpilot.bench.workloads.batch import CONTINUOUS, FIXED, LEAVING
 
 Result = Mapping[str, Any]
 COLUMNS = ("SIGKILL", "SIGTERM", "SIGINT")
-OURS = ", rate-optimal"
+RATE_OPTIMAL = ", rate-optimal"
 READINGS = 8  # rows of the table of memory
 
 
@@ -52,21 +52,23 @@ def by_temperature(*results: Result) -> Table:
     rows = []
     for result in results:
         for cost, groups in result["ratios"].items():
-            for group, ratios in groups.items():
-                if group not in ("in_domain", "left_out"):
-                    continue
+            for group in ("in_domain", "left_out"):
                 table = result["table"][cost][group]
-                rules = {name.removesuffix(OURS): row for name, row in table.items() if name.endswith(OURS)}
+                trained = {
+                    name.removesuffix(RATE_OPTIMAL): f"{row['speedup']:.3f}"
+                    for name, row in table.items()
+                    if name.startswith("trained") and name.endswith(RATE_OPTIMAL)
+                }
                 rows.append(
                     {
                         "temperature": f"{result['settings']['temperature']:g}",
                         "t_draft / t_verify": cost,
                         "prompts": group.replace("_", "-"),
-                        **{name: f"{row['speedup']:.3f}" for name, row in rules.items() if name.startswith("trained")},
-                        "best without training": f"{ratios['best_untrained']:.3f}",
+                        **trained,
+                        "best without training": f"{groups[group]['best_untrained']:.3f}",
                     }
                 )
-    return Table("", sorted(rows, key=lambda row: (row["t_draft / t_verify"] != "0.21", float(row["temperature"]))))
+    return Table("", sorted(rows, key=lambda row: (-float(row["t_draft / t_verify"]), float(row["temperature"]))))
 
 
 def profile_parts(result: Result) -> Table:
