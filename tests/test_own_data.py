@@ -128,6 +128,7 @@ def datasets(work: Path) -> list[str]:
     words = ["--target", f"{work}/target", "--draft", f"{work}/draft", "--prompts", f"{work}/p.txt", "--no-chat"]
     words += ["--max-new-tokens", "6", "--device", "cpu", "--output"]
     halves = {"first": ["--limit", "12"], "second": ["--skip", "12"], "cold": ["--temperature", "0.5"]}
+    halves["other-draft"] = ["--draft", f"{work}/other", "--limit", "12"]
     for name, half in halves.items():
         assert cli.main(["data", "acceptance", *words, f"{work}/{name}", *half]) == 0
     return [f"{work}/first", f"{work}/second"]
@@ -179,9 +180,12 @@ def test_features_and_a_lag_free_head(datasets: list[str], tmp_path: Path) -> No
 
 
 def test_datasets_must_be_alike(datasets: list[str], work: Path, tmp_path: Path) -> None:
-    for command in ("acceptance", "features", "lag-free"):
-        with pytest.raises(InputError, match=r"cold: sampling differs from that of .*first"):
-            cli.run(["train", command, "--data", f"[{datasets[0]},{work}/cold]", "--output", str(tmp_path / "x")])
+    """Of one pair for every predictor, and of the same sampling parameters for SpecDec++'s head."""
+    refused = [("acceptance", "cold", "sampling")]
+    refused += [(command, "other-draft", "fingerprint") for command in ("acceptance", "features", "lag-free")]
+    for command, folder, name in refused:
+        with pytest.raises(InputError, match=rf"{folder}: {name} differs from that of .*first; give datasets that ag"):
+            cli.run(["train", command, "--data", f"[{datasets[0]},{work}/{folder}]", "--output", str(tmp_path / "x")])
     assert list(tmp_path.iterdir()) == []
 
 
