@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..controllers.arms import Arm
 from ..controllers.errors import InputError
-from ..controllers.length.cost_model import CostModel
 from .router_dataset import RouterDataset, RouterRow, Times
 
 MAX_DRAFT_TOKENS = 10  # largest draft length considered when choosing the best length
@@ -73,7 +73,7 @@ def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | No
         if arm.kind == "autoregressive":
             found.append(1.0)
             continue
-        cost = CostModel(seconds, times.verify.t_verify, times.verify.t_verify_token)
+        cost = replace(times.verify, t_draft=seconds)
         tokens = round_tokens(shares, length or MAX_DRAFT_TOKENS)
         lengths = range(1, len(tokens)) if length is None else [length]
         found.append(max(tokens[k] / cost.round(k) for k in lengths) / alone)

@@ -6,7 +6,7 @@ This is a quick measurement for comparing models; ``specpilot bench cost`` measu
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from statistics import median
 
@@ -20,7 +20,7 @@ from .models import LanguageModel, TextReader
 from .random_source import RandomSource
 
 DRAFTED = 8  # tokens of a timed draft; the result is per token
-READ = (1, 5, 9)  # tokens of timed verifications
+READ = (1, 2, 5, 9)  # tokens of timed verifications
 REPEATS = 30
 WARM = 3
 
@@ -63,11 +63,22 @@ def step_times(
             seconds.append((time.perf_counter() - started) / DRAFTED)
             reader.crop(length)
     t = {n: median(seconds[WARM:]) for n, seconds in verify.items()}
-    per_token = max(0.0, (t[READ[-1]] - t[READ[0]]) / (READ[-1] - READ[0]))
     steps = iter([median(seconds[WARM:]) for seconds in draft])
     times = [t[1] if model is None else next(steps) for model in models]
     first = next((s for s, model in zip(times, models, strict=True) if model is not None), 0.0)
-    return CostModel(first, max(0.0, t[1] - per_token), per_token), times
+    return verification_costs(t, first), times
+
+
+def verification_costs(t: Mapping[int, float], t_draft: float) -> CostModel:
+    """The cost model of a target that reads n tokens in ``t[n]`` seconds, for n = 1, 2 and larger ones.
+
+    Where the second token takes longer than those after it, as with kernels for one token alone, the difference is
+    ``t_draft_start``; the line through two tokens and the largest number has the rest.
+    """
+    most = max(t)
+    slope = min((t[most] - t[1]) / (most - 1), (t[most] - t[2]) / (most - 2))
+    per_token = min(max(0.0, slope), t[1])
+    return CostModel(t_draft, max(0.0, t[1] - per_token), per_token, max(0.0, t[2] - t[1] - per_token))
 
 
 def _read(model: LanguageModel, prompt: list[int]) -> TextReader:

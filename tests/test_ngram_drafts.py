@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -123,6 +124,11 @@ def test_sources_by_what_pays() -> None:
     assert plan(DEAR, 12, 6) == Plan(6, False)
     assert plan(CostModel(0.1, 1.0, 0.5), 1, 6) == Plan(0, True)
     assert 0 < plan(EVEN, 9, 20, model=False).copies < 20
+    late = CostModel(0.2, 1.0, 0.1, 1.2)  # copies are a draft to verify, and pay for the start
+    assert plan(replace(late, t_draft_start=0.0), 4, 1, model=False) == Plan(1, False)
+    assert plan(late, 4, 1, model=False) == Plan(0, False)
+    assert plan(late, 16, 9, model=False) == Plan(9, False)
+    assert DraftSources(replace(late, t_draft=0.0), model=True).plan(16, 6) == Plan(6, True)  # the start is paid once
 
 
 def test_sources_learn_what_the_model_yields() -> None:
@@ -150,6 +156,11 @@ def test_sources_learn_what_the_model_yields() -> None:
     rate = sources.rate.value
     sources.end_round(3, 4, 7)
     assert sources.rate.value > rate
+    late = DraftSources(CostModel(0.2, 1.0, 0.1, 0.5), model=True)
+    for copies, drafted, seconds in ((0, 0, 1.1), (3, 0, 1.9), (0, 2, 2.2), (3, 2, 2.5)):
+        below = late.rate.below * late.rate.keep
+        late.end_round(copies, drafted, 0)
+        assert late.rate.below - below == pytest.approx(seconds)
 
 
 def ngram_decoder(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.loading import load_model
 from specpilot.infer.models import TextReader, language_model
-from specpilot.infer.step_times import READ, WARM, step_times
+from specpilot.infer.step_times import READ, WARM, step_times, verification_costs
 
 
 def test_the_prompts_own_tokens_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +44,18 @@ def test_every_draft_is_timed_after_a_forward_of_the_target(monkeypatch: pytest.
     step_times(target, drafts, [5, 6, 7, 8], SamplingParams(), repeats=2)
     models = [reader.model for reader in order][len(drafts) + 1 :]  # after the prompts
     assert models == [model for draft in drafts for model in (target, draft)] * (WARM + 2)
+
+
+@pytest.mark.parametrize(
+    ("t", "expected"),
+    [
+        ({1: 8.0, 2: 18.0, 5: 40.0, 9: 60.0}, CostModel(0.5, 2.0, 6.0, 4.0)),  # other kernels from two tokens
+        ({1: 20.0, 2: 21.0, 5: 23.0, 9: 28.0}, CostModel(0.5, 19.0, 1.0)),
+        ({1: 20.0, 2: 20.0, 5: 20.0, 9: 28.0}, CostModel(0.5, 19.0, 1.0)),  # the first ones for nothing
+        ({1: 20.0, 2: 30.0, 5: 20.0, 9: 16.0}, CostModel(0.5, 20.0, 0.0, 10.0)),
+        ({1: 2.0, 2: 8.0, 5: 24.0, 9: 50.0}, CostModel(0.5, 0.0, 2.0, 4.0)),  # a token more costs more than one alone
+    ],
+)
+def test_costs_of_a_target(t: dict[int, float], expected: CostModel) -> None:
+    assert verification_costs(t, 0.5) == expected
+    assert expected.round(0) == t[1]

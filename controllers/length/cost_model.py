@@ -2,8 +2,8 @@
 
 The cost model of SpecDec++ (Huang et al. 2024, eq. 2.1) with two costs more. Verifying n tokens in one forward takes
 t_v(n) = t_verify + t_verify_token·n, and a round that drafts takes t_draft_start longer than its draft steps and its
-verification: it has a draft to verify, and the draft's weights have displaced the target's in the processor's caches.
-``specpilot bench cost`` measures it.
+verification: it has a draft to verify, the target reads several tokens, which takes other kernels than one, and the
+draft's weights have displaced the target's in the processor's caches. ``specpilot bench cost`` measures it.
 """
 
 from __future__ import annotations

@@ -56,21 +56,22 @@ class DraftSources:
     def plan(self, run: int, copies: int, room: int = MAX_DRAFT) -> Plan:
         """The sources of a round that can copy up to ``copies`` tokens after a match of ``run``, and draft ``room``."""
         rate, cost = self.rate.value, self.cost
-        price = rate * (cost.t_draft_start + cost.per_token * self.drafted.value)
+        start = rate * cost.t_draft_start
+        price = start + rate * cost.per_token * self.drafted.value
         probe = self.model and self.idle >= PROBE and self.drafted.value > price  # it would pay if all were kept
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
         for count, survival in enumerate(self.rates.survivals(run, copies)):
             copied += survival if count else 0.0
             gain = copied - rate * cost.t_verify_token * count
-            if gain > most and not probe:
-                best, most = Plan(count, False), gain
+            if count and gain - start > most and not probe:
+                best, most = Plan(count, False), gain - start
             if self.model and count < room and gain + survival * self.accepted.value - price > most:
                 best, most = Plan(count, True), gain + survival * self.accepted.value - price
         return best
 
     def end_round(self, copies: int, drafted: int, accepted: int) -> None:
         """The target kept the first ``accepted`` of ``copies`` copied and then ``drafted`` tokens of the model."""
-        self.rate.add(accepted + 1.0, self.cost.round(drafted) + self.cost.t_verify_token * copies)
+        self.rate.add(accepted + 1.0, self.cost.round(copies + drafted) - self.cost.t_draft * copies)
         self.idle = 0 if drafted else self.idle + 1
         if drafted:
             self.drafted.add(drafted, 1.0)
