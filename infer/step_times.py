@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
-from statistics import median
+from statistics import linear_regression, mean, median
 
 import torch
 
@@ -20,7 +20,7 @@ from .models import LanguageModel, TextReader
 from .random_source import RandomSource
 
 DRAFTED = 8  # tokens of a timed draft; the result is per token
-READ = (1, 2, 5, 9)  # tokens of timed verifications
+READ = (1, 2, 3, 5, 9)  # tokens of timed verifications
 REPEATS = 30
 WARM = 3
 
@@ -70,15 +70,20 @@ def step_times(
 
 
 def verification_costs(t: Mapping[int, float], t_draft: float) -> CostModel:
-    """The cost model of a target that reads n tokens in ``t[n]`` seconds, for n = 1, 2 and larger ones.
+    """The cost model of a target that reads n tokens in ``t[n]`` seconds, for n = 1 and larger numbers.
 
-    Where the second token takes longer than those after it, as with kernels for one token alone, the difference is
-    ``t_draft_start``; the line through two tokens and the largest number has the rest.
+    Where several tokens take other kernels than one, ``t[1]`` lies below the line through the others. What that line
+    has for one token beyond ``t[1]`` is ``t_draft_start``. All costs are at least 0.
     """
-    most = max(t)
-    slope = min((t[most] - t[1]) / (most - 1), (t[most] - t[2]) / (most - 2))
-    per_token = min(max(0.0, slope), t[1])
-    return CostModel(t_draft, max(0.0, t[1] - per_token), per_token, max(0.0, t[2] - t[1] - per_token))
+    further = [n - 1 for n in t if n > 1]
+    longer = [t[1 + n] - t[1] for n in further]
+    slope, start = linear_regression(further, longer)
+    if start < 0:
+        slope, start = linear_regression(further, longer, proportional=True)
+    if slope < 0:
+        slope, start = 0.0, max(0.0, mean(longer))
+    per_token = min(slope, t[1])
+    return CostModel(t_draft, t[1] - per_token, per_token, start)
 
 
 def _read(model: LanguageModel, prompt: list[int]) -> TextReader:
