@@ -42,8 +42,6 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "temperatures-0.json temperatures-0.5.json temperatures-1.json": _one(summaries.by_temperature),
     "clock.json": _one(clock.as_table),
     "smollm2.json": real_tables.as_tables,
-    "smollm2-predictor.json": real_tables.as_tables,
-    "smollm2-router.json": real_tables.as_tables,
     "trees.json": trees.as_tables,
     "spectr.json": _one(spectr.as_table),
     "ngram.json": _one(ngram.as_table),
