@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .errors import InputError
 from .finite import is_finite
+from .top_k import top_k
 
 CANDIDATES = (128, 1024, 8192)  # most probable tokens that are tried before all are sorted
 
@@ -92,7 +93,7 @@ class SamplingParams:
             rows = logits if self.temperature == 1 else logits / self.temperature
             probabilities, tokens = self._nucleus(rows.reshape(-1, size), widths)
             return probabilities.reshape(*logits.shape[:-1], -1), tokens.reshape(*logits.shape[:-1], -1)
-        values, tokens = logits.topk(min(self.top_k, logits.shape[-1]))  # sorted, most probable first: no whole softmax
+        values, tokens = top_k(logits, min(self.top_k, logits.shape[-1]))  # most probable first
         probabilities = torch.softmax(values if self.temperature == 1 else values / self.temperature, -1)
         if self.top_p < 1:
             # A token is kept if the total probability before it is below top_p; the first always is.
@@ -109,7 +110,7 @@ class SamplingParams:
                 zero.
         """
         width, *wider = widths
-        values, tokens = logits.topk(width)
+        values, tokens = top_k(logits, width)
         probabilities = (values - logits.logsumexp(-1, keepdim=True)).exp()
         before = probabilities.cumsum(-1) - probabilities
         probabilities = torch.where(before < self.top_p, probabilities, 0.0)
