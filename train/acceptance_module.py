@@ -95,11 +95,7 @@ class AcceptanceModule(ControllerModule):
             trace = from_tensors(mapped(file))
             precomputed = PrecomputedPredictor(predictor, self.predict_trace(predictor, trace))
             counted += replay(trace, RateOptimal(precomputed, self.cost), stop_tokens)
-        counts = [
-            counted.n_draft_forwards, counted.n_target_forwards, counted.n_verified_tokens, counted.n_generated
-        ]  # fmt: skip
-        drafted, targeted, verified, generated = self.total(torch.tensor(counts)).tolist()
-        rounds = targeted - len(files)  # the first token of a text is the prefill's
-        cost = self.cost
-        seconds = drafted * cost.t_draft + rounds * cost.t_verify + verified * cost.t_verify_token
-        return float((generated - len(files)) * cost.round(0) / seconds)
+        counts = [counted.n_draft_forwards, counted.n_target_forwards, counted.n_generated]
+        drafted, targeted, generated = self.total(torch.tensor(counts)).tolist()
+        seconds = self.cost.seconds(drafted, targeted - len(files))  # the first token of a text is the prefill's
+        return float((generated - len(files)) * self.cost.round(0) / seconds)
