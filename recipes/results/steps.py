@@ -200,7 +200,7 @@ ELSEWHERE = {
     "vllm.json": "`specpilot bench vllm`, in the environment of `make test-vllm`",
     "ray.json": "`specpilot bench ray`, in the environment of `make test-ray`",
     "faults.json": "`specpilot bench faults`, which `make soak` runs",
-    "tiny-t5.json": "`python -m recipes tiny-t5`, which trains the models",
+    "tiny-t5.json": "`python -m recipes tiny-t5`, which trains the models that its folder lacks",
     "demo-intel.json": "version 0.1.0 on another processor",
     "decode-intel.json": "version 0.1.0 on another processor",
     "forward-intel.json": "version 0.1.0 on another processor",
