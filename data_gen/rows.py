@@ -73,7 +73,8 @@ def read_parquet(path: Path, remedy: str) -> list[dict[str, Any]]:
 
     try:
         rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
-    except (pa.ArrowException, OSError) as error:  # OSError without a number: a compressed page is damaged
+    # OSError without a number: a compressed page is damaged; ValueError: a column's name is no text.
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{path}: cannot be read ({os.strerror(error.errno)})") from error
         raise InputError(f"{path}: not a readable Parquet file ({error}); {remedy}") from error

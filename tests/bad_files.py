@@ -232,6 +232,7 @@ def prompts(place: Path) -> None:
     content = (place / "good.parquet").read_bytes()
     start = pq.ParquetFile(place / "good.parquet").metadata.row_group(0).column(0).data_page_offset + 40
     (place / "cut.parquet").write_bytes(content[:-20])
+    (place / "name.parquet").write_bytes(content.replace(b"prompt", b"prom\xf0t"))
     (place / "page.parquet").write_bytes(content[:start] + bytes(200) + content[start + 200 :])
     pq.write_table(pa.table({"prompt": [1, 2]}), place / "numbers.parquet")
     (place / "folder").mkdir()

@@ -194,6 +194,7 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/nothing.jsonl", "nothing.jsonl: holds no rows"),
     ("@place/text.parquet", "text.parquet: not a readable Parquet file"),
     ("@place/empty.parquet", "empty.parquet: not a readable Parquet file"),
+    ("@place/name.parquet", "name.parquet: not a readable Parquet file"),
     ("@place/cut.parquet", "cut.parquet: not a readable Parquet file"),
     ("@place/page.parquet", "page.parquet: not a readable Parquet file (Corrupt snappy compressed data.)"),
     ("@place/numbers.parquet", "the prompt is empty or not text: 1"),
