@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PART = 5  # tokens read at a time
 REJECTED = 2  # tokens read and removed again
-DIFFERENT = 0.1  # relative error of half of a part's logits: far above rounding, far below that of other logits
+DIFFERENT = 0.2  # relative error of half of a part's logits: far above rounding, that of 8-bit activations included
 
 
 @torch.no_grad()
