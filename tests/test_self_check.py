@@ -9,7 +9,7 @@ import pytest
 import torch
 from specpilot.controllers.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM
+from specpilot.infer.models import language_model
 from specpilot.infer.models.self_check import DIFFERENT, relative_error
 from transformers import (
     BertConfig,
@@ -86,7 +86,7 @@ def test_a_cache_used_in_another_way() -> None:
 def test_a_state_that_is_not_rolled_back() -> None:
     model = Recurrent(GPT2Config(vocab_size=60, n_embd=32, n_layer=2, n_head=4))
     with pytest.raises(InputError, match="gpt2: reading a text in parts gives other logits"):
-        CausalLM(randomised(model, 0, gain=1.0, embedding=0.5))
+        language_model(randomised(model, 0, gain=1.0, embedding=0.5))
 
 
 def test_relative_error() -> None:

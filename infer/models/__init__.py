@@ -16,6 +16,7 @@ from .gguf_model import GgufModel
 from .kv_cache import RaggedKVCache
 from .llama_cpp import LlamaCpp
 from .loaded import LoadedModel, count_parameters, output_embedding
+from .self_check import check_reading_in_parts
 from .text_cache import TextCache
 from .text_reader import TextReader
 from .tree_mask import TreeMask, ancestors_of
@@ -52,7 +53,11 @@ def language_model(model: LoadedModel, *, compile: bool = False) -> LanguageMode
                 f"compile: {model.name_or_path} is run by llama.cpp, and there is nothing to compile", stacklevel=3
             )
         return LlamaCpp(model)
-    wrapped = EncoderDecoder(model) if model.config.is_encoder_decoder else CausalLM(model)
+    if model.config.is_encoder_decoder:
+        wrapped: CausalLM = EncoderDecoder(model)
+    else:
+        wrapped = CausalLM(model)
+        check_reading_in_parts(wrapped)
     if compile:
         wrapped.compile()
     return wrapped

@@ -28,7 +28,6 @@ from .kv_cache import RaggedKVCache
 from .lean_llama import LeanLlama
 from .longrope import TokenKVCache, lengths_read, longrope_switch
 from .masks import as_scores, layer_masks, mask_types, positions_of
-from .self_check import check_reading_in_parts
 from .state_input import state_input_of
 from .text_cache import TextCache
 from .tree_mask import TreeMask
@@ -57,7 +56,7 @@ class CausalLM(LanguageModel):
 
     Raises:
         InputError: the model is an encoder-decoder, has a recurrent state that cannot be rolled back or an unsupported
-            type of attention, or gives other logits where it reads a text in parts.
+            type of attention.
     """
 
     model: PreTrainedModel
@@ -88,8 +87,6 @@ class CausalLM(LanguageModel):
         self.lean = LeanLlama(model) if LeanLlama.fits(model) else None
         self.call: Callable[..., Any] | None = None  # the compiled form
         self._inner: list[nn.Module] = []  # the modules of state_layers
-        if self.lean is None and self.state_input is None and not model.config.is_encoder_decoder:
-            check_reading_in_parts(self)
 
     def with_layers(self, layers: tuple[int, ...]) -> CausalLM:
         """The same model, whose hidden states are followed by the outputs of ``layers``; 1 is the first.
