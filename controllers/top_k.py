@@ -1,7 +1,7 @@
 """The largest of many logits, faster than ``torch.topk`` on a CPU.
 
 ``torch.topk`` copies every number together with its index. The k largest numbers stand in the k blocks with the largest
-maxima, and finding those copies nothing: with a vocabulary of 150,000 this takes a third of the time.
+maxima, and finding those copies nothing: with a vocabulary of 150,000 and k = 50 this takes a quarter of the time.
 """
 
 from __future__ import annotations

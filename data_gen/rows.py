@@ -73,7 +73,7 @@ def read_parquet(path: Path, remedy: str) -> list[dict[str, Any]]:
 
     try:
         rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
-    # OSError without a number: a compressed page is damaged; ValueError: a column's name is no text.
+    # OSError without a number: a damaged page; ValueError: a name that is no text; OverflowError: a date out of range.
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{path}: cannot be read ({os.strerror(error.errno)})") from error
