@@ -132,9 +132,9 @@ def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
 def test_chains_have_the_targets_distribution(
     verifier: str, kept: list[int] | None, sampling: SamplingParams, tmp_path: Path
 ) -> None:
-    target = make(seed=3, vocab=4, layers=2, hidden=8, context=32, sharpness=6.0).double()
+    target = make(seed=3, vocab=3, layers=2, hidden=8, context=32, sharpness=6.0).double()
     folder = write_draft(
-        tmp_path / "draft", vocab=4, kept=kept, target=8, layers=[1], width=8, dtype=torch.float64, seed=5
+        tmp_path / "draft", vocab=3, kept=kept, target=8, layers=[1], width=8, dtype=torch.float64, seed=5
     )
     enumerated(
         SpeculativeDecoder(target, loaded(folder, dtype="float64"), length=Fixed(2), verifier=verifier), sampling
