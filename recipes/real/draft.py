@@ -13,7 +13,7 @@ from .fetch import fetch
 from .prompts import write_prompts
 from .settings import RealDraftOptions
 
-PER_KIND = 800  # prompts of each of five kinds
+PER_KIND = 1600  # prompts of each of five kinds
 PART = 300  # prompts answered for one dataset
 MEASURED = 100  # prompts after those of the answers, which are left for measuring
 PREDICTED = {1.0: 900, 0.0: 450}  # prompts after those, for the predictor, by temperature; the router has some of them
@@ -44,8 +44,8 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     run(
         [
             *("train", "draft", "--target", str(target), "--layers", "3", "--vocabulary", "8192"),
-            *("--data", f"[{','.join(parts)}]", "--epochs", "3", "--lr", "1.5e-3", "--validation-fraction", "0.02"),
-            *("--dtype", "bfloat16", "--precision", "bf16-mixed", "--cache-states"),
+            *("--data", f"[{','.join(parts)}]", "--epochs", "6", "--batch-size", "2", "--lr", "1.5e-3"),
+            *("--validation-fraction", "0.02", "--dtype", "bfloat16", "--precision", "bf16-mixed", "--cache-states"),
             *("--output", str(output / "draft-run"), "--resume"),
         ]
     )

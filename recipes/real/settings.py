@@ -17,7 +17,7 @@ class RealDraftOptions:
     """
 
     data: Path
-    parts: int = 10
+    parts: int = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class RealDecodeOptions:
     router: str | None = None
     only: tuple[str, ...] | None = None
     prompts: Path = Path("runs/real/prompts.jsonl")
-    skip: int = 3000
+    skip: int = 3600
     per_kind: int = 3
     max_new_tokens: int = 64
     temperatures: tuple[float, ...] = (0.0, 1.0)
