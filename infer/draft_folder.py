@@ -118,6 +118,7 @@ def save_draft(
         "dtype": str(dtype).removeprefix("torch."),
         MARK: VERSION,
     }
+    config.pop("_name_or_path", None)  # where the target was, which concerns nobody else
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as workspace:
         new = Path(workspace, "new")
