@@ -157,11 +157,16 @@ class Engine:
         first_drafts = any(
             0 < draft.n_forwards == request.output.stats.n_draft_forwards for request, draft in drafts.items()
         )
-        if joining or first_drafts or any(draft.copied for draft in drafts.values()):
-            return  # the cost model covers neither prompts, which first drafts read, nor copied tokens
-        longest = max((len(draft.tokens) for draft in drafts.values()), default=0)
+        if joining or first_drafts:
+            return  # no cost model covers prompts, which first drafts read
+        copied = max((draft.copied for draft in drafts.values()), default=0)
+        drafted = max((len(draft.tokens) - draft.copied for draft in drafts.values()), default=0)
+        for drafter in {request.drafter for request in drafts}:
+            drafter.timed(copied, drafted, seconds)
+        if copied:
+            return  # the controllers' cost models do not cover copied tokens
         for request in controllers.values():  # one request of each, since they share what they learn of the machine
-            request.length.timed(longest, seconds)
+            request.length.timed(drafted, seconds)
 
     @torch.inference_mode()
     def release(self, request: Request) -> None:

@@ -75,7 +75,7 @@ def load_pair(
         cost, adapt = quick_costs(model, first), True
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
     if ngram is not None and costs is not None:
-        ngram = replace(ngram, cost=costs)
+        ngram = replace(ngram, cost=costs, adapt=adapt)
     if length is None or isinstance(length, LengthController):
         return Pair(model, drafts, text, length, ngram)
     if ngram is not None and not takes_cost(str(length)):

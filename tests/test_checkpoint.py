@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints import checkpoint
 from specpilot.controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
+from specpilot.controllers.checkpoints.card import model_card
 from specpilot.controllers.checkpoints.checkpoint import KINDS, load_controller, push_controller, save_controller
 from specpilot.controllers.checkpoints.config import ControllerConfig
 from specpilot.controllers.checkpoints.feature_model import FeatureModelConfig
@@ -178,6 +180,15 @@ def test_the_card_names_the_pair_and_the_metrics(tmp_path: Path, any_kind: Contr
     }
     assert special.get(any_kind.kind, "mean acceptance") in card
     assert card.startswith("---\nlibrary_name: specpilot\n")
+
+
+@pytest.mark.parametrize("target", ["org/target", "org/target-" + 30 * "x", "org/target-" + 60 * "x"])
+def test_the_cards_code_is_python_in_lines_of_any_length(any_kind: ControllerConfig, target: str) -> None:
+    card = model_card(replace(any_kind, provenance=replace(any_kind.provenance, target=target)))
+    code = card.partition("```python\n")[2].partition("```")[0]
+    ast.parse(code)
+    assert f'target="{target}"' in code
+    assert max(map(len, code.splitlines())) <= 120
 
 
 def test_an_existing_folder_is_not_overwritten_unasked(saved: Path) -> None:

@@ -14,6 +14,7 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.rate import steady_rate
 from specpilot.controllers.length.running_cost import MAX_OVERRUN, RunningCost
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.step_times import LEAST
 
 from .clock import Clock, Timed, time_forwards
 from .tiny import make
@@ -136,7 +137,8 @@ def test_auto_measures_and_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(rule, RateOptimal)
     assert rule.running is not None
     layers = [decoder.target.model.config.num_hidden_layers, decoder.drafts[0].model.config.num_hidden_layers]
-    assert rule.running.first.as_dict() == pytest.approx(CostModel(layers[1], layers[0], 0.0).as_dict(), abs=1e-12)
+    measured = CostModel(layers[1], layers[0] * (1 - LEAST), layers[0] * LEAST)
+    assert rule.running.first.as_dict() == pytest.approx(measured.as_dict(), abs=1e-12)
     time_forwards(monkeypatch, lambda model, n: 2.0 * model.model.config.num_hidden_layers)
     decoder.generate([1, 2, 3], max_new_tokens=60, top_k=None, temperature=2.0)
     first = rule.running.first.round(2)

@@ -7,6 +7,8 @@ from textwrap import fill
 from ..sampling import SamplingParams
 from .config import ControllerConfig
 
+WIDTH = 120  # characters of a line
+
 CARD = """---
 library_name: specpilot
 tags:
@@ -21,7 +23,7 @@ tags:
 ```python
 from specpilot import SpeculativeDecoder
 
-decoder = SpeculativeDecoder.from_pretrained({usage})
+{loading}
 print(decoder.generate("Once upon a time").text)
 ```
 
@@ -51,11 +53,21 @@ def model_card(config: ControllerConfig) -> str:
     return CARD.format(
         kind=config.kind,
         title=title,
-        summary=fill(config.summary, 120),
-        usage=config.usage(),
+        summary=fill(config.summary, WIDTH),
+        loading=_loading(config.usage()),
         about=_table("", about),
         metrics=_table("metric", metrics) if metrics else "No metrics were recorded.",
     )
+
+
+def _loading(arguments: str) -> str:
+    """The statement that makes a decoder, in lines of at most ``WIDTH`` where names allow it."""
+    line, indented = f"decoder = SpeculativeDecoder.from_pretrained({arguments})", f"    {arguments}"
+    if len(line) <= WIDTH:
+        return line
+    if len(indented) > WIDTH:
+        indented = indented.replace(", ", ",\n    ") + ","
+    return f"decoder = SpeculativeDecoder.from_pretrained(\n{indented}\n)"
 
 
 def _named(sampling: SamplingParams) -> str:

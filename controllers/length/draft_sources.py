@@ -69,11 +69,21 @@ class DraftSources:
                 best, most = Plan(count, True), gain + survival * self.accepted.value - price
         return best
 
+    def follow(self, cost: CostModel, copies: int, drafted: int) -> None:
+        """Use ``cost`` from now on; the rate so far is converted by the costs of such a round."""
+        if cost is not self.cost:
+            before, self.cost = self._seconds(copies, drafted), cost
+            self.rate.below *= self._seconds(copies, drafted) / before
+
     def end_round(self, copies: int, drafted: int, accepted: int) -> None:
         """The target kept the first ``accepted`` of ``copies`` copied and then ``drafted`` tokens of the model."""
-        self.rate.add(accepted + 1.0, self.cost.round(copies + drafted) - self.cost.t_draft * copies)
+        self.rate.add(accepted + 1.0, self._seconds(copies, drafted))
         self.idle = 0 if drafted else self.idle + 1
         if drafted:
             self.drafted.add(drafted, 1.0)
         if drafted and accepted >= copies:
             self.accepted.add(accepted - copies, 1.0)
+
+    def _seconds(self, copies: int, drafted: int) -> float:
+        """Time of a round by the cost model."""
+        return self.cost.round(copies + drafted) - self.cost.t_draft * copies

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...controllers.acceptance.ngram_index import NgramMatch
 from ...controllers.length import MAX_DRAFT
+from ...controllers.length.source_costs import SourceCosts
 from ..draft import Draft
 from ..models import LanguageModel
 from .chain import Chain, ChainDrafter
@@ -32,12 +33,12 @@ class MixedDrafter(ChainDrafter):
 
     def __init__(self, model: LanguageModel, vocab_size: int, options: Ngram) -> None:
         super().__init__(model, vocab_size)
-        self.options = options
+        self.longest, self.costs = options.longest, SourceCosts(options.cost, adapt=options.adapt)
         self.texts: dict[Request, TextCopies] = {}
 
     def start(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self.texts[request] = TextCopies(request, self.options, model=True)
+            self.texts[request] = TextCopies(request, self.longest, self.costs, model=True)
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         chains = [self._chain(request) for request in requests]
@@ -66,7 +67,10 @@ class MixedDrafter(ChainDrafter):
             return
         if request in self.cache and self.cache.length(request) > len(request.text):
             super().commit(request, draft, path)
-        self.texts[request].sources.end_round(draft.copied, len(draft.tokens) - draft.copied, len(path))
+        self.texts[request].end_round(draft.copied, len(draft.tokens) - draft.copied, len(path))
+
+    def timed(self, copied: int, drafted: int, seconds: float) -> None:
+        self.costs.add(copied, drafted, seconds)
 
     def release(self, request: Request) -> None:
         super().release(request)

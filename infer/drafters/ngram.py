@@ -14,6 +14,7 @@ from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.cost_model import CostModel
 from ...controllers.length.draft_sources import DraftSources
+from ...controllers.length.source_costs import SourceCosts
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft
 from .base import Drafter
@@ -36,6 +37,8 @@ class Ngram:
     Attributes:
         longest: the longest n-gram that is looked up in the text.
         cost: cost model, by which the number of copied tokens and the kind of draft are chosen.
+        adapt: correct ``cost`` by the rounds' wall times. Drafts then depend on the machine's speed; the distribution
+            of the text does not.
 
     Raises:
         InputError: ``longest`` is out of range.
@@ -43,6 +46,7 @@ class Ngram:
 
     longest: int = 4
     cost: CostModel = UNMEASURED
+    adapt: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.longest <= MAX_LONGEST:
@@ -85,13 +89,16 @@ class TextCopies:
     """The n-gram index of a request, and the choice of its rounds' drafts.
 
     Args:
+        longest: the longest n-gram that is looked up.
+        costs: cost model of all requests.
         model: whether there is a draft model as well.
     """
 
-    def __init__(self, request: Request, options: Ngram, *, model: bool) -> None:
+    def __init__(self, request: Request, longest: int, costs: SourceCosts, *, model: bool) -> None:
         joined = request.text[: len(request.prompt)] == request.prompt  # not for encoder-decoders
-        self.lookup = PromptLookup([] if joined else request.prompt, request.text, options.longest)
-        self.sources = DraftSources(options.cost, model=model)
+        self.lookup = PromptLookup([] if joined else request.prompt, request.text, longest)
+        self.costs = costs
+        self.sources = DraftSources(costs.cost, model=model)
 
     def available(self, request: Request) -> tuple[int, list[int]]:
         """The length of the current match, 0 without one, and the tokens that can be copied."""
@@ -101,6 +108,11 @@ class TextCopies:
         if match is None:
             return 0, []
         return match.run, self.lookup.copy(match, min(MAX_DRAFT, request.max_draft), request.stop_tokens)
+
+    def end_round(self, copies: int, drafted: int, accepted: int) -> None:
+        """The target kept the first ``accepted`` of ``copies`` copied and then ``drafted`` tokens of the model."""
+        self.sources.follow(self.costs.cost, copies, drafted)
+        self.sources.end_round(copies, drafted, accepted)
 
 
 def point_masses(tokens: Sequence[int], size: int, device: torch.device) -> list[TokenDistribution]:
@@ -119,12 +131,13 @@ class NgramDrafter(Drafter):
     """
 
     def __init__(self, vocab_size: int, device: torch.device, options: Ngram, *, planned: bool) -> None:
-        self.vocab_size, self.device, self.options, self.planned = vocab_size, device, options, planned
+        self.vocab_size, self.device, self.planned = vocab_size, device, planned
+        self.longest, self.costs = options.longest, SourceCosts(options.cost, adapt=options.adapt)
         self.texts: dict[Request, TextCopies] = {}
 
     def start(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self.texts[request] = TextCopies(request, self.options, model=False)
+            self.texts[request] = TextCopies(request, self.longest, self.costs, model=False)
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         return [self._draft(request) for request in requests]
@@ -136,11 +149,16 @@ class NgramDrafter(Drafter):
         if not tokens:
             return NO_DRAFT
         q = point_masses(tokens, self.vocab_size, self.device)
-        return Draft(tokens, q, list(range(-1, len(tokens) - 1)), 0)
+        parents = list(range(-1, len(tokens) - 1))
+        return Draft(tokens, q, parents, 0, copied=len(tokens) if self.planned else 0)
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         if request in self.texts:  # not in the request's first round
-            self.texts[request].sources.end_round(len(draft.tokens), 0, len(path))
+            self.texts[request].end_round(len(draft.tokens), 0, len(path))
+
+    def timed(self, copied: int, drafted: int, seconds: float) -> None:
+        if self.planned:
+            self.costs.add(copied, drafted, seconds)
 
     def release(self, request: Request) -> None:
         self.texts.pop(request, None)

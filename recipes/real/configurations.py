@@ -59,7 +59,7 @@ def of_torch(
     if draft.vocab_size == pair.target.vocab_size and not draft.reads_states:
         runs |= {name: assisted(name) for name in ASSISTED}
     cost = quick_costs(target, assistant)
-    copies = Ngram(cost=cost)
+    copies = Ngram(cost=cost, adapt=True)
 
     def ours(draft: Any, length: Any = None, ngram: Ngram | None = None) -> Generate:
         decoder = SpeculativeDecoder(pair.target, draft, pair.tokenizer, length=length, ngram=ngram)
@@ -84,7 +84,9 @@ def of_llama_cpp(alone: SpeculativeDecoder, sampling: SamplingParams, max_new_to
     model = alone.target.model
     assert isinstance(model, GgufModel)
     loops = LlamaLoops(model, None, sampling, max_new_tokens, alone.stop_tokens)
-    copying = SpeculativeDecoder(alone.target, None, alone.tokenizer, ngram=Ngram(cost=quick_costs(model, None)))
+    copying = SpeculativeDecoder(
+        alone.target, None, alone.tokenizer, ngram=Ngram(cost=quick_costs(model, None), adapt=True)
+    )
     return {
         "llama.cpp-autoregressive": lambda prompt, seed: len(loops.generate(prompt, None, seed)),
         AUTOREGRESSIVE: _decoding(alone, sampling, max_new_tokens),
