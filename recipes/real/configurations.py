@@ -10,18 +10,20 @@ from specpilot.bench.workloads.llama_loops import LlamaLoops
 from specpilot.controllers.length import Fixed, RateOptimal, parse_rule
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import Ngram
+from specpilot.infer.drafters import AUTO_TREE, Ngram
 from specpilot.infer.lengths import quick_costs
 from specpilot.infer.models import GgufModel
 
 AUTOREGRESSIVE = "specpilot-autoregressive"
-OURS = "specpilot-ours"  # the trained predictor with measured costs, and copies where they pay
-PREDICTOR = "specpilot-predictor"  # the same without copies
+OURS = "specpilot-ours"  # trees grown by the trained predictor at measured costs, and copies where they pay
+PREDICTOR = "specpilot-predictor"  # chains by the same, without copies
+PREDICTOR_NGRAM = "specpilot-predictor+ngram"  # and with them
 ROUTER = "specpilot-router"  # chooses the draft, copies, an early exit or nothing for each prompt
 ROUTED_LENGTH = "cumulative-confidence:0.4"  # of the arms that have a model
 NGRAM = "specpilot-ngram"
 RULES = ("1", "2", "3", "cumulative-confidence:0.4", "online-confidence")
 MIXED = ("2", "cumulative-confidence:0.4")
+TREES = ("3", "3x1")  # fixed ones; at temperature 0 they are chains
 LOOKUP = (10,)  # tokens that transformers' prompt lookup copies
 ASSISTED = {"transformers-assisted-2": Assistance(2)}
 
@@ -61,19 +63,24 @@ def of_torch(
     cost = quick_costs(target, assistant)
     copies = Ngram(cost=cost, adapt=True)
 
-    def ours(draft: Any, length: Any = None, ngram: Ngram | None = None) -> Generate:
-        decoder = SpeculativeDecoder(pair.target, draft, pair.tokenizer, length=length, ngram=ngram)
+    def ours(draft: Any, length: Any = None, ngram: Ngram | None = None, tree: str | None = None) -> Generate:
+        decoder = SpeculativeDecoder(pair.target, draft, pair.tokenizer, length=length, ngram=ngram, tree=tree)
         return _decoding(decoder, sampling, max_new_tokens)
 
     runs[AUTOREGRESSIVE] = ours(None, Fixed(0))
     runs[NGRAM] = ours(None, None, copies)
     runs |= {f"specpilot-{rule}": ours(draft, parse_rule(rule, cost)) for rule in RULES}
     runs |= {f"specpilot-{rule}+ngram": ours(draft, parse_rule(rule, cost), copies) for rule in MIXED}
+    if sampling.temperature:
+        for tree in TREES:
+            fixed = SpeculativeDecoder(pair.target, draft, pair.tokenizer, tree=tree, verifier="mcss")
+            runs[f"specpilot-tree-{tree}"] = _decoding(fixed, sampling, max_new_tokens)
     if controller is not None:
         trained = pair.load_length(controller, cost=cost)
         assert isinstance(trained, RateOptimal), "given costs, it goes by them"
         runs[PREDICTOR] = ours(draft, RateOptimal(trained.predictor, cost, adapt=True))
-        runs[OURS] = ours(draft, RateOptimal(trained.predictor, cost, adapt=True), copies)
+        runs[PREDICTOR_NGRAM] = ours(draft, RateOptimal(trained.predictor, cost, adapt=True), copies)
+        runs[OURS] = ours(draft, RateOptimal(trained.predictor, cost, adapt=True), copies, AUTO_TREE)
     if routed is not None:
         runs[ROUTER] = _decoding(routed, sampling, max_new_tokens)
     return runs

@@ -28,6 +28,7 @@ from .configurations import (
     AUTOREGRESSIVE,
     OURS,
     PREDICTOR,
+    PREDICTOR_NGRAM,
     ROUTED_LENGTH,
     ROUTER,
     Generate,
@@ -158,7 +159,7 @@ def compared(times: Times, masks: Mapping[str, Any]) -> dict[str, Any]:
     """Ours and the router over autoregressive decoding, ours over the best rule, and the kind where it gains least."""
     if not {OURS, AUTOREGRESSIVE} <= times.keys():
         return {}
-    plain = (AUTOREGRESSIVE, OURS, PREDICTOR, ROUTER)
+    plain = (AUTOREGRESSIVE, OURS, PREDICTOR, PREDICTOR_NGRAM, ROUTER)
     rules = [name for name in times if name.startswith("specpilot-") and name not in plain]
 
     def over(name: str, at: Any, ours: str = OURS) -> dict[str, float]:
