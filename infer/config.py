@@ -90,11 +90,6 @@ class DecoderConfig:
                 "tree='auto': is grown by predicted acceptance and costs; give a lag-free or feature predictor as "
                 "length, and cost"
             )
-        if self.length.running is not None:
-            raise InputError(
-                "tree='auto': what its nodes cost cannot be learned while decoding; give cost=FILE or a number, and "
-                "leave adapt out"
-            )
 
     def _check_tree(self) -> None:
         if not self.drafts:
@@ -105,8 +100,10 @@ class DecoderConfig:
     def _check_ngram(self) -> None:
         if self.routed:
             raise InputError("ngram: with a router, name 'ngram' as one of the arms")
-        if self.tree is not None or self.drafts > 1:
-            raise InputError("ngram: n-gram drafts are chains with at most one draft model; leave the tree out")
+        if self.tree not in (None, AUTO_TREE) or self.drafts > 1:
+            raise InputError(
+                "ngram: n-gram drafts go with chains or tree='auto', and at most one draft model; leave the tree out"
+            )
         if self.rule in JOINT:
             raise InputError(f"ngram: verifier={self.rule!r} drafts by beams; take another rule, or leave it out")
         if isinstance(self.length, Oracle):
@@ -148,7 +145,8 @@ class DecoderConfig:
     def stopping(self) -> LengthController:
         """``length``, or its default."""
         if self.tree == AUTO_TREE and isinstance(self.length, RateOptimal):
-            return RateOptimalTree(self.length.predictor, self.length.cost, batch=self.length.batch)
+            adapt = self.length.running is not None
+            return RateOptimalTree(self.length.predictor, self.length.cost, adapt=adapt, batch=self.length.batch)
         if self.length is not None:
             return self.length
         if self.ngram is not None and not self.drafts:

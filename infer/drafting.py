@@ -17,6 +17,7 @@ from .drafters import (
     EarlyExitDrafter,
     JointDrafter,
     MixedDrafter,
+    MixedTreeDrafter,
     Ngram,
     NgramDrafter,
     OracleDrafter,
@@ -69,6 +70,8 @@ class Drafting:
             own: Callable[[], Drafter] = partial(JointDrafter, engine.target, engine.cache, search, steps)
             return self._once(("joint", search, steps), own)
         if config.ngram is not None:
+            if config.tree == AUTO_TREE:
+                return self._mixed_tree(config.ngram)
             return self._ngram(config.ngram, planned=config.length is None)
         return self._of_drafts(config) if self.drafts else self._of_model(None)
 
@@ -99,6 +102,10 @@ class Drafting:
         if self.drafts:
             return self._once(("mixed", ngram), lambda: MixedDrafter(self.drafts[0], size, ngram))
         return self._once(("ngram", ngram, planned), lambda: NgramDrafter(size, device, ngram, planned=planned))
+
+    def _mixed_tree(self, ngram: Ngram) -> Drafter:
+        (draft,), size = self.drafts, self.engine.target.vocab_size
+        return self._once(("mixed tree", ngram), lambda: MixedTreeDrafter(draft, size, ngram))
 
     def _of_model(self, model: LanguageModel | None) -> Drafter:
         size = self.engine.target.vocab_size

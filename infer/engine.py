@@ -159,14 +159,14 @@ class Engine:
         )
         if joining or first_drafts:
             return  # no cost model covers prompts, which first drafts read
-        copied = max((draft.copied for draft in drafts.values()), default=0)
-        drafted = max((len(draft.tokens) - draft.copied for draft in drafts.values()), default=0)
+        tokens = max((len(draft.tokens) for draft in drafts.values()), default=0)
+        forwards = max((draft.n_forwards for draft in drafts.values()), default=0)
         for drafter in {request.drafter for request in drafts}:
-            drafter.timed(copied, drafted, seconds)
-        if copied:
+            drafter.timed(tokens, forwards, seconds)
+        if any(draft.copied for draft in drafts.values()):
             return  # the controllers' cost models do not cover copied tokens
         for request in controllers.values():  # one request of each, since they share what they learn of the machine
-            request.length.timed(drafted, seconds)
+            request.length.timed(tokens, forwards, seconds)
 
     @torch.inference_mode()
     def release(self, request: Request) -> None:

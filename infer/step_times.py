@@ -13,7 +13,7 @@ from statistics import linear_regression, mean, median
 import torch
 
 from ..controllers.length import MAX_DRAFT
-from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_model import LEAST_SHARE, CostModel
 from ..controllers.sampling import SamplingParams
 from .distribution import TokenDistribution
 from .models import LanguageModel, TextReader
@@ -23,7 +23,6 @@ DRAFTED = 8  # tokens of a timed draft; the result is per token
 READ = (1, 2, 3, 5, 9)  # tokens of timed verifications
 REPEATS = 30
 WARM = 3
-LEAST = 0.01  # of the time for one token, that a token more takes at least
 
 
 @torch.inference_mode()
@@ -74,15 +73,16 @@ def verification_costs(t: Mapping[int, float], t_draft: float) -> CostModel:
     """The cost model of a target that reads n tokens in ``t[n]`` seconds, for n = 1 and larger numbers.
 
     Where several tokens take other kernels than one, ``t[1]`` lies below the line through the others. What that line
-    has for one token beyond ``t[1]`` is ``t_draft_start``. A token more costs at least ``LEAST``·``t[1]``: less is not
-    told apart from nothing by so few measurements, and tokens without a price would be copied without end.
+    has for one token beyond ``t[1]`` is ``t_draft_start``. A token more costs at least
+    ``LEAST_SHARE``·``t[1]``: less is not told apart from nothing by so few measurements, and tokens without a price
+    would be copied without end.
     """
     further = [n - 1 for n in t if n > 1]
     longer = [t[1 + n] - t[1] for n in further]
     slope, start = linear_regression(further, longer)
     if start < 0:
         slope, start = linear_regression(further, longer, proportional=True)
-    least = LEAST * t[1]
+    least = LEAST_SHARE * t[1]
     if slope < least:
         slope, start = least, max(0.0, mean(longer) - least * mean(further))
     per_token = min(slope, t[1])

@@ -245,10 +245,6 @@ def test_what_a_text_teaches() -> None:
         ({"verifier": "spec-infer"}, "a tree='auto' has a rule of its own"),
         ({"draft": None}, "tree='auto': takes one draft model"),
         ({"draft": [make(), make()]}, "tree='auto': takes one draft model"),
-        (
-            {"length": RateOptimal(predictor(), FREE, adapt=True)},
-            "cannot be learned while decoding",
-        ),
         ({"tree": "autos"}, "give the children at each level, as in '3x2x1', or 'auto'"),
     ],
 )

@@ -42,6 +42,7 @@ from specpilot.main import main
 from . import test_lossless
 from .clock import time_forwards
 from .enumeration import output_distribution
+from .test_best_first_tree import predictor
 from .test_lossless import DEPTH, SAMPLINGS, assert_same, decoder_distribution, lengths, pair, target_distribution
 from .tiny import make
 
@@ -180,6 +181,7 @@ NGRAMS: dict[str, dict[str, Any]] = {
     "mixed, free": {"ngram": Ngram(3, FREE), "length": CumulativeConfidence(0.35), "model": True},
     "mixed, cheap": {"ngram": Ngram(3, CHEAP), "length": Fixed(1), "model": True},
     "mixed, dear": {"ngram": Ngram(3, DEAR), "model": True},
+    "trees": {"ngram": Ngram(2, CHEAP), "length": RateOptimal(predictor(), CHEAP), "tree": "auto", "model": True},
 }
 
 
@@ -188,10 +190,14 @@ NGRAMS: dict[str, dict[str, Any]] = {
 @given(seed=st.integers(0, 500), vocab=st.just(3), sampling=st.sampled_from(SAMPLINGS))
 def test_output_distribution(options: dict[str, Any], seed: int, vocab: int, sampling: SamplingParams) -> None:
     decoder = ngram_decoder(seed, vocab, options)
-    assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
+    assert_same(
+        decoder_distribution(decoder, sampling, budget=3 if "tree" in options else 5),
+        target_distribution(decoder.target, sampling),
+    )
 
 
-def test_every_source_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("trees", [False, True], ids=["chains", "trees"])
+def test_every_source_is_met(trees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the outcomes that are enumerated below a text, and the distribution is the target's whatever was chosen."""
     monkeypatch.setattr(copy_rates, "PRIOR", SHORT)
     plans: set[tuple[bool, bool]] = set()
@@ -203,11 +209,13 @@ def test_every_source_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(DraftSources, "plan", plan)
-    for name in ("mixed", "mixed, cheap", "mixed, dear"):
+    for name in ("trees",) if trees else ("mixed", "mixed, cheap", "mixed, dear"):
         decoder = ngram_decoder(3, 3, NGRAMS[name])
-        sampling = SamplingParams(1.0, None)
-        assert_same(decoder_distribution(decoder, sampling, budget=6), target_distribution(decoder.target, sampling))
-    assert plans == {(False, False), (False, True), (True, False), (True, True)}
+        sampling = SamplingParams(1.0, 2 if trees else None)
+        found = decoder_distribution(decoder, sampling, budget=4 if trees else 6)
+        assert_same(found, target_distribution(decoder.target, sampling))
+    assert plans >= {(False, True), (True, False)}
+    assert ((True, True) in plans) != trees
 
 
 @pytest.mark.parametrize("verifier", ["block", "spec-infer", "mcss", "k-seq", "otm"])
@@ -218,11 +226,14 @@ def test_distribution_under_other_rules(name: str, verifier: str) -> None:
     assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
 
 
-@pytest.mark.parametrize("name", ["alone", "mixed", "mixed, cheap"])
+@pytest.mark.parametrize("name", ["alone", "mixed", "mixed, cheap", "trees"])
 def test_distribution_through_the_real_kv_cache(name: str) -> None:
     decoder = ngram_decoder(7, 3, NGRAMS[name], remember=False)
     sampling = SamplingParams(1.0, 2)
-    assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
+    assert_same(
+        decoder_distribution(decoder, sampling, budget=4 if name == "trees" else 5),
+        target_distribution(decoder.target, sampling),
+    )
 
 
 @pytest.mark.parametrize("draft_vocab", [2, 5])
@@ -240,7 +251,7 @@ def test_distribution_with_learned_and_remembering_controllers() -> None:
         assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
 
 
-@pytest.mark.parametrize("name", ["alone, free", "mixed, cheap"])
+@pytest.mark.parametrize("name", ["alone, free", "mixed, cheap", "trees"])
 @pytest.mark.parametrize("remember", [True, False], ids=["every prefix once", "real caches"])
 def test_distribution_of_a_request_among_others(name: str, remember: bool) -> None:
     """Others run when it joins, leave before it ends, and join after it."""
@@ -255,7 +266,7 @@ def test_distribution_of_a_request_among_others(name: str, remember: bool) -> No
         others = [other([2, 1, 2], 9, 0), other([0], 3, 1)]
         scheduler.submit(others)
         scheduler.step()
-        request = decoder.new_request(list(PROMPT), sampling, 5, rng)
+        request = decoder.new_request(list(PROMPT), sampling, 4 if name == "trees" else 5, rng)
         others.append(other([1, 1, 1, 2, 0], 6, 2))
         scheduler.submit([request, others[-1]])
         while not request.finished:
@@ -275,7 +286,7 @@ def repetitive(n: int, seed: int) -> list[int]:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "t5"])
-@pytest.mark.parametrize("name", ["alone", "alone, free", "mixed", "mixed, cheap", "mixed, dear"])
+@pytest.mark.parametrize("name", ["alone", "alone, free", "mixed", "mixed, cheap", "mixed, dear", "trees"])
 def test_greedy_lists_are_what_the_target_makes_alone(architecture: str, name: str) -> None:
     """Rows of several lengths, and every source in one of them at least."""
     options = {key: value for key, value in NGRAMS[name].items() if key != "model"}
@@ -288,7 +299,7 @@ def test_greedy_lists_are_what_the_target_makes_alone(architecture: str, name: s
     assert [output.tokens for output in together] == expected
     assert sum(output.stats.n_accepted for output in together) > 0
     forwards = sum(output.stats.n_draft_forwards for output in together)
-    assert (forwards > 0) == (name in ("mixed", "mixed, cheap"))
+    assert (forwards > 0) == (name in ("mixed", "mixed, cheap", "trees"))
     for prompt, tokens in zip(prompts, expected, strict=True):
         assert decoder.generate(prompt, max_new_tokens=40, temperature=0).tokens == tokens
 
@@ -429,7 +440,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         ({"draft": "ngram:0"}, "ngram:0: the longest n-gram must be from 1 to 16 tokens"),
         ({"draft": "ngram:x"}, "draft='ngram:x': give the longest n-gram as a number, as in 'ngram:4'"),
         ({"draft": ["tiny-draft", "ngram"], "tree": "2x1"}, "draft: 'ngram' is one of several; n-grams join one model"),
-        ({"draft": "tiny-draft+ngram", "tree": "2x1", "verifier": "mcss"}, "ngram: n-gram drafts are chains"),
+        ({"draft": "tiny-draft+ngram", "tree": "2x1", "verifier": "mcss"}, "ngram: n-gram drafts go with chains"),
         ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "a trained controller needs a draft model"),
         ({"draft": "ngram", "length": "oracle"}, "length='oracle': supports only draft models"),
         ({"draft": "tiny-draft+ngram", "verifier": "mtad"}, "ngram: verifier='mtad' drafts by beams"),
@@ -441,7 +452,7 @@ def test_refusals_by_name(options: dict[str, Any], message: str) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InputError, match="ngram: n-gram drafts are chains with at most one draft model"):
+    with pytest.raises(InputError, match="ngram: n-gram drafts go with chains or tree='auto'"):
         SpeculativeDecoder(make(), [make(), make()], ngram=Ngram(), tree=(2,), verifier="spec-infer")
     with pytest.raises(InputError, match="length: a trained controller needs a draft model's distributions"):
         SpeculativeDecoder(make(), None, ngram=Ngram(), length=RateOptimal(HeadPredictor(head()), EVEN))

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import AcceptancePredictor, Prediction, RateOptimal, Step
-from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.cost_model import LEAST_SHARE, CostModel
 from specpilot.controllers.length.rate import steady_rate
 from specpilot.controllers.length.running_cost import MAX_OVERRUN, RunningCost
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.step_times import LEAST
 
 from .clock import Clock, Timed, time_forwards
 from .tiny import make
@@ -38,7 +37,7 @@ def slower(cost: CostModel, factor: float) -> CostModel:
 def play(running: RunningCost, truth: CostModel, rounds: int, lengths: tuple[int, ...] = LENGTHS) -> CostModel:
     for i in range(rounds):
         drafted = lengths[i % len(lengths)]
-        running.add(drafted, truth.round(drafted))
+        running.add(drafted, drafted, truth.round(drafted))
     return running.cost
 
 
@@ -77,19 +76,45 @@ def test_costs_that_change_apart_are_told_apart() -> None:
 def test_an_interruption_leaves_little_trace() -> None:
     running = RunningCost(FIRST)
     play(running, FIRST, 500)
-    running.add(2, 1000.0)
+    running.add(2, 2, 1000.0)
     while running.new:
-        running.add(2, FIRST.round(2))
+        running.add(2, 2, FIRST.round(2))
     assert FIRST.round(2) < running.cost.round(2) < (1 + MAX_OVERRUN / 50) * FIRST.round(2)
 
 
+APART = ((0, 0), (2, 2), (3, 0), (5, 5), (8, 0))  # tokens and forwards of drafts: chains and copies
+TOGETHER = ((0, 0), (5, 3), (7, 1), (5, 4), (6, 2))  # copies that a chain follows, or trees
+
+
+@pytest.mark.parametrize("rounds", [APART, TOGETHER, APART + TOGETHER], ids=["apart", "together", "both"])
+@pytest.mark.parametrize("start", [0.0, 0.4])
+def test_tokens_and_forwards_are_told_apart(rounds: tuple[tuple[int, int], ...], start: float) -> None:
+    truth = CostModel(0.3, 1.5, 0.25, 1.5 * start)
+    running = RunningCost(CostModel(0.2, 1.0, 0.01, start))
+    for i in range(3000):
+        running.add(*rounds[i % len(rounds)], truth.round(*rounds[i % len(rounds)]))
+    for tokens, forwards in APART + TOGETHER:
+        assert running.cost.round(tokens, forwards) == pytest.approx(truth.round(tokens, forwards), rel=0.06)
+
+
+def test_no_token_is_free() -> None:
+    """Noise hides what few tokens cost; without a price they would be copied without end."""
+    running = RunningCost(FIRST)
+    for i in range(800):
+        running.add(i % 9, 0, 1.0 - 0.01 * (i % 9))
+    assert running.cost.t_verify_token == pytest.approx(LEAST_SHARE * running.cost.round(0))
+
+
 @settings(max_examples=100)
-@given(rounds=st.lists(st.tuples(st.integers(0, 20), st.floats(0, 1e3)), max_size=60), start=st.floats(0, 2))
-def test_it_is_always_a_cost_model(rounds: list[tuple[int, float]], start: float) -> None:
+@given(
+    rounds=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.floats(0, 1e3)), max_size=60),
+    start=st.floats(0, 2),
+)
+def test_it_is_always_a_cost_model(rounds: list[tuple[int, int, float]], start: float) -> None:
     running = RunningCost(replace(FIRST, t_draft_start=start))
-    for drafted, seconds in rounds:
-        running.add(drafted, seconds)
-        assert running.cost.per_token >= 0
+    for tokens, forwards, seconds in rounds:
+        running.add(tokens, min(tokens, forwards), seconds)
+        assert min(running.cost.t_draft, running.cost.t_verify, running.cost.t_verify_token) >= 0
         assert running.cost.round(0) > 0
 
 
@@ -100,7 +125,7 @@ def test_a_slower_machine_keeps_the_bar_where_it_is() -> None:
     for i in range(1200):
         rule.start_round()
         rule.end_round(3, i % 4)
-        rule.timed(3, slower(FIRST, 1.0 if i < 300 else 2.0).round(3))
+        rule.timed(3, 3, slower(FIRST, 1.0 if i < 300 else 2.0).round(3))
         bars.append(rule.rate.value * rule.cost.per_token)
     assert bars[300:] == pytest.approx([bars[299]] * 900, rel=0.05)
     assert rule.cost.per_token == pytest.approx(2 * FIRST.per_token, rel=0.05)
@@ -137,7 +162,7 @@ def test_auto_measures_and_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(rule, RateOptimal)
     assert rule.running is not None
     layers = [decoder.target.model.config.num_hidden_layers, decoder.drafts[0].model.config.num_hidden_layers]
-    measured = CostModel(layers[1], layers[0] * (1 - LEAST), layers[0] * LEAST)
+    measured = CostModel(layers[1], layers[0] * (1 - LEAST_SHARE), layers[0] * LEAST_SHARE)
     assert rule.running.first.as_dict() == pytest.approx(measured.as_dict(), abs=1e-12)
     time_forwards(monkeypatch, lambda model, n: 2.0 * model.model.config.num_hidden_layers)
     decoder.generate([1, 2, 3], max_new_tokens=60, top_k=None, temperature=2.0)

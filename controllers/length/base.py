@@ -119,5 +119,8 @@ class LengthController(ABC):
     def end_round(self, drafted: int, accepted: int) -> None:  # noqa: B027 — most rules do not ask
         """Called after every verification: the first ``accepted`` of ``drafted`` tokens were accepted."""
 
-    def timed(self, drafted: int, seconds: float) -> None:  # noqa: B027 — most rules do not ask
-        """Called after every round with its wall time; for a batch, for one row and with the longest draft."""
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most rules do not ask
+        """Called after every round with its wall time, and the draft's tokens and forwards.
+
+        For a batch it is called for one row, with the largest numbers.
+        """

@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..finite import is_finite
 from ..json_file import blaming, build, read_object
 
+LEAST_SHARE = 0.01  # of the time for one token, that a measured ``t_verify_token`` is at least
 MEASURE = "measure again with 'specpilot bench cost --output FILE'"
 
 
@@ -56,10 +57,14 @@ class CostModel:
         """t_v(n), the time of one target forward over n new ``tokens``."""
         return self.t_verify + self.t_verify_token * tokens
 
-    def round(self, drafted: int) -> float:
-        """Time of a round with ``drafted`` tokens; the target reads them and the token before them."""
+    def round(self, drafted: int, forwards: int | None = None) -> float:
+        """Time of a round with ``drafted`` tokens; the target reads them and the token before them.
+
+        Args:
+            forwards: of the draft; None: one for each token.
+        """
         start = self.t_draft_start if drafted else 0.0
-        return start + drafted * self.t_draft + self.verification(drafted + 1)
+        return start + (drafted if forwards is None else forwards) * self.t_draft + self.verification(drafted + 1)
 
     def seconds(self, drafted: Any, target_forwards: Any) -> Any:
         """Time of decoding with given numbers of drafted tokens and target forwards (eq. 2.1); numbers or arrays.

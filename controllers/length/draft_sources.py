@@ -40,16 +40,18 @@ class DraftSources:
     Args:
         cost: what drafting and verifying cost.
         model: there is a draft model.
+        joined: it can draft after a copy.
     """
 
-    def __init__(self, cost: CostModel, *, model: bool) -> None:
-        self.cost, self.model = cost, model
+    def __init__(self, cost: CostModel, *, model: bool, joined: bool = True) -> None:
+        self.cost, self.model, self.joined = cost, model, joined
         self.rates = CopyRates()
         rate = steady_rate(ACCEPTANCE, cost)
         self.rate = RunningRatio(rate, PRIOR * cost.round(0), ROUNDS)  # tokens per second
         gains = [ACCEPTANCE**k for k in range(1, MAX_DRAFT + 1)]
         worth = [gain for gain in gains if gain >= rate * cost.per_token] or gains[:1]
         self.drafted = RunningRatio(len(worth), DRAFTS, ROUNDS)  # tokens per draft of the model
+        self.forwards = RunningRatio(len(worth), DRAFTS, ROUNDS)  # the model's forwards per draft
         self.accepted = RunningRatio(sum(worth), DRAFTS, ROUNDS)  # of these, tokens kept
         self.idle = 0  # rounds since the model drafted
 
@@ -57,33 +59,36 @@ class DraftSources:
         """The sources of a round that can copy up to ``copies`` tokens after a match of ``run``, and draft ``room``."""
         rate, cost = self.rate.value, self.cost
         start = rate * cost.t_draft_start
-        price = start + rate * cost.per_token * self.drafted.value
-        probe = self.model and self.idle >= PROBE and self.drafted.value > price  # it would pay if all were kept
+        price = start + rate * (cost.t_verify_token * self.drafted.value + cost.t_draft * self.forwards.value)
+        probe = self.model and self.idle >= PROBE and self.forwards.value > price  # it would pay if all were kept
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
         for count, survival in enumerate(self.rates.survivals(run, copies)):
             copied += survival if count else 0.0
             gain = copied - rate * cost.t_verify_token * count
             if count and gain - start > most and not probe:
                 best, most = Plan(count, False), gain - start
-            if self.model and count < room and gain + survival * self.accepted.value - price > most:
+            follows = self.model and count < room and (self.joined or not count)
+            if follows and gain + survival * self.accepted.value - price > most:
                 best, most = Plan(count, True), gain + survival * self.accepted.value - price
         return best
 
-    def follow(self, cost: CostModel, copies: int, drafted: int) -> None:
+    def follow(self, cost: CostModel, tokens: int, forwards: int) -> None:
         """Use ``cost`` from now on; the rate so far is converted by the costs of such a round."""
         if cost is not self.cost:
-            before, self.cost = self._seconds(copies, drafted), cost
-            self.rate.below *= self._seconds(copies, drafted) / before
+            self.rate.below *= cost.round(tokens, forwards) / self.cost.round(tokens, forwards)
+            self.cost = cost
 
-    def end_round(self, copies: int, drafted: int, accepted: int) -> None:
-        """The target kept the first ``accepted`` of ``copies`` copied and then ``drafted`` tokens of the model."""
-        self.rate.add(accepted + 1.0, self._seconds(copies, drafted))
+    def end_round(self, copies: int, drafted: int, accepted: int, forwards: int | None = None) -> None:
+        """The target kept ``accepted`` of ``copies`` copied and then ``drafted`` tokens of the model.
+
+        Args:
+            forwards: of the model; None: one for each token that it drafted.
+        """
+        forwards = drafted if forwards is None else forwards
+        self.rate.add(accepted + 1.0, self.cost.round(copies + drafted, forwards))
         self.idle = 0 if drafted else self.idle + 1
         if drafted:
             self.drafted.add(drafted, 1.0)
+            self.forwards.add(forwards, 1.0)
         if drafted and accepted >= copies:
             self.accepted.add(accepted - copies, 1.0)
-
-    def _seconds(self, copies: int, drafted: int) -> float:
-        """Time of a round by the cost model."""
-        return self.cost.round(copies + drafted) - self.cost.t_draft * copies

@@ -124,9 +124,9 @@ class RateOptimal(LengthController):
         for position, accept in enumerate(self.predicted[: accepted + 1]):
             self.shift += SHIFT * ((position < accepted) - accept)
 
-    def timed(self, drafted: int, seconds: float) -> None:
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
         if self.running is not None:
-            self.running.add(drafted, seconds)
+            self.running.add(tokens, forwards, seconds)
 
     def _count_first(self, accepted: bool) -> None:
         """Count the acceptance of the first token of a draft."""

@@ -44,7 +44,9 @@ class RateOptimalTree(RateOptimal):
 
     First children are predicted by the trained predictor, which must not lag; further ones by
     :mod:`~specpilot.controllers.acceptance.sibling_acceptance`. Both are shifted by log-odds learned from the text. The
-    rate is the text's own so far, by the cost model's times, and no clock is read.
+    rate is the text's own so far, by the cost model's times. With ``adapt`` these follow the rounds' wall times, and a
+    node's price becomes what it takes in trees of the present size: forwards over many tokens have a steeper cost than
+    those over few.
     """
 
     def start_text(self) -> None:
@@ -95,6 +97,9 @@ class RateOptimalTree(RateOptimal):
             parents: of its nodes, -1 for children of the root.
             visits: the nodes at which verification arrived, from the root down, as far as they had children.
         """
+        if self.running is not None and self.running.cost is not self.cost:
+            self.rate.below *= tree_cost(self.running.cost, parents) / tree_cost(self.cost, parents)
+            self.cost = self.running.cost
         accepted = sum(visit.kept is not None for visit in visits)
         self.rate.add(accepted + 1.0, tree_cost(self.cost, parents))
         self._count_first(accepted > 0)
@@ -113,6 +118,3 @@ class RateOptimalTree(RateOptimal):
 
     def end_round(self, drafted: int, accepted: int) -> None:
         """The drafter reports trees to :meth:`end_tree`."""
-
-    def timed(self, drafted: int, seconds: float) -> None:
-        """Costs are not learned from rounds: trees of as many nodes take different times."""

@@ -1,23 +1,24 @@
 """A cost model fitted to the wall times of rounds.
 
-A round of K drafted tokens takes fixed + K·per_token seconds (SpecDec++, Huang et al. 2024, eq. 2.1). The line is
-fitted by least squares with exponentially decaying weights. Rounds of a single length do not determine the slope, so
-two points of the initial cost model always keep some weight; they are scaled by how much slower or faster rounds have
-become. So is ``t_draft_start``, which is subtracted from the times of rounds that drafted.
+A round whose draft has n tokens and took m forwards of the draft takes fixed + t_verify_token·n + t_draft·m seconds
+(SpecDec++, Huang et al. 2024, eq. 2.1; m = n for a chain, fewer for a tree or copied tokens). The plane is fitted by
+least squares with exponentially decaying weights. Rounds that are all alike do not determine it, so three points of the
+initial cost model always keep some weight; they are scaled by how much slower or faster rounds have become. So is
+``t_draft_start``, which is subtracted from the times of rounds that drafted.
 """
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import dataclass, replace
+import numpy as np
+from numpy.typing import NDArray
 
-from .cost_model import CostModel
+from .cost_model import LEAST_SHARE, CostModel
 from .rate import RunningRatio
 
 MEMORY = 128.0  # rounds after which a weight has decayed to 1/e
 KEEP = 1.0 - 1.0 / MEMORY
 REFIT = 8  # rounds between two fits: one takes longer than deciding a round
-POINTS = (0, 4)  # numbers of drafted tokens of the two points of the initial cost model
+POINTS = ((0, 0), (4, 0), (4, 4))  # tokens and forwards of the draft of the initial cost model's three points
 BEGINNING = 4.0  # initial weight of each point, in rounds
 ANCHOR = 0.5  # weight of each point that does not decay
 PRIOR = 8.0  # weight of the initial cost model in the slowdown, in rounds
@@ -32,66 +33,59 @@ class RunningCost:
         first: the initial cost model.
 
     Attributes:
-        cost: the current estimate. It does not separate the per-token costs of drafting and verification, which the
-            times of rounds do not determine and controllers do not need.
+        cost: the current estimate. Where all drafts are chains it does not separate the per-token costs of drafting and
+            verification, which the times of rounds do not determine then and controllers do not need.
     """
 
     def __init__(self, first: CostModel) -> None:
         self.first = self.cost = first
-        self.line = replace(first, t_draft_start=0.0)
         self.slower = RunningRatio(1.0, PRIOR * first.round(0), MEMORY)
-        self.seen = Rounds()
-        for drafted in POINTS:
-            self.seen.add(BEGINNING, drafted, self.line.round(drafted))
+        self.sums = [0.0] * 9  # weighted, over rounds: 1, n, m, n², nm, m², seconds, n·seconds, m·seconds
+        for tokens, forwards in POINTS:
+            self._add(self.sums, BEGINNING, tokens, forwards, self._initial(tokens, forwards))
         self.new = 0  # rounds since the last fit
 
-    def add(self, drafted: int, seconds: float) -> None:
-        """Add the time of a round; after ``REFIT`` of them ``cost`` is fitted."""
-        seconds = min(seconds, MAX_OVERRUN * self.cost.round(drafted))
-        self.slower.add(seconds, self.first.round(drafted))
+    def add(self, tokens: int, forwards: int, seconds: float) -> None:
+        """Add the time of a round with a draft of so many tokens and forwards; after ``REFIT`` ``cost`` is fitted."""
+        seconds = min(seconds, MAX_OVERRUN * self.cost.round(tokens, forwards))
+        self.slower.add(seconds, self.first.round(tokens, forwards))
         start = self.slower.value * self.first.t_draft_start
-        self.seen.decay(KEEP)
-        self.seen.add(1.0, drafted, max(0.0, seconds - start) if drafted else seconds)
+        self.sums = [KEEP * value for value in self.sums]
+        self._add(self.sums, 1.0, tokens, forwards, max(0.0, seconds - start) if tokens else seconds)
         self.new += 1
         if self.new == REFIT:
             self.new = 0
             self.cost = self._fitted()
 
+    def _initial(self, tokens: int, forwards: int) -> float:
+        """Seconds of a round by the initial cost model, without ``t_draft_start``."""
+        return self.first.verification(tokens + 1) + self.first.t_draft * forwards
+
+    @staticmethod
+    def _add(sums: list[float], weight: float, n: int, m: int, t: float) -> None:
+        for place, value in enumerate((1.0, n, m, n * n, n * m, m * m, t, n * t, m * t)):
+            sums[place] += weight * value
+
     def _fitted(self) -> CostModel:
-        rounds, slower = copy(self.seen), self.slower.value
-        for point in POINTS:
-            rounds.add(ANCHOR, point, slower * self.line.round(point))
-        return rounds.fit(slower * self.first.t_draft_start)
+        sums, slower = [*self.sums], self.slower.value
+        for tokens, forwards in POINTS:
+            self._add(sums, ANCHOR, tokens, forwards, slower * self._initial(tokens, forwards))
+        one, n, m, nn, nm, mm, t, nt, mt = sums
+        moments = np.array([[one, n, m], [n, nn, nm], [m, nm, mm]])
+        fixed, per_token, t_draft = _least_squares(moments, np.array([t, nt, mt]))
+        fixed = max(LEAST * t / one, fixed)
+        per_token = min(max(per_token, LEAST_SHARE * fixed), fixed)
+        return CostModel(t_draft, fixed - per_token, per_token, slower * self.first.t_draft_start)
 
 
-@dataclass
-class Rounds:
-    """Weighted sums over rounds of 1, K, K², seconds and K·seconds."""
-
-    n: float = 0.0
-    k: float = 0.0
-    kk: float = 0.0
-    t: float = 0.0
-    kt: float = 0.0
-
-    def add(self, weight: float, k: int, t: float) -> None:
-        """Add a round of K = ``k`` and ``t`` seconds."""
-        self.n += weight
-        self.k += weight * k
-        self.kk += weight * k * k
-        self.t += weight * t
-        self.kt += weight * k * t
-
-    def decay(self, factor: float) -> None:
-        """Multiply the weights of all rounds by ``factor``."""
-        self.n *= factor
-        self.k *= factor
-        self.kk *= factor
-        self.t *= factor
-        self.kt *= factor
-
-    def fit(self, start: float) -> CostModel:
-        """The least-squares line, with ``start`` as ``t_draft_start``; the rounds must have different K."""
-        per_token = max(0.0, (self.n * self.kt - self.k * self.t) / (self.n * self.kk - self.k * self.k))
-        fixed = max(LEAST * self.t / self.n, (self.t - per_token * self.k) / self.n)
-        return CostModel(per_token, fixed, 0.0, start)
+def _least_squares(moments: NDArray[np.float64], values: NDArray[np.float64]) -> list[float]:
+    """The solution of the normal equations, (3, 3) and (3,), with slopes of at least 0: one that is not is left out."""
+    kept = [0, 1, 2]
+    while True:
+        found = np.linalg.solve(moments[np.ix_(kept, kept)], values[kept])
+        if (found[1:] >= 0).all():
+            solution = [0.0] * 3
+            for place, value in zip(kept, found, strict=True):
+                solution[place] = float(value)
+            return solution
+        kept.remove(kept[1 + int(found[1:].argmin())])

@@ -7,6 +7,7 @@ from .chain import ChainDrafter
 from .early_exit import EarlyExitDrafter
 from .joint import BeamDrafter, JointDrafter
 from .mixed import MixedDrafter
+from .mixed_tree import MixedTreeDrafter
 from .ngram import Ngram, NgramDrafter, split_ngram
 from .oracle import OracleDrafter
 from .several import SeveralDrafters
@@ -24,6 +25,7 @@ __all__ = [
     "EarlyExitDrafter",
     "JointDrafter",
     "MixedDrafter",
+    "MixedTreeDrafter",
     "ModelDrafter",
     "Ngram",
     "NgramDrafter",

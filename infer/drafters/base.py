@@ -39,8 +39,8 @@ class Drafter(ABC):
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         """Called when the nodes ``path`` of ``draft`` were accepted; ``request.text`` does not include them yet."""
 
-    def timed(self, copied: int, drafted: int, seconds: float) -> None:  # noqa: B027 — most do not go by time
-        """Called after a round of so many copied and drafted tokens at most, with its wall time."""
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most do not go by time
+        """Called after a round with its wall time; its drafts had so many tokens and forwards at most."""
 
     @abstractmethod
     def release(self, request: Request) -> None:

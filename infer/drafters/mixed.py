@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from ...controllers.acceptance.ngram_index import NgramMatch
 from ...controllers.length import MAX_DRAFT
-from ...controllers.length.source_costs import SourceCosts
 from ..draft import Draft
 from ..models import LanguageModel
 from .chain import Chain, ChainDrafter
-from .ngram import Ngram, TextCopies, point_masses
+from .ngram import CopyCosts, Ngram, TextCopies, point_masses
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -33,12 +32,12 @@ class MixedDrafter(ChainDrafter):
 
     def __init__(self, model: LanguageModel, vocab_size: int, options: Ngram) -> None:
         super().__init__(model, vocab_size)
-        self.longest, self.costs = options.longest, SourceCosts(options.cost, adapt=options.adapt)
+        self.options, self.costs = options, CopyCosts(options)
         self.texts: dict[Request, TextCopies] = {}
 
     def start(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self.texts[request] = TextCopies(request, self.longest, self.costs, model=True)
+            self.texts[request] = TextCopies(request, self.options, self.costs, model=True)
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         chains = [self._chain(request) for request in requests]
@@ -67,10 +66,10 @@ class MixedDrafter(ChainDrafter):
             return
         if request in self.cache and self.cache.length(request) > len(request.text):
             super().commit(request, draft, path)
-        self.texts[request].end_round(draft.copied, len(draft.tokens) - draft.copied, len(path))
+        self.texts[request].end_round(draft, len(path))
 
-    def timed(self, copied: int, drafted: int, seconds: float) -> None:
-        self.costs.add(copied, drafted, seconds)
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        self.costs.add(tokens, forwards, seconds)
 
     def release(self, request: Request) -> None:
         super().release(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.cost_model import CostModel
 from ...controllers.length.draft_sources import DraftSources
-from ...controllers.length.source_costs import SourceCosts
+from ...controllers.length.running_cost import RunningCost
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft
 from .base import Drafter
@@ -85,20 +85,37 @@ class CopiedStep(Step):
         return 1.0, 1.0, 0.0
 
 
+class CopyCosts:
+    """The cost model of n-gram drafts, which all requests of a drafter share."""
+
+    def __init__(self, options: Ngram) -> None:
+        self.first = options.cost
+        self.running = RunningCost(options.cost) if options.adapt else None
+
+    @property
+    def cost(self) -> CostModel:
+        return self.first if self.running is None else self.running.cost
+
+    def add(self, tokens: int, forwards: int, seconds: float) -> None:
+        """Add the time of a round."""
+        if self.running is not None:
+            self.running.add(tokens, forwards, seconds)
+
+
 class TextCopies:
     """The n-gram index of a request, and the choice of its rounds' drafts.
 
     Args:
-        longest: the longest n-gram that is looked up.
         costs: cost model of all requests.
         model: whether there is a draft model as well.
+        joined: whether it can draft after a copy.
     """
 
-    def __init__(self, request: Request, longest: int, costs: SourceCosts, *, model: bool) -> None:
-        joined = request.text[: len(request.prompt)] == request.prompt  # not for encoder-decoders
-        self.lookup = PromptLookup([] if joined else request.prompt, request.text, longest)
+    def __init__(self, request: Request, options: Ngram, costs: CopyCosts, *, model: bool, joined: bool = True) -> None:
+        within = request.text[: len(request.prompt)] == request.prompt  # not for encoder-decoders
+        self.lookup = PromptLookup([] if within else request.prompt, request.text, options.longest)
         self.costs = costs
-        self.sources = DraftSources(costs.cost, model=model)
+        self.sources = DraftSources(costs.cost, model=model, joined=joined)
 
     def available(self, request: Request) -> tuple[int, list[int]]:
         """The length of the current match, 0 without one, and the tokens that can be copied."""
@@ -109,16 +126,22 @@ class TextCopies:
             return 0, []
         return match.run, self.lookup.copy(match, min(MAX_DRAFT, request.max_draft), request.stop_tokens)
 
-    def end_round(self, copies: int, drafted: int, accepted: int) -> None:
-        """The target kept the first ``accepted`` of ``copies`` copied and then ``drafted`` tokens of the model."""
-        self.sources.follow(self.costs.cost, copies, drafted)
-        self.sources.end_round(copies, drafted, accepted)
+    def end_round(self, draft: Draft, accepted: int) -> None:
+        """The target kept ``accepted`` tokens of ``draft``."""
+        self.sources.follow(self.costs.cost, len(draft.tokens), draft.n_forwards)
+        self.sources.end_round(draft.copied, len(draft.tokens) - draft.copied, accepted, draft.n_forwards)
 
 
 def point_masses(tokens: Sequence[int], size: int, device: torch.device) -> list[TokenDistribution]:
     """Point masses on each of ``tokens``, over V = ``size`` tokens."""
     probability = POINT_MASS.to(device)
     return [TokenDistribution(probability, torch.tensor([[token]], device=device), size) for token in tokens]
+
+
+def copied_draft(tokens: list[int], size: int, device: torch.device) -> Draft:
+    """The draft of copied ``tokens``, over V = ``size`` tokens."""
+    parents = list(range(-1, len(tokens) - 1))
+    return Draft(tokens, point_masses(tokens, size, device), parents, 0, copied=len(tokens))
 
 
 class NgramDrafter(Drafter):
@@ -132,12 +155,12 @@ class NgramDrafter(Drafter):
 
     def __init__(self, vocab_size: int, device: torch.device, options: Ngram, *, planned: bool) -> None:
         self.vocab_size, self.device, self.planned = vocab_size, device, planned
-        self.longest, self.costs = options.longest, SourceCosts(options.cost, adapt=options.adapt)
+        self.options, self.costs = options, CopyCosts(options)
         self.texts: dict[Request, TextCopies] = {}
 
     def start(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self.texts[request] = TextCopies(request, self.longest, self.costs, model=False)
+            self.texts[request] = TextCopies(request, self.options, self.costs, model=False)
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         return [self._draft(request) for request in requests]
@@ -148,17 +171,15 @@ class NgramDrafter(Drafter):
         tokens = tokens[: text.sources.plan(run, len(tokens)).copies] if self.planned else steered(request, tokens)
         if not tokens:
             return NO_DRAFT
-        q = point_masses(tokens, self.vocab_size, self.device)
-        parents = list(range(-1, len(tokens) - 1))
-        return Draft(tokens, q, parents, 0, copied=len(tokens) if self.planned else 0)
+        draft = copied_draft(tokens, self.vocab_size, self.device)
+        return draft if self.planned else replace(draft, copied=0)
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
-        if request in self.texts:  # not in the request's first round
-            self.texts[request].end_round(len(draft.tokens), 0, len(path))
+        if self.planned and request in self.texts:  # not in the request's first round
+            self.texts[request].end_round(draft, len(path))
 
-    def timed(self, copied: int, drafted: int, seconds: float) -> None:
-        if self.planned:
-            self.costs.add(copied, drafted, seconds)
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        self.costs.add(tokens, forwards, seconds)
 
     def release(self, request: Request) -> None:
         self.texts.pop(request, None)
