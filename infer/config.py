@@ -145,8 +145,7 @@ class DecoderConfig:
     def stopping(self) -> LengthController:
         """``length``, or its default."""
         if self.tree == AUTO_TREE and isinstance(self.length, RateOptimal):
-            adapt = self.length.running is not None
-            return RateOptimalTree(self.length.predictor, self.length.cost, adapt=adapt, batch=self.length.batch)
+            return RateOptimalTree.of(self.length)
         if self.length is not None:
             return self.length
         if self.ngram is not None and not self.drafts:

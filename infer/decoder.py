@@ -158,7 +158,8 @@ class SpeculativeDecoder:
             threshold: stopping threshold h of a trained controller, instead of its checkpoint's.
             cost: cost model: a file of ``specpilot bench cost --output``, or the cost of a draft step in units of a
                 verification. A trained controller then stops when another draft token no longer pays, without a
-                threshold. ``"auto"`` measures the cost roughly at the start and adapts it. Also used by n-gram drafts.
+                threshold. ``"auto"`` measures the cost roughly at the start and adapts it. Also for n-gram drafts and
+                trees.
             adapt: correct the cost by the rounds' wall times. The drafts and the text of a seed may then differ between
                 runs; the distribution does not.
             router: folder or hub id of a trained router, or a router object. For each prompt it chooses one of the arms

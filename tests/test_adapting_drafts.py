@@ -88,7 +88,8 @@ def test_auto_adapts_copies_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
         "tiny", "tiny-draft+ngram", length="tiny-lag-free", tree="auto", cost="auto"
     )
     assert isinstance(tree.config.stopping, RateOptimal)
-    assert tree.config.stopping.running is not None
+    assert isinstance(tree.length, RateOptimal)
+    assert tree.config.stopping.running is tree.length.running is not None
     measured = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram", cost="auto")
     given_cost = SpeculativeDecoder.from_pretrained("tiny", "ngram", cost=FIRST, adapt=True)
     plain = SpeculativeDecoder.from_pretrained("tiny", "ngram", cost=FIRST)

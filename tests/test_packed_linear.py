@@ -33,7 +33,7 @@ def test_equals_the_plain_product(
     expected = F.linear(x.double(), weight.double())
     # The textbook bound of a sum of so many rounded products, in any order.
     bound = inputs * torch.finfo(dtype).eps * F.linear(x.double().abs(), weight.double().abs())
-    with patch.object(packed_linear, "PLAIN_ROWS", plain_rows):
+    with patch.multiple(packed_linear, PLAIN_ROWS=plain_rows, FULL_ROWS=4, LARGE=FEW):
         got = PackedLinear(weight)(x)
     assert got.dtype == dtype
     assert bool(((got.double() - expected).abs() <= bound).all())
@@ -59,8 +59,12 @@ def test_large_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PackedLinear(weight.bfloat16()).plain is None
 
 
-def test_inputs_of_all_lengths_meet_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("full_rows", [1, 4])
+def test_inputs_of_all_lengths_meet_few_sizes(full_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those between a full number of rows and a step are met as they are."""
     monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 0)
+    monkeypatch.setattr(packed_linear, "FULL_ROWS", full_rows)
+    monkeypatch.setattr(packed_linear, "LARGE", FEW)
     layer = PackedLinear(torch.randn(FEW // 100, 100))
     assert layer.packed is not None
     met: set[int] = set()
@@ -73,4 +77,4 @@ def test_inputs_of_all_lengths_meet_few_sizes(monkeypatch: pytest.MonkeyPatch) -
     layer.product = counting
     for rows in range(1, 400):
         assert len(layer(torch.ones(rows, 100))) == rows
-    assert met - set(range(1, 17)) == set(range(32, 401, 16))
+    assert met == {*range(full_rows, 17), *range(32, 401, 16)}

@@ -49,6 +49,13 @@ class RateOptimalTree(RateOptimal):
     those over few.
     """
 
+    @classmethod
+    def of(cls, chain: RateOptimal) -> RateOptimalTree:
+        """With the predictor and the costs of a controller of chains, which go on learning from the trees' rounds."""
+        tree = cls(chain.predictor, chain.cost, batch=chain.batch)
+        tree.running = chain.running
+        return tree
+
     def start_text(self) -> None:
         super().start_text()
         self.rescue = RunningRatio(RESCUE, PRIOR, TOKENS)  # acceptances of siblings per rejected first child
