@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from specpilot.controllers.length import Fixed, RateOptimal
@@ -11,7 +12,6 @@ from specpilot.controllers.length.draft_sources import DraftSources
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters import Ngram
 from specpilot.infer.generation import Generation
-from transformers import PreTrainedModel
 
 from .clock import Clock, Timed, time_forwards
 from .test_best_first_tree import predictor
@@ -33,53 +33,52 @@ def test_a_slower_machine_keeps_what_pays() -> None:
     assert [slow.plan(run, 6) for run in range(1, 9)] == [sources.plan(run, 6) for run in range(1, 9)]
 
 
-def copying(decoder: SpeculativeDecoder) -> list[Generation]:
-    return [decoder.generate(PROMPT, max_new_tokens=60, seed=seed) for seed in range(9)]
-
-
-@pytest.mark.parametrize("drafting", [False, True], ids=["copies", "copies and a model"])
-def test_copies_that_do_not_pay_are_given_up(drafting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copied tokens seem to cost nothing, and each takes as long as a step of the target that reads one token."""
+def generate(
+    monkeypatch: pytest.MonkeyPatch, read: tuple[float, float], step: float | None, seed: int, **options: Any
+) -> list[Generation]:
+    """Texts of a target that reads n tokens in ``read[0] + read[1]·n`` seconds, and a draft, if any, of ``step``."""
     clock = Clock()
-    target, draft = make(seed=0), make(seed=5, layers=1)
     monkeypatch.setattr(time, "perf_counter", clock)
-    found = {}
+    draft = None if step is None else Timed(make(seed=seed, layers=1), clock, step, 0.0)
+    decoder = SpeculativeDecoder(Timed(make(seed=0), clock, *read), draft, **options)
+    return [decoder.generate(PROMPT, max_new_tokens=60, seed=text) for text in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("step", "length"), [(None, None), (0.9, Fixed(1))], ids=["copies alone", "copies and a model"]
+)
+def test_copies_that_do_not_pay_are_given_up(
+    step: float | None, length: Fixed | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copied tokens seem to cost nothing, and each takes as long as a step of the target that reads one token."""
+    drafted = {}
     for adapt in (False, True):
-        decoder = SpeculativeDecoder(
-            Timed(target, clock, 0.0, 1.0),
-            Timed(draft, clock, 0.9, 0.0) if drafting else None,
-            length=Fixed(1) if drafting else None,
-            ngram=Ngram(cost=CostModel(0.9, 1.0, 0.0), adapt=adapt),
-        )
-        found[adapt] = copying(decoder)
-    drafted = {adapt: sum(output.stats.n_drafted for output in outputs) for adapt, outputs in found.items()}
+        ngram = Ngram(cost=CostModel(0.9, 1.0, 0.0), adapt=adapt)
+        outputs = generate(monkeypatch, (0.0, 1.0), step, 5, length=length, ngram=ngram)
+        drafted[adapt] = sum(output.stats.n_drafted for output in outputs)
     assert drafted[True] < drafted[False] / 10
 
 
 def test_trees_follow_what_their_nodes_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes seem to cost nothing, and each takes half as long as a step that reads one token."""
-    clock = Clock()
-    target, draft = make(seed=0), make(seed=0, layers=1)
-    monkeypatch.setattr(time, "perf_counter", clock)
     nodes = {}
     for adapt in (False, True):
-        decoder = SpeculativeDecoder(
-            Timed(target, clock, 0.5, 0.5),
-            Timed(draft, clock, 0.1, 0.0),
-            length=RateOptimal(predictor(), CostModel(0.1, 1.0, 0.0), adapt=adapt),
-            tree="auto",
-        )
-        outputs = copying(decoder)
+        length = RateOptimal(predictor(), CostModel(0.1, 1.0, 0.0), adapt=adapt)
+        outputs = generate(monkeypatch, (0.5, 0.5), 0.1, 0, length=length, tree="auto")
         nodes[adapt] = sum(output.stats.n_drafted for output in outputs[3:])
         trees = [round.parents for output in outputs for round in output.rounds]
         assert any(parents != list(range(-1, len(parents) - 1)) for parents in trees)
     assert 0 < nodes[True] < nodes[False] / 2
-    greedy = [one.generate(PROMPT, max_new_tokens=40, temperature=0).tokens for one in (decoder, plain(target))]
-    assert greedy[0] == greedy[1]
 
 
-def plain(target: PreTrainedModel) -> SpeculativeDecoder:
-    return SpeculativeDecoder(target, None)
+@pytest.mark.parametrize("ngram", [None, Ngram(adapt=True)], ids=["trees", "trees and copies"])
+def test_greedy_texts_are_the_targets_whatever_rounds_take(ngram: Ngram | None) -> None:
+    target, length = make(seed=0), RateOptimal(predictor(), FIRST, adapt=True)
+    decoder = SpeculativeDecoder(target, make(seed=0, layers=1), length=length, tree="auto", ngram=ngram)
+    plain = SpeculativeDecoder(target, None)
+    for prompt in (PROMPT, PROMPT[:7], [3, 1, 3, 1, 3]):
+        texts = [one.generate(prompt, max_new_tokens=50, temperature=0).tokens for one in (decoder, plain)]
+        assert texts[0] == texts[1]
 
 
 def test_auto_adapts_copies_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from ...controllers.acceptance.ngram_index import NgramMatch
 from ...controllers.length import MAX_DRAFT
 from ..draft import Draft
-from ..models import LanguageModel
 from .chain import Chain, ChainDrafter
-from .ngram import CopyCosts, Ngram, TextCopies, point_masses
+from .copying import CopyingDrafter
+from .ngram import point_masses
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -27,17 +27,8 @@ class ContinuedChain(Chain):
         return self.request.ngrams.match([*self.copied, *self.tokens])
 
 
-class MixedDrafter(ChainDrafter):
+class MixedDrafter(CopyingDrafter, ChainDrafter):
     """Chooses the sources of every request's round (:mod:`~specpilot.controllers.length.draft_sources`)."""
-
-    def __init__(self, model: LanguageModel, vocab_size: int, options: Ngram) -> None:
-        super().__init__(model, vocab_size)
-        self.options, self.costs = options, CopyCosts(options)
-        self.texts: dict[Request, TextCopies] = {}
-
-    def start(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self.texts[request] = TextCopies(request, self.options, self.costs, model=True)
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         chains = [self._chain(request) for request in requests]
@@ -67,14 +58,3 @@ class MixedDrafter(ChainDrafter):
         if request in self.cache and self.cache.length(request) > len(request.text):
             super().commit(request, draft, path)
         self.texts[request].end_round(draft, len(path))
-
-    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
-        self.costs.add(tokens, forwards, seconds)
-
-    def release(self, request: Request) -> None:
-        super().release(request)
-        self.texts.pop(request, None)
-
-    def clear(self) -> None:
-        super().clear()
-        self.texts.clear()
