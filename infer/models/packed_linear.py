@@ -20,7 +20,8 @@ FEW = 150_000  # multiplications below which calling oneDNN costs more than the 
 STEP = 16
 # By vendor instead of by a measurement, so that rounding is the same in every run.
 PLAIN_ROWS = 12 if "Intel" in processor() else 0
-# Up to three rows take longer than four with large weights: 27 instead of 24 ms for one token of SmolLM2-135M.
+# Up to three rows take longer than four with large weights: 44 instead of 38 ms for one token of SmolLM2-135M and 52
+# instead of 41 ms for two, in float32 on one thread.
 FULL_ROWS = 1 if "Intel" in processor() else 4
 LARGE = 800_000  # elements of such weights
 
