@@ -241,7 +241,7 @@ class Late(LengthController):
     """Drafts two tokens in each round of a text from the third on."""
 
     def __init__(self) -> None:
-        self.times: list[tuple[int, float]] = []
+        self.times: list[tuple[int, int, float]] = []
 
     def start_text(self) -> None:
         self.rounds = 0
@@ -253,8 +253,8 @@ class Late(LengthController):
     def observe(self, step: Step) -> bool:
         return step.index < 2
 
-    def timed(self, drafted: int, seconds: float) -> None:
-        self.times.append((drafted, seconds))
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        self.times.append((tokens, forwards, seconds))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen"])
@@ -285,9 +285,9 @@ def test_a_draft_reads_a_prompt_when_it_first_drafts(architecture: str, monkeypa
     assert reads == [20, 3, 1]  # both prompts, then the three tokens after them, then a drafted one
     assert [request.output.stats.prefill_seconds for request in requests] == [11.0, 1.0, 11.0]
     assert [request.output.stats.seconds for request in requests] == [3.5, 13.5, 3.5]
-    assert rule.times == [(0, 1.0), (0, 1.0)]
+    assert rule.times == [(0, 0, 1.0), (0, 0, 1.0)]
     decoder.scheduler.step()
-    assert rule.times[2:] == [(2, 1.5)]
+    assert rule.times[2:] == [(2, 2, 1.5)]
     while not all(request.finished for request in requests):
         decoder.scheduler.step()
     assert [request.output.tokens for request in requests] == expected
