@@ -7,19 +7,16 @@ records those of its training. Temperature 0 is the point mass on the arg-max.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .errors import InputError
 from .finite import is_finite
+from .nucleus import nucleus
 from .top_k import top_k
-
-CANDIDATES = (128, 1024, 8192)  # most probable tokens that are tried before all are sorted
 
 
 @dataclass(frozen=True)
@@ -87,11 +84,8 @@ class SamplingParams:
         if self.top_k is None and self.top_p == 1:
             return torch.softmax(logits if self.temperature == 1 else logits / self.temperature, -1), None
         if self.top_k is None:
-            size = logits.shape[-1]
-            # On a CPU sorting 50,000 logits takes milliseconds, and often a hundred hold the probability.
-            widths = (*(k for k in CANDIDATES if k < size), size) if logits.device.type == "cpu" else (size,)
-            rows = logits if self.temperature == 1 else logits / self.temperature
-            probabilities, tokens = self._nucleus(rows.reshape(-1, size), widths)
+            rows = torch.softmax(logits if self.temperature == 1 else logits / self.temperature, -1)
+            probabilities, tokens = nucleus(rows.reshape(-1, logits.shape[-1]), self.top_p)
             return probabilities.reshape(*logits.shape[:-1], -1), tokens.reshape(*logits.shape[:-1], -1)
         values, tokens = top_k(logits, min(self.top_k, logits.shape[-1]))  # most probable first
         probabilities = torch.softmax(values if self.temperature == 1 else values / self.temperature, -1)
@@ -100,29 +94,6 @@ class SamplingParams:
             before = probabilities.cumsum(-1) - probabilities
             probabilities = torch.where(before < self.top_p, probabilities, 0.0)
             probabilities = probabilities / probabilities.sum(-1, keepdim=True)
-        return probabilities, tokens
-
-    def _nucleus(self, logits: Tensor, widths: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Top-p alone, of logits (N, V), among as many of the most probable tokens as each row needs.
-
-        Args:
-            widths: numbers of tokens to try in turn, V at last. Shorter rows are filled up with a token of probability
-                zero.
-        """
-        width, *wider = widths
-        values, tokens = top_k(logits, width)
-        probabilities = (values - logits.logsumexp(-1, keepdim=True)).exp()
-        before = probabilities.cumsum(-1) - probabilities
-        probabilities = torch.where(before < self.top_p, probabilities, 0.0)
-        probabilities = probabilities / probabilities.sum(-1, keepdim=True)
-        longer = before[:, -1] < self.top_p  # the last token is kept, and perhaps some after it
-        if not wider or not bool(longer.any()):
-            return probabilities, tokens
-        found, theirs = self._nucleus(logits[longer], wider)
-        most = max(width, int((found > 0).sum(-1).max()))
-        probabilities = F.pad(probabilities, (0, most - width))
-        tokens = torch.cat([tokens, tokens[:, -1:].expand(-1, most - width)], -1)
-        probabilities[longer], tokens[longer] = found[:, :most], theirs[:, :most]
         return probabilities, tokens
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.sampling import CANDIDATES, SamplingParams
+from specpilot.controllers.nucleus import FLOORS, nucleus, sort_all
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.random_source import RandomSource
 from torch import Tensor
@@ -49,17 +50,29 @@ def test_the_distribution_is_that_of_the_definition(
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:
-    """Not even by rounding, whatever the number of candidates that each needs."""
-    sampling = SamplingParams(1.0, None, 0.95)
-    logits = rows(3, [12.0, 2.5, 0.05, 6.0])
+    """Not even by rounding, whatever the number of tokens that are sorted for each."""
+    sampling = SamplingParams(1.0, None, 0.999)
+    logits = rows(3, [12.0, 6.0, 2.5, 0.05])
     alone = [sampling.top(row.unsqueeze(0)) for row in logits]
     widths = [tokens.shape[1] for _, tokens in alone if tokens is not None]
-    assert widths[0] == widths[3] == CANDIDATES[0]
-    assert CANDIDATES[0] < widths[1] < CANDIDATES[1] < widths[2] < SIZE  # tokens that are left out are not returned
+    high, low = [(torch.softmax(logits, -1) >= floor).sum(-1).tolist() for floor in FLOORS]
+    assert widths[0] < high[0]
+    assert high[1] <= widths[1] < low[1]
+    assert low[2] <= widths[2] < widths[3] < SIZE  # tokens that are left out are not returned
     together = sampling(logits)
     for row, whole in enumerate(together):
         assert torch.equal(sampling(logits[row : row + 1])[0], whole)
     assert torch.equal(sampling(logits.reshape(2, 2, SIZE)), together.reshape(2, 2, SIZE))
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.95, 0.999])
+def test_devices_that_sort_whole_rows_keep_the_same_tokens(top_p: float) -> None:
+    probabilities = torch.softmax(rows(5, list(FLAT)).double(), -1)
+    dense = [
+        torch.zeros_like(probabilities).scatter_(1, tokens, values)
+        for values, tokens in (nucleus(probabilities, top_p), sort_all(probabilities, top_p))
+    ]
+    assert torch.allclose(*dense, rtol=0, atol=1e-12)
 
 
 def test_filling_up_leaves_every_probability() -> None:
