@@ -24,7 +24,7 @@ def nucleus(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     """
     if probabilities.device.type != "cpu":
         return sort_all(probabilities, top_p)
-    rows = probabilities.numpy()
+    rows = probabilities.detach().numpy()
     candidates = [_candidates(row, top_p) for row in rows]
     most = max(count for _, count in candidates)
     values, found = np.zeros((len(rows), most), rows.dtype), np.empty((len(rows), most), np.int64)
@@ -43,7 +43,10 @@ def sort_all(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
 
 
 def _candidates(row: np.ndarray, top_p: float) -> tuple[np.ndarray, int]:
-    """Tokens of one row (V,), the most probable first, and how many are kept: at least one, and not all unless all V."""
+    """Tokens of one row (V,), the most probable first, and how many are kept, at least one.
+
+    There are more than are kept, or all V.
+    """
     for floor in FLOORS:
         tokens = np.flatnonzero(row >= floor)
         values = row[tokens]

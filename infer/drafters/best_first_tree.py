@@ -20,6 +20,7 @@ from ...controllers.acceptance.sibling_acceptance import DRAWN, GREEDY, SAMPLED,
 from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.rate_optimal_tree import RateOptimalTree, Visit
+from ...controllers.top_k import top_k
 from ..distribution import TokenDistribution, distributions
 from ..draft import NO_DRAFT, Draft
 from ..models import LanguageModel, Read, TreeMask, ancestors_of
@@ -180,8 +181,8 @@ class Siblings:
     def _add_likely(self, first: int, copy: int | None) -> None:
         """Candidates: the copy, then the draft's most probable tokens."""
         left = 1.0 - float(self.q[first])
-        top = self.q.topk(min(MAX_CHILDREN + 1, len(self.q)))
-        likely = dict(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+        values, tokens = top_k(self.q, min(MAX_CHILDREN + 1, len(self.q)))
+        likely = dict(zip(tokens.tolist(), values.tolist(), strict=True))
         order = [] if copy is None else [copy]
         order += [token for token in likely if token not in (first, copy)]
         for token in order[: MAX_NODES - len(self.tree.tokens)]:
