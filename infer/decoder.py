@@ -200,10 +200,9 @@ class SpeculativeDecoder:
         pair = load_pair(
             target, draft,
             length=length, threshold=threshold, cost=cost, adapt=adapt, loading=loading, placement=placement,
-            tokenizer=tokenizer, pair_check=pair_check,
+            compile=compile, tokenizer=tokenizer, pair_check=pair_check,
         )  # fmt: skip
-        own |= {"beams": beams, "tree": tree, "compile": compile}
-        own["ngram"] = pair.ngram
+        own |= {"beams": beams, "tree": tree, "ngram": pair.ngram}
         return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, verifier=verifier, **own)
 
     @property

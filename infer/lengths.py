@@ -12,7 +12,7 @@ from ..controllers.length import LengthController, load_trained, names_rule, par
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from .devices import input_device
-from .models import GgufModel, LoadedModel, language_model, output_embedding
+from .models import GgufModel, LanguageModel, LoadedModel, output_embedding
 from .step_times import step_times
 
 AUTO = "auto"  # measure the cost when the decoder is made
@@ -66,8 +66,7 @@ def length_digest(length: str | int | None) -> str | None:
     return controller_digest(str(length))
 
 
-def quick_costs(target: LoadedModel, draft: LoadedModel | None) -> CostModel:
+def quick_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
     """Rough costs of a pair, or of a target alone, measured in about a second: initial costs for adaptation."""
-    drafts = [] if draft is None else [language_model(draft)]
     # Any text will do. The sampling parameters are typical ones that keep few tokens.
-    return step_times(language_model(target), drafts, [0] * 32, SamplingParams(1.0, 50), QUICK)[0]
+    return step_times(target, [] if draft is None else [draft], [0] * 32, SamplingParams(1.0, 50), QUICK)[0]

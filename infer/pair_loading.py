@@ -27,8 +27,8 @@ Model: TypeAlias = LoadedModel | LanguageModel
 class Pair(NamedTuple):
     """What a decoder is made of."""
 
-    target: LoadedModel
-    drafts: list[LoadedModel]
+    target: LanguageModel
+    drafts: list[LanguageModel]
     tokenizer: PreTrainedTokenizerBase
     length: LengthController | None
     ngram: Ngram | None
@@ -44,6 +44,7 @@ def load_pair(
     adapt: bool,
     loading: Mapping[str, Any],
     placement: Mapping[str, Any],
+    compile: bool = False,
     tokenizer: Name | None = None,
     pair_check: str = EXACT,
 ) -> Pair:
@@ -53,6 +54,7 @@ def load_pair(
         length, threshold, cost, adapt: as for ``SpeculativeDecoder.from_pretrained``.
         loading: keywords of :func:`.loading.load_model` for every model.
         placement: more of them, for the target alone.
+        compile: compile the models.
         tokenizer: whose tokenizer to take instead of the target's.
         pair_check: how alike the pair of a trained controller must be.
 
@@ -69,21 +71,25 @@ def load_pair(
     if adapt and cost is None:
         raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
     model, text = load_target(target, tokenizer, {**loading, **placement})
-    drafts = [load_draft(name, model, text, loading) for name in names]
-    first = drafts[0] if drafts else None
+    loaded = [load_draft(name, model, text, loading) for name in names]
+    reader = language_model(model, compile=compile)
+    drafts = [language_model(draft, compile=compile) for draft in loaded]
+    for draft_model in drafts:
+        check_pair(reader, draft_model)
     if cost == AUTO:
-        cost, adapt = quick_costs(model, first), True
+        cost, adapt = quick_costs(reader, drafts[0] if drafts else None), True
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
     if ngram is not None and costs is not None:
         ngram = replace(ngram, cost=costs, adapt=adapt)
     if length is None or isinstance(length, LengthController):
-        return Pair(model, drafts, text, length, ngram)
+        return Pair(reader, drafts, text, length, ngram)
     if ngram is not None and not takes_cost(str(length)):
         costs = None  # for the n-grams alone
+    first = loaded[0] if loaded else None
     controller = load_length(str(length), model, first, text, threshold, costs, pair_check)
     if adapt and isinstance(controller, RateOptimal):
         controller = RateOptimal(controller.predictor, controller.cost, adapt=True)
-    return Pair(model, drafts, text, controller, ngram)
+    return Pair(reader, drafts, text, controller, ngram)
 
 
 def load_target(

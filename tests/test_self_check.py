@@ -98,3 +98,11 @@ def test_relative_error() -> None:
     assert relative_error(expected.flip(1), expected) > 1
     expected[:, 3] = -math.inf
     assert relative_error(expected, expected) == 0
+
+
+def test_models_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where costs are measured first: weights that are reordered twice would need twice the memory."""
+    checked: list[str] = []
+    monkeypatch.setattr("specpilot.infer.models.check_reading_in_parts", lambda model: checked.append(model.name))
+    SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost="auto")
+    assert len(checked) == 2

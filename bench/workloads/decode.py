@@ -148,7 +148,7 @@ def lengths_of(decoder: SpeculativeDecoder, controller: str | None) -> dict[str,
     lengths |= {f"specpilot-cumulative-confidence-{c}": CumulativeConfidence(c) for c in CONFIDENCE}
     if controller is not None:
         lengths |= {f"specpilot-head-{h}": decoder.load_length(controller, threshold=h) for h in THRESHOLDS}
-        costs = quick_costs(decoder.target.model, decoder.drafts[0].model)
+        costs = quick_costs(decoder.target, decoder.drafts[0])
         lengths["specpilot-rate-optimal"] = decoder.load_length(controller, cost=costs)
     return lengths
 

@@ -49,10 +49,7 @@ def bench_ngram(options: NgramBenchOptions, console: Console) -> dict[str, Any]:
         options, prompts=COPYING, column="prompt", split="test", domains=None, skip=0, chat=False, system=None
     )
     copying = load(workload, pair)[1]
-    if options.cost is None:
-        cost = quick_costs(pair.target.model, pair.drafts[0].model)
-    else:
-        cost = CostModel.load(options.cost)
+    cost = quick_costs(pair.target, pair.drafts[0]) if options.cost is None else CostModel.load(options.cost)
     decoders = configurations(pair, [str(length) for length in options.lengths], cost)
     result: dict[str, Any] = {"cost": cost.as_dict()}
     for group, prompts in (("copying", copying), ("other", others)):

@@ -60,7 +60,7 @@ def of_torch(
     runs |= {f"transformers-prompt-lookup-{count}": looking_up(count) for count in LOOKUP}
     if draft.vocab_size == pair.target.vocab_size and not draft.reads_states:
         runs |= {name: assisted(name) for name in ASSISTED}
-    cost = quick_costs(target, assistant)
+    cost = quick_costs(pair.target, draft)
     copies = Ngram(cost=cost, adapt=True)
 
     def ours(draft: Any, length: Any = None, ngram: Ngram | None = None, tree: str | None = None) -> Generate:
@@ -92,7 +92,7 @@ def of_llama_cpp(alone: SpeculativeDecoder, sampling: SamplingParams, max_new_to
     assert isinstance(model, GgufModel)
     loops = LlamaLoops(model, None, sampling, max_new_tokens, alone.stop_tokens)
     copying = SpeculativeDecoder(
-        alone.target, None, alone.tokenizer, ngram=Ngram(cost=quick_costs(model, None), adapt=True)
+        alone.target, None, alone.tokenizer, ngram=Ngram(cost=quick_costs(alone.target, None), adapt=True)
     )
     return {
         "llama.cpp-autoregressive": lambda prompt, seed: len(loops.generate(prompt, None, seed)),
