@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,7 @@ class Outcome:
             self.problems.append(problem)
 
     def note_line(self, line: str, folder: Path) -> None:
-        shown = line.replace(str(folder), "…")
+        shown = line.replace(str(folder), "…").replace(sys.prefix, "…")
         if shown not in self.lines:
             self.lines.append(shown)
 

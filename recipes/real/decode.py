@@ -71,7 +71,7 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
         "commit": commit(),
         "machine": machine(),
         "versions": versions(),
-        "settings": {name: str(value) for name, value in vars(settings).items()},
+        "settings": {name: str(value) for name, value in vars(settings).items() if name != "folder"},
         **summary(times, kinds),
     }
     output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
