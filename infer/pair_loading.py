@@ -74,8 +74,6 @@ def load_pair(
     loaded = [load_draft(name, model, text, loading) for name in names]
     reader = language_model(model, compile=compile)
     drafts = [language_model(draft, compile=compile) for draft in loaded]
-    for draft_model in drafts:
-        check_pair(reader, draft_model)
     if cost == AUTO:
         cost, adapt = quick_costs(reader, drafts[0] if drafts else None), True
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
