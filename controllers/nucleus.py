@@ -38,8 +38,17 @@ def nucleus(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
 def sort_all(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     """The same by sorting whole rows on their device; k = V."""
     values, tokens = probabilities.sort(-1, descending=True)
-    values = torch.where(values.cumsum(-1) - values < top_p, values, 0.0)
-    return values / values.sum(-1, keepdim=True), tokens
+    return cut(values, top_p), tokens
+
+
+def cut(probabilities: Tensor, top_p: float) -> Tensor:
+    """``probabilities`` (..., k), the largest first: those before which there is less than ``top_p``, renormalised.
+
+    The others become zero. The first is always kept.
+    """
+    before = probabilities.cumsum(-1) - probabilities
+    probabilities = torch.where(before < top_p, probabilities, 0.0)
+    return probabilities / probabilities.sum(-1, keepdim=True)
 
 
 def _candidates(row: np.ndarray, top_p: float) -> tuple[np.ndarray, int]:

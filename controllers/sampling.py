@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .errors import InputError
 from .finite import is_finite
-from .nucleus import nucleus
+from .nucleus import cut, nucleus
 from .top_k import top_k
 
 
@@ -81,19 +81,16 @@ class SamplingParams:
         if self.temperature == 0:
             best, token = logits.max(-1, keepdim=True)
             return best.softmax(-1), token  # 1, or NaN
-        if self.top_k is None and self.top_p == 1:
-            return torch.softmax(logits if self.temperature == 1 else logits / self.temperature, -1), None
         if self.top_k is None:
             rows = torch.softmax(logits if self.temperature == 1 else logits / self.temperature, -1)
+            if self.top_p == 1:
+                return rows, None
             probabilities, tokens = nucleus(rows.reshape(-1, logits.shape[-1]), self.top_p)
             return probabilities.reshape(*logits.shape[:-1], -1), tokens.reshape(*logits.shape[:-1], -1)
         values, tokens = top_k(logits, min(self.top_k, logits.shape[-1]))  # most probable first
         probabilities = torch.softmax(values if self.temperature == 1 else values / self.temperature, -1)
         if self.top_p < 1:
-            # A token is kept if the total probability before it is below top_p; the first always is.
-            before = probabilities.cumsum(-1) - probabilities
-            probabilities = torch.where(before < self.top_p, probabilities, 0.0)
-            probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+            probabilities = cut(probabilities, self.top_p)
         return probabilities, tokens
 
 
