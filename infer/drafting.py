@@ -22,7 +22,6 @@ from .drafters import (
     NgramDrafter,
     OracleDrafter,
     SeveralDrafters,
-    StateChainDrafter,
     TreeDrafter,
 )
 from .engine import Engine
@@ -46,13 +45,13 @@ class Drafting:
         """The arms of requests under ``config``; a single one without a router.
 
         Raises:
-            InputError: a draft that reads the target's states is to draft something else than chains.
+            InputError: a draft that reads the target's states is to draft what it cannot.
         """
-        chains = config.tree is None and config.search is None and config.ngram is None and not config.oracle
-        if not chains and any(model.reads_states for model in self.drafts):
+        unsupported = config.search is not None or config.oracle or len(self.drafts) > 1
+        if unsupported and any(model.reads_states for model in self.drafts):
             raise InputError(
-                "draft: it reads the target's states, and drafts chains alone; leave trees, beams, n-grams and the "
-                "oracle out, or take another draft"
+                "draft: it reads the target's states, which is not supported for beams, the oracle or several drafts "
+                "in one tree; leave these out, or take a draft that reads tokens alone"
             )
         if self.routing is None:
             return [Arm(self._drafter(config), config.stopping)]
@@ -113,8 +112,7 @@ class Drafting:
             return self._once(None, Autoregressive)
         if isinstance(model, EarlyExit):
             return self._once(model, lambda: EarlyExitDrafter(model, size, self.engine.cache))
-        kind = StateChainDrafter if model.reads_states else ChainDrafter
-        return self._once(model, lambda: kind(model, size))
+        return self._once(model, lambda: ChainDrafter(model, size))
 
     def _once(self, key: Hashable, make: Callable[[], Drafter]) -> Drafter:
         if key not in self._made:

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from .architectures import HIDDEN, MAKERS, VOCAB
 from .eagle3 import Reference, write_draft
-from .test_state_drafts import PROMPTS, Watched, check_greedy
+from .test_state_drafts import COPIES, DRAFTS, KEPT_AND_SAMPLING, PROMPTS, TREES, check_greedy, first_children, watch
 from .test_trimmed_drafts import SAMPLINGS, enumerated
 from .tiny import byte_tokenizer, make
 
@@ -94,25 +94,25 @@ def test_outputs_of_layers_follow_the_last_states(name: str, lean: bool) -> None
 # What the draft computes
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_q_is_what_the_checkpoint_computes(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "drafts"), [*((form, "chain") for form in FORMS), *(("plain", drafts) for drafts in DRAFTS)]
+)
+def test_q_is_what_the_checkpoint_computes(form: str, drafts: str, tmp_path: Path) -> None:
     """After any rejections, in a batch or alone, q is the written-out computation from the text."""
     settings = PLAIN | FORMS[form]
     folder, target = write_draft(tmp_path / "draft", **settings), target_of("llama")
     reference = Reference(folder, target.get_input_embeddings().weight)
-    decoder = SpeculativeDecoder(target, loaded(folder, target), length=Fixed(3))
-    (arm,) = decoder.drafting.arms(decoder.config)
-    arm.drafter.__class__ = Watched
-    assert isinstance(arm.drafter, Watched)
-    arm.drafter.seen = []
+    decoder = SpeculativeDecoder(target, loaded(folder, target), **DRAFTS[drafts])
+    seen = watch(decoder)
     outputs = decoder.generate(PROMPTS, max_new_tokens=12, temperature=1.0, top_k=None, seed=[3, 4, 5])
     outputs += [decoder.generate([7], max_new_tokens=12, temperature=1.0, top_k=None, seed=8)]
     assert 0 < sum(one.stats.n_accepted for one in outputs) < sum(one.stats.n_drafted for one in outputs)
     compared = 0
-    for text, tokens, q in arm.drafter.seen:
+    for text, draft in seen:
         inner = inner_states(target, text[:-1], settings["layers"])
-        for found, expected in zip(q, reference.drafted(text, inner, tokens), strict=True):
-            torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
+        for path, q in first_children(draft):
+            expected = reference.drafted(text, inner, path)[-1]
+            torch.testing.assert_close(q.double(), expected, rtol=1e-3, atol=1e-5)
             compared += 1
     assert compared > 20
 
@@ -141,10 +141,22 @@ def test_chains_have_the_targets_distribution(
     )
 
 
-@pytest.mark.parametrize("mode", ["fixed", "confidence", "list", "sometimes"])
+@pytest.mark.parametrize(("kept", "sampling"), KEPT_AND_SAMPLING)
+@pytest.mark.parametrize("drafts", [*TREES, *COPIES])
+def test_trees_and_copies_have_the_targets_distribution(
+    drafts: str, kept: list[int] | None, sampling: SamplingParams, tmp_path: Path
+) -> None:
+    target = make(seed=3, vocab=3, layers=2, hidden=8, context=32, sharpness=6.0).double()
+    settings: dict[str, Any] = {"vocab": 3, "kept": kept, "target": 8, "layers": [1], "width": 8, "seed": 5}
+    folder = write_draft(tmp_path / "draft", **settings, dtype=torch.float64)
+    enumerated(SpeculativeDecoder(target, loaded(folder, dtype="float64"), **DRAFTS[drafts]), sampling)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "together"])
+@pytest.mark.parametrize("drafts", DRAFTS)
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
-def test_greedy_is_the_targets(name: str, mode: str, folder: Path) -> None:
-    check_greedy(target_of(name), loaded(folder), mode)
+def test_greedy_is_the_targets(name: str, drafts: str, together: bool, folder: Path) -> None:
+    check_greedy(target_of(name), loaded(folder), drafts, together=together)
 
 
 def test_texts_may_be_longer_than_the_drafts_context(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +11,28 @@ import pytest
 import torch
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import Confidence, Fixed, LengthController, Step
+from specpilot.controllers.length import Confidence, Fixed, LengthController, RateOptimal, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
 from specpilot.data_gen.router import RouterDatasetBuilder
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.draft import Draft
 from specpilot.infer.draft_folder import SharedWith, save_draft
-from specpilot.infer.drafters import Ngram, StateChainDrafter
-from specpilot.infer.drafters.chain import Chain
+from specpilot.infer.drafters import Ngram
+from specpilot.infer.drafters.copying import CopyingDrafter
 from specpilot.infer.loading import load_model
-from specpilot.infer.models import CausalLM, Read
+from specpilot.infer.models import CausalLM, Read, ancestors_of
 from specpilot.infer.models.state_input import StateInput, state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits
 from specpilot.infer.random_source import RandomSource
+from specpilot.infer.request import Request
 from specpilot.options import AcceptanceDataOptions, RouterDataOptions
 from specpilot.train.draft_model import new_draft
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from .architectures import target_of
+from .test_best_first_tree import CHEAP, predictor
 from .test_trimmed_drafts import SAMPLINGS, TEXT, enumerated
 from .tiny import byte_tokenizer, make
 
@@ -107,8 +110,8 @@ def test_the_lean_forward_is_that_of_transformers() -> None:
 # Decoding
 
 
-def tiny_pair(seed: int, kept: list[int] | None) -> tuple[PreTrainedModel, PreTrainedModel]:
-    target = make(seed=seed, vocab=4, layers=1, hidden=8, context=32, sharpness=6.0).double()
+def tiny_pair(seed: int, kept: list[int] | None, vocab: int = 4) -> tuple[PreTrainedModel, PreTrainedModel]:
+    target = make(seed=seed, vocab=vocab, layers=1, hidden=8, context=32, sharpness=6.0).double()
     return target, state_draft(target, kept)
 
 
@@ -117,27 +120,6 @@ def tiny_pair(seed: int, kept: list[int] | None) -> tuple[PreTrainedModel, PreTr
 @pytest.mark.parametrize("verifier", ["token-wise", "block"])
 def test_chains_have_the_targets_distribution(verifier: str, kept: list[int] | None, sampling: SamplingParams) -> None:
     enumerated(SpeculativeDecoder(*tiny_pair(3, kept), length=Fixed(2), verifier=verifier), sampling)
-
-
-@pytest.mark.parametrize("mode", ["fixed", "confidence", "list", "sometimes"])
-@pytest.mark.parametrize("name", NAMES)
-def test_greedy_is_the_targets(name: str, mode: str) -> None:
-    target = target_of(name)
-    check_greedy(target, state_draft(target), mode)
-
-
-def check_greedy(target: PreTrainedModel, draft: PreTrainedModel, mode: str) -> None:
-    """Greedy texts are the target's own with drafts of a length by ``mode``."""
-    rule: LengthController = {"confidence": Confidence(0.05), "sometimes": Sometimes()}.get(mode, Fixed(3))
-    decoder = SpeculativeDecoder(target, draft, length=rule)
-    plain, settings = SpeculativeDecoder(target, None), {"max_new_tokens": 24, "temperature": 0.0}
-    texts = [plain.generate(prompt, **settings).tokens for prompt in PROMPTS]
-    if mode == "list":
-        assert [one.tokens for one in decoder.generate(PROMPTS, **settings)] == texts
-    else:
-        outputs = [decoder.generate(prompt, **settings) for prompt in PROMPTS]
-        assert [one.tokens for one in outputs] == texts
-        assert any(one.stats.n_drafted for one in outputs)
 
 
 class Sometimes(LengthController):
@@ -154,45 +136,119 @@ class Sometimes(LengthController):
         return step.index < 2
 
 
-class Watched(StateChainDrafter):
-    """Keeps the texts and the q of every draft."""
+GROWN: dict[str, Any] = {"length": RateOptimal(predictor(2.0), CHEAP), "tree": "auto"}
+TREES: dict[str, dict[str, Any]] = {
+    "2x1": {"tree": (2, 1), "verifier": "spec-infer"},
+    "2x1 without replacement": {"tree": (2, 1), "verifier": "mcss"},
+    "auto": GROWN,
+}
+COPIES: dict[str, dict[str, Any]] = {
+    "chain or copies": {"length": Fixed(3), "ngram": Ngram(cost=CHEAP)},
+    "auto or copies": GROWN | {"ngram": Ngram(cost=CHEAP)},
+}
+DRAFTS: dict[str, dict[str, Any]] = {
+    "chain": {"length": Fixed(3)},
+    "chain by confidence": {"length": Confidence(0.05)},
+    "chain in some rounds": {"length": Sometimes()},
+    "2x2x1": {"tree": (2, 2, 1), "verifier": "spec-infer"},
+    **TREES,
+    **COPIES,
+}
 
-    seen: list[tuple[list[int], list[int], list[Tensor]]]
 
-    def extend(self, chains: Sequence[Chain]) -> None:
-        super().extend(chains)
-        for chain in chains:
-            q = [one.probabilities[0].clone() for one in chain.distributions]
-            self.seen.append((list(chain.request.text), list(chain.tokens), q))
+KEPT_AND_SAMPLING = [(None, SAMPLINGS[1]), ([1, 2], SAMPLINGS[0]), ([1, 2], SAMPLINGS[3])]  # of few outcomes
 
 
-@pytest.mark.parametrize("rule", [Fixed(3), Sometimes()])
+@pytest.mark.parametrize(("kept", "sampling"), KEPT_AND_SAMPLING)
+@pytest.mark.parametrize("drafts", [*TREES, *COPIES])
+def test_trees_and_copies_have_the_targets_distribution(
+    drafts: str, kept: list[int] | None, sampling: SamplingParams
+) -> None:
+    enumerated(SpeculativeDecoder(*tiny_pair(3, kept, vocab=3), **DRAFTS[drafts]), sampling)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "together"])
+@pytest.mark.parametrize("drafts", DRAFTS)
 @pytest.mark.parametrize("name", NAMES)
-def test_q_is_a_function_of_the_text(name: str, rule: LengthController) -> None:
-    """After any rejections, in any batch, q is what the draft computes from the text in one go."""
+def test_greedy_is_the_targets(name: str, drafts: str, together: bool) -> None:
     target = target_of(name)
-    decoder = SpeculativeDecoder(target, state_draft(target), length=rule)
+    check_greedy(target, state_draft(target), drafts, together=together)
+
+
+def check_greedy(target: PreTrainedModel, draft: PreTrainedModel, drafts: str, *, together: bool) -> None:
+    """Greedy texts are the target's own with ``drafts``, one of :data:`DRAFTS`."""
+    decoder = SpeculativeDecoder(target, draft, **DRAFTS[drafts])
+    plain, settings = SpeculativeDecoder(target, None), {"max_new_tokens": 24, "temperature": 0.0}
+    texts = [plain.generate(prompt, **settings).tokens for prompt in PROMPTS]
+    if together:
+        outputs = decoder.generate(PROMPTS, **settings)
+    else:
+        outputs = [decoder.generate(prompt, **settings) for prompt in PROMPTS]
+    assert [one.tokens for one in outputs] == texts
+    assert any(one.stats.n_draft_forwards for one in outputs)
+
+
+def watch(decoder: SpeculativeDecoder) -> list[tuple[list[int], Draft]]:
+    """The texts and drafts of the rounds from now on."""
     (arm,) = decoder.drafting.arms(decoder.config)
-    arm.drafter.__class__ = Watched
-    assert isinstance(arm.drafter, Watched)
-    arm.drafter.seen = []
+    seen: list[tuple[list[int], Draft]] = []
+    propose = arm.drafter.propose
+
+    def watched(requests: Sequence[Request]) -> list[Draft]:
+        texts = [list(request.text) for request in requests]
+        drafts = propose(requests)
+        seen.extend(zip(texts, drafts, strict=True))
+        return drafts
+
+    arm.drafter.propose = watched  # type: ignore[method-assign]
+    return seen
+
+
+def first_children(draft: Draft) -> Iterator[tuple[list[int], Tensor]]:
+    """The tokens down to each first child, and the q that it was drawn from."""
+    if draft.copied:
+        return
+    for node, parent in enumerate(draft.parents):
+        if draft.parents.index(parent) == node:
+            yield [draft.tokens[n] for n in (*ancestors_of(draft.parents, node), node)], draft.q[node]
+
+
+@pytest.mark.parametrize("drafts", [*DRAFTS])
+@pytest.mark.parametrize("name", NAMES)
+def test_q_is_a_function_of_the_text(name: str, drafts: str) -> None:
+    """After any rejections and copies, in any batch, q is what the draft computes from the text in one go."""
+    target = target_of(name)
+    decoder = SpeculativeDecoder(target, state_draft(target), **DRAFTS[drafts])
+    seen = watch(decoder)
     outputs = decoder.generate(PROMPTS, max_new_tokens=20, temperature=1.0, top_k=None, seed=[3, 4, 5])
-    drafts = [(text, tokens, q) for text, tokens, q in arm.drafter.seen if tokens]
     stats = [one.stats for one in outputs]
     assert 0 < sum(one.n_accepted for one in stats) < sum(one.n_drafted for one in stats)
     draft, reader = decoder.drafts[0], decoder.target
+    deepest = 0
     with torch.inference_mode():
-        for text, tokens, q in drafts:
+        for text, drafted in seen:
             read = reader.new_cache()
             read.add(0, len(text))
             _, states = reader.forward(read, [Read(0, text, 1, None, len(text))])
             before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
-            cache = draft.new_cache()
-            cache.add(0, len(text) + 8)
-            logits, own = draft.forward(cache, [Read(0, text, states=before)])
-            for token, expected in zip(tokens, q, strict=True):
-                torch.testing.assert_close(logits[0].softmax(-1), expected, rtol=1e-3, atol=1e-5)
-                logits, own = draft.forward(cache, [Read(0, [token], states=own)])
+            for path, q in first_children(drafted):
+                cache = draft.new_cache()
+                cache.add(0, len(text) + 32)
+                logits, own = draft.forward(cache, [Read(0, text, states=before)])
+                for token in path[:-1]:
+                    logits, own = draft.forward(cache, [Read(0, [token], states=own)])
+                torch.testing.assert_close(logits[0].softmax(-1), q, rtol=1e-3, atol=1e-5)
+                deepest = max(deepest, len(path))
+    assert deepest > 1
+
+
+def test_copies_are_not_continued() -> None:
+    """The states of copied tokens are not known before they are verified."""
+    target = target_of("llama")
+    for draft, joined in ((state_draft(target), False), (new_draft(target, [0], None), True)):
+        (arm,) = (decoder := SpeculativeDecoder(target, draft, ngram=Ngram())).drafting.arms(decoder.config)
+        assert isinstance(arm.drafter, CopyingDrafter)
+        assert arm.drafter.joined is joined
 
 
 def test_between_rounds_the_cache_holds_the_text_without_drafts() -> None:
@@ -213,15 +269,17 @@ def test_between_rounds_the_cache_holds_the_text_without_drafts() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"tree": (2, 1), "verifier": "spec-infer"}, {"ngram": Ngram()}, {"verifier": "mtad"}, {"length": "oracle"}],
+    [{"verifier": "mtad"}, {"length": "oracle"}, {"tree": (2, 1), "verifier": "spec-infer", "several": True}],
     ids=str,
 )
-def test_other_drafts_than_chains_are_refused(options: dict[str, Any]) -> None:
+def test_beams_the_oracle_and_several_drafts_are_refused(options: dict[str, Any]) -> None:
     target = target_of("llama")
+    drafts = [state_draft(target)] * (1 + options.get("several", False))
+    options = {name: value for name, value in options.items() if name != "several"}
     if options.get("length") == "oracle":
         options = {"length": SpeculativeDecoder(target, make()).configured("oracle").length}
-    with pytest.raises(InputError, match="draft: it reads the target's states, and drafts chains alone"):
-        SpeculativeDecoder(target, state_draft(target), **options)
+    with pytest.raises(InputError, match="draft: it reads the target's states, which is not supported for beams"):
+        SpeculativeDecoder(target, drafts, **options)
 
 
 def test_what_reads_no_states_refuses_such_a_draft(pair: tuple[Path, Path]) -> None:

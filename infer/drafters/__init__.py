@@ -11,7 +11,6 @@ from .mixed_tree import MixedTreeDrafter
 from .ngram import Ngram, NgramDrafter, split_ngram
 from .oracle import OracleDrafter
 from .several import SeveralDrafters
-from .states import StateChainDrafter
 from .tree import AUTO_TREE, TreeDrafter, TreeShape, count_nodes, parse_expansions, parse_tree
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "NgramDrafter",
     "OracleDrafter",
     "SeveralDrafters",
-    "StateChainDrafter",
     "TreeDrafter",
     "TreeShape",
     "count_nodes",

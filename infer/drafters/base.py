@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..draft import NO_DRAFT, Draft
-from ..models import LanguageModel
+from ..models import CausalLM, LanguageModel, Read
 from ..prefill import read_prompts
 
 if TYPE_CHECKING:
@@ -72,6 +72,11 @@ class ModelDrafter(Drafter):
 
     A request's prompt is read when it drafts for the first time, so that a request that never drafts costs nothing.
 
+    If the model reads the target's states (EAGLE, Li et al. 2024, §4), a round begins by reading the tokens that were
+    added to the text since, each with the target's state before it; a drafted token is read with the draft's own state
+    that it was drawn from. The entries of drafted tokens are removed at commit, whether or not the tokens were
+    accepted, so that q is a function of the text.
+
     Args:
         model: the draft model.
         vocab_size: the target's V, to which a larger draft vocabulary is cut.
@@ -80,6 +85,18 @@ class ModelDrafter(Drafter):
     def __init__(self, model: LanguageModel, vocab_size: int) -> None:
         self.model, self.vocab_size = model, vocab_size
         self.cache = model.new_cache()
+        self.inputs = model.state_input if isinstance(model, CausalLM) else None
+        self.reads_states = self.inputs is not None
+        self.skipped = 0 if self.inputs is None else self.inputs.skipped  # first tokens of a text, which are not read
+
+    def start(self, requests: Sequence[Request]) -> None:
+        if self.reads_states:  # the prompt is read with the target's states in the first round that drafts
+            for request in requests:
+                self.model.begin(self.cache, request, request.prompt, self.room(request))
+
+    def trunk(self, request: Request) -> int:
+        """Number of the text's tokens that the model reads."""
+        return len(request.text) - self.skipped
 
     def unread(self, request: Request, copied: Sequence[int] = ()) -> list[int]:
         """The tokens to read after the prompt: the text's unread ones and ``copied``; empty if the draft cannot.
@@ -93,7 +110,16 @@ class ModelDrafter(Drafter):
             seen = tokens if read else [*request.prompt, *tokens]
             if max([*seen, *copied]) >= self.model.vocab_size:
                 return []
-        return [*tokens, *copied]
+        return [*tokens[self.skipped :], *copied]
+
+    def read_text(self, request: Request, unread: Sequence[int]) -> Read:
+        """What the model reads for the first drafted tokens: the text's ``unread`` tokens."""
+        if self.inputs is None:
+            return Read(request, unread)
+        states, request.states = request.states, None
+        assert states is not None
+        states = self.inputs.from_target(states, beginning=not self.cache.length(request))
+        return Read(request, unread, states=states)
 
     def read_prompts(self, requests: Sequence[Request]) -> None:
         """Read the prompts of those of ``requests`` that draft for the first time."""
@@ -109,8 +135,12 @@ class ModelDrafter(Drafter):
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         if draft.tokens:
-            start, read = len(request.text), self.cache.length(request)
-            self.cache.keep(request, start, [start + node for node in path if start + node < read])
+            start, read = self.trunk(request), self.cache.length(request)
+            self.roll_back(request, [start + node for node in path if start + node < read])
+
+    def roll_back(self, request: Request, accepted: Sequence[int]) -> None:
+        """Remove what was read of a draft, but for the columns ``accepted``, unless it was read with own states."""
+        self.cache.keep(request, self.trunk(request), [] if self.reads_states else accepted)
 
     def release(self, request: Request) -> None:
         if request in self.cache:

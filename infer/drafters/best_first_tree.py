@@ -50,18 +50,21 @@ class GrowingTree:
 
     Args:
         unread: what the draft reads first; empty if it cannot.
+        trunk: number of tokens in its cache then.
         readable: tokens from this on the draft cannot read.
 
     Attributes:
         level: the nodes whose children are chosen next, -1 for the root; empty when the tree is done.
         columns: where the nodes that the draft has read stand in its cache.
+        hidden: (1, d) the draft's hidden state after the root (-1) and each node that it has read.
         survivals, accepts: π of each node, and the predicted acceptance of its first child, None where unknown.
         visits: what was predicted at each node that has children.
     """
 
-    def __init__(self, request: Request, unread: list[int], readable: int) -> None:
+    def __init__(self, request: Request, unread: list[int], trunk: int, readable: int) -> None:
         assert isinstance(request.length, RateOptimalTree)
-        self.request, self.controller, self.unread, self.readable = request, request.length, unread, readable
+        self.request, self.controller = request, request.length
+        self.unread, self.trunk, self.readable = unread, trunk, readable
         self.greedy = request.sampling.temperature == 0
         self.tokens: list[int] = []
         self.parents: list[int] = []
@@ -69,20 +72,20 @@ class GrowingTree:
         self.survivals: list[float] = []
         self.accepts: list[float | None] = []
         self.columns: dict[int, int] = {}
+        self.hidden: dict[int, Tensor] = {}
         self.visits: dict[int, Visit] = {}
         self.n_forwards = 0
         drafting = bool(unread) and request.max_draft > 0 and self.controller.start_round()
         self.level = [-1] if drafting else []
 
     def read(self) -> Read:
-        """What the draft reads for the next level."""
-        if self.level == [-1]:
-            return Read(self.request, self.unread)
-        trunk = len(self.request.text)
+        """What the draft reads for the next level, of drafted nodes."""
         above = [[self.columns[a] for a in ancestors_of(self.parents, node)] for node in self.level]
-        first = trunk + len(self.columns)
+        first = self.trunk + len(self.columns)
         self.columns |= {node: first + place for place, node in enumerate(self.level)}
-        return Read(self.request, [self.tokens[node] for node in self.level], len(self.level), TreeMask(trunk, above))
+        tokens = [self.tokens[node] for node in self.level]
+        states = torch.cat([self.hidden[self.parents[node]] for node in self.level])
+        return Read(self.request, tokens, len(tokens), TreeMask(self.trunk, above), states=states)
 
     def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
         """Choose the children of the level's nodes, a row of each argument for each, and the next level."""
@@ -91,7 +94,9 @@ class GrowingTree:
         for row, node in enumerate(self.level):
             if len(self.tokens) == MAX_NODES:
                 break
-            self._expand(node, Head(q.take([row]), logits[row : row + 1], hidden[row : row + 1]))
+            head = Head(q.take([row]), logits[row : row + 1], hidden[row : row + 1])
+            self.hidden[node] = head.hidden
+            self._expand(node, head)
         self.level = self._next_level(start) if self.n_forwards < min(MAX_DRAFT, self.request.max_draft) else []
 
     def _next_level(self, start: int) -> list[int]:
@@ -247,10 +252,13 @@ class BestFirstDrafter(ModelDrafter):
         return request.budget + MAX_NODES
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        trees = [GrowingTree(request, self.unread(request), self.model.vocab_size) for request in requests]
+        trees = [
+            GrowingTree(request, self.unread(request), self.trunk(request), self.model.vocab_size)
+            for request in requests
+        ]
         self.read_prompts([tree.request for tree in trees if tree.level])
         while growing := [tree for tree in trees if tree.level]:
-            reads = [tree.read() for tree in growing]
+            reads = [tree.read() if tree.tokens else self.read_text(tree.request, tree.unread) for tree in growing]
             logits, hidden = self.model.forward(self.cache, reads)
             counts = [read.keep for read in reads]
             levels = distributions([tree.request.sampling for tree in growing], logits, counts, self.vocab_size)
@@ -269,7 +277,7 @@ class BestFirstDrafter(ModelDrafter):
         tree = self.growing[request]
         assert isinstance(request.length, RateOptimalTree)
         request.length.end_tree(draft.parents, tree.visited(path))
-        self.cache.keep(request, len(request.text), [tree.columns[node] for node in path if node in tree.columns])
+        self.roll_back(request, [tree.columns[node] for node in path if node in tree.columns])
 
     def release(self, request: Request) -> None:
         super().release(request)

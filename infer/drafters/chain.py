@@ -74,7 +74,9 @@ class ChainDrafter(ModelDrafter):
 
     def read(self, chain: Chain) -> Read:
         """What the draft model reads for the next token of ``chain``."""
-        return Read(chain.request, chain.unread)
+        if not chain.tokens:
+            return self.read_text(chain.request, chain.unread)
+        return Read(chain.request, chain.unread, states=chain.hidden)
 
     def extend(self, chains: Sequence[Chain]) -> None:
         """Draft ``chains`` to their ends, one forward for the next tokens of all."""

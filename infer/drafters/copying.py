@@ -24,10 +24,12 @@ class CopyingDrafter(ModelDrafter):
 
     def __init__(self, model: LanguageModel, vocab_size: int, options: Ngram) -> None:
         super().__init__(model, vocab_size)
+        self.joined = type(self).joined and not self.reads_states  # copied tokens have no states yet
         self.options, self.costs = options, CopyCosts(options)
         self.texts: dict[Request, TextCopies] = {}
 
     def start(self, requests: Sequence[Request]) -> None:
+        super().start(requests)
         for request in requests:
             self.texts[request] = TextCopies(request, self.options, self.costs, model=True, joined=self.joined)
 

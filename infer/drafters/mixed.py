@@ -55,6 +55,6 @@ class MixedDrafter(CopyingDrafter, ChainDrafter):
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         if request not in self.texts:  # the round in which it joins
             return
-        if request in self.cache and self.cache.length(request) > len(request.text):
+        if request in self.cache and self.cache.length(request) > self.trunk(request):
             super().commit(request, draft, path)
         self.texts[request].end_round(draft, len(path))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+import torch
+from torch import Tensor
+
 from ...controllers.errors import InputError
 from ..distribution import TokenDistribution, distributions
 from ..draft import NO_DRAFT, Draft
@@ -59,12 +62,18 @@ def count_nodes(expansions: tuple[int, ...]) -> int:
 class Growth:
     """One request's tree while it is drafted, level by level.
 
+    Args:
+        unread: what the draft model reads first; empty if it cannot.
+        trunk: number of tokens in its cache then.
+
     Attributes:
         level: the nodes whose children are drawn next, -1 for the root; empty when the tree is done.
+        states: (d,) the draft's hidden state that each node was drawn from.
     """
 
-    def __init__(self, request: Request, unread: list[int]) -> None:
-        self.request, self.unread = request, unread
+    def __init__(self, request: Request, unread: list[int], trunk: int) -> None:
+        self.request, self.unread, self.trunk = request, unread, trunk
+        self.states: list[Tensor] = []
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.distributions: list[TokenDistribution] = []
@@ -72,16 +81,14 @@ class Growth:
         self.level = [-1] if unread and request.max_draft > 0 else []
 
     def read(self) -> Read:
-        """What the draft model reads for the next level."""
-        if self.level == [-1]:
-            return Read(self.request, self.unread)
-        trunk = len(self.request.text)
-        above = [[trunk + node for node in ancestors_of(self.parents, node)] for node in self.level]
+        """What the draft model reads for the next level, of drafted nodes."""
+        above = [[self.trunk + node for node in ancestors_of(self.parents, node)] for node in self.level]
         tokens = [self.tokens[node] for node in self.level]
-        return Read(self.request, tokens, len(tokens), TreeMask(trunk, above))
+        states = torch.stack([self.states[node] for node in self.level])
+        return Read(self.request, tokens, len(tokens), TreeMask(self.trunk, above), states=states)
 
-    def grow(self, q: TokenDistribution, children: int, *, replacement: bool) -> None:
-        """Draw ``children`` of each node of the level from its row of ``q``."""
+    def grow(self, q: TokenDistribution, hidden: Tensor, children: int, *, replacement: bool) -> None:
+        """Draw ``children`` of each node of the level from its row of ``q``, which comes from its ``hidden`` (n, d)."""
         self.n_forwards += 1
         coming: list[int] = []
         rows: list[int] = []
@@ -92,6 +99,7 @@ class Growth:
                 coming.append(len(self.tokens))
                 self.tokens.append(q.token(row, choice))
                 self.parents.append(node)
+                self.states.append(hidden[row])
                 rows.append(row)
                 if not replacement:
                     left = without(left, choice)
@@ -123,19 +131,19 @@ class TreeDrafter(ModelDrafter):
         return request.budget + count_nodes(self.expansions)
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        trees = [Growth(request, self.unread(request)) for request in requests]
+        trees = [Growth(request, self.unread(request), self.trunk(request)) for request in requests]
         self.read_prompts([tree.request for tree in trees if tree.level])
         for children in self.expansions:
             growing = [tree for tree in trees if tree.level]
             if not growing:
                 break
-            reads = [tree.read() for tree in growing]
-            logits, _ = self.model.forward(self.cache, reads)
-            sampling = [tree.request.sampling for tree in growing]
-            levels = distributions(sampling, logits, [read.keep for read in reads], self.vocab_size)
-            for tree, q in zip(growing, levels, strict=True):
+            reads = [tree.read() if tree.tokens else self.read_text(tree.request, tree.unread) for tree in growing]
+            logits, hidden = self.model.forward(self.cache, reads)
+            sampling, counts = [tree.request.sampling for tree in growing], [read.keep for read in reads]
+            levels = distributions(sampling, logits, counts, self.vocab_size)
+            for tree, q, states in zip(growing, levels, torch.split(hidden, counts), strict=True):
                 try:
-                    tree.grow(q, children, replacement=self.replacement)
+                    tree.grow(q, states, children, replacement=self.replacement)
                 except InputError as error:  # this request's alone
                     tree.request.error, tree.level = error, []
         return [tree.draft() for tree in trees]
