@@ -132,7 +132,8 @@ class MarkovText:
     def evaluate(self, policy: Policy, cost: CostModel) -> tuple[float, Array]:
         """Long-run tokens per second, and the relative value (C,) of beginning with each class, in tokens."""
         whole = self.round(policy)
-        tokens, seconds = 1 + whole.tokens[0], cost.round(0) + cost.per_token * whole.drafted[0]  # (C,)
+        tokens, drafted = 1 + whole.tokens[0], whole.drafted[0]  # (C,)
+        seconds = cost.round(0) + cost.per_token * drafted + cost.t_draft_start * (drafted > 0)
         if self.independent:
             first = stationary(self.transition)
             return float(first @ tokens / (first @ seconds)), np.zeros(self.classes)
@@ -168,13 +169,17 @@ def improved(rate: float, value: Array, cost: CostModel) -> Policy:
 
     def policy(nodes: Nodes, stop: Outcome, go: Outcome) -> Any:
         gain = go.tokens + go.ends @ value - stop.ends @ value
-        return gain > rate * cost.per_token * go.drafted + 1e-12
+        start = cost.t_draft_start * (nodes.k == 0)
+        return gain > rate * (cost.per_token * go.drafted + start) + 1e-12
 
     return policy
 
 
 def one_step(rate: float, text: MarkovText, cost: CostModel, mean: float | None = None) -> Policy:
-    """Our rule at a given rate: draft while s_k·ā_{k+1} ≥ rate·(t_draft + b), with ā by the last class or ``mean``."""
+    """Our rule at a given rate: draft while s_k·ā_{k+1} ≥ rate·(t_draft + b), with ā by the last class or ``mean``.
+
+    It looks one token ahead, and so does not weigh ``t_draft_start``.
+    """
     following = text.next_acceptance if mean is None else np.full(text.classes, mean)
     return lambda nodes, stop, go: nodes.survival[:, None] * following >= rate * cost.per_token
 

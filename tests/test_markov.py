@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -24,7 +25,8 @@ from specpilot.controllers.length import (
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.simulate.markov import MarkovText, Nodes, Outcome, Policy, fixed, one_step, stationary, threshold
 
-cost_models = st.builds(CostModel, st.floats(0.01, 1.5), st.floats(0.5, 2.0), st.floats(0.0, 0.2))
+costs_of_steps = st.builds(CostModel, st.floats(0.01, 1.5), st.floats(0.5, 2.0), st.floats(0.0, 0.2))
+cost_models = st.builds(replace, costs_of_steps, t_draft_start=st.floats(0.0, 0.5))
 
 
 @st.composite
@@ -55,7 +57,7 @@ def test_the_dynamic_program_finds_the_best_of_all_policies(text: MarkovText, co
 
 
 @settings(max_examples=25)
-@given(text=texts(classes=3, longest=8, next_known=True, independent=True), cost=cost_models)
+@given(text=texts(classes=3, longest=8, next_known=True, independent=True), cost=costs_of_steps)
 def test_looking_one_step_ahead_is_optimal_where_the_next_class_is_known(text: MarkovText, cost: CostModel) -> None:
     assert text.rate(one_step_fixed_point(text, cost), cost) == pytest.approx(text.optimal_rate(cost), rel=1e-9)
 
@@ -69,7 +71,7 @@ def test_nothing_beats_the_optimum(text: MarkovText, cost: CostModel, h: float, 
 
 
 def test_one_class_is_the_closed_form() -> None:
-    text, cost = MarkovText(np.ones((1, 1)), np.array([0.8])), CostModel(0.2, 1.0, 0.05)
+    text, cost = MarkovText(np.ones((1, 1)), np.array([0.8])), CostModel(0.2, 1.0, 0.05, 0.3)
     for k in (0, 1, 5):
         assert text.rate(fixed(k), cost) == pytest.approx(sum(0.8**i for i in range(k + 1)) / cost.round(k))
     assert text.optimal_rate(cost) == pytest.approx(max(text.rate(fixed(k), cost) for k in range(MAX_DRAFT + 1)))
