@@ -970,7 +970,7 @@ class GenerateOptions(TargetOptions, PlacementOptions, LoadingOptions, PairCheck
         adapt: Correct the cost by the rounds' wall times; drafts then no longer depend on the seed alone.
         tree: Draft a tree with this number of children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
             "auto" grows trees node by node as far as that pays by the predictions of `length` (a lag-free or feature
-            predictor) and `cost`.
+            predictor, or online-confidence) and `cost`.
         verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
             replacement), k-seq or otm also for trees. These keep the target's distribution. typical, bild and mtad do
             not; their threshold follows a colon, "mtad:0.5". mtjd chooses `length` tokens of the target jointly,

@@ -7,7 +7,16 @@ from functools import cached_property
 from math import prod
 
 from ..controllers.errors import InputError
-from ..controllers.length import MAX_DRAFT, AcceptanceLength, Fixed, LengthController, Oracle, RateOptimal
+from ..controllers.length import (
+    MAX_DRAFT,
+    AcceptanceLength,
+    Fixed,
+    LengthController,
+    OnlineConfidence,
+    Oracle,
+    RateOptimal,
+)
+from ..controllers.length.online_confidence_tree import OnlineConfidenceTree
 from ..controllers.length.rate_optimal_tree import RateOptimalTree
 from ..controllers.sampling import SamplingParams
 from .drafters import AUTO_TREE, Beams, Ngram, TreeShape, parse_expansions
@@ -85,10 +94,11 @@ class DecoderConfig:
             )
         if self.drafts != 1:
             raise InputError("tree='auto': takes one draft model; name one, or give the tree's shape, as in '3x2x1'")
-        if not isinstance(self.length, RateOptimal) or self.length.predictor.lag:
+        fits = isinstance(self.length, OnlineConfidence) and self.length.cost is not None
+        if not fits and (not isinstance(self.length, RateOptimal) or self.length.predictor.lag):
             raise InputError(
-                "tree='auto': is grown by predicted acceptance and costs; give a lag-free or feature predictor as "
-                "length, and cost"
+                "tree='auto': is grown by predicted acceptance and costs; give a lag-free or feature predictor or "
+                "'online-confidence' as length, and cost"
             )
 
     def _check_tree(self) -> None:
@@ -146,6 +156,8 @@ class DecoderConfig:
         """``length``, or its default."""
         if self.tree == AUTO_TREE and isinstance(self.length, RateOptimal):
             return RateOptimalTree.of(self.length)
+        if self.tree == AUTO_TREE and isinstance(self.length, OnlineConfidence):
+            return OnlineConfidenceTree(self.length)
         if self.length is not None:
             return self.length
         if self.ngram is not None and not self.drafts:

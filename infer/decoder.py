@@ -154,7 +154,8 @@ class SpeculativeDecoder:
                 or hub id of a trained controller, or a controller object.
             beams: beam search of MTAD and MTJD.
             tree: number of children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``.
-                ``"auto"`` drafts the nodes that pay by the predictions of a trained ``length`` and ``cost``.
+                ``"auto"`` drafts the nodes that pay by the predictions of a trained ``length``, or of
+                ``"online-confidence"``, and ``cost``.
             threshold: stopping threshold h of a trained controller, instead of its checkpoint's.
             cost: cost model: a file of ``specpilot bench cost --output``, or the cost of a draft step in units of a
                 verification. A trained controller then stops when another draft token no longer pays, without a

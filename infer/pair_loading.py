@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.errors import InputError
-from ..controllers.length import LengthController, RateOptimal, takes_cost
+from ..controllers.length import LengthController, OnlineConfidence, RateOptimal, takes_cost
 from ..controllers.length.cost_model import CostModel
 from .drafters import Ngram, split_ngram
 from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
@@ -85,9 +85,16 @@ def load_pair(
         costs = None  # for the n-grams alone
     first = loaded[0] if loaded else None
     controller = load_length(str(length), model, first, text, threshold, costs, pair_check)
-    if adapt and isinstance(controller, RateOptimal):
-        controller = RateOptimal(controller.predictor, controller.cost, adapt=True)
-    return Pair(reader, drafts, text, controller, ngram)
+    return Pair(reader, drafts, text, adapting(controller) if adapt else controller, ngram)
+
+
+def adapting(controller: LengthController) -> LengthController:
+    """``controller`` with costs that follow the rounds' wall times, if it uses costs."""
+    if isinstance(controller, RateOptimal):
+        return RateOptimal(controller.predictor, controller.cost, adapt=True)
+    if isinstance(controller, OnlineConfidence) and controller.cost is not None:
+        return OnlineConfidence(cost=controller.cost, adapt=True)
+    return controller
 
 
 def load_target(

@@ -6,9 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from specpilot.controllers.length import Fixed, RateOptimal
+from specpilot.controllers.length import Fixed, LengthController, OnlineConfidence, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources
+from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters import Ngram
 from specpilot.infer.generation import Generation
@@ -59,11 +60,31 @@ def test_copies_that_do_not_pay_are_given_up(
     assert drafted[True] < drafted[False] / 10
 
 
-def test_trees_follow_what_their_nodes_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def controller(*, trained: bool, cost: CostModel, adapt: bool) -> LengthController:
+    return RateOptimal(predictor(), cost, adapt=adapt) if trained else OnlineConfidence(cost=cost, adapt=adapt)
+
+
+def test_a_rule_that_learns_follows_the_machine() -> None:
+    """Rounds take three times as long: the rate is a third, within a text and at the beginning of the next."""
+    rule = OnlineConfidence(cost=FIRST, adapt=True)
+    before = rule.rate.value
+    for _ in range(400):
+        rule.timed(2, 2, 3 * FIRST.round(2))
+        rule.timed(0, 0, 3 * FIRST.round(0))
+    rule.end_round(0, 0)
+    assert rule.cost is not None
+    assert rule.cost.round(2) == pytest.approx(3 * FIRST.round(2), rel=0.01)
+    assert rule.rate.value == pytest.approx(before / 3, rel=0.05)
+    rule.start_text()
+    assert rule.rate.value == pytest.approx(before / 3, rel=0.02)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_trees_follow_what_their_nodes_take(trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes seem to cost nothing, and each takes half as long as a step that reads one token."""
     nodes = {}
     for adapt in (False, True):
-        length = RateOptimal(predictor(), CostModel(0.1, 1.0, 0.0), adapt=adapt)
+        length = controller(trained=trained, cost=CostModel(0.1, 1.0, 0.0), adapt=adapt)
         outputs = generate(monkeypatch, (0.5, 0.5), 0.1, 0, length=length, tree="auto")
         nodes[adapt] = sum(output.stats.n_drafted for output in outputs[3:])
         trees = [round.parents for output in outputs for round in output.rounds]
@@ -89,6 +110,11 @@ def test_auto_adapts_copies_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(tree.config.stopping, RateOptimal)
     assert isinstance(tree.length, RateOptimal)
     assert tree.config.stopping.running is tree.length.running is not None
+    untrained = SpeculativeDecoder.from_pretrained(
+        "tiny", "tiny-draft", length="online-confidence", tree="auto", cost="auto"
+    )
+    assert isinstance(untrained.config.stopping, OnlineConfidenceTree)
+    assert untrained.config.stopping.running is not None
     measured = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram", cost="auto")
     given_cost = SpeculativeDecoder.from_pretrained("tiny", "ngram", cost=FIRST, adapt=True)
     plain = SpeculativeDecoder.from_pretrained("tiny", "ngram", cost=FIRST)

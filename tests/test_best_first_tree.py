@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import FeaturePredictor, Fixed, RateOptimal
+from specpilot.controllers.length import FeaturePredictor, Fixed, OnlineConfidence, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from specpilot.controllers.length.tree_cost import level_cost, tree_cost
@@ -242,6 +242,7 @@ def test_what_a_text_teaches() -> None:
     [
         ({"length": None}, "tree='auto': is grown by predicted acceptance and costs"),
         ({"length": Fixed(3)}, "tree='auto': is grown by predicted acceptance and costs"),
+        ({"length": OnlineConfidence(0.3)}, "tree='auto': is grown by predicted acceptance and costs"),
         ({"verifier": "spec-infer"}, "a tree='auto' has a rule of its own"),
         ({"draft": None}, "tree='auto': takes one draft model"),
         ({"draft": [make(), make()]}, "tree='auto': takes one draft model"),

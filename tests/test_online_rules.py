@@ -27,6 +27,7 @@ from specpilot.controllers.length import (
 from specpilot.controllers.length.bandit import Rewards
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.online_confidence import POSITIONS, REFIT, AcceptanceFit, refitted
+from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
@@ -150,10 +151,21 @@ def test_confident_drafts_go_on_until_they_are_rejected() -> None:
     assert not OnlineConfidence(0.95).observe(step(sure))
 
 
-def taught(make_rule: Callable[[], LengthController]) -> LengthController:
+def test_trees_teach_the_confidence_of_first_children() -> None:
+    chain = OnlineConfidence(cost=COST)
+    tree = OnlineConfidenceTree(chain)
+    tree.start_text()
+    (first, _), (second, _) = tree.visit(step([3.0, 1.0])), tree.visit(step([2.0, 1.0], index=2))
+    assert first.accept == pytest.approx(0.75)
+    first.kept, second.kept = 0, 1  # a sibling
+    tree.end_tree([-1, 0, 0], [first, second])
+    assert list(chain.fit.seen) == [(1, pytest.approx(math.log(3)), True), (2, pytest.approx(math.log(2)), False)]
+
+
+def taught(make_rule: Callable[[], LengthController], tree: str | None = None) -> LengthController:
     """A rule that has seen texts: its fit, rewards and averages are not those of the beginning."""
     rule = make_rule()
-    decoder = SpeculativeDecoder(make(seed=0), make(seed=0, layers=1), length=rule)
+    decoder = SpeculativeDecoder(make(seed=0), make(seed=0, layers=1), length=rule, tree=tree)
     for seed in range(6):
         decoder.generate([1, 2, 3], max_new_tokens=60, seed=seed)
     return rule
@@ -167,16 +179,16 @@ RULES: dict[str, Callable[[], LengthController]] = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(("name", "tree"), [*((name, None) for name in RULES), ("online-confidence", "auto")])
 @pytest.mark.parametrize("sampling", [SamplingParams(1.0, 2), SamplingParams(0.0)])
-def test_output_distribution(name: str, sampling: SamplingParams) -> None:
+def test_output_distribution(name: str, tree: str | None, sampling: SamplingParams) -> None:
     """From the beginning and after texts, alone and beside a text that teaches the rule meanwhile."""
     models = pair(3, 3, 4, remember=True)
-    for first in (RULES[name](), taught(RULES[name])):
+    for first in (RULES[name](), taught(RULES[name], tree)):
 
         def run(rng: RandomSource, first: LengthController = first) -> tuple[int, ...]:
             # What a text leaves behind must not reach the next outcome.
-            decoder = SpeculativeDecoder(models.target, models.drafts, length=deepcopy(first))
+            decoder = SpeculativeDecoder(models.target, models.drafts, length=deepcopy(first), tree=tree)
             scheduler = decoder.scheduler
             other = decoder.new_request([2, 1], sampling, 9, RandomSource(5))
             request = decoder.new_request(list(PROMPT), sampling, 5, rng)

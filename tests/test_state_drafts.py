@@ -11,7 +11,7 @@ import pytest
 import torch
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import Confidence, Fixed, LengthController, RateOptimal, Step
+from specpilot.controllers.length import Confidence, Fixed, LengthController, OnlineConfidence, RateOptimal, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
 from specpilot.data_gen.router import RouterDatasetBuilder
@@ -142,6 +142,7 @@ TREES: dict[str, dict[str, Any]] = {
     "2x1 without replacement": {"tree": (2, 1), "verifier": "mcss"},
     "auto": GROWN,
 }
+CONFIDENT: dict[str, Any] = {"length": OnlineConfidence(cost=CHEAP), "tree": "auto"}
 COPIES: dict[str, dict[str, Any]] = {
     "chain or copies": {"length": Fixed(3), "ngram": Ngram(cost=CHEAP)},
     "auto or copies": GROWN | {"ngram": Ngram(cost=CHEAP)},
@@ -151,6 +152,7 @@ DRAFTS: dict[str, dict[str, Any]] = {
     "chain by confidence": {"length": Confidence(0.05)},
     "chain in some rounds": {"length": Sometimes()},
     "2x2x1": {"tree": (2, 2, 1), "verifier": "spec-infer"},
+    "auto by confidence": CONFIDENT,
     **TREES,
     **COPIES,
 }

@@ -56,7 +56,7 @@ def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
         ("[warm=tiny-lag-free]", "give it as TEMPERATURE=PATH"),
         ("[1=tiny-lag-free,1.0=tiny-lag-free]", "a temperature is given twice"),
         ("[-1=tiny-lag-free]", "temperature=-1.0"),
-        ("[1=tiny-head]", "give a lag-free or feature predictor as length"),
+        ("[1=tiny-head]", "give a lag-free or feature predictor or 'online-confidence'"),
     ):
         words = ["bench", "trees", "--controllers", controllers, "--prompts", "builtin", "--per-domain", "1"]
         assert cli.main([*words, "--max-new-tokens", "4"]) == 2

@@ -18,6 +18,7 @@ from .base import LengthController, Step
 from .batch_costs import BatchCosts
 from .cost_model import CostModel
 from .rate import RunningRatio, drafting_pays, steady_rate
+from .running_cost import RunningCost
 
 POSITIONS = 8  # number of intercepts; later positions share the last one
 REFIT = 100  # verified tokens between two fits
@@ -41,6 +42,8 @@ class OnlineConfidence(LengthController):
     Args:
         threshold: stop when Π â falls below it.
         cost: stop by this cost model instead.
+        adapt: use ``cost`` only initially, and correct it by the rounds' wall times. Drafts then depend on the
+            machine's speed; the distribution of the text does not.
         batch: costs by the number of requests that share a round, used instead of ``cost``.
 
     Raises:
@@ -48,7 +51,12 @@ class OnlineConfidence(LengthController):
     """
 
     def __init__(
-        self, threshold: float | None = None, cost: CostModel | None = None, batch: BatchCosts | None = None
+        self,
+        threshold: float | None = None,
+        cost: CostModel | None = None,
+        *,
+        adapt: bool = False,
+        batch: BatchCosts | None = None,
     ) -> None:
         if (threshold is None) == (cost is None):
             raise InputError(
@@ -58,10 +66,13 @@ class OnlineConfidence(LengthController):
         if threshold is not None and not 0 <= threshold <= 1:
             raise InputError(f"online-confidence:{threshold}: the threshold must be in [0, 1]")
         self.stop_below, self.cost, self.batch = threshold or 0.0, cost, batch
+        self.running = RunningCost(cost) if adapt and cost is not None else None
         self.fit = AcceptanceFit()
         self.start_text()
 
     def start_text(self) -> None:
+        if self.running is not None:
+            self.cost = self.running.cost
         if self.cost is not None:
             rate = steady_rate(ACCEPTANCE, self.cost)
             self.rate = RunningRatio(rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
@@ -72,10 +83,7 @@ class OnlineConfidence(LengthController):
     def shared_by(self, rows: int) -> None:
         if self.batch is None or self.cost is None:
             return
-        cost = self.batch.at(rows)
-        if cost is not self.cost:
-            self.rate.below *= cost.round(0) / self.cost.round(0)  # the rate so far, at the new costs
-            self.cost = cost
+        self._follow(self.batch.at(rows), 0)
 
     def start_round(self) -> bool:
         self.survival, self.logits = 1.0, []
@@ -87,27 +95,48 @@ class OnlineConfidence(LengthController):
             self.idle = 0
             return True
         self.idle += 1
-        self.rate.add(1.0, self.cost.round(0))
+        self._earn(1.0, 0)
         return False
 
     def observe(self, step: Step) -> bool:
-        confidence = min(max(step.top_probability(), LEAST), 1.0 - LEAST)
-        self.logits.append(math.log(confidence / (1.0 - confidence)))
+        self.logits.append(confidence_logit(step))
         self.survival *= self.fit.probability(step.index, self.logits[-1])
         if self.cost is None:
             return self.survival >= self.stop_below
         return self.survival * self.fit.mean(step.index + 1) >= self._price(self.cost)
 
     def end_round(self, drafted: int, accepted: int) -> None:
-        if self.cost is not None:
-            self.rate.add(accepted + 1.0, self.cost.round(drafted))
+        self._earn(accepted + 1.0, drafted)
         for position, logit in enumerate(self.logits[: accepted + 1], 1):  # up to the first rejected token
             if position <= drafted:
                 self.fit.add(position, logit, position <= accepted)
 
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        if self.running is not None:
+            self.running.add(tokens, forwards, seconds)
+
+    def _earn(self, tokens: float, drafted: int) -> None:
+        """Add a round that gave ``tokens``; its time and that of earlier rounds is by the current costs."""
+        if self.running is not None:
+            self._follow(self.running.cost, drafted)
+        if self.cost is not None:
+            self.rate.add(tokens, self.cost.round(drafted))
+
+    def _follow(self, cost: CostModel, drafted: int) -> None:
+        """Use ``cost`` from now on; the rate so far is converted by the costs of a round of ``drafted`` tokens."""
+        if self.cost is not None and cost is not self.cost:
+            self.rate.below *= cost.round(drafted) / self.cost.round(drafted)
+            self.cost = cost
+
     def _price(self, cost: CostModel) -> float:
         """λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
         return self.rate.value * cost.per_token
+
+
+def confidence_logit(step: Step) -> float:
+    """logit(max q), clipped."""
+    confidence = min(max(step.top_probability(), LEAST), 1.0 - LEAST)
+    return math.log(confidence / (1.0 - confidence))
 
 
 class AcceptanceFit:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..acceptance.predictor import Prediction
 from ..acceptance.sibling_acceptance import shifted
 from .base import Step
 from .rate import RunningRatio
@@ -26,12 +25,12 @@ RESCUE = 0.25  # acceptance of further children after the first is rejected, bef
 
 @dataclass
 class Visit:
-    """A node that has children, at which verification arrived.
+    """A node that has children.
 
     Attributes:
         accept: the predicted acceptance of its first child.
         siblings: of its further children, each given that those before it are rejected.
-        kept: which child was accepted; None: none was.
+        kept: which child was accepted, if verification arrived at the node; None: none was.
     """
 
     accept: float
@@ -67,10 +66,10 @@ class RateOptimalTree(RateOptimal):
         """λ·b: what a node must yield that no forward of the draft is needed for."""
         return max(self.rate.value * self.cost.t_verify_token, LEAST_GAIN)
 
-    def predict(self, step: Step) -> Prediction:
-        """Acceptance of a first child, and of its own first child."""
+    def visit(self, step: Step) -> tuple[Visit, float]:
+        """The node whose first child is the token of ``step``, and the acceptance of that child's own first child."""
         accept, then = self.predictor.predict(step)
-        return Prediction(self._shifted(accept), self.later.value if then is None else self._shifted(then))
+        return Visit(self._shifted(accept)), self.later.value if then is None else self._shifted(then)
 
     def sibling(self, logit: float) -> float:
         """Acceptance of a further child by its log-odds."""
@@ -97,7 +96,7 @@ class RateOptimalTree(RateOptimal):
         forward = rate * (level_cost(self.cost, 1) - read_cost(self.cost))
         return worth if surplus >= forward else []
 
-    def end_tree(self, parents: Sequence[int], visits: list[Visit]) -> None:
+    def end_tree(self, parents: Sequence[int], visits: Sequence[Visit]) -> None:
         """A tree was verified.
 
         Args:

@@ -121,11 +121,11 @@ class GrowingTree:
             len(before) + 1, token, float(head.q.probabilities[0, choice]), head.q.probabilities, head.logits,
             head.hidden, match, listed=None if head.q.lists is None else head.q.lists[0][0],
         )  # fmt: skip
-        accept, then = self.controller.predict(step)
+        visit, then = self.controller.visit(step)
         survival = 1.0 if node < 0 else self.survivals[node]
-        visit = self.visits[node] = Visit(accept)
-        self.add(node, token, head.q, survival * accept, then)
-        left = survival * (1.0 - accept)
+        self.visits[node] = visit
+        self.add(node, token, head.q, survival * visit.accept, then)
+        left = survival * (1.0 - visit.accept)
         if left >= self.controller.node_price and len(self.tokens) < MAX_NODES:  # else none can be worth its price
             Siblings(self, node, before, head, visit, left).add(choice)
 
