@@ -56,7 +56,7 @@ class Request:
         ended: whether the text is complete, by its budget or a stop token.
         error: the exception by which the request failed, or None.
         cancelled: whether the caller no longer waits for it.
-        states: (n, d) the target's hidden states that a drafter which reads them has not read yet; None for none.
+        states: the target's hidden states that a drafter which reads them has not read yet, (n, d) of each round.
         recorder: records log probabilities and drafts of the rounds; None records nothing.
     """
 
@@ -74,7 +74,7 @@ class Request:
     ended: bool = False
     error: BaseException | None = None
     cancelled: bool = False
-    states: Tensor | None = None
+    states: list[Tensor] = field(default_factory=list)
     recorder: RoundRecorder | None = None
 
     def begin(self, text: list[int]) -> None:
@@ -96,8 +96,7 @@ class Request:
     def add_states(self, states: Tensor, draft: Draft, path: list[int]) -> None:
         """Add the states (n, d) of tokens that the target has read: new ones of the text, and ``path`` of ``draft``."""
         new = len(states) - len(draft.tokens)
-        kept = torch.cat([states[:new], states[new:][path]]) if path != [*range(len(draft.tokens))] else states
-        self.states = kept if self.states is None else torch.cat([self.states, kept])
+        self.states.append(torch.cat([states[:new], states[new:][path]]))  # a copy: ``states`` are part of a batch's
 
     @property
     def remaining(self) -> int:

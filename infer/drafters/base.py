@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..draft import NO_DRAFT, Draft
 from ..models import CausalLM, LanguageModel, Read
 from ..prefill import read_prompts
@@ -116,9 +118,8 @@ class ModelDrafter(Drafter):
         """What the model reads for the first drafted tokens: the text's ``unread`` tokens."""
         if self.inputs is None:
             return Read(request, unread)
-        states, request.states = request.states, None
-        assert states is not None
-        states = self.inputs.from_target(states, beginning=not self.cache.length(request))
+        states = self.inputs.from_target(torch.cat(request.states), beginning=not self.cache.length(request))
+        request.states = []
         return Read(request, unread, states=states)
 
     def read_prompts(self, requests: Sequence[Request]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from specpilot.bench.workloads.assisted import Assistance, Transformers, generate, sampling_options
 from specpilot.bench.workloads.llama_loops import LlamaLoops
-from specpilot.controllers.length import Fixed, RateOptimal, parse_rule
+from specpilot.controllers.length import Fixed, OnlineConfidence, RateOptimal, parse_rule
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters import AUTO_TREE, Ngram
@@ -24,6 +24,7 @@ NGRAM = "specpilot-ngram"
 RULES = ("1", "2", "3", "cumulative-confidence:0.4", "online-confidence")
 MIXED = ("2", "cumulative-confidence:0.4")
 TREES = ("3", "3x1")  # fixed ones; at temperature 0 they are chains
+GROWN = "specpilot-tree-online-confidence+ngram"  # as ours, without training
 LOOKUP = (10,)  # tokens that transformers' prompt lookup copies
 ASSISTED = {"transformers-assisted-2": Assistance(2)}
 
@@ -75,6 +76,7 @@ def of_torch(
         for tree in TREES:
             fixed = SpeculativeDecoder(pair.target, draft, pair.tokenizer, tree=tree, verifier="mcss")
             runs[f"specpilot-tree-{tree}"] = _decoding(fixed, sampling, max_new_tokens)
+    runs[GROWN] = ours(draft, OnlineConfidence(cost=cost, adapt=True), copies, AUTO_TREE)
     if controller is not None:
         trained = pair.load_length(controller, cost=cost)
         assert isinstance(trained, RateOptimal), "given costs, it goes by them"
