@@ -195,6 +195,7 @@ ELSEWHERE = {
     "gguf.json": "`specpilot bench decode` with GGUF files, in the environment of `make test-gguf`",
     "cost-gguf.json": "`specpilot bench cost` with GGUF files, in the same environment",
     "smollm2.json": "`python -m recipes real-decode`, after `make real`, in the same environment",
+    "smollm2-trees.json": "the same with the options that docs/results.md shows",
     "cost-smollm2.json": "`specpilot bench cost` with SmolLM2 and its draft in bfloat16",
     "cost-q4.json": "`specpilot bench cost` with the GGUF file of SmolLM2 as target and draft",
     "vllm.json": "`specpilot bench vllm`, in the environment of `make test-vllm`",
