@@ -55,8 +55,9 @@ class OnlineConfidenceTree(RateOptimalTree):
         self.running = chain.running
 
     def visit(self, step: Step) -> tuple[Visit, float]:
-        visit, then = super().visit(step)
-        return ConfidenceVisit(visit.accept, position=step.index, logit=confidence_logit(step)), then
+        logit = confidence_logit(step)
+        accept = self._shifted(self.fit.probability(step.index, logit))
+        return ConfidenceVisit(accept, position=step.index, logit=logit), self.later.value
 
     def end_tree(self, parents: Sequence[int], visits: Sequence[Visit]) -> None:
         super().end_tree(parents, visits)
