@@ -14,9 +14,10 @@ import torch
 
 from ..acceptance.calibration import sigmoid
 from ..errors import InputError
-from .base import LengthController, Step
+from .base import Step
 from .batch_costs import BatchCosts
 from .cost_model import CostModel
+from .priced import PricedController
 from .rate import RunningRatio, drafting_pays, steady_rate
 from .running_cost import RunningCost
 
@@ -33,7 +34,7 @@ ROUNDS, PRIOR = 128.0, 16.0  # memory of the rate, and weight of the initial rat
 PROBE = 16  # rounds without a draft before a probe
 
 
-class OnlineConfidence(LengthController):
+class OnlineConfidence(PricedController):
     """Learns from every verified token, without prior training.
 
     The fitted model belongs to the decoder: it is kept between texts and shared by the texts of a batch. The drafts and
@@ -110,23 +111,6 @@ class OnlineConfidence(LengthController):
         for position, logit in enumerate(self.logits[: accepted + 1], 1):  # up to the first rejected token
             if position <= drafted:
                 self.fit.add(position, logit, position <= accepted)
-
-    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
-        if self.running is not None:
-            self.running.add(tokens, forwards, seconds)
-
-    def _earn(self, tokens: float, drafted: int) -> None:
-        """Add a round that gave ``tokens``; its time and that of earlier rounds is by the current costs."""
-        if self.running is not None:
-            self._follow(self.running.cost, drafted)
-        if self.cost is not None:
-            self.rate.add(tokens, self.cost.round(drafted))
-
-    def _follow(self, cost: CostModel, drafted: int) -> None:
-        """Use ``cost`` from now on; the rate so far is converted by the costs of a round of ``drafted`` tokens."""
-        if self.cost is not None and cost is not self.cost:
-            self.rate.below *= cost.round(drafted) / self.cost.round(drafted)
-            self.cost = cost
 
     def _price(self, cost: CostModel) -> float:
         """λ·(t_draft + b), the smallest expected gain for which another token is drafted."""

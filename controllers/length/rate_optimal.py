@@ -17,9 +17,10 @@ import math
 from ..acceptance.calibration import sigmoid
 from ..acceptance.predictor import AcceptancePredictor
 from ..sampling import SamplingParams
-from .base import LengthController, Step
+from .base import Step
 from .batch_costs import BatchCosts
 from .cost_model import CostModel
+from .priced import PricedController
 from .rate import RunningRatio, drafting_pays, steady_rate
 from .running_cost import RunningCost
 
@@ -33,7 +34,7 @@ CERTAIN = 1.0 - 1e-6  # at this price, but for rounding, not even a token that i
 SHARED = 64.0  # memory of the mean acceptance of first tokens if texts share it
 
 
-class RateOptimal(LengthController):
+class RateOptimal(PricedController):
     """Stops when the expected gain of another token is below its cost.
 
     The rate is estimated on the current text with the times of the cost model. Wall times are used only with ``adapt``;
@@ -52,6 +53,8 @@ class RateOptimal(LengthController):
             batch. Drafts then depend on the machine's speed; the distribution of the text does not.
         batch: costs by the number of requests that share a round, used instead of ``cost``.
     """
+
+    cost: CostModel
 
     def __init__(
         self, predictor: AcceptancePredictor, cost: CostModel, *, adapt: bool = False, batch: BatchCosts | None = None
@@ -124,26 +127,10 @@ class RateOptimal(LengthController):
         for position, accept in enumerate(self.predicted[: accepted + 1]):
             self.shift += SHIFT * ((position < accepted) - accept)
 
-    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
-        if self.running is not None:
-            self.running.add(tokens, forwards, seconds)
-
     def _count_first(self, accepted: bool) -> None:
         """Count the acceptance of the first token of a draft."""
         self.first.add(accepted, 1.0)
         self.probes.end_round(accepted)
-
-    def _earn(self, tokens: float, drafted: int) -> None:
-        """Add a round that gave ``tokens``; its time and that of earlier rounds is by the current costs."""
-        if self.running is not None:
-            self._follow(self.running.cost, drafted)
-        self.rate.add(tokens, self.cost.round(drafted))
-
-    def _follow(self, cost: CostModel, drafted: int) -> None:
-        """Use ``cost`` from now on; the rate so far is converted by the costs of a round of ``drafted`` tokens."""
-        if cost is not self.cost:
-            self.rate.below *= cost.round(drafted) / self.cost.round(drafted)
-            self.cost = cost
 
     def _shifted(self, accept: float) -> float:
         if not 0.0 < accept < 1.0:

@@ -1,0 +1,39 @@
+"""What length controllers have in common that weigh a token by what it costs at the text's own rate."""
+
+from __future__ import annotations
+
+from .base import LengthController
+from .cost_model import CostModel
+from .rate import RunningRatio
+from .running_cost import RunningCost
+
+
+class PricedController(LengthController):
+    """Keeps the rate of tokens per second on a text, by a cost model that may change.
+
+    Attributes:
+        cost: the current cost model; None if the controller does not go by costs.
+        running: what the rounds' wall times tell of it; None if it does not adapt.
+        rate: tokens per second on the text so far, by ``cost``.
+    """
+
+    cost: CostModel | None
+    running: RunningCost | None
+    rate: RunningRatio
+
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        if self.running is not None:
+            self.running.add(tokens, forwards, seconds)
+
+    def _earn(self, tokens: float, drafted: int) -> None:
+        """Add a round that gave ``tokens``; its time and that of earlier rounds is by the current costs."""
+        if self.running is not None:
+            self._follow(self.running.cost, drafted)
+        if self.cost is not None:
+            self.rate.add(tokens, self.cost.round(drafted))
+
+    def _follow(self, cost: CostModel, drafted: int) -> None:
+        """Use ``cost`` from now on; the rate so far is converted by the costs of a round of ``drafted`` tokens."""
+        if self.cost is not None and cost is not self.cost:
+            self.rate.below *= cost.round(drafted) / self.cost.round(drafted)
+            self.cost = cost
