@@ -22,11 +22,12 @@ from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from ...controllers.top_k import top_k
 from ..distribution import TokenDistribution, distributions
-from ..draft import NO_DRAFT, Draft
-from ..models import LanguageModel, Read, TreeMask, ancestors_of
+from ..draft import Draft
+from ..models import LanguageModel, ancestors_of
 from ..verify.mcss import without
 from .base import ModelDrafter
 from .ngram import point_masses
+from .partial_tree import PartialTree
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -45,47 +46,27 @@ class Head(NamedTuple):
     hidden: Tensor
 
 
-class GrowingTree:
-    """One request's tree while it is drafted, level by level.
+class GrowingTree(PartialTree):
+    """A tree that grows where nodes are worth their price.
 
     Args:
-        unread: what the draft reads first; empty if it cannot.
-        trunk: number of tokens in its cache then.
         readable: tokens from this on the draft cannot read.
 
     Attributes:
-        level: the nodes whose children are chosen next, -1 for the root; empty when the tree is done.
-        columns: where the nodes that the draft has read stand in its cache.
-        hidden: (1, d) the draft's hidden state after the root (-1) and each node that it has read.
         survivals, accepts: π of each node, and the predicted acceptance of its first child, None where unknown.
         visits: what was predicted at each node that has children.
     """
 
     def __init__(self, request: Request, unread: list[int], trunk: int, readable: int) -> None:
         assert isinstance(request.length, RateOptimalTree)
-        self.request, self.controller = request, request.length
-        self.unread, self.trunk, self.readable = unread, trunk, readable
+        super().__init__(request, unread, trunk)
+        self.controller, self.readable = request.length, readable
         self.greedy = request.sampling.temperature == 0
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.distributions: list[TokenDistribution] = []
         self.survivals: list[float] = []
         self.accepts: list[float | None] = []
-        self.columns: dict[int, int] = {}
-        self.hidden: dict[int, Tensor] = {}
         self.visits: dict[int, Visit] = {}
-        self.n_forwards = 0
         drafting = bool(unread) and request.max_draft > 0 and self.controller.start_round()
         self.level = [-1] if drafting else []
-
-    def read(self) -> Read:
-        """What the draft reads for the next level, of drafted nodes."""
-        above = [[self.columns[a] for a in ancestors_of(self.parents, node)] for node in self.level]
-        first = self.trunk + len(self.columns)
-        self.columns |= {node: first + place for place, node in enumerate(self.level)}
-        tokens = [self.tokens[node] for node in self.level]
-        states = torch.cat([self.hidden[self.parents[node]] for node in self.level])
-        return Read(self.request, tokens, len(tokens), TreeMask(self.trunk, above), states=states)
 
     def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
         """Choose the children of the level's nodes, a row of each argument for each, and the next level."""
@@ -136,9 +117,6 @@ class GrowingTree:
         self.distributions.append(q)
         self.survivals.append(survival)
         self.accepts.append(accept)
-
-    def draft(self) -> Draft:
-        return Draft(self.tokens, self.distributions, self.parents, self.n_forwards) if self.tokens else NO_DRAFT
 
     def visited(self, path: Sequence[int]) -> list[Visit]:
         """The nodes with children that verification arrived at, which accepted ``path``."""
@@ -258,7 +236,7 @@ class BestFirstDrafter(ModelDrafter):
         ]
         self.read_prompts([tree.request for tree in trees if tree.level])
         while growing := [tree for tree in trees if tree.level]:
-            reads = [tree.read() if tree.tokens else self.read_text(tree.request, tree.unread) for tree in growing]
+            reads = [tree.read_level(self) for tree in growing]
             logits, hidden = self.model.forward(self.cache, reads)
             counts = [read.keep for read in reads]
             levels = distributions([tree.request.sampling for tree in growing], logits, counts, self.vocab_size)

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ...controllers.errors import InputError
 from ..distribution import TokenDistribution, distributions
-from ..draft import NO_DRAFT, Draft
-from ..models import LanguageModel, Read, TreeMask, ancestors_of
+from ..draft import Draft
+from ..models import LanguageModel
 from ..verify.mcss import without
 from .base import ModelDrafter
+from .partial_tree import PartialTree
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -59,33 +60,12 @@ def count_nodes(expansions: tuple[int, ...]) -> int:
     return total
 
 
-class Growth:
-    """One request's tree while it is drafted, level by level.
-
-    Args:
-        unread: what the draft model reads first; empty if it cannot.
-        trunk: number of tokens in its cache then.
-
-    Attributes:
-        level: the nodes whose children are drawn next, -1 for the root; empty when the tree is done.
-        states: (d,) the draft's hidden state that each node was drawn from.
-    """
+class Growth(PartialTree):
+    """A tree with the same number of children at every node of a level."""
 
     def __init__(self, request: Request, unread: list[int], trunk: int) -> None:
-        self.request, self.unread, self.trunk = request, unread, trunk
-        self.states: list[Tensor] = []
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.distributions: list[TokenDistribution] = []
-        self.n_forwards = 0
+        super().__init__(request, unread, trunk)
         self.level = [-1] if unread and request.max_draft > 0 else []
-
-    def read(self) -> Read:
-        """What the draft model reads for the next level, of drafted nodes."""
-        above = [[self.trunk + node for node in ancestors_of(self.parents, node)] for node in self.level]
-        tokens = [self.tokens[node] for node in self.level]
-        states = torch.stack([self.states[node] for node in self.level])
-        return Read(self.request, tokens, len(tokens), TreeMask(self.trunk, above), states=states)
 
     def grow(self, q: TokenDistribution, hidden: Tensor, children: int, *, replacement: bool) -> None:
         """Draw ``children`` of each node of the level from its row of ``q``, which comes from its ``hidden`` (n, d)."""
@@ -94,12 +74,12 @@ class Growth:
         rows: list[int] = []
         for row, node in enumerate(self.level):
             left = q.probabilities[row]
+            self.hidden[node] = hidden[row : row + 1]
             for _ in range(children):
                 choice = self.request.rng.sample(left)
                 coming.append(len(self.tokens))
                 self.tokens.append(q.token(row, choice))
                 self.parents.append(node)
-                self.states.append(hidden[row])
                 rows.append(row)
                 if not replacement:
                     left = without(left, choice)
@@ -108,9 +88,6 @@ class Growth:
         self.distributions.append(q.take(rows))
         ended = all(self.tokens[node] in self.request.stop_tokens for node in coming)
         self.level = [] if ended or self.n_forwards == self.request.max_draft else coming
-
-    def draft(self) -> Draft:
-        return Draft(self.tokens, self.distributions, self.parents, self.n_forwards) if self.tokens else NO_DRAFT
 
 
 class TreeDrafter(ModelDrafter):
@@ -137,7 +114,7 @@ class TreeDrafter(ModelDrafter):
             growing = [tree for tree in trees if tree.level]
             if not growing:
                 break
-            reads = [tree.read() if tree.tokens else self.read_text(tree.request, tree.unread) for tree in growing]
+            reads = [tree.read_level(self) for tree in growing]
             logits, hidden = self.model.forward(self.cache, reads)
             sampling, counts = [tree.request.sampling for tree in growing], [read.keep for read in reads]
             levels = distributions(sampling, logits, counts, self.vocab_size)
