@@ -108,7 +108,7 @@ class LeanLlama:
         groups = []
         for part in parts:
             plan = cache.plan_forward(part)
-            groups.append(attention_group(cache, part, self.tables(plan.width + 1), plan))
+            groups.append(attention_group(cache, part, self.tables(plan.width + 1), plan, self.heads // self.kv_heads))
         x, inner = self._layers(cache, groups, self._states(parts))  # (N, d)
         for group in groups:
             cache.end_forward(group.plan)
@@ -195,18 +195,20 @@ class Norm:
     """Root-mean-square normalisation."""
 
     weight: Tensor
-    epsilon: float
     least: Tensor  # epsilon as a tensor (1, 1)
 
     @classmethod
     def of(cls, norm: Any) -> Norm:
         weight = norm.weight.detach()
-        return cls(weight, norm.variance_epsilon, weight.new_full((1, 1), norm.variance_epsilon))
+        if weight.dtype == torch.bfloat16:
+            weight = weight.float()  # squares must be summed in float32
+        return cls(weight, weight.new_full((1, 1), norm.variance_epsilon))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Shapes (N, d) → (N, d)."""
-        if x.dtype == torch.bfloat16:  # squares must be summed in float32
-            return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+        return self._normalised(x.float()).to(x.dtype) if x.dtype == torch.bfloat16 else self._normalised(x)
+
+    def _normalised(self, x: Tensor) -> Tensor:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # F.rms_norm takes three times as many operations
         return (x * torch.addcmul(self.least, length, length, value=1 / x.shape[-1]).rsqrt_()).mul_(self.weight)
 

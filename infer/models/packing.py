@@ -38,7 +38,7 @@ class AttentionGroup:
         plan: plan of their keys and values.
         tokens: (N,) ids.
         cos, sin: (N, 1, D) their rotary angles.
-        mask: additive mask, broadcast to (B, H, n, width); None for none.
+        mask: additive mask, broadcast to (B, H, n, width), or :func:`per_group` of such a mask; None for none.
         causal: each token attends to the earlier ones of the group, without a mask.
         places: rows and columns (N,) in the cache's buffers; None for a group of one text.
         slots: (N,) indices in the padded batch of B·n; None without padding.
@@ -78,16 +78,37 @@ class AttentionGroup:
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """Attention of q (B, H, n, D) over keys and values (B, H_kv, m, D), H a multiple of H_kv."""
-    if q.shape[2] == 1 and q.shape[0] > 1:
+    """Attention of q (B, H, n, D) over keys and values (B, H_kv, m, D), H a multiple of H_kv.
+
+    Args:
+        mask: additive, broadcast to (B, H, n, m), or :func:`per_group` of such a mask.
+    """
+    batch, heads, n, size = q.shape
+    group = heads // keys.shape[1]
+    single = n == 1 and q.dtype != torch.bfloat16
+    if single and batch > 1:
         # One new token per row is limited by reading keys and values, for which matrix products are faster.
-        grouped = (q * q.shape[-1] ** -0.5).reshape(len(q), keys.shape[1], -1, q.shape[-1])
+        grouped = (q * size**-0.5).reshape(batch, -1, group, size)
         scores = torch.matmul(grouped, keys.transpose(-1, -2))  # (B, H_kv, H / H_kv, m)
         mixed = torch.matmul((scores if mask is None else scores + mask).softmax(-1), values)
         return mixed.view(q.shape)
-    return F.scaled_dot_product_attention(
-        q, keys, values, attn_mask=mask, is_causal=causal, enable_gqa=q.shape[1] != keys.shape[1]
-    )
+    if group > 1 and not single and (n == 1 or (mask is not None and mask.shape[-2] == n * group)):
+        # Heads that share keys become further queries of one head: the kernel reads the keys once.
+        return attention(q.reshape(batch, -1, n * group, size), keys, values, mask, False).view(q.shape)
+    if n == 1 and q.dtype == torch.bfloat16:
+        # PyTorch's kernel takes two to seven times as long for one query in bfloat16 as for two.
+        return attention(q.expand(-1, -1, 2, -1), keys, values, mask, False)[:, :, :1]
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=causal, enable_gqa=group > 1)
+
+
+def per_group(mask: Tensor | None, group: int) -> Tensor | None:
+    """``mask`` (…, n, m) for n queries of each of ``group`` heads that share keys, (…, n · group, m).
+
+    Returned as it is where nothing is gained: for one query, which broadcasts, and for many, whose mask is large.
+    """
+    if mask is None or group == 1 or not 1 < mask.shape[-2] <= SHORT:
+        return mask
+    return mask.repeat(*[1] * (mask.ndim - 2), group, 1)
 
 
 def group_reads(reads: Sequence[Read]) -> list[Sequence[Read]]:
@@ -99,18 +120,24 @@ def group_reads(reads: Sequence[Read]) -> list[Sequence[Read]]:
     return [short, *groups] if short else groups
 
 
-def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables, plan: WritePlan) -> AttentionGroup:
-    """The group of ``reads``, with keys and values at the positions of ``plan``."""
+def attention_group(
+    cache: RaggedKVCache, reads: Sequence[Read], tables: Tables, plan: WritePlan, group: int
+) -> AttentionGroup:
+    """The group of ``reads``, with keys and values at the positions of ``plan``.
+
+    Args:
+        group: number of heads that share keys, H / H_kv.
+    """
     if len(reads) == 1:
         (read,) = reads
         past, n = plan.starts[0], len(read.tokens)
         tokens = torch.tensor(read.tokens, dtype=torch.long)
         if read.tree is None:
-            mask = _chain_mask(n, past, tables)
+            mask = per_group(_chain_mask(n, past, tables), group)
             cos, sin = tables.cos[past : past + n], tables.sin[past : past + n]
             return AttentionGroup(plan, tokens, cos, sin, mask, causal=mask is None and n > 1)
         positions = positions_of(plan, reads, cache)[0]
-        scores = as_scores(visible(plan, reads, cache)[0], tables.triangle.dtype)
+        scores = per_group(as_scores(visible(plan, reads, cache)[0], tables.triangle.dtype), group)
         return AttentionGroup(plan, tokens, tables.cos[positions], tables.sin[positions], scores)
     new = _places(cache, reads, plan)
     whole = plan.aligned and plan.new == 1 and all(read.tree is None for read in reads)
@@ -121,7 +148,7 @@ def attention_group(cache: RaggedKVCache, reads: Sequence[Read], tables: Tables,
         torch.tensor(new.tokens),
         tables.cos[positions],
         tables.sin[positions],
-        None if whole else as_scores(visible(plan, reads, cache)[0], tables.triangle.dtype),
+        None if whole else per_group(as_scores(visible(plan, reads, cache)[0], tables.triangle.dtype), group),
         places=(torch.tensor(new.rows), torch.tensor(new.columns)),
         slots=slots,
     )
