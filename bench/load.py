@@ -8,7 +8,7 @@ from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters import split_ngram
 from ..infer.prompting import encode_prompt
-from ..options import PairCheckOptions, WorkloadOptions
+from ..options import DraftPrecisionOptions, PairCheckOptions, WorkloadOptions
 
 
 def load(
@@ -27,6 +27,7 @@ def load(
     decoder = decoder or SpeculativeDecoder.from_pretrained(
         work.target, work.draft, dtype=work.dtype, compile=work.compile, device=work.device,
         trust_remote_code=work.trust_remote_code,
+        draft_dtype=work.draft_dtype if isinstance(work, DraftPrecisionOptions) else None,
         pair_check=work.pair_check if isinstance(work, PairCheckOptions) else EXACT,
     )  # fmt: skip
     return decoder, [encode_prompt(decoder.tokenizer, row.prompt, chat=work.chat, system=work.system) for row in rows]

@@ -215,6 +215,17 @@ class LoadingOptions(DeviceOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DraftPrecisionOptions(Options):
+    """Models.
+
+    Attributes:
+        draft_dtype: Precision of the draft models, if it is not that of the target.
+    """
+
+    draft_dtype: DType | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlacementOptions(Options):
     """Models.
 
@@ -948,7 +959,9 @@ Auto = Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(TargetOptions, PlacementOptions, LoadingOptions, PairCheckOptions, SeedOptions):
+class GenerateOptions(
+    TargetOptions, PlacementOptions, LoadingOptions, DraftPrecisionOptions, PairCheckOptions, SeedOptions
+):
     """Generation.
 
     Attributes:
@@ -1041,7 +1054,7 @@ class GenerateOptions(TargetOptions, PlacementOptions, LoadingOptions, PairCheck
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(TargetOptions, PlacementOptions, LoadingOptions):
+class ServeOptions(TargetOptions, PlacementOptions, LoadingOptions, DraftPrecisionOptions):
     """Server.
 
     Attributes:
@@ -1116,7 +1129,7 @@ class WorkloadOptions(PairOptions, PromptOptions, SamplingOptions, LoadingOption
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeBenchOptions(WorkloadOptions, PairCheckOptions, RepeatOptions):
+class DecodeBenchOptions(WorkloadOptions, DraftPrecisionOptions, PairCheckOptions, RepeatOptions):
     """Benchmark.
 
     Attributes:
@@ -1129,7 +1142,7 @@ class DecodeBenchOptions(WorkloadOptions, PairCheckOptions, RepeatOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NgramBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
+class NgramBenchOptions(WorkloadOptions, DraftPrecisionOptions, RepeatOptions, OutputFileOptions):
     """Benchmark.
 
     Attributes:
@@ -1145,7 +1158,7 @@ class NgramBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
+class BatchBenchOptions(WorkloadOptions, DraftPrecisionOptions, RepeatOptions, OutputFileOptions):
     """Benchmark.
 
     Attributes:
@@ -1162,12 +1175,13 @@ class BatchBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shape is not None:
-            ignored = ("target", "draft", "prompts", "column", "split", "domains", "limit", "skip", "system", "compile")
+            models = ("target", "draft", "draft_dtype", "compile")
+            ignored = (*models, "prompts", "column", "split", "domains", "limit", "skip", "system")
             self.refuse_ignored(ignored, f"with shape={self.shape!r} model and prompts are random")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServedOptions(WorkloadOptions, OutputFileOptions):
+class ServedOptions(WorkloadOptions, DraftPrecisionOptions, OutputFileOptions):
     """Benchmark.
 
     Attributes:
@@ -1248,7 +1262,7 @@ class VllmBenchOptions(PairOptions, PromptOptions, SamplingOptions, RepeatOption
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryBenchOptions(WorkloadOptions):
+class MemoryBenchOptions(WorkloadOptions, DraftPrecisionOptions):
     """Benchmark.
 
     Attributes:
@@ -1276,7 +1290,7 @@ class TrainScaleBenchOptions(OutputFileOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileBenchOptions(WorkloadOptions):
+class ProfileBenchOptions(WorkloadOptions, DraftPrecisionOptions):
     """Benchmark.
 
     Attributes:
@@ -1287,7 +1301,7 @@ class ProfileBenchOptions(WorkloadOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
+class CostBenchOptions(WorkloadOptions, DraftPrecisionOptions, RepeatOptions, OutputFileOptions):
     """Benchmark. A few prompts suffice; they should not be those that controllers are compared on.
 
     Attributes:

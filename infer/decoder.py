@@ -132,6 +132,7 @@ class SpeculativeDecoder:
         tree: str | Sequence[int] | None = None,
         compile: bool = False,
         dtype: str = "float32",
+        draft_dtype: str | None = None,
         device: str = "auto",
         device_map: str | dict[str, Any] | None = None,
         offload_folder: Name | None = None,
@@ -170,6 +171,8 @@ class SpeculativeDecoder:
             compile: compile both models with ``torch.compile``.
             dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto`` for that of each checkpoint. For a
                 GGUF file, whose weights stay as they are, the type of keys and values (not float64).
+            draft_dtype: ``dtype`` of the drafts, if it is another one. The text has the target's distribution whatever
+                the drafts' precision.
             device_map, offload_folder: as for transformers' ``from_pretrained``, for the target.
             revision: branch, tag or commit of the target on the hub.
             max_running, generation_config: as for the class.
@@ -193,7 +196,8 @@ class SpeculativeDecoder:
             routing, text = load_routing(
                 router, target, draft,
                 length=length, threshold=threshold, cost=cost, sample=sample_arm,
-                loading=loading | {"compile": compile}, spread=placement, tokenizer=tokenizer, pair_check=pair_check,
+                loading=loading | {"compile": compile}, spread=placement, draft_dtype=draft_dtype,
+                tokenizer=tokenizer, pair_check=pair_check,
             )  # fmt: skip
             return cls(routing.target, None, text, verifier=verifier, routing=routing, **own)
         if sample_arm:
@@ -201,7 +205,7 @@ class SpeculativeDecoder:
         pair = load_pair(
             target, draft,
             length=length, threshold=threshold, cost=cost, adapt=adapt, loading=loading, placement=placement,
-            compile=compile, tokenizer=tokenizer, pair_check=pair_check,
+            draft_dtype=draft_dtype, compile=compile, tokenizer=tokenizer, pair_check=pair_check,
         )  # fmt: skip
         own |= {"beams": beams, "tree": tree, "ngram": pair.ngram}
         return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, verifier=verifier, **own)

@@ -44,6 +44,7 @@ def load_pair(
     adapt: bool,
     loading: Mapping[str, Any],
     placement: Mapping[str, Any],
+    draft_dtype: str | None = None,
     compile: bool = False,
     tokenizer: Name | None = None,
     pair_check: str = EXACT,
@@ -54,6 +55,7 @@ def load_pair(
         length, threshold, cost, adapt: as for ``SpeculativeDecoder.from_pretrained``.
         loading: keywords of :func:`.loading.load_model` for every model.
         placement: more of them, for the target alone.
+        draft_dtype: ``dtype`` of the drafts, if it is another one.
         compile: compile the models.
         tokenizer: whose tokenizer to take instead of the target's.
         pair_check: how alike the pair of a trained controller must be.
@@ -70,8 +72,11 @@ def load_pair(
         raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
     if adapt and cost is None:
         raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
+    if draft_dtype is not None and not names:
+        raise InputError(f"draft_dtype={draft_dtype!r}: there is no draft model; name one, or leave it out")
     model, text = load_target(target, tokenizer, {**loading, **placement})
-    loaded = [load_draft(name, model, text, loading) for name in names]
+    of_drafts = loading if draft_dtype is None else {**loading, "dtype": draft_dtype}
+    loaded = [load_draft(name, model, text, of_drafts) for name in names]
     reader = language_model(model, compile=compile)
     drafts = [language_model(draft, compile=compile) for draft in loaded]
     if cost == AUTO:

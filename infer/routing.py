@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..controllers.arms import NGRAM, Arm
+from ..controllers.arms import DRAFT, NGRAM, Arm
 from ..controllers.checkpoints.checkpoint import load_controller
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.checkpoints.provenance import EXACT
@@ -73,6 +73,7 @@ def load_routing(
     sample: bool,
     loading: dict[str, Any],
     spread: dict[str, Any],
+    draft_dtype: str | None = None,
     tokenizer: str | Path | None = None,
     pair_check: str = EXACT,
 ) -> tuple[Routing, PreTrainedTokenizerBase]:
@@ -85,6 +86,7 @@ def load_routing(
         sample: draw the arm from a trained policy.
         loading: dtype, device, trust_remote_code and compile.
         spread: device_map, offload_folder and revision of the target.
+        draft_dtype: dtype of the draft models, if it is another one.
         tokenizer: name of a tokenizer to use instead of the target's.
         pair_check: see :meth:`~..controllers.checkpoints.provenance.Provenance.check_pair`.
 
@@ -100,7 +102,9 @@ def load_routing(
     options = {name: loading[name] for name in ("dtype", "device", "trust_remote_code")}
     model, text = load_target(target, tokenizer, options | spread)
     reader = language_model(model, compile=loading["compile"])
-    loaded = load_arms(names, reader, text, **loading)
+    loaded = load_arms(names, reader, text, **loading | ({} if draft_dtype is None else {"dtype": draft_dtype}))
+    if draft_dtype is not None and all(arm.arm.kind != DRAFT for arm in loaded):
+        raise InputError(f"draft_dtype={draft_dtype!r}: no arm has a draft model; leave it out")
     if trained is not None:
         policy, config = trained
         arms_given = [arm.arm for arm in loaded]

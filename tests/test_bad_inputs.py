@@ -148,6 +148,8 @@ TABLES["generate {}"] = [
     ("hello --device cuda:9", "device='cuda:9': not available on this machine"),
     ("hello --device meta", "device='meta': no device of this machine"),
     ("hello --dtype float8", "got 'float8'"),
+    ("hello --draft-dtype float8", "got 'float8'"),
+    ("hello --draft ngram --draft-dtype bfloat16", "draft_dtype='bfloat16': there is no draft model"),
     ("hello --tree 3x0", "tree='3x0': give the children at each level"),
     ("hello --tree 3x2 --verifier block", "verifier='block': verifies one chain"),
     ("hello --verifier magic", "verifier='magic': choose one of"),

@@ -205,6 +205,15 @@ def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
         assert generation.arm in range(3)
     with pytest.warns(UserWarning, match="the router was trained under"):
         decoder.generate(prompt, max_new_tokens=2, temperature=0.3)
+    decoder = SpeculativeDecoder.from_pretrained(target, router=router, draft_dtype="bfloat16")
+    assert decoder.routing is not None
+    dtypes = [arm.model.model.dtype for arm in decoder.routing.runtimes if arm.model is not None]
+    assert dtypes == [torch.bfloat16, torch.float32]  # the exit's layers are the target's
+    assert decoder.generate(prompt, max_new_tokens=16, temperature=0).tokens == expected
+    with pytest.raises(InputError, match="draft_dtype='bfloat16': no arm has a draft model"):
+        SpeculativeDecoder.from_pretrained(
+            target, ["exit:1", "autoregressive"], router=RandomRouter(2), draft_dtype="bfloat16"
+        )
 
 
 def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def running(words: Sequence[str]) -> Iterator[ServerProcess]:
 
 def pair_words(options: ServedOptions) -> list[str]:
     """What all servers have in common."""
-    return ["--target", options.target, "--draft", options.draft, "--dtype", options.dtype, "--device", options.device]
+    words = ["--target", options.target, "--draft", options.draft, "--dtype", options.dtype, "--device", options.device]
+    return words if options.draft_dtype is None else [*words, "--draft-dtype", options.draft_dtype]
 
 
 def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def generate(options: GenerateOptions) -> None:
         verifier=options.verifier,
         beams=Beams(options.beams or 4, options.argmax) if searched else None,
         dtype=options.dtype,
+        draft_dtype=options.draft_dtype,
         compile=options.compile,
         device=options.device,
         **options.placement,

@@ -53,9 +53,9 @@ def _prepared(options: ServeOptions) -> Server:
     decoder = SpeculativeDecoder.from_pretrained(
         options.target, options.drafts, length=options.length, router=options.router, sample_arm=options.sample_arm,
         threshold=options.threshold, cost=options.cost, verifier=options.verifier,
-        dtype=options.dtype, device=options.device, **options.placement, revision=options.revision,
-        trust_remote_code=options.trust_remote_code, generation_config=options.generation_config,
-        max_running=options.max_running,
+        dtype=options.dtype, draft_dtype=options.draft_dtype, device=options.device, **options.placement,
+        revision=options.revision, trust_remote_code=options.trust_remote_code,
+        generation_config=options.generation_config, max_running=options.max_running,
     )  # fmt: skip
     drafting_by_load(decoder, options.cost)
     config = ServerConfig(
