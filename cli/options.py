@@ -828,9 +828,11 @@ class TextOptions(DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, LoggedTrainingOptions):
-    """Draft. The draft is made of the target's layers; its embedding is the target's.
+    """Draft. The draft is made of the target's layers, and its embedding is the target's, unless it begins as another.
 
     Attributes:
+        initial: Draft to begin with instead: one of `train draft`, or any model with the target's tokenizer and number
+            of tokens. Layers, vocabulary, output and features are then its own.
         features: target: the draft also reads the target's last hidden state at the position before, and its own at
             drafted positions (EAGLE).
         positions: With features: number of drafted positions that are trained, from the second on with the draft's own
@@ -847,6 +849,7 @@ class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, LoggedTra
             size for every token of the data.
     """
 
+    initial: str | None = None
     features: Literal["target"] | None = None
     positions: Annotated[int, Range(1, 8)] = 3
     layers: Natural | Annotated[tuple[Natural, ...], Several()] | None = None
@@ -860,7 +863,9 @@ class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, LoggedTra
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.features is None:
+        if self.initial is not None:
+            self.refuse_ignored(("features", "layers", "vocabulary", "own_output"), "the initial draft has its own")
+        elif self.features is None:
             self.refuse_ignored(("positions",), "only drafts with --features target are trained by positions")
         if self.cache_states and self.num_nodes > 1:
             raise InputError("cache_states: one machine makes and reads the states; leave it out or take num_nodes=1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Literal
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from specpilot import main as cli
 from specpilot.controllers.errors import InputError
 from specpilot.data_gen.answers import make_answers
@@ -31,6 +33,7 @@ from specpilot.train.draft_module import DraftModule, lr_factor
 from specpilot.train.draft_steps import draft_logits
 from specpilot.train.draft_windows import Windows, pack
 from specpilot.train.export import export
+from specpilot.train.initial_draft import load_initial
 from specpilot.train.overlap import overlap
 from specpilot.train.run_folder import read_run, run_kind
 from specpilot.train.target_states import StateFolder, Teacher
@@ -39,6 +42,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.utils.generic import ModelOutput
 
 from .architectures import MAKERS, t5, target_of
+from .eagle3 import write_draft
 from .processes import assert_same_bytes, kill_ten_times
 from .tiny import byte_tokenizer, make, save_pair
 from .training import assert_same_run, metrics_rows
@@ -249,6 +253,97 @@ def test_the_exported_draft_is_the_one_that_was_validated(
     plain = SpeculativeDecoder.from_pretrained(settings.target, device="cpu")
     options = {"max_new_tokens": 20, "temperature": 0.0}
     assert decoder.generate("hello", **options).tokens == plain.generate("hello", **options).tokens
+
+
+# Existing drafts
+
+
+def continued(settings: DraftTrainingOptions, draft: Path) -> DraftTrainingOptions:
+    """The settings of a training that begins with ``draft``."""
+    return replace(settings, initial=str(draft), layers=None, vocabulary=8192, epochs=2)
+
+
+@pytest.fixture(scope="module")
+def trained(finished: Path) -> Path:
+    """A draft of :func:`finished`."""
+    export(finished, finished.parent / "trained")
+    return finished.parent / "trained"
+
+
+def acceptance(draft: Path, settings: DraftTrainingOptions) -> float:
+    """Of a draft on the validation texts, computed from distributions."""
+    target = load_model(settings.target, device="cpu")
+    documents = read_documents(settings.folders, load_tokenizer(settings.target))
+    validation = DraftDataModule(documents, settings).validation
+    p, q = (
+        model(input_ids=validation.tokens.long()).logits[validation.learned].softmax(-1)
+        for model in (target, load_model(draft, device="cpu", target=target))
+    )
+    return float(torch.minimum(p, q).sum(-1).mean())
+
+
+def test_training_continues_a_draft(trained: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    settings = continued(settings, trained)
+    result = train_draft(settings, output=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "draft")
+    before, after = acceptance(trained, settings), acceptance(tmp_path / "draft", settings)
+    assert after == pytest.approx(result.metrics["acceptance"], abs=0.01)
+    assert after > before - 0.002
+    target = load_model(settings.target, device="cpu")
+    begun = load_initial(target, load_tokenizer(settings.target), settings)
+    assert begun.get_input_embeddings().weight is target.get_input_embeddings().weight
+    untrained = DraftModule(settings, begun, target, left_out=set(), steps=1)
+    documents = read_documents(settings.folders, load_tokenizer(settings.target))
+    accept = untrained.agreement(DraftDataModule(documents, settings).validation).accept
+    assert float(accept.mean()) == pytest.approx(before, abs=1e-5)
+    files = [json.loads((folder / "draft.json").read_text()) for folder in (trained, tmp_path / "draft")]
+    assert files[0] == files[1]  # the same tokens, and the same weights are the target's
+
+
+def test_a_model_of_its_own_is_distilled(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    """All its weights are trained, and none is shared."""
+    settings = continued(settings, work / "draft")
+    result = train_draft(settings, output=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "draft")
+    assert acceptance(tmp_path / "draft", settings) == pytest.approx(result.metrics["acceptance"], abs=0.01)
+    assert result.metrics["acceptance"] > acceptance(work / "draft", settings) + 0.01
+    assert result.metrics["coverage"] == pytest.approx(1)
+    assert json.loads((tmp_path / "draft" / "draft.json").read_text())["target"] is None
+    models = [load_model(folder, device="cpu") for folder in (work / "draft", tmp_path / "draft")]
+    for name, value in models[0].state_dict().items():
+        assert not torch.equal(value, models[1].state_dict()[name]), name
+
+
+def test_initial_drafts_that_cannot_be_trained(
+    work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="layers=1: would be ignored, the initial draft has its own"):
+        replace(settings, initial=str(trained), vocabulary=8192)
+    with pytest.raises(InputError, match="positions=2: would be ignored, the initial draft reads tokens alone"):
+        train_draft(replace(continued(settings, trained), positions=2), output=tmp_path / "run")
+    save_pair(tmp_path / "padded", draft_vocab=264)
+    with pytest.raises(InputError, match=r"initial='.*': has 264 tokens, the target 257"):
+        train_draft(continued(settings, tmp_path / "padded" / "draft"), output=tmp_path / "run")
+    eagle = write_draft(tmp_path / "eagle", vocab=257, kept=None, target=32, layers=[1])
+    with pytest.raises(InputError, match=r"initial='.*': an EAGLE-3 draft cannot be trained here"):
+        train_draft(continued(settings, eagle), output=tmp_path / "run")
+    with pytest.raises(InputError, match="no such model folder"):
+        train_draft(continued(settings, tmp_path / "nothing"), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_initial_draft_that_changed_is_refused(
+    work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    draft = shutil.copytree(trained, tmp_path / "draft")
+    settings = replace(continued(settings, draft), epochs=1)
+    train_draft(settings, output=tmp_path / "run")
+    weights = load_file(draft / "draft.safetensors")
+    save_file({name: value * 2 for name, value in weights.items()}, draft / "draft.safetensors")
+    with pytest.raises(InputError, match=r"initial='.*': is not the draft that the run began with"):
+        export(tmp_path / "run", tmp_path / "exported")
+    with pytest.raises(InputError, match="other data"):
+        train_draft(settings, output=tmp_path / "run", resume=True)
 
 
 def test_overlap_is_that_of_the_distributions(settings: DraftTrainingOptions) -> None:

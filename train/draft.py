@@ -1,4 +1,4 @@
-"""``specpilot train draft``: makes a draft of a target's layers, distils the target into it, writes a run folder."""
+"""``specpilot train draft``: distils a target into a draft, made of its layers or given, and writes a run folder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import SCHEMA_VERSION
 from ..data_gen.documents import Document, most_frequent, read_documents
 from ..infer.devices import pick_device
-from ..infer.draft_folder import SharedWith, save_draft, shared_names
+from ..infer.draft_folder import save_draft, shared_names
 from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import load_model, load_tokenizer
 from ..options import DraftTrainingOptions
 from .draft_data import DraftDataModule
-from .draft_model import choose_layers, new_draft
 from .draft_module import DraftModule
 from .fitting import TrainingResult, completed, discarding, fit, threads, writable
+from .initial_draft import kept_tokens, load_initial, of_layers, shared_with
 from .nodes import training_in
 from .run_folder import STATES, Run, begin_run, read_checkpoint
 from .target_states import StateFolder
@@ -55,15 +55,19 @@ def train_draft(settings: DraftTrainingOptions, *, output: Path, resume: bool = 
         documents = read_documents(
             settings.folders, tokenizer, target=fingerprint, chat=settings.chat, limit=settings.limit
         )
-        kept = None
-        if settings.vocabulary is not None:
+        begun, kept = None, None
+        if settings.initial is not None:
+            given = load_initial(target, tokenizer, settings)
+            begun, kept = model_fingerprint(given), kept_tokens(given)
+        elif settings.vocabulary is not None:
             among = range(len(target.get_output_embeddings().weight))
             kept = most_frequent(documents, settings.vocabulary, among, stop_tokens_of(target, tokenizer))
-        pair = PairFingerprint(fingerprint, None, tokenizer_fingerprint(tokenizer))
+        pair = PairFingerprint(fingerprint, begun, tokenizer_fingerprint(tokenizer))
         dataset = _manifest(settings, pair, documents, kept)
 
         def train(run: Run[DraftTrainingOptions] | None) -> dict[str, Any]:
-            return _train(run, output, settings, dataset, target, DraftDataModule(documents, settings))
+            draft = of_layers(target, settings, kept) if settings.initial is None else given
+            return _train(run, output, settings, dataset, target, draft, DraftDataModule(documents, settings))
 
         return completed(output, settings, dataset, train, resume=resume)
 
@@ -72,13 +76,14 @@ def _manifest(
     settings: DraftTrainingOptions, pair: PairFingerprint, documents: list[Document], kept: list[int] | None
 ) -> dict[str, Any]:
     """The description of the data in the run folder."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256((pair.draft or "").encode())
     for document in documents:
         digest.update(f"{document.id}\0{document.start}\0{document.tokens}\0".encode())
     fingerprint = {name: value for name, value in pair.as_dict().items() if value is not None}
     return {
-        "kind": KIND, "predictor": KIND, "schema_version": SCHEMA_VERSION, "target": settings.target, "draft": None,
-        "fingerprint": fingerprint, "sampling": SamplingParams(1.0, None).as_dict(), "kept_tokens": kept,
+        "kind": KIND, "predictor": KIND, "schema_version": SCHEMA_VERSION, "target": settings.target,
+        "draft": settings.initial, "fingerprint": fingerprint,
+        "sampling": SamplingParams(1.0, None).as_dict(), "kept_tokens": kept,
         "shards": [], "mean_acceptance": None, "complete": False, "dataset_fingerprint": digest.hexdigest(),
     }  # fmt: skip
 
@@ -89,16 +94,16 @@ def _train(
     settings: DraftTrainingOptions,
     dataset: dict[str, Any],
     target: PreTrainedModel,
+    draft: PreTrainedModel,
     data: DraftDataModule,
 ) -> dict[str, Any]:
-    """Make the draft, begin or continue the run and train; return the result."""
-    draft, shared = initial_draft(target, settings, dataset)
+    """Begin or continue the run and train ``draft``; return the result."""
     states = StateFolder(output / STATES, len(data.windows.tokens))
     if run is None:
         states.remove()  # of a run that was discarded
         run = begin_run(output, settings, dataset)
     run.log_command()
-    left_out = shared_names(draft, shared)
+    left_out = shared_names(draft, shared_with(target, draft, settings, dataset["fingerprint"]["target"]))
     trained = 0
     for name, parameter in draft.named_parameters():
         parameter.requires_grad_(name not in left_out)
@@ -120,32 +125,25 @@ def _train(
     return result
 
 
-def initial_draft(
-    target: PreTrainedModel, settings: DraftTrainingOptions, dataset: dict[str, Any]
-) -> tuple[PreTrainedModel, SharedWith]:
-    """The untrained draft of a run, and which of its weights are the target's."""
-    reads_states = settings.features is not None
-    layers = settings.layers
-    if layers is None:
-        layers = 1 if reads_states else 3
-    shared = SharedWith(
-        settings.target, dataset["fingerprint"]["target"], ["input"] if settings.own_output else ["input", "output"]
-    )
-    chosen = choose_layers(layers, target.config.num_hidden_layers)
-    return new_draft(target, chosen, dataset["kept_tokens"], reads_states=reads_states), shared
-
-
 def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: Path, *, overwrite: bool) -> Path:
     """Write the best weights of ``run`` as a draft folder, in bfloat16.
 
     Raises:
-        InputError: the target cannot be loaded, or is another one now; ``output`` is not free.
+        InputError: the target or the initial draft cannot be loaded, or is another one now; ``output`` is not free.
     """
     settings = run.settings
     target = load_model(settings.target, device="cpu", trust_remote_code=settings.trust_remote_code, decoder_only=True)
     if model_fingerprint(target) != run.dataset["fingerprint"]["target"]:
         raise InputError(f"target={settings.target!r}: is not the one the draft was trained for; restore that one")
-    draft, shared = initial_draft(target, settings, run.dataset)
-    draft.load_state_dict(best["head"], strict=False)
     tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
+    if settings.initial is None:
+        draft = of_layers(target, settings, run.dataset["kept_tokens"])
+    else:
+        draft = load_initial(target, tokenizer, settings)
+        if model_fingerprint(draft) != run.dataset["fingerprint"]["draft"]:
+            raise InputError(
+                f"initial={settings.initial!r}: is not the draft that the run began with; restore that one"
+            )
+    shared = shared_with(target, draft, settings, run.dataset["fingerprint"]["target"])
+    draft.load_state_dict(best["head"], strict=False)
     return save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)

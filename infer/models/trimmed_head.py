@@ -61,6 +61,13 @@ def trim_head(model: PreTrainedModel, tokens: Sequence[int]) -> None:
     model.set_output_embeddings(TrimmedHead(head.weight.detach()[rows], bias, tokens, size))
 
 
+def keep_trimmed(model: PreTrainedModel) -> None:
+    """Undo the hook :func:`spread_logits`: the forward of ``model`` returns the logits (…, M) of the kept tokens."""
+    for key, hook in [*model._forward_hooks.items()]:
+        if hook is spread_logits:
+            del model._forward_hooks[key]
+
+
 def spread_logits(model: nn.Module, inputs: Any, output: ModelOutput) -> ModelOutput:
     """A forward hook of models with a trimmed head: the logits of the whole vocabulary."""
     assert isinstance(model, PreTrainedModel)

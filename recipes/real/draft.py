@@ -1,5 +1,7 @@
 """A draft for SmolLM2-135M-Instruct, which has none, a predictor, and a router: prompts → answers → training.
 
+The draft is trained twice: layers of the target on its first answers, and the result on further ones.
+
 Every stage is a command of specpilot that continues what it finds, so that an interrupted run continues.
 """
 
@@ -30,28 +32,14 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     """
     target = fetch(output)[1]
     write_prompts(settings.data, output / "prompts.jsonl", PER_KIND)
-    parts = [str(output / f"answers-{number}") for number in range(settings.parts)]
-    for number, part in enumerate(parts):
-        temperature = TEMPERATURES[number % len(TEMPERATURES)]
-        run(
-            [
-                *("data", "answers", "--target", str(target), "--prompts", str(output / "prompts.jsonl")),
-                *("--skip", str(number * PART), "--limit", str(PART), "--max-new-tokens", "160", "--top-k", "null"),
-                *("--temperature", str(temperature), "--seed", str(number), "--batch-size", "50"),
-                *("--dtype", "bfloat16", "--output", part),
-            ]
-        )
-    run(
-        [
-            *("train", "draft", "--target", str(target), "--layers", "3", "--vocabulary", "8192"),
-            *("--data", f"[{','.join(parts)}]", "--epochs", "6", "--batch-size", "2", "--lr", "1.5e-3"),
-            *("--validation-fraction", "0.02", "--dtype", "bfloat16", "--precision", "bf16-mixed", "--cache-states"),
-            *("--output", str(output / "draft-run"), "--resume"),
-        ]
-    )
-    draft = output / "draft"
-    run(["export", str(output / "draft-run"), str(draft), "--overwrite"])
     unseen = settings.parts * PART + MEASURED
+    first = output / "first-draft"
+    answers = [answer(target, output, number, number * PART) for number in range(settings.parts)]
+    distil(target, answers, first, "--layers", "3", "--vocabulary", "8192", "--epochs", "6", "--lr", "1.5e-3")
+    begin = unseen + max(PREDICTED.values())
+    more = [answer(target, output, settings.parts + part, begin + part * PART) for part in range(settings.more)]
+    draft = output / "draft"
+    distil(target, more, draft, "--initial", str(first), "--epochs", "3", "--lr", "7e-4")
     data = [str(output / f"acceptance-{temperature:g}") for temperature in PREDICTED]
     for folder, (temperature, count) in zip(data, PREDICTED.items(), strict=True):
         run(
@@ -71,6 +59,34 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     run(["export", str(output / "head-run"), str(output / "head"), "--overwrite"])
     train_router(target, draft, output, unseen + PART)
     return draft
+
+
+def answer(target: Path, output: Path, number: int, skip: int) -> str:
+    """Make the dataset ``number`` of the target's answers, to the prompts after the first ``skip``."""
+    folder = str(output / f"answers-{number}")
+    temperature = TEMPERATURES[number % len(TEMPERATURES)]
+    run(
+        [
+            *("data", "answers", "--target", str(target), "--prompts", str(output / "prompts.jsonl")),
+            *("--skip", str(skip), "--limit", str(PART), "--max-new-tokens", "160", "--top-k", "null"),
+            *("--temperature", str(temperature), "--seed", str(number), "--batch-size", "64"),
+            *("--dtype", "bfloat16", "--output", folder),
+        ]
+    )
+    return folder
+
+
+def distil(target: Path, answers: list[str], draft: Path, *words: str) -> None:
+    """Train ``draft`` on ``answers``; ``words`` say what it begins with, and how long it is trained."""
+    output = draft.with_name(f"{draft.name}-run")
+    run(
+        [
+            *("train", "draft", "--target", str(target), "--data", f"[{','.join(answers)}]", *words),
+            *("--batch-size", "2", "--validation-fraction", "0.02", "--dtype", "bfloat16"),
+            *("--precision", "bf16-mixed", "--cache-states", "--output", str(output), "--resume"),
+        ]
+    )
+    run(["export", str(output), str(draft), "--overwrite"])
 
 
 def train_router(target: Path, draft: Path, output: Path, skip: int) -> None:
