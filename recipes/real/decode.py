@@ -82,7 +82,9 @@ def _decoder(engine: str, settings: RealDecodeOptions) -> SpeculativeDecoder:
     """The pair in PyTorch with the precision ``engine``, or the GGUF file in llama.cpp."""
     if engine == LLAMA:
         return SpeculativeDecoder.from_pretrained(str(settings.gguf), length=0, dtype="auto")
-    return SpeculativeDecoder.from_pretrained(settings.target, settings.draft, dtype=engine, pair_check=TOKENIZER)
+    return SpeculativeDecoder.from_pretrained(
+        settings.target, settings.draft, dtype=engine, draft_dtype=settings.draft_dtype, pair_check=TOKENIZER
+    )
 
 
 def check_names(only: tuple[str, ...] | None, runs: Mapping[str, Generate]) -> None:
@@ -96,12 +98,14 @@ def _routed(engine: str, router: str, settings: RealDecodeOptions) -> Speculativ
     """The target in PyTorch with ``router``, whose draft may lie elsewhere than where it was trained."""
     arms = [settings.draft if arm.kind == DRAFT else arm.name for arm in load_policy(router)[1].arms]
     return SpeculativeDecoder.from_pretrained(
-        settings.target, arms, router=router, length=ROUTED_LENGTH, dtype=engine, pair_check=TOKENIZER
-    )
+        settings.target, arms, router=router, length=ROUTED_LENGTH, dtype=engine, draft_dtype=settings.draft_dtype,
+        pair_check=TOKENIZER,
+    )  # fmt: skip
 
 
 def _described(settings: RealDecodeOptions, sampling: SamplingParams) -> dict[str, Any]:
-    models = {name: str(vars(settings)[name]) for name in ("target", "draft", "gguf", "controller", "router")}
+    names = ("target", "draft", "draft_dtype", "gguf", "controller", "router")
+    models = {name: str(vars(settings)[name]) for name in names}
     return {"commit": commit(), **models, **sampling.as_dict(), "max_new_tokens": settings.max_new_tokens}
 
 

@@ -30,7 +30,8 @@ class RealDecodeOptions:
         target: Folder of the target.
         draft: Its draft.
         gguf: The target as a GGUF file, for llama.cpp; null leaves that engine out.
-        dtypes: Precisions of the pair in PyTorch.
+        dtypes: Precisions of the target in PyTorch.
+        draft_dtype: Precision of the draft there; null: the target's.
         controller: Trained acceptance predictor of the pair, in one of these precisions.
         router: Trained router with the draft as one of its arms; null leaves it out.
         only: Names of configurations to time, such as specpilot-router; null: all.
@@ -46,6 +47,7 @@ class RealDecodeOptions:
     draft: str = "runs/real/draft"
     gguf: Path | None = None
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
+    draft_dtype: str | None = "bfloat16"
     controller: str | None = None
     router: str | None = None
     only: tuple[str, ...] | None = None
