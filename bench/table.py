@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import rich.table
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
 
 Row = dict[str, str]  # cells by column
 
@@ -42,10 +46,22 @@ class Table:
         lines += [f"| {' | '.join(row.get(name, '') for name in columns)} |" for row in self.rows]
         return re.sub(r"\[/?bold\]", "**", "\n".join(lines))
 
-    def __rich__(self) -> rich.table.Table:
-        table = rich.table.Table(title=self.title or None, caption=self.note or None)
-        for index, name in enumerate(self.columns):
-            table.add_column(name, justify="right" if index else "left", overflow="fold")
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[rich.table.Table]:
+        """In a narrow terminal headers have a line for each word, and the first column is not broken inside a word."""
+        table = self._with_headers(self.columns)
+        if Measurement.get(console, options.update(max_width=sys.maxsize), table).maximum > options.max_width:
+            table = self._with_headers([name.replace(" ", "\n") for name in self.columns])
+        yield table
+
+    def _with_headers(self, headers: Sequence[str]) -> rich.table.Table:
+        table = rich.table.Table(
+            title=self.title or None, caption=self.note or None, box=SIMPLE_HEAD, padding=0, pad_edge=False
+        )
+        for index, (header, name) in enumerate(zip(headers, self.columns, strict=True)):
+            one_word = not any(" " in row.get(name, "") for row in self.rows)
+            table.add_column(
+                header, justify="right" if index else "left", overflow="fold", no_wrap=index == 0 and one_word
+            )
         for row in self.rows:
             table.add_row(*(row.get(name, "") for name in self.columns))
         return table

@@ -74,12 +74,12 @@ def run_demo(
     train_controllers(output, stages, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
 
     comparison = Comparison(output, held_out=held_out, max_new_tokens=max_new_tokens, seed=seed)
-    with stages.stage("cost", "4  Costs: a draft step with its prediction, and a verification, on this machine"):
+    with stages.stage("cost", "4  Costs: a draft step with its prediction, and a verification"):
         cost = comparison.measure_cost(console)
         console.print(f"drafting one token more costs {cost.per_token / cost.round(0):.2f} of a target forward")
     with stages.stage("decoding", f"5  Decoding: {len(comparison.rows)} held-out prompts, every controller in turn"):
         measured, final = comparison.decode(cost, console)
-    with stages.stage("replay", "6  Replay: the same prompts with the best of all stopping rules, the informed bound"):
+    with stages.stage("replay", "6  Replay: the same prompts by all rules, and the informed bound"):
         replayed = comparison.replay(cost)
     with stages.stage("greedy", "7  Check: greedy output against transformers' own generate"):
         greedy, samples = comparison.check_greedy(cost)
@@ -136,9 +136,7 @@ def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tok
         ),
         "specdec": AcceptanceTrainingOptions(**defaults | {"data": folder, "seed": seed}),
     }
-    with stages.stage(
-        "training", "2  Training: which drafted tokens will the target accept? Ours, and SpecDec++'s head"
-    ):
+    with stages.stage("training", "2  Training: our predictor of acceptance, and SpecDec++'s head"):
         for name, settings in runs.items():
             train_acceptance(settings, output=output / "train" / name, resume=True)
     with stages.stage("export", "3  Export: controller checkpoints"):
