@@ -30,9 +30,18 @@ class TokenDistribution:
         self.probabilities, self.tokens, self.size = probabilities, tokens, size
 
     @classmethod
-    def from_logits(cls, sampling: SamplingParams, logits: Tensor, size: int | None = None) -> TokenDistribution:
-        """Distributions of ``logits`` (N, V'), cut to ``size`` = V, since vocabularies may be padded. Default: V'."""
+    def from_logits(
+        cls, sampling: SamplingParams, logits: Tensor, size: int | None = None, kept: Tensor | None = None
+    ) -> TokenDistribution:
+        """Distributions of ``logits`` (N, V'), cut to ``size`` = V, since vocabularies may be padded. Default: V'.
+
+        Args:
+            kept: (M,) the only tokens with finite logits, all below V; None if others may have them.
+        """
         size = logits.shape[-1] if size is None else size
+        if kept is not None:  # M numbers instead of V
+            probabilities, places = sampling.top(logits[:, kept])
+            return cls(probabilities, kept.expand(len(logits), -1) if places is None else kept[places], size)
         if logits.shape[-1] > size:
             logits = logits[:, :size]
         return cls(*sampling.top(logits), size)
@@ -124,14 +133,19 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 
 
 def distributions(
-    samplings: Sequence[SamplingParams], logits: Tensor, counts: Sequence[int], size: int | None = None
+    samplings: Sequence[SamplingParams],
+    logits: Tensor,
+    counts: Sequence[int],
+    size: int | None = None,
+    kept: Tensor | None = None,
 ) -> list[TokenDistribution]:
     """The distributions of several requests with ``counts`` rows each of ``logits`` (N, V').
 
-    Requests with the same sampling parameters are computed together.
+    Requests with the same sampling parameters are computed together. ``size`` and ``kept`` are as in
+    :meth:`TokenDistribution.from_logits`.
     """
     if len(samplings) == 1:
-        return [TokenDistribution.from_logits(samplings[0], logits, size)]
+        return [TokenDistribution.from_logits(samplings[0], logits, size, kept)]
     same: dict[SamplingParams, list[int]] = {}
     for i, sampling in enumerate(samplings):
         same.setdefault(sampling, []).append(i)
@@ -139,7 +153,7 @@ def distributions(
     found: dict[int, TokenDistribution] = {}
     for sampling, places in same.items():
         rows = logits if pieces is None else torch.cat([pieces[i] for i in places])
-        together = TokenDistribution.from_logits(sampling, rows, size)
+        together = TokenDistribution.from_logits(sampling, rows, size, kept)
         start = 0
         for i in places:
             found[i] = together if counts[i] == len(rows) else together.part(start, start + counts[i])

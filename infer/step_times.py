@@ -98,9 +98,10 @@ def _read(model: LanguageModel, prompt: list[int]) -> TextReader:
 
 def _draft(reader: TextReader, token: int, sampling: SamplingParams, rng: RandomSource, vocab_size: int) -> None:
     """Draft as the decoder does, after ``token``: a forward and a draw for each token."""
+    kept = reader.model.kept_below(vocab_size)
     for _ in range(DRAFTED):
         logits, _ = reader.read([token])
-        token = TokenDistribution.from_logits(sampling, logits, vocab_size).sample(0, rng)
+        token = TokenDistribution.from_logits(sampling, logits, vocab_size, kept).sample(0, rng)
 
 
 def _settle(model: LanguageModel) -> None:

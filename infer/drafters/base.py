@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from ..distribution import TokenDistribution, distributions
 from ..draft import NO_DRAFT, Draft
 from ..models import CausalLM, LanguageModel, Read
 from ..prefill import read_prompts
@@ -86,10 +88,17 @@ class ModelDrafter(Drafter):
 
     def __init__(self, model: LanguageModel, vocab_size: int) -> None:
         self.model, self.vocab_size = model, vocab_size
+        self.kept = model.kept_below(vocab_size)
         self.cache = model.new_cache()
         self.inputs = model.state_input if isinstance(model, CausalLM) else None
         self.reads_states = self.inputs is not None
         self.skipped = 0 if self.inputs is None else self.inputs.skipped  # first tokens of a text, which are not read
+
+    def distributions(
+        self, requests: Sequence[Request], logits: Tensor, counts: Sequence[int]
+    ) -> list[TokenDistribution]:
+        """q of each request, from ``counts`` rows each of the model's ``logits`` (N, V')."""
+        return distributions([request.sampling for request in requests], logits, counts, self.vocab_size, self.kept)
 
     def start(self, requests: Sequence[Request]) -> None:
         if self.reads_states:  # the prompt is read with the target's states in the first round that drafts

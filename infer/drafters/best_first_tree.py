@@ -21,7 +21,7 @@ from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from ...controllers.top_k import top_k
-from ..distribution import TokenDistribution, distributions
+from ..distribution import TokenDistribution
 from ..draft import Draft
 from ..models import LanguageModel, ancestors_of
 from ..verify.mcss import without
@@ -239,7 +239,7 @@ class BestFirstDrafter(ModelDrafter):
             reads = [tree.read_level(self) for tree in growing]
             logits, hidden = self.model.forward(self.cache, reads)
             counts = [read.keep for read in reads]
-            levels = distributions([tree.request.sampling for tree in growing], logits, counts, self.vocab_size)
+            levels = self.distributions([tree.request for tree in growing], logits, counts)
             rows = zip(growing, levels, torch.split(logits, counts), torch.split(hidden, counts), strict=True)
             for tree, q, own_logits, own_hidden in rows:
                 try:

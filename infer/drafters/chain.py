@@ -10,7 +10,7 @@ from torch import Tensor
 from ...controllers.acceptance.ngram_index import NgramMatch
 from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, Step
-from ..distribution import TokenDistribution, distributions
+from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft
 from ..models import Read
 from .base import ModelDrafter
@@ -83,8 +83,7 @@ class ChainDrafter(ModelDrafter):
         self.read_prompts([chain.request for chain in chains if chain.drafting])
         while drafting := [chain for chain in chains if chain.drafting]:
             logits, hidden = self.model.forward(self.cache, [self.read(chain) for chain in drafting])
-            sampling = [chain.request.sampling for chain in drafting]
-            q = distributions(sampling, logits, [1] * len(drafting), self.vocab_size)
+            q = self.distributions([chain.request for chain in drafting], logits, [1] * len(drafting))
             for row, chain in enumerate(drafting):
                 try:
                     chain.add(q[row], logits[row : row + 1], hidden[row : row + 1])

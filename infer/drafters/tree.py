@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...controllers.errors import InputError
-from ..distribution import TokenDistribution, distributions
+from ..distribution import TokenDistribution
 from ..draft import Draft
 from ..models import LanguageModel
 from ..verify.mcss import without
@@ -116,8 +116,8 @@ class TreeDrafter(ModelDrafter):
                 break
             reads = [tree.read_level(self) for tree in growing]
             logits, hidden = self.model.forward(self.cache, reads)
-            sampling, counts = [tree.request.sampling for tree in growing], [read.keep for read in reads]
-            levels = distributions(sampling, logits, counts, self.vocab_size)
+            counts = [read.keep for read in reads]
+            levels = self.distributions([tree.request for tree in growing], logits, counts)
             for tree, q, states in zip(growing, levels, torch.split(hidden, counts), strict=True):
                 try:
                     tree.grow(q, states, children, replacement=self.replacement)

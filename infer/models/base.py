@@ -52,6 +52,7 @@ class LanguageModel(ABC):
         name: architecture, for messages.
         device: device of the logits.
         vocab_size: V, the number of rows of the output embedding.
+        kept_tokens: (M,) the only tokens with finite logits, ascending, where the vocabulary is trimmed; None for all.
         hidden_size: d, the size of the states that logits are computed from.
         context: maximum number of tokens of a text; None for no limit.
         reads_states: whether it is a draft that reads the target's hidden states, ``Read.states``.
@@ -64,6 +65,7 @@ class LanguageModel(ABC):
     vocab_size: int
     hidden_size: int
     context: int | None
+    kept_tokens: Tensor | None = None
     reads_states: bool = False
     state_layers: tuple[int, ...] = ()
 
@@ -83,6 +85,10 @@ class LanguageModel(ABC):
             Logits (N, V) and hidden states (N', d + L·d) in the order of the reads, the last ones first: N is the sum
             of ``keep``, N' the sum of ``kept_states``, and L the number of ``state_layers``.
         """
+
+    def kept_below(self, size: int) -> Tensor | None:
+        """The ``kept_tokens`` below ``size``, where a draft may have more tokens than its target; None for all."""
+        return None if self.kept_tokens is None else self.kept_tokens[self.kept_tokens < size]
 
     def require_tokens_alone(self, task: str) -> None:
         """Raise InputError if the model reads a target's states, which ``task`` does not have."""

@@ -73,6 +73,8 @@ class CausalLM(LanguageModel):
         self.context: int | None = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
         self.hidden_size = int(head.weight.shape[1])
         self.vocab_size = head.size if isinstance(head, TrimmedHead) else int(head.weight.shape[0])
+        if isinstance(head, TrimmedHead) and len(head.tokens) < head.size:
+            self.kept_tokens = head.tokens
         self.switch = longrope_switch(config)
         if self.switch is not None and self.name not in REREADING:
             # Otherwise old keys keep the old factors, and the distribution would depend on how the text was read.
