@@ -1,6 +1,7 @@
 """A draft for SmolLM2-135M-Instruct, which has none, a predictor, and a router: prompts → answers → training.
 
-The draft is trained twice: layers of the target on its first answers, and the result on further ones.
+If more answers are asked for, the draft is trained twice: layers of the target on the first ones, and the result on the
+others.
 
 Every stage is a command of specpilot that continues what it finds, so that an interrupted run continues.
 """
@@ -33,13 +34,14 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     target = fetch(output)[1]
     write_prompts(settings.data, output / "prompts.jsonl", PER_KIND)
     unseen = settings.parts * PART + MEASURED
-    first = output / "first-draft"
+    draft = output / "draft"
+    first = output / "first-draft" if settings.more else draft
     answers = [answer(target, output, number, number * PART) for number in range(settings.parts)]
     distil(target, answers, first, "--layers", "3", "--vocabulary", "8192", "--epochs", "6", "--lr", "1.5e-3")
-    begin = unseen + max(PREDICTED.values())
-    more = [answer(target, output, settings.parts + part, begin + part * PART) for part in range(settings.more)]
-    draft = output / "draft"
-    distil(target, more, draft, "--initial", str(first), "--epochs", "3", "--lr", "7e-4")
+    if settings.more:
+        begin = unseen + max(PREDICTED.values())
+        more = [answer(target, output, settings.parts + part, begin + part * PART) for part in range(settings.more)]
+        distil(target, more, draft, "--initial", str(first), "--epochs", "3", "--lr", "7e-4")
     data = [str(output / f"acceptance-{temperature:g}") for temperature in PREDICTED]
     for folder, (temperature, count) in zip(data, PREDICTED.items(), strict=True):
         run(

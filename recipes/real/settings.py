@@ -14,12 +14,12 @@ class RealDraftOptions:
         data: Folder of JSON Lines files that the prompts are taken from: mbpp, nl2bash, python_functions, gsm8k, svamp,
             aqua, math500, books and self_instruct.
         parts: Number of datasets of 300 of the target's answers.
-        more: Number of further ones, on which the draft of the first ones is trained further.
+        more: Number of further ones, on which the draft of the first ones is trained further; at most 11.
     """
 
     data: Path
     parts: int = 12
-    more: int = 11
+    more: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
