@@ -66,6 +66,20 @@ class TokenDistribution:
             return dense
         return dense.scatter_(1, self.tokens, self.probabilities)
 
+    def row(self, row: int) -> Tensor:
+        """(V,) probabilities of all tokens in distribution ``row``."""
+        return self.part(row, row + 1).dense[0]
+
+    def support(self, row: int) -> tuple[Tensor, Tensor]:
+        """Tokens (k,) and their probabilities (k,) in distribution ``row``; the others have none.
+
+        A token may stand there again with probability zero.
+        """
+        probabilities = self.probabilities[row]
+        if self.tokens is None:
+            return torch.arange(len(probabilities), device=probabilities.device), probabilities
+        return self.tokens[row], probabilities
+
     def part(self, start: int, end: int) -> TokenDistribution:
         """The distributions from ``start`` up to ``end``."""
         part = TokenDistribution(

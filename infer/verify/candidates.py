@@ -44,12 +44,12 @@ def _choose(
     p: TokenDistribution, draft: Draft, here: int, nodes: list[int], rng: RandomSource
 ) -> tuple[int | None, int]:
     """The child of node ``here`` that is accepted, None if none is, and its token."""
-    left = p.dense[here + 1]
+    tokens, left = p.support(here + 1)
     drawn = [node for node in nodes if draft.distributions[node].probabilities.shape[1] > 1]
     for node in drawn:
         q, token = draft.distributions[node].dense[0], draft.tokens[node]
-        if rng.accept([float(left[token] / q[token])])[0]:
+        if rng.accept([float(left[tokens == token].sum() / q[token])])[0]:
             return node, token
-        left = residual(left, q)
-    token = rng.sample(left)
+        left = residual(left, q[tokens])
+    token = int(tokens[rng.sample(left)])
     return next((node for node in nodes[len(drawn) :] if draft.tokens[node] == token), None), token

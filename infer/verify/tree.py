@@ -34,7 +34,7 @@ def verify_tree(p: TokenDistribution, draft: Draft, rng: RandomSource, select: S
         proposals = [child for node in survivors for child in children.get(node, [])]
         if not proposals:
             return Verdict(path, p.sample(here + 1, rng))
-        token = select(p.dense[here + 1], [draft.tokens[child] for child in proposals], draft.q[proposals], rng)
+        token = select(p.row(here + 1), [draft.tokens[child] for child in proposals], draft.q[proposals], rng)
         survivors = [child for child in proposals if draft.tokens[child] == token]
         if not survivors:
             return Verdict(path, token)
