@@ -828,7 +828,7 @@ class TextOptions(DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, LoggedTrainingOptions):
-    """Draft. The draft is made of the target's layers, and its embedding is the target's, unless it begins as another.
+    """Draft. Without an initial one it is made of the target's layers, and its embedding is the target's.
 
     Attributes:
         initial: Draft to begin with instead: one of `train draft`, or any model with the target's tokenizer and number

@@ -26,7 +26,7 @@ from ..controllers.errors import InputError
 from ..controllers.json_file import blaming, build, read_object
 from .models import LoadedModel
 from .models.state_input import add_state_input, state_input_of
-from .models.trimmed_head import TrimmedHead, spread_logits
+from .models.trimmed_head import TrimmedHead, kept_tokens, spread_logits
 
 MARK, VERSION = "specpilot_draft", 1
 FILE, WEIGHTS, CONFIG = "draft.json", "draft.safetensors", "config.json"
@@ -102,8 +102,7 @@ def save_draft(
         InputError: ``folder`` is not free, or a weight is not finite.
     """
     check_free(folder, overwrite)
-    head = model.get_output_embeddings()
-    kept = head.tokens.tolist() if isinstance(head, TrimmedHead) else None
+    kept = kept_tokens(model)
     left_out = shared_names(model, target)
     weights = {
         name: value.detach().to(dtype).cpu().contiguous().clone()

@@ -19,11 +19,12 @@ from ..infer.devices import pick_device
 from ..infer.draft_folder import save_draft, shared_names
 from ..infer.generation_defaults import stop_tokens_of
 from ..infer.loading import load_model, load_tokenizer
+from ..infer.models.trimmed_head import kept_tokens
 from ..options import DraftTrainingOptions
 from .draft_data import DraftDataModule
 from .draft_module import DraftModule
 from .fitting import TrainingResult, completed, discarding, fit, threads, writable
-from .initial_draft import kept_tokens, load_initial, of_layers, shared_with
+from .initial_draft import load_initial, of_layers, shared_with
 from .nodes import training_in
 from .run_folder import STATES, Run, begin_run, read_checkpoint
 from .target_states import StateFolder

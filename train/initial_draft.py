@@ -11,7 +11,7 @@ from ..controllers.errors import InputError
 from ..infer.draft_folder import Shared, SharedWith
 from ..infer.models import GgufModel
 from ..infer.models.state_input import StateInput, state_input_of
-from ..infer.models.trimmed_head import TrimmedHead, keep_trimmed
+from ..infer.models.trimmed_head import keep_trimmed, kept_tokens
 from ..infer.pair_loading import load_draft
 from ..options import DraftTrainingOptions
 from .draft_model import choose_layers, new_draft
@@ -62,12 +62,6 @@ def load_initial(
         settings.refuse_ignored(("positions",), "the initial draft reads tokens alone")
     keep_trimmed(draft)
     return draft
-
-
-def kept_tokens(draft: PreTrainedModel) -> list[int] | None:
-    """The tokens that ``draft`` can propose, ascending; None for all."""
-    head = draft.get_output_embeddings()
-    return head.tokens.tolist() if isinstance(head, TrimmedHead) else None
 
 
 def shared_with(

@@ -85,18 +85,17 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, caus
     """
     batch, heads, n, size = q.shape
     group = heads // keys.shape[1]
-    single = n == 1 and q.dtype != torch.bfloat16
-    if single and batch > 1:
+    slow = n == 1 and q.dtype == torch.bfloat16  # PyTorch's kernel takes up to twice as long for one query as for two
+    if n == 1 and batch > 1 and not (slow and group > 1):
         # One new token per row is limited by reading keys and values, for which matrix products are faster.
         grouped = (q * size**-0.5).reshape(batch, -1, group, size)
         scores = torch.matmul(grouped, keys.transpose(-1, -2))  # (B, H_kv, H / H_kv, m)
         mixed = torch.matmul((scores if mask is None else scores + mask).softmax(-1), values)
         return mixed.view(q.shape)
-    if group > 1 and not single and (n == 1 or (mask is not None and mask.shape[-2] == n * group)):
+    if group > 1 and (slow if n == 1 else mask is not None and mask.shape[-2] == n * group):
         # Heads that share keys become further queries of one head: the kernel reads the keys once.
         return attention(q.reshape(batch, -1, n * group, size), keys, values, mask, False).view(q.shape)
-    if n == 1 and q.dtype == torch.bfloat16:
-        # PyTorch's kernel takes two to seven times as long for one query in bfloat16 as for two.
+    if slow:
         return attention(q.expand(-1, -1, 2, -1), keys, values, mask, False)[:, :, :1]
     return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=causal, enable_gqa=group > 1)
 

@@ -61,6 +61,12 @@ def trim_head(model: PreTrainedModel, tokens: Sequence[int]) -> None:
     model.set_output_embeddings(TrimmedHead(head.weight.detach()[rows], bias, tokens, size))
 
 
+def kept_tokens(model: PreTrainedModel) -> list[int] | None:
+    """The tokens that ``model`` has logits of, ascending; None for all."""
+    head = model.get_output_embeddings()
+    return head.tokens.tolist() if isinstance(head, TrimmedHead) else None
+
+
 def keep_trimmed(model: PreTrainedModel) -> None:
     """Undo the hook :func:`spread_logits`: the forward of ``model`` returns the logits (…, M) of the kept tokens."""
     for key, hook in [*model._forward_hooks.items()]:
