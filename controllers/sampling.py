@@ -16,7 +16,7 @@ from torch import Tensor
 from .errors import InputError
 from .finite import is_finite
 from .nucleus import cut, nucleus
-from .top_k import top_k
+from .top_k import largest, top_k
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class SamplingParams:
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature == 0:
-            best, token = logits.max(-1, keepdim=True)
-            return best.softmax(-1), token  # 1, or NaN
+            token = largest(logits)
+            return logits.gather(-1, token).softmax(-1), token  # 1, or NaN
         if self.top_k is None:
             rows = torch.softmax(logits if self.temperature == 1 else logits / self.temperature, -1)
             if self.top_p == 1:

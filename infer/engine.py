@@ -16,6 +16,7 @@ from ..controllers.errors import InputError
 from .distribution import TokenDistribution, distributions
 from .draft import NO_DRAFT, Draft
 from .models import LanguageModel, Read
+from .rowwise_distribution import RowwiseDistribution
 
 if TYPE_CHECKING:
     from ..controllers.router import Router
@@ -112,7 +113,7 @@ class Engine:
             reads.append(Read(request, tokens, len(draft.tokens) + 1, tree, states))
         logits, hidden = self.target.forward(self.cache, reads)
         counts = [read.keep for read in reads]
-        p = distributions([request.sampling for request in reading], logits, counts)
+        p = self._distributions(reading, drafts, logits, counts)
         found: dict[Request, torch.Tensor] = {}
         if joining or any(request.reads_states for request in reading):
             found = dict(zip(reading, torch.split(hidden, [read.kept_states for read in reads]), strict=True))
@@ -124,6 +125,15 @@ class Engine:
                 if request.recorder is not None
             }
         return dict(zip(reading, p, strict=True)), found, recorded
+
+    @staticmethod
+    def _distributions(
+        reading: list[Request], drafts: dict[Request, Draft], logits: torch.Tensor, counts: list[int]
+    ) -> Sequence[TokenDistribution]:
+        """p of each of ``reading``, from ``counts`` rows each of ``logits``."""
+        if len(reading) == 1 and logits.device.type == "cpu" and not drafts[reading[0]].is_chain:
+            return [RowwiseDistribution(reading[0].sampling, logits)]
+        return distributions([request.sampling for request in reading], logits, counts)
 
     def _choose_arm(self, request: Request, hidden: torch.Tensor) -> None:
         """Choose the request's arm, by a router if there is one; ``hidden`` (d,) is the prompt's last state."""

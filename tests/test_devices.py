@@ -129,6 +129,20 @@ def test_signals_are_the_same_from_lists_and_from_tensors(kind: str) -> None:
         assert step.signals() == pytest.approx(one_by_one, abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_signals_of_a_trimmed_vocabulary(kind: str) -> None:
+    """The softmax over the kept tokens is that over all, the others being excluded."""
+    for step in steps("cpu", kind=kind):
+        kept = torch.tensor(sorted({step.token, *range(0, VOCAB, 3)}))
+        excluded = torch.full_like(step.logits, -torch.inf)
+        excluded[:, kept] = step.logits[:, kept]
+        whole, trimmed = replace(step, logits=excluded), replace(step, logits=excluded, kept=kept)
+        assert trimmed.signals() == pytest.approx(whole.signals(), abs=1e-6)
+        assert trimmed.unwarped_entropy == pytest.approx(whole.unwarped_entropy, abs=1e-6)
+        for token in range(VOCAB + 1):
+            assert trimmed.unwarped_of(token) == pytest.approx(whole.unwarped_of(token), abs=1e-6)
+
+
 def test_a_feature_controller_is_read_once_a_token_at_most() -> None:
     features = FeaturePredictor(FeatureModel(0.0, 1.0, 1.0, 0.1))
     for kind in KINDS:

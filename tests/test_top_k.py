@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.controllers.top_k import BLOCK, FEWEST, top_k
+from specpilot.controllers.top_k import BLOCK, FEWEST, largest, top_k
 
 SIZES = [FEWEST - 1, BLOCK * 768, BLOCK * 1000 + 1]
 
@@ -39,6 +39,19 @@ def test_padded_masked_and_broken_rows(size: int) -> None:
     assert torch.equal(values[:2], logits[:2].topk(50).values)
     assert indices[1, :10].sort().values.tolist() == list(range(10))
     assert math.isnan(values[2, 0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 4), st.sampled_from([0.0, -math.inf, math.nan]), st.integers(0, 2**31))
+def test_the_largest_is_the_first_one(size: int, rows: int, other: float, seed: int) -> None:
+    logits = torch.randint(5, (2, rows, size), generator=torch.Generator().manual_seed(seed)).float()
+    logits[1, 0, size // 2] = other
+    found = largest(logits)
+    assert found.shape == (2, rows, 1)
+    for row, (place,) in zip(logits.flatten(0, 1).tolist(), found.flatten(0, 1).tolist(), strict=True):
+        broken = [math.isnan(number) for number in row]
+        assert place == (broken.index(True) if any(broken) else row.index(max(row)))
+    assert torch.equal(largest(logits.clone().requires_grad_()), found)
 
 
 def test_a_row_is_the_same_in_any_batch() -> None:

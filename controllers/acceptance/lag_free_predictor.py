@@ -73,7 +73,7 @@ class LagFreePredictor(AcceptancePredictor):
         ngram_match = step.match() if self.uses_ngrams else NOTHING
         state = step.hidden.float()
         added = torch.mm(state if self.light else F.layer_norm(state, self.shape), self.of_state)  # (1, width)
-        signals = step.listed_signals(entropy=not self.light)
+        signals = step.host_signals(entropy=not self.light)
         if signals is None:
             *hidden, confidence, top, entropy = torch.cat([added[0], step.signals_tensor()]).tolist()
             signals = confidence, top, entropy

@@ -32,6 +32,7 @@ class Step:
         hidden: (1, d) the draft's last hidden state at the token *before* y_i; y_i has not been read yet.
         match: returns the n-gram match of y_i; computed when called, and only valid during the drafting of the round.
         listed: q as a list if available, which is faster than tensor operations.
+        kept: (M,) the only tokens with finite logits, ascending; None if all may have them.
 
     All dimensions before the last have size 1; they are kept to save an operation per token.
     """
@@ -44,42 +45,49 @@ class Step:
     hidden: Tensor
     match: Callable[[], NgramMatch]
     listed: list[float] | None = field(default=None, kw_only=True)
+    kept: Tensor | None = field(default=None, kw_only=True)
 
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where q is a point mass, the softmax at temperature 1."""
-        return float(self._unwarped[..., self.token]) if self.probability == 1.0 else self.probability
+        return self.unwarped_of(self.token) if self.probability == 1.0 else self.probability
 
     def top_probability(self) -> float:
         """max q; at temperature 0 as in :meth:`confidence`."""
         probability = float(self.q.max())
-        return float(self._unwarped.max()) if probability == 1.0 else probability
+        return float(self.unwarped.max()) if probability == 1.0 else probability
 
     def entropy(self) -> float:
         """H(q) in nats; at temperature 0 as in :meth:`confidence`."""
-        q = self._unwarped if self.probability == 1.0 else self.q
-        return float(torch.special.entr(q).sum())
+        return self.unwarped_entropy if self.probability == 1.0 else float(torch.special.entr(self.q).sum())
 
     def signals(self) -> DraftSignals:
         """Confidence, top probability and entropy, with at most one synchronization on an accelerator."""
-        known = self.listed_signals()
+        known = self.host_signals()
         if known is not None:
             return known
         confidence, top, entropy = self.signals_tensor().tolist()
         return confidence, top, entropy
 
-    def listed_signals(self, *, entropy: bool = True) -> DraftSignals | None:
-        """All three from the list of q; None if there is no list, or if q(y_i) is 1 (see :meth:`confidence`).
+    def host_signals(self, *, entropy: bool = True) -> DraftSignals | None:
+        """All three by the host; None if q is on an accelerator and not listed, or is a point mass there.
 
         Args:
             entropy: whether to compute the entropy, which takes most of the time; otherwise it is 0.
         """
-        q = self.listed
-        if q is None and self.q.device.type == "cpu" and self.q.shape[-1] <= FEW:
+        on_host, q = self.q.device.type == "cpu", self.listed
+        if self.probability == 1.0:
+            if not on_host:
+                return None
+            chosen = self.unwarped_of(self.token)
+            return chosen, chosen, self.unwarped_entropy if entropy else 0.0
+        if q is None and on_host and self.q.shape[-1] <= FEW:
             q = self.q.flatten().tolist()
-        if q is None or self.probability == 1.0:
+        if q is not None:
+            doubt = -sum([share * math.log(share) for share in q if share]) if entropy else 0.0
+            return self.probability, max(q), doubt
+        if not on_host:
             return None
-        doubt = -sum([share * math.log(share) for share in q if share]) if entropy else 0.0
-        return self.probability, max(q), doubt
+        return self.probability, self.top_probability(), self.entropy() if entropy else 0.0
 
     def signals_tensor(self) -> Tensor:
         """(3,) all three, on the device of q."""
@@ -89,8 +97,23 @@ class Step:
         return signals_tensor(self.token, chosen, self.q, self.logits)
 
     @cached_property
-    def _unwarped(self) -> Tensor:
-        return torch.softmax(self.logits.float(), -1)
+    def unwarped(self) -> Tensor:
+        """(M,) the softmax of the logits at temperature 1, of the tokens ``kept`` or of all."""
+        logits = self.logits.flatten()
+        return torch.softmax((logits if self.kept is None else logits[self.kept]).float(), -1)
+
+    @cached_property
+    def unwarped_entropy(self) -> float:
+        """H of ``unwarped`` in nats."""
+        return float(torch.special.entr(self.unwarped).sum())
+
+    def unwarped_of(self, token: int) -> float:
+        """The softmax at temperature 1 of ``token``."""
+        if self.kept is None:
+            return float(self.unwarped[token]) if token < len(self.unwarped) else 0.0
+        place = int(torch.searchsorted(self.kept, token))
+        known = place < len(self.kept) and int(self.kept[place]) == token
+        return float(self.unwarped[place]) if known else 0.0
 
 
 class LengthController(ABC):

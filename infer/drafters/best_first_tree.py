@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -38,29 +38,24 @@ MAX_CHILDREN = 8  # candidates among the draft's most probable tokens
 MAX_DRAWN = 4  # children drawn at a node
 
 
-class Head(NamedTuple):
-    """What the draft gives after a node: q (1, k), logits (1, V) and the hidden state (1, d) they come from."""
-
-    q: TokenDistribution
-    logits: Tensor
-    hidden: Tensor
-
-
 class GrowingTree(PartialTree):
     """A tree that grows where nodes are worth their price.
 
     Args:
         readable: tokens from this on the draft cannot read.
+        kept: (M,) the only tokens with finite logits; None for all.
 
     Attributes:
         survivals, accepts: π of each node, and the predicted acceptance of its first child, None where unknown.
         visits: what was predicted at each node that has children.
     """
 
-    def __init__(self, request: Request, unread: list[int], trunk: int, readable: int) -> None:
+    def __init__(
+        self, request: Request, unread: list[int], trunk: int, readable: int, kept: Tensor | None = None
+    ) -> None:
         assert isinstance(request.length, RateOptimalTree)
         super().__init__(request, unread, trunk)
-        self.controller, self.readable = request.length, readable
+        self.controller, self.readable, self.kept = request.length, readable, kept
         self.greedy = request.sampling.temperature == 0
         self.survivals: list[float] = []
         self.accepts: list[float | None] = []
@@ -75,9 +70,9 @@ class GrowingTree(PartialTree):
         for row, node in enumerate(self.level):
             if len(self.tokens) == MAX_NODES:
                 break
-            head = Head(q.take([row]), logits[row : row + 1], hidden[row : row + 1])
-            self.hidden[node] = head.hidden
-            self._expand(node, head)
+            one = slice(row, row + 1)
+            self.hidden[node] = hidden[one]
+            self._expand(node, q if len(self.level) == 1 else q.take([row]), logits[one, : q.size])
         self.level = self._next_level(start) if self.n_forwards < min(MAX_DRAFT, self.request.max_draft) else []
 
     def _next_level(self, start: int) -> list[int]:
@@ -92,23 +87,23 @@ class GrowingTree(PartialTree):
     def _goes_on(self, token: int) -> bool:
         return token not in self.request.stop_tokens and token < self.readable
 
-    def _expand(self, node: int, head: Head) -> None:
-        """The children of ``node``."""
-        before = [] if node < 0 else [self.tokens[n] for n in (*ancestors_of(self.parents, node), node)]
-        choice = self.request.rng.sample(head.q.probabilities[0])
-        token = head.q.token(0, choice)
-        match = partial(self.request.ngrams.match, [*before, token])
+    def _expand(self, node: int, q: TokenDistribution, logits: Tensor) -> None:
+        """The children of ``node``, after which the draft's distribution is ``q`` (1, k) of ``logits`` (1, V)."""
+        before, hidden = self.path(node), self.hidden[node]
+        choice = 0 if self.greedy else self.request.rng.sample(q.probabilities[0])
+        token, probability = q.token(0, choice), float(q.probabilities[0, choice])
         step = Step(
-            len(before) + 1, token, float(head.q.probabilities[0, choice]), head.q.probabilities, head.logits,
-            head.hidden, match, listed=None if head.q.lists is None else head.q.lists[0][0],
+            len(before) + 1, token, probability, q.probabilities, logits, hidden,
+            partial(self.request.ngrams.match, [*before, token]),
+            listed=None if q.lists is None else q.lists[0][0], kept=self.kept,
         )  # fmt: skip
         visit, then = self.controller.visit(step)
         survival = 1.0 if node < 0 else self.survivals[node]
         self.visits[node] = visit
-        self.add(node, token, head.q, survival * visit.accept, then)
+        self.add(node, token, q, survival * visit.accept, then)
         left = survival * (1.0 - visit.accept)
         if left >= self.controller.node_price and len(self.tokens) < MAX_NODES:  # else none can be worth its price
-            Siblings(self, node, before, head, visit, left).add(choice)
+            Siblings(self, node, before, q, step, visit, left).add(choice)
 
     def add(self, parent: int, token: int, q: TokenDistribution, survival: float, accept: float | None = None) -> None:
         """A node with its π, and the predicted acceptance of its first child where it is known."""
@@ -117,6 +112,25 @@ class GrowingTree(PartialTree):
         self.distributions.append(q)
         self.survivals.append(survival)
         self.accepts.append(accept)
+
+    def path(self, node: int) -> list[int]:
+        """The tokens from the root down to ``node``."""
+        return [] if node < 0 else [self.tokens[n] for n in (*ancestors_of(self.parents, node), node)]
+
+    def draft(self) -> Draft:
+        """The tree depth first, so that a path of first children lies in one piece in the target's cache."""
+        if len({*self.parents}) > 1:
+            self._renumber(depth_first(self.parents))
+        return super().draft()
+
+    def _renumber(self, order: Sequence[int]) -> None:
+        """Give node ``order[i]`` the number i."""
+        number = {-1: -1} | {node: place for place, node in enumerate(order)}
+        self.tokens = [self.tokens[node] for node in order]
+        self.parents = [number[self.parents[node]] for node in order]
+        self.distributions = [self.distributions[node] for node in order]
+        self.visits = {number[node]: visit for node, visit in self.visits.items()}
+        self.columns = {number[node]: column for node, column in self.columns.items()}
 
     def visited(self, path: Sequence[int]) -> list[Visit]:
         """The nodes with children that verification arrived at, which accepted ``path``."""
@@ -131,6 +145,18 @@ class GrowingTree(PartialTree):
         return found
 
 
+def depth_first(parents: Sequence[int]) -> list[int]:
+    """The nodes of a tree, each before its children and after its elder siblings with all that is below them."""
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(parents):
+        children.setdefault(parent, []).append(node)
+    order, waiting = [], children[-1][::-1]
+    while waiting:
+        order.append(waiting.pop())
+        waiting += children.get(order[-1], [])[::-1]
+    return order
+
+
 class Siblings:
     """Chooses a node's further children, while the next is worth its price.
 
@@ -140,19 +166,23 @@ class Siblings:
     """
 
     def __init__(
-        self, tree: GrowingTree, node: int, before: list[int], head: Head, visit: Visit, rejected: float
+        self,
+        tree: GrowingTree,
+        node: int,
+        before: list[int],
+        q: TokenDistribution,
+        step: Step,
+        visit: Visit,
+        rejected: float,
     ) -> None:
-        self.tree, self.node, self.before, self.head, self.visit = tree, node, before, head, visit
+        self.tree, self.node, self.before, self.q, self.step, self.visit = tree, node, before, q, step, visit
         self.rejected = rejected
-        self.q = head.q.probabilities[0]  # (k,)
-        if tree.greedy:
-            self.q = torch.softmax(head.logits[0, : head.q.size].float(), -1)  # (V,)
-        self.entropy = float(torch.special.entr(self.q).sum())
+        self.entropy = step.unwarped_entropy if tree.greedy else float(torch.special.entr(q.probabilities).sum())
         self.rank = 1
 
     def add(self, choice: int) -> None:
         """Add what pays besides the first child, entry ``choice`` of the node's distribution."""
-        first = self.head.q.token(0, choice)
+        first = self.q.token(0, choice)
         copy = self.tree.request.ngrams.match([*self.before, first]).copy
         if copy == first:
             copy = None
@@ -163,9 +193,10 @@ class Siblings:
 
     def _add_likely(self, first: int, copy: int | None) -> None:
         """Candidates: the copy, then the draft's most probable tokens."""
-        left = 1.0 - float(self.q[first])
-        values, tokens = top_k(self.q, min(MAX_CHILDREN + 1, len(self.q)))
-        likely = dict(zip(tokens.tolist(), values.tolist(), strict=True))
+        q, kept = self.step.unwarped, self.step.kept  # (M,)
+        left = 1.0 - self._of(first)
+        values, tokens = top_k(q, min(MAX_CHILDREN + 1, len(q)))
+        likely = dict(zip((tokens if kept is None else kept[tokens]).tolist(), values.tolist(), strict=True))
         order = [] if copy is None else [copy]
         order += [token for token in likely if token not in (first, copy)]
         for token in order[: MAX_NODES - len(self.tree.tokens)]:
@@ -176,8 +207,8 @@ class Siblings:
 
     def _add_drawn(self, choice: int, copy: int | None) -> None:
         """Draws without replacement, as long as a draw promises more than the copy, then the copy."""
-        controller, head = self.tree.controller, self.head
-        left, mass = without(self.q, choice), 1.0 - float(self.q[choice])
+        controller, q = self.tree.controller, self.q.probabilities[0]  # (k,)
+        left, mass = without(q, choice), 1.0 - float(q[choice])
         for _ in range(min(MAX_DRAWN, MAX_NODES - 1 - len(self.tree.tokens))):
             if not bool(left.any()):
                 break
@@ -186,9 +217,9 @@ class Siblings:
             if controller.sibling(copied) >= promise or self.rejected * promise < controller.node_price:
                 break
             choice = self.tree.request.rng.sample(left)
-            token, probability = head.q.token(0, choice), float(self.q[choice])
+            token, probability = self.q.token(0, choice), float(q[choice])
             accept = controller.sibling(self._sibling(token, probability, mass).logit(DRAWN))
-            self._add(token, TokenDistribution(left.unsqueeze(0), head.q.tokens, head.q.size), accept)
+            self._add(token, TokenDistribution(left.unsqueeze(0), self.q.tokens, self.q.size), accept)
             left, mass = without(left, choice), mass - probability
             copy = None if token == copy else copy
         if copy is not None:
@@ -199,7 +230,7 @@ class Siblings:
         accept = self.tree.controller.sibling(self._sibling(token, probability, left).logit(weights))
         if self.rejected * accept < self.tree.controller.node_price:
             return False
-        self._add(token, point_masses([token], self.head.q.size, self.q.device)[0], accept)
+        self._add(token, point_masses([token], self.q.size, self.q.probabilities.device)[0], accept)
         return True
 
     def _sibling(self, token: int, probability: float, left: float) -> Sibling:
@@ -213,10 +244,8 @@ class Siblings:
         self.rank += 1
 
     def _of(self, token: int) -> float:
-        """q of ``token``."""
-        if self.tree.greedy:
-            return float(self.q[token]) if token < len(self.q) else 0.0
-        return self.head.q.of([token])[0]
+        """q of ``token``; at temperature 0 that of the softmax at temperature 1."""
+        return self.step.unwarped_of(token) if self.tree.greedy else self.q.of([token])[0]
 
 
 class BestFirstDrafter(ModelDrafter):
@@ -231,7 +260,7 @@ class BestFirstDrafter(ModelDrafter):
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         trees = [
-            GrowingTree(request, self.unread(request), self.trunk(request), self.model.vocab_size)
+            GrowingTree(request, self.unread(request), self.trunk(request), self.model.vocab_size, self.kept)
             for request in requests
         ]
         self.read_prompts([tree.request for tree in trees if tree.level])

@@ -38,8 +38,12 @@ class Chain:
         self.distributions: list[TokenDistribution] = []
         self.drafting = bool(unread) and self.longest > 0 and request.length.start_round()
 
-    def add(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
-        """Draw the next token from ``q``, made of ``logits`` (1, V), which come from ``hidden`` (1, d)."""
+    def add(self, q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None) -> None:
+        """Draw the next token from ``q``, made of ``logits`` (1, V), which come from ``hidden`` (1, d).
+
+        Args:
+            kept: (M,) the only tokens with finite logits; None for all.
+        """
         request = self.request
         token = q.sample(0, request.rng)
         self.hidden = hidden
@@ -52,7 +56,7 @@ class Chain:
             and request.length.observe(
                 Step(
                     len(self.tokens), token, q.of([token])[0], q.probabilities, logits, hidden, self._match,
-                    listed=None if q.lists is None else q.lists[0][0],
+                    listed=None if q.lists is None else q.lists[0][0], kept=kept,
                 )
             )
         )  # fmt: skip
@@ -86,6 +90,6 @@ class ChainDrafter(ModelDrafter):
             q = self.distributions([chain.request for chain in drafting], logits, [1] * len(drafting))
             for row, chain in enumerate(drafting):
                 try:
-                    chain.add(q[row], logits[row : row + 1], hidden[row : row + 1])
+                    chain.add(q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
                 except InputError as error:  # this request's alone
                     chain.request.error, chain.drafting = error, False
