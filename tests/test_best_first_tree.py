@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 from zlib import crc32
 
@@ -15,6 +16,7 @@ from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import FeaturePredictor, Fixed, OnlineConfidence, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.rate_optimal import SHIFT
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from specpilot.controllers.length.tree_cost import level_cost, tree_cost
 from specpilot.controllers.sampling import SamplingParams
@@ -22,6 +24,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.draft import Draft
 from specpilot.infer.drafters import BestFirstDrafter
+from specpilot.infer.drafters.best_first_tree import depth_first
 from specpilot.infer.models import TextReader, ancestors_of
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify import candidates
@@ -234,7 +237,25 @@ def test_what_a_text_teaches() -> None:
         rule.end_tree([-1, -1], [Visit(0.6, [0.5], kept=None)])
     assert rule.sibling(0.0) < before[0]
     assert rule.shift < 0
-    assert rule.rescue.value < 0.25
+    assert rule.siblings.rescue.value < 0.25
+
+
+def test_siblings_teach_until_one_is_accepted() -> None:
+    rule, other = controller(CHEAP), controller(CHEAP)
+    rule.end_tree([-1, -1, -1, -1], [Visit(0.6, [0.5, 0.3, 0.2], kept=2)])
+    assert rule.siblings.shift == pytest.approx(SHIFT * (1 - 0.5 - 0.3))
+    other.end_tree([-1, -1, -1, -1], [Visit(0.6, [0.5, 0.3, 0.2])])
+    assert other.siblings.shift == pytest.approx(-SHIFT * (0.5 + 0.3 + 0.2))
+    other.end_tree([-1, -1], [Visit(0.6, [0.5], kept=0)])  # says nothing of siblings
+    assert other.siblings.shift == pytest.approx(-SHIFT)
+
+
+def test_texts_share_what_siblings_teach_only_where_costs_adapt() -> None:
+    for adapt in (False, True):
+        rule = RateOptimalTree.of(RateOptimal(predictor(), CHEAP, adapt=adapt))
+        for text in (copy(rule), copy(rule)):
+            text.start_text()
+            assert (text.siblings is rule.siblings) == adapt
 
 
 @pytest.mark.parametrize(
@@ -253,6 +274,23 @@ def test_what_does_not_go_together(options: dict[str, Any], message: str) -> Non
     own = {"draft": make(), "length": RateOptimal(predictor(), FREE), "tree": "auto"} | options
     with pytest.raises(InputError, match=message):
         SpeculativeDecoder(make(), **own)
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=30))
+def test_nodes_in_depth_first_order(choices: list[int]) -> None:
+    """Parents before children and siblings as before; a path of first children from the root is 0, 1, 2, …"""
+    parents = [choice % (node + 1) - 1 for node, choice in enumerate(choices)]
+    order = depth_first(parents)
+    assert sorted(order) == list(range(len(parents)))
+    place = {node: i for i, node in enumerate(order)} | {-1: -1}
+    for node, parent in enumerate(parents):
+        assert place[parent] < place[node]
+        assert all(place[other] < place[node] for other in range(node) if parents[other] == parent)
+    node, depth = -1, 0
+    while node in parents:
+        node = parents.index(node)
+        assert place[node] == depth
+        depth += 1
 
 
 def test_counters_and_caches_of_a_batch() -> None:

@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.sibling_acceptance import shifted
 from .base import Step
+from .batch_costs import BatchCosts
+from .cost_model import CostModel
 from .rate import RunningRatio
 from .rate_optimal import PRIOR, SHIFT, TOKENS, RateOptimal
 from .tree_cost import level_cost, read_cost, tree_cost
@@ -38,6 +41,27 @@ class Visit:
     kept: int | None = None
 
 
+class SiblingAcceptance:
+    """What verification has told of further children.
+
+    Attributes:
+        rescue: acceptances of siblings per rejected first child.
+        shift: log-odds by which they are accepted more often than predicted.
+    """
+
+    def __init__(self) -> None:
+        self.rescue = RunningRatio(RESCUE, PRIOR, TOKENS)
+        self.shift = 0.0
+
+    def add(self, predicted: Sequence[float], kept: int | None) -> None:
+        """Of siblings with the ``predicted`` acceptances, ``kept`` was accepted, counted from 1; None if none was."""
+        self.rescue.add(kept is not None, 1.0)
+        for accept in predicted[:kept]:
+            self.shift -= SHIFT * accept
+        if kept is not None:
+            self.shift += SHIFT
+
+
 class RateOptimalTree(RateOptimal):
     """Decides which nodes of a tree are drafted, for one request.
 
@@ -45,8 +69,14 @@ class RateOptimalTree(RateOptimal):
     :mod:`~specpilot.controllers.acceptance.sibling_acceptance`. Both are shifted by log-odds learned from the text. The
     rate is the text's own so far, by the cost model's times. With ``adapt`` these follow the rounds' wall times, and a
     node's price becomes what it takes in trees of the present size: forwards over many tokens have a steeper cost than
-    those over few.
+    those over few. Texts then also share what they learn of further children.
     """
+
+    def __init__(
+        self, predictor: AcceptancePredictor, cost: CostModel, *, adapt: bool = False, batch: BatchCosts | None = None
+    ) -> None:
+        self.siblings = SiblingAcceptance()
+        super().__init__(predictor, cost, adapt=adapt, batch=batch)
 
     @classmethod
     def of(cls, chain: RateOptimal) -> RateOptimalTree:
@@ -57,9 +87,8 @@ class RateOptimalTree(RateOptimal):
 
     def start_text(self) -> None:
         super().start_text()
-        self.rescue = RunningRatio(RESCUE, PRIOR, TOKENS)  # acceptances of siblings per rejected first child
-        self.sibling_shift = 0.0  # log-odds
-        self.visits: list[Visit] = []
+        if self.running is None:
+            self.siblings = SiblingAcceptance()
 
     @property
     def node_price(self) -> float:
@@ -73,7 +102,7 @@ class RateOptimalTree(RateOptimal):
 
     def sibling(self, logit: float) -> float:
         """Acceptance of a further child by its log-odds."""
-        return shifted(logit, self.sibling_shift)
+        return shifted(logit, self.siblings.shift)
 
     def level(self, survivals: Sequence[float], accepts: Sequence[float | None]) -> list[int]:
         """Which nodes of a level get children; none if the level is not worth the draft's forward.
@@ -88,7 +117,7 @@ class RateOptimalTree(RateOptimal):
         surplus = 0.0
         for node, (survival, accept) in enumerate(zip(survivals, accepts, strict=True)):
             known = self.later.value if accept is None else accept
-            sibling = survival * (1.0 - known) * self.rescue.value - self.node_price
+            sibling = survival * (1.0 - known) * self.siblings.rescue.value - self.node_price
             gain = survival * known - own + max(0.0, sibling)
             if gain >= 0.0:
                 worth.append(node)
@@ -114,13 +143,8 @@ class RateOptimalTree(RateOptimal):
             if depth:
                 self.later.add(first, 1.0)
             self.shift += SHIFT * (first - visit.accept)
-            if first or not visit.siblings:
-                continue
-            self.rescue.add(visit.kept is not None, 1.0)
-            for place, accept in enumerate(visit.siblings, 1):
-                self.sibling_shift += SHIFT * ((visit.kept == place) - accept)
-                if visit.kept == place:
-                    break
+            if visit.siblings and not first:
+                self.siblings.add(visit.siblings, visit.kept)
 
     def end_round(self, drafted: int, accepted: int) -> None:
         """The drafter reports trees to :meth:`end_tree`."""
