@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import AcceptancePredictor, Prediction, RateOptimal, Step
 from specpilot.controllers.length.cost_model import LEAST_SHARE, CostModel
 from specpilot.controllers.length.rate import steady_rate
-from specpilot.controllers.length.running_cost import MAX_OVERRUN, RunningCost
+from specpilot.controllers.length.running_cost import MAX_OVERRUN, RunningCost, _least_squares
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .clock import Clock, Timed, time_forwards
@@ -43,6 +44,23 @@ def play(running: RunningCost, truth: CostModel, rounds: int, lengths: tuple[int
 
 def same(found: CostModel, truth: CostModel, rel: float) -> bool:
     return (found.per_token, found.round(0)) == pytest.approx((truth.per_token, truth.round(0)), rel=rel)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.floats(0, 9)), min_size=1, max_size=9))
+def test_the_fit_is_the_least_squares_with_slopes_of_at_least_0(rounds: list[tuple[int, int, float]]) -> None:
+    """As found by trying every set of slopes."""
+    rows = np.array([[1, n, m] for n, m, _ in [*rounds, (0, 0, 0.0), (4, 0, 0.0), (4, 4, 0.0)]], dtype=float)
+    times = np.array([t for *_, t in rounds] + [1.0, 1.5, 2.5])
+    found = _least_squares((rows.T @ rows).tolist(), (rows.T @ times).tolist())
+    assert found[1] >= 0
+    assert found[2] >= 0
+    errors = []
+    for kept in ([0], [0, 1], [0, 2], [0, 1, 2]):
+        solution = np.zeros(3)
+        solution[kept] = np.linalg.lstsq(rows[:, kept], times, rcond=None)[0]
+        if (solution[1:] >= -1e-9).all():
+            errors.append(float(((rows @ solution - times) ** 2).sum()))
+    assert ((rows @ found - times) ** 2).sum() == pytest.approx(min(errors), abs=1e-6)
 
 
 def test_what_is_true_stays() -> None:

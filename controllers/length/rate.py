@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 from .base import MAX_DRAFT
 from .cost_model import CostModel
@@ -75,8 +76,8 @@ def drafting_pays(first: float, later: float, rate: float, cost: CostModel) -> b
 @lru_cache(maxsize=1024)
 def steady_rate(acceptance: float, cost: CostModel) -> float:
     """λ* if every token is accepted independently with probability ``acceptance``: that of the best fixed length."""
-    survivals = [acceptance**k for k in range(1, MAX_DRAFT + 1)]
-    return optimal_rate([LoggedRound(survivals, survivals)], cost)
+    survivals = [acceptance**k for k in range(MAX_DRAFT + 1)]  # of 0, 1, … drafted tokens
+    return max(tokens / cost.round(drafted) for drafted, tokens in enumerate(accumulate(survivals)))
 
 
 class RunningRatio:

@@ -27,9 +27,10 @@ from .running_cost import RunningCost
 ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
 TOKENS = 256.0  # memory of mean acceptances
 PRIOR = 16.0  # weight of the initial estimates, in rounds or tokens
+FIRST = 6.0  # of that of first tokens: a draft that is of no use must be noticed soon
 SHIFT = 0.1  # step size of the shift, an online logistic regression of an intercept
 PROBE = 16  # rounds without a draft before a probe
-LONGEST = 128  # maximum number of such rounds after several failed probes
+LONGEST = 512  # maximum number of such rounds after several failed probes
 CERTAIN = 1.0 - 1e-6  # at this price, but for rounding, not even a token that is certain to be accepted pays
 SHARED = 64.0  # memory of the mean acceptance of first tokens if texts share it
 
@@ -62,7 +63,7 @@ class RateOptimal(PricedController):
         self.predictor, self.cost, self.batch = predictor, cost, batch
         self.running = RunningCost(cost) if adapt else None
         self.prior_rate = steady_rate(predictor.mean, cost)
-        self.first = RunningRatio(predictor.mean, PRIOR, SHARED)  # acceptances per first token of a draft
+        self.first = RunningRatio(predictor.mean, FIRST, SHARED)  # acceptances per first token of a draft
         self.probes = Probes()
         self.start_text()
 
@@ -76,7 +77,7 @@ class RateOptimal(PricedController):
         # New objects, since the rows of a batch are copies of one controller.
         self._begin_rate()
         if self.running is None:
-            self.first, self.probes = RunningRatio(self.predictor.mean, PRIOR, TOKENS), Probes()
+            self.first, self.probes = RunningRatio(self.predictor.mean, FIRST, TOKENS), Probes()
         self.later = RunningRatio(self.predictor.mean, PRIOR, TOKENS)  # acceptances per later token
         self.shift = 0.0  # log-odds
         self.begun = False

@@ -9,8 +9,7 @@ initial cost model always keep some weight; they are scaled by how much slower o
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
 from .cost_model import LEAST_SHARE, CostModel
 from .rate import RunningRatio
@@ -71,21 +70,33 @@ class RunningCost:
         for tokens, forwards in POINTS:
             self._add(sums, ANCHOR, tokens, forwards, slower * self._initial(tokens, forwards))
         one, n, m, nn, nm, mm, t, nt, mt = sums
-        moments = np.array([[one, n, m], [n, nn, nm], [m, nm, mm]])
-        fixed, per_token, t_draft = _least_squares(moments, np.array([t, nt, mt]))
+        fixed, per_token, t_draft = _least_squares([[one, n, m], [n, nn, nm], [m, nm, mm]], [t, nt, mt])
         fixed = max(LEAST * t / one, fixed)
         per_token = min(max(per_token, LEAST_SHARE * fixed), fixed)
         return CostModel(t_draft, fixed - per_token, per_token, slower * self.first.t_draft_start)
 
 
-def _least_squares(moments: NDArray[np.float64], values: NDArray[np.float64]) -> list[float]:
+def _least_squares(moments: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
     """The solution of the normal equations, (3, 3) and (3,), with slopes of at least 0: one that is not is left out."""
     kept = [0, 1, 2]
     while True:
-        found = np.linalg.solve(moments[np.ix_(kept, kept)], values[kept])
-        if (found[1:] >= 0).all():
-            solution = [0.0] * 3
-            for place, value in zip(kept, found, strict=True):
-                solution[place] = float(value)
-            return solution
-        kept.remove(kept[1 + int(found[1:].argmin())])
+        found = _solve([[*(moments[row][column] for column in kept), values[row]] for row in kept])
+        least = min(found[1:], default=0.0)
+        if least >= 0:
+            solution = dict(zip(kept, found, strict=True))
+            return [solution.get(place, 0.0) for place in range(3)]
+        del kept[found.index(least, 1)]
+
+
+def _solve(rows: list[list[float]]) -> list[float]:
+    """The solution of n equations with a positive definite matrix, (n, n + 1) with the right side as the last column.
+
+    Between two forwards this takes a fifth of the time of NumPy's, whose code has left the processor's caches.
+    """
+    for place, row in enumerate(rows):
+        row[:] = [value / row[place] for value in row]
+        for other in rows:
+            if other is not row:
+                factor = other[place]
+                other[:] = [value - factor * pivot for value, pivot in zip(other, row, strict=True)]
+    return [row[-1] for row in rows]
