@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.sampling import SamplingParams
+from ..infer.distribution import TokenDistribution
 from ..infer.models import LanguageModel
 from ..infer.random_source import draw
-from .rollout import Rollout
+from .rollout import MISSING, Rollout
 from .scores import MAX_SCORES, scores
 from .vocabulary import can_read, readable
 
@@ -74,16 +76,18 @@ def _label_chunk(
     texts = [rollout.tokens for rollout in rollouts]
     counts = [len(text) for text in texts]
     size = target.vocab_size
-    q, likely = sampling.top(scores(draft, prompts, texts, size))  # (N, k), N tokens in all
+    drafted = scores(draft, prompts, texts, size)
+    q = TokenDistribution.from_logits(sampling, drafted, kept=draft.kept_below(size))  # (N, k), N tokens in all
     points = torch.cat([row[:count] for row, count in zip(uniforms, counts, strict=True)])
-    choice = draw(q, points.to(q.device)).unsqueeze(-1)  # (N, 1)
-    y, q_y = choice if likely is None else likely.gather(-1, choice), q.gather(-1, choice)
-    del q, likely
+    choice = draw(q.probabilities, points.to(drafted.device)).unsqueeze(-1)  # (N, 1)
+    y, q_y = choice if q.tokens is None else q.tokens.gather(-1, choice), q.probabilities.gather(-1, choice)
+    del drafted, q
     kept = kept_distributions(rollouts)
-    if kept is not None:
-        p_y = torch.where(kept[0].to(y.device) == y, kept[1].to(y.device), 0.0).sum(-1)
+    p, likely = kept or sampling.top(scores(target, prompts, texts, size))
+    if likely is None:
+        p_y = p.gather(-1, y).squeeze(-1)
     else:
-        p_y = sampling(scores(target, prompts, texts, size)).gather(-1, y).squeeze(-1)
+        p_y = torch.where(likely.to(y.device) == y, p.to(y.device), 0.0).sum(-1)
     accepted = (p_y / q_y.squeeze(-1)).clamp(max=1.0)
     return [
         (tokens.tolist(), accept.tolist())
@@ -92,11 +96,12 @@ def _label_chunk(
 
 
 def kept_distributions(rollouts: list[Rollout]) -> tuple[Tensor, Tensor] | None:
-    """(N, k) tokens and their probabilities, rollout by rollout; None if the rollouts did not record them."""
-    likely, probabilities = [], []
+    """(N, k) probabilities and their tokens, rollout by rollout; None if the rollouts did not record them."""
+    likely: list[Tensor] = []
+    probabilities: list[Tensor] = []
     for rollout in rollouts:
         if rollout.likely is None or rollout.probabilities is None:
             return None
-        likely.append(rollout.likely)
-        probabilities.append(rollout.probabilities)
-    return torch.cat(likely), torch.cat(probabilities)
+        likely += rollout.likely
+        probabilities += rollout.probabilities
+    return pad_sequence(probabilities, batch_first=True), pad_sequence(likely, batch_first=True, padding_value=MISSING)

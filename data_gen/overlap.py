@@ -59,9 +59,9 @@ def _overlap_chunk(
     q = sampling(scores(draft, prompts, texts, size))  # (N, V), N tokens in all
     kept = kept_distributions(rollouts)
     if kept is not None:
-        tokens, p = (part.to(q.device) for part in kept)
-        inside = tokens < q.shape[-1]  # the draft's vocabulary may be smaller
-        q_there = q.gather(-1, tokens.long().clamp(max=q.shape[-1] - 1)).where(inside, 0.0)
+        p, tokens = (part.to(q.device) for part in kept)
+        inside = (tokens >= 0) & (tokens < q.shape[-1])  # the draft's vocabulary may be smaller
+        q_there = q.gather(-1, tokens.long().clamp(0, q.shape[-1] - 1)).where(inside, 0.0)
         shared = torch.minimum(p, q_there).sum(-1)
     else:
         p = sampling(scores(target, prompts, texts, size))

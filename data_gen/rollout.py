@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.length import Fixed
 from ..controllers.sampling import SamplingParams
@@ -26,16 +27,17 @@ from ..infer.scheduler import Scheduler
 from ..infer.verify import Verdict
 from ..infer.verify.token_wise import token_wise
 
-WIDEST = 128  # distributions of at most this many tokens are recorded in rollouts; larger ones are recomputed
+ROOM = 1 << 20  # probabilities recorded for one text, 8 MiB; texts that need more are read again for them
+MISSING = -1  # instead of a token, where a distribution has fewer than others of its text
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One continuation and, if top-k is small, the distribution that each of its tokens was drawn from.
+    """One continuation and, if it is small, the distribution that each of its tokens was drawn from.
 
     Attributes:
         tokens: x_1 … x_T.
-        likely: (T, k) ids of the tokens with positive probability, or None.
+        likely: (T, k) ids of the tokens with positive probability, then ``MISSING``; None if they are not known.
         probabilities: (T, k) their probabilities, or None.
     """
 
@@ -52,27 +54,38 @@ class GivenUniforms(RandomSource):
 
 
 class Recording:
-    """A verifier without drafts that draws each token and records its distribution.
+    """A verifier without drafts that draws each token and records its distribution, if top-k or top-p make it small.
 
-    Args:
-        keep: whether to record distributions.
+    Large ones on an accelerator are not recorded: a forward there is faster than reading them.
     """
 
-    def __init__(self, *, keep: bool) -> None:
-        self.keep = keep
-        self.rows: list[tuple[list[float], list[int]]] = []
+    def __init__(self) -> None:
+        self.room = ROOM
+        self.rows: list[tuple[Tensor, Tensor]] = []
 
     def __call__(self, p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
-        if self.keep:
-            assert p.lists is not None
-            self.rows.append(p.lists[0])
+        self._record(p)
         return token_wise(p, draft, rng)
 
+    def _record(self, p: TokenDistribution) -> None:
+        if p.lists is not None:
+            probabilities, tokens = (torch.tensor(part) for part in p.lists[0])
+        elif p.tokens is not None and p.tokens.device.type == "cpu":
+            probabilities, tokens = p.probabilities[0], p.tokens[0]
+        else:
+            self.room = -1
+            return
+        positive = probabilities > 0
+        self.rows.append((probabilities[positive], tokens[positive].int()))
+        self.room -= len(self.rows[-1][0])
+        if self.room < 0:
+            self.rows.clear()
+
     def rollout(self, tokens: list[int]) -> Rollout:
-        if not self.keep:
+        if self.room < 0:
             return Rollout(tokens, None, None)
-        probabilities, likely = zip(*self.rows, strict=True)
-        return Rollout(tokens, torch.tensor(likely, dtype=torch.int32), torch.tensor(probabilities))
+        likely = pad_sequence([row[1] for row in self.rows], batch_first=True, padding_value=MISSING)
+        return Rollout(tokens, likely, pad_sequence([row[0] for row in self.rows], batch_first=True))
 
 
 def roll_out(
@@ -96,8 +109,7 @@ def roll_out(
     """
     scheduler = Scheduler(Engine(model), batch_size)
     arms = [Arm(Autoregressive(), Fixed(0))]
-    keep = sampling.support is not None and sampling.support <= WIDEST
-    recordings = [Recording(keep=keep) for _ in prompts]
+    recordings = [Recording() for _ in prompts]
     requests = [
         Request(prompt, sampling, GivenUniforms(row), len(row), stop_tokens, recording, arms, Generation(prompt))
         for prompt, row, recording in zip(prompts, uniforms, recordings, strict=True)

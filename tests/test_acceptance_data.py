@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen import rollout
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data, plan_acceptance_data
 from specpilot.data_gen.dataset import DatasetWriter, Row, read_dataset, read_manifest
 from specpilot.data_gen.labels import label
-from specpilot.data_gen.rollout import WIDEST, Rollout, roll_out
+from specpilot.data_gen.rollout import MISSING, Rollout, roll_out
 from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw
 from specpilot.options import AcceptanceDataOptions
@@ -104,19 +105,28 @@ def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
         SamplingParams(1.0, 20),
         SamplingParams(0.7, 20, 0.8),
         SamplingParams(0.0),
-        SamplingParams(1.3, WIDEST + 1),
+        SamplingParams(1.3, 150),
+        SamplingParams(1.0, None, 0.9),
         SamplingParams(1.0, None),
     ],
 )
-def test_labels_are_the_same_from_kept_and_from_computed_distributions(sampling: SamplingParams) -> None:
-    """Few possible tokens: the rollouts keep p. Many: the target reads its rollouts again."""
+@pytest.mark.parametrize("room", [1 << 20, 1000])
+def test_labels_are_the_same_from_kept_and_from_computed_distributions(
+    sampling: SamplingParams, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With top-k or top-p the rollouts keep p, up to so many numbers; else the target reads its rollouts again."""
+    monkeypatch.setattr(rollout, "ROOM", room)
     target, draft = CausalLM(make("llama", vocab=200)), CausalLM(make("gpt2", vocab=203))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(200, (n,), generator=generator).tolist() for n in (3, 9, 4, 1, 6)]
     uniforms = torch.rand(2, 5, 10, generator=generator)
     rows = roll_out(target, prompts, list(uniforms[0]), sampling, frozenset(range(9)), batch_size=3)
     kept = [row.likely is not None for row in rows]
-    assert kept == [sampling.support is not None and sampling.support <= WIDEST] * 5
+    known = sampling != SamplingParams(1.0, None)
+    if sampling.support == 150:
+        assert kept == [len(row.tokens) * 150 <= room for row in rows]
+    else:
+        assert kept == [known] * 5 or room == 1000
     forgotten = [replace(row, likely=None, probabilities=None) for row in rows]
     labels, again = (label(target, draft, prompts, given, uniforms[1], sampling) for given in (rows, forgotten))
     for (y, p), (other_y, other_p) in zip(labels, again, strict=True):
@@ -125,7 +135,10 @@ def test_labels_are_the_same_from_kept_and_from_computed_distributions(sampling:
     for row, prompt in zip(rows, prompts, strict=True):
         logits = target.model(input_ids=torch.tensor([prompt + row.tokens])).logits[0, len(prompt) - 1 : -1]
         if row.likely is not None and row.probabilities is not None:
-            dense = torch.zeros_like(logits).scatter_(1, row.likely.long(), row.probabilities)
+            there = row.likely != MISSING
+            assert torch.equal(row.probabilities > 0, there)
+            dense = torch.zeros_like(logits)
+            dense[there.nonzero()[:, 0], row.likely[there].long()] = row.probabilities[there]
             torch.testing.assert_close(dense, sampling(logits), rtol=1e-3, atol=1e-5)
 
 
