@@ -15,7 +15,7 @@ class Round:
     """One draft and its verification.
 
     Attributes:
-        drafted: drafted tokens; those of a tree level by level.
+        drafted: drafted tokens; those of a tree each after the one before it in its branch.
         path: indices of the accepted tokens: the first ones of a chain, or a path of a tree.
         emitted: tokens added to the output: the accepted ones, then the target's own; truncated after EOS.
         ratios: p(y)/q(y) of each drafted token under token-wise verification, which accepts it with probability
