@@ -68,6 +68,8 @@ class Recording:
         return token_wise(p, draft, rng)
 
     def _record(self, p: TokenDistribution) -> None:
+        if self.room < 0:
+            return
         if p.lists is not None:
             probabilities, tokens = (torch.tensor(part) for part in p.lists[0])
         elif p.tokens is not None and p.tokens.device.type == "cpu":

@@ -124,7 +124,7 @@ class GrowingTree(PartialTree):
         return super().draft()
 
     def _renumber(self, order: Sequence[int]) -> None:
-        """Give node ``order[i]`` the number i."""
+        """Give node ``order[i]`` the number i, in what the draft and its commit ask for."""
         number = {-1: -1} | {node: place for place, node in enumerate(order)}
         self.tokens = [self.tokens[node] for node in order]
         self.parents = [number[self.parents[node]] for node in order]
