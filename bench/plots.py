@@ -10,7 +10,13 @@ from ..train.figure import canvas, canvases, label, save
 
 DISCARD = "discard rate: discarded draft tokens per generated token"
 VERIFICATION = "verification rate: target forwards per generated token"
-STYLES = {"fixed": ("o-", "fixed K"), "confidence": ("^--", "cumulative confidence"), "head": ("s-", "acceptance head")}
+OURS = "ours"
+STYLES = {
+    "fixed": ("o-", "fixed K"),
+    "confidence": ("^--", "cumulative confidence"),
+    "head": ("s-", "acceptance head"),
+    OURS: ("D", "lag-free head, rate-optimal stopping"),
+}
 
 
 def plot_rates(result: Mapping[str, Any], path: Path) -> None:
@@ -33,11 +39,11 @@ def plot_rates(result: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
-    """:func:`plot_sweep` for decoders named ``family-parameter``; names without a parameter are left out."""
+    """:func:`plot_sweep` for decoders named ``family-parameter``, and ``ours``, which has none; others are left out."""
     points = [
-        {"rule": name.partition("-")[0], "parameter": float(name.partition("-")[2]), **row}
+        {"rule": name.partition("-")[0], "parameter": float(name.partition("-")[2] or 0), **row}
         for name, row in decoders.items()
-        if "-" in name
+        if "-" in name or name == OURS
     ]
     plot_sweep({"": points}, path, title)
 
@@ -55,7 +61,9 @@ def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
             place = point["discard_rate"], point["verification_rate"], point["parameter"]
             families.setdefault(family, []).append(place)
         for family, (style, name) in STYLES.items():
-            places = sorted(families.get(family, []))
+            if family not in families:
+                continue
+            places = sorted(families[family])
             shown = pareto_front(places) if family == "head" else places
             panel.plot([x for x, _, _ in shown], [y for _, y, _ in shown], style, label=name, markersize=4)
             if family == "head":
