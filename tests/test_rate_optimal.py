@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from operator import mul
 from pathlib import Path
@@ -34,11 +35,8 @@ from specpilot.controllers.length import (
 )
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.rate import (
-    LoggedRound,
     RunningRatio,
     drafting_pays,
-    optimal_rate,
-    rate_at,
     steady_rate,
 )
 from specpilot.controllers.length.rate_optimal import FIRST, LONGEST, PRIOR, PROBE, ROUNDS, TOKENS, Probes
@@ -81,6 +79,48 @@ def test_the_steady_rate_is_that_of_the_best_fixed_length(cost: CostModel, start
     cost = replace(cost, t_draft_start=start)
     rates = [sum(acceptance**i for i in range(k + 1)) / cost.round(k) for k in range(MAX_DRAFT + 1)]
     assert steady_rate(acceptance, cost) == pytest.approx(max(rates))
+    survivals = [acceptance**k for k in range(1, MAX_DRAFT + 1)]
+    assert steady_rate(acceptance, cost) == pytest.approx(optimal_rate([LoggedRound(survivals, survivals)], cost))
+
+
+@dataclass(frozen=True)
+class LoggedRound:
+    """A long draft, from which shorter ones are replayed.
+
+    Attributes:
+        gains: (K,) entry k is the controller's E[s_{k+1}] after observing k tokens.
+        survivals: (K,) entry k is the true s_{k+1}: a_1·…·a_{k+1}, or 1 for accepted and 0 for rejected.
+    """
+
+    gains: Sequence[float]
+    survivals: Sequence[float]
+
+
+def rate_at(rate: float, rounds: Sequence[LoggedRound], cost: CostModel) -> float:
+    """Tokens per second if drafting continues while ``gain ≥ rate·cost.per_token``."""
+    price = rate * cost.per_token
+    tokens = seconds = 0.0
+    for logged in rounds:
+        drafted = next((k for k, gain in enumerate(logged.gains) if gain < price), len(logged.gains))
+        tokens += 1 + sum(logged.survivals[:drafted])
+        seconds += cost.round(drafted)
+    return tokens / seconds
+
+
+def optimal_rate(rounds: Sequence[LoggedRound], cost: CostModel) -> float:
+    """λ*, the solution of ``rate_at(λ) = λ``, by bisection.
+
+    With calibrated gains, ``rate_at(λ)`` is above λ for smaller λ and below it for larger λ. It is at least the rate
+    without drafts.
+    """
+    low, high = 1 / cost.round(0), (MAX_DRAFT + 1) / cost.round(0)  # no round yields more, none takes less
+    for _ in range(60):
+        middle = (low + high) / 2
+        if rate_at(middle, rounds, cost) >= middle:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def logged_round(probabilities: list[float]) -> LoggedRound:

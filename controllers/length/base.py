@@ -69,25 +69,20 @@ class Step:
         return confidence, top, entropy
 
     def host_signals(self, *, entropy: bool = True) -> DraftSignals | None:
-        """All three by the host; None if q is on an accelerator and not listed, or is a point mass there.
+        """All three by the host; None if that needs a read from an accelerator.
 
         Args:
             entropy: whether to compute the entropy, which takes most of the time; otherwise it is 0.
         """
         on_host, q = self.q.device.type == "cpu", self.listed
-        if self.probability == 1.0:
-            if not on_host:
-                return None
-            chosen = self.unwarped_of(self.token)
-            return chosen, chosen, self.unwarped_entropy if entropy else 0.0
         if q is None and on_host and self.q.shape[-1] <= FEW:
             q = self.q.flatten().tolist()
-        if q is not None:
+        if q is not None and self.probability != 1.0:
             doubt = -sum([share * math.log(share) for share in q if share]) if entropy else 0.0
             return self.probability, max(q), doubt
         if not on_host:
             return None
-        return self.probability, self.top_probability(), self.entropy() if entropy else 0.0
+        return self.confidence(), self.top_probability(), self.entropy() if entropy else 0.0
 
     def signals_tensor(self) -> Tensor:
         """(3,) all three, on the device of q."""

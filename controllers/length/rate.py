@@ -6,53 +6,11 @@ renewal-reward theorem the optimal rate λ* solves max E[tokens - λ*·seconds] 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
 from .base import MAX_DRAFT
 from .cost_model import CostModel
-
-
-@dataclass(frozen=True)
-class LoggedRound:
-    """A long draft, from which shorter ones are replayed.
-
-    Attributes:
-        gains: (K,) entry k is the controller's E[s_{k+1}] after observing k tokens.
-        survivals: (K,) entry k is the true s_{k+1}: a_1·…·a_{k+1}, or 1 for accepted and 0 for rejected.
-    """
-
-    gains: Sequence[float]
-    survivals: Sequence[float]
-
-
-def rate_at(rate: float, rounds: Sequence[LoggedRound], cost: CostModel) -> float:
-    """Tokens per second if drafting continues while ``gain ≥ rate·cost.per_token``."""
-    price = rate * cost.per_token
-    tokens = seconds = 0.0
-    for logged in rounds:
-        drafted = next((k for k, gain in enumerate(logged.gains) if gain < price), len(logged.gains))
-        tokens += 1 + sum(logged.survivals[:drafted])
-        seconds += cost.round(drafted)
-    return tokens / seconds
-
-
-def optimal_rate(rounds: Sequence[LoggedRound], cost: CostModel) -> float:
-    """λ*, the solution of ``rate_at(λ) = λ``, by bisection.
-
-    With calibrated gains, ``rate_at(λ)`` is above λ for smaller λ and below it for larger λ. It is at least the rate
-    without drafts.
-    """
-    low, high = 1 / cost.round(0), (MAX_DRAFT + 1) / cost.round(0)  # no round yields more, none takes less
-    for _ in range(60):
-        middle = (low + high) / 2
-        if rate_at(middle, rounds, cost) >= middle:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def drafting_pays(first: float, later: float, rate: float, cost: CostModel) -> bool:

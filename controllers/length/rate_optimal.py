@@ -27,7 +27,7 @@ from .running_cost import RunningCost
 ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
 TOKENS = 256.0  # memory of mean acceptances
 PRIOR = 16.0  # weight of the initial estimates, in rounds or tokens
-FIRST = 6.0  # of that of first tokens: a draft that is of no use must be noticed soon
+FIRST = 6.0  # the same for first tokens: a draft that is of no use must be noticed soon
 SHIFT = 0.1  # step size of the shift, an online logistic regression of an intercept
 PROBE = 16  # rounds without a draft before a probe
 LONGEST = 512  # maximum number of such rounds after several failed probes

@@ -91,7 +91,7 @@ def _least_squares(moments: Sequence[Sequence[float]], values: Sequence[float]) 
 def _solve(rows: list[list[float]]) -> list[float]:
     """The solution of n equations with a positive definite matrix, (n, n + 1) with the right side as the last column.
 
-    Between two forwards this takes a fifth of the time of NumPy's, whose code has left the processor's caches.
+    Between two forwards NumPy's takes longer: its code has left the processor's caches.
     """
     for place, row in enumerate(rows):
         row[:] = [value / row[place] for value in row]

@@ -24,6 +24,7 @@ from ...controllers.top_k import top_k
 from ..distribution import TokenDistribution
 from ..draft import Draft
 from ..models import LanguageModel, ancestors_of
+from ..models.tree_mask import children_of
 from ..verify.mcss import without
 from .base import ModelDrafter
 from .ngram import point_masses
@@ -50,9 +51,7 @@ class GrowingTree(PartialTree):
         visits: what was predicted at each node that has children.
     """
 
-    def __init__(
-        self, request: Request, unread: list[int], trunk: int, readable: int, kept: Tensor | None = None
-    ) -> None:
+    def __init__(self, request: Request, unread: list[int], trunk: int, readable: int, kept: Tensor | None) -> None:
         assert isinstance(request.length, RateOptimalTree)
         super().__init__(request, unread, trunk)
         self.controller, self.readable, self.kept = request.length, readable, kept
@@ -147,9 +146,7 @@ class GrowingTree(PartialTree):
 
 def depth_first(parents: Sequence[int]) -> list[int]:
     """The nodes of a tree, each before its children and after its elder siblings with all that is below them."""
-    children: dict[int, list[int]] = {}
-    for node, parent in enumerate(parents):
-        children.setdefault(parent, []).append(node)
+    children = children_of(parents)
     order, waiting = [], children[-1][::-1]
     while waiting:
         order.append(waiting.pop())

@@ -36,6 +36,14 @@ class TreeMask:
         return [path for path in below if path[-1] not in inner]
 
 
+def children_of(parents: Sequence[int]) -> dict[int, list[int]]:
+    """The children of each node that has some, in order; the root is -1."""
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(parents):
+        children.setdefault(parent, []).append(node)
+    return children
+
+
 def ancestors_of(parents: Sequence[int], node: int) -> list[int]:
     """The ancestors of ``node``, the root's child first; ``parents`` holds -1 for children of the root."""
     above: list[int] = []

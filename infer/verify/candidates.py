@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from ..distribution import TokenDistribution, residual
 from ..draft import Draft
+from ..models.tree_mask import children_of
 from ..random_source import RandomSource
 from .token_wise import token_wise
 from .verdict import Verdict
@@ -26,9 +27,7 @@ def candidates(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict
     """
     if draft.is_chain:
         return token_wise(p, draft, rng)
-    children: dict[int, list[int]] = {}
-    for node, parent in enumerate(draft.parents):
-        children.setdefault(parent, []).append(node)
+    children = children_of(draft.parents)
     path: list[int] = []
     here = -1
     while here in children:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..models.tree_mask import ancestors_of
+from ..models.tree_mask import ancestors_of, children_of
 from ..random_source import RandomSource
 from .verdict import Verdict
 
@@ -24,9 +24,7 @@ Selection = Callable[[Tensor, list[int], Tensor, RandomSource], int]
 
 def verify_tree(p: TokenDistribution, draft: Draft, rng: RandomSource, select: Selection) -> Verdict:
     """Verify ``draft`` against the target's distributions ``p``: the root's, then each node's."""
-    children: dict[int, list[int]] = {}
-    for node, parent in enumerate(draft.parents):
-        children.setdefault(parent, []).append(node)
+    children = children_of(draft.parents)
     survivors = [-1]
     while True:
         here = survivors[0]
