@@ -45,6 +45,7 @@ COMMANDS: Commands = {
         "acceptance": train.acceptance,
         "features": train.features,
         "lag-free": train.lag_free,
+        "copies": train.copies,
         "router": train.router,
         "draft": train.draft,
     },

@@ -776,6 +776,28 @@ class FeatureTrainingOptions(PredictorTrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CopyTrainingOptions(LoggedTrainingOptions):
+    """Copy head. The learning rate is the highest of a one-cycle schedule of AdamW.
+
+    Attributes:
+        data: Folder of the target's own texts, written by `specpilot data answers`, acceptance or on-policy; or several
+            of the same target, as "[A,B]". They may differ in sampling.
+        target: Target model, if it has moved since the data was made. Only its embedding is kept in memory.
+        width: Hidden units of the head.
+        dropout: Dropout on the embeddings.
+        batch_size: Copied tokens per step.
+    """
+
+    data: Annotated[str | tuple[str, ...], Several()]
+    target: str | None = None
+    width: Count = 32
+    dropout: Annotated[float, Range(0, 1, "[)")] = 0.2
+    batch_size: Count = 256
+    lr: LearningRate = 3e-3
+    weight_decay: NotNegative = 1e-2
+
+
+@dataclass(frozen=True, kw_only=True)
 class RouterTrainingOptions(LoggedTrainingOptions):
     """Router. Defaults are those of assistant selection (Huang et al. 2024, §3.1 and Table 9).
 
@@ -986,6 +1008,8 @@ class GenerateOptions(
             0.2. A trained controller then stops when another draft token no longer pays, without a threshold. "auto"
             measures the cost at the start and adapts it.
         adapt: Correct the cost by the rounds' wall times; drafts then no longer depend on the seed alone.
+        copies: Trained copy head (folder or hub id), which predicts for n-gram drafts whether the target accepts a
+            copied token.
         tree: Draft a tree with this number of children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
             "auto" grows trees node by node as far as that pays by the predictions of `length` (a lag-free or feature
             predictor, or online-confidence) and `cost`.
@@ -1022,6 +1046,7 @@ class GenerateOptions(
     threshold: Share | None = None
     cost: str | float | None = None
     adapt: bool = False
+    copies: str | None = None
     tree: str | None = None
     verifier: str = "token-wise"
     beams: Count | None = None
@@ -1071,6 +1096,7 @@ class ServeOptions(TargetOptions, PlacementOptions, LoadingOptions, DraftPrecisi
         threshold: Stopping threshold of a trained controller.
         cost: What a token costs: as for `specpilot generate`. A file of `specpilot bench cost --batch` has the costs by
             the number of requests; "auto" measures them when the server starts.
+        copies: Trained copy head for n-gram drafts; as for `specpilot generate`.
         verifier: Verification rule of chains: token-wise, block, typical or bild.
         generation_config: What is done with the target's generation_config: follow or ignore.
         revision: Branch, tag or commit of the target on the hub.
@@ -1096,6 +1122,7 @@ class ServeOptions(TargetOptions, PlacementOptions, LoadingOptions, DraftPrecisi
     router_state: File | None = None
     threshold: Share | None = None
     cost: str | float | None = None
+    copies: str | None = None
     verifier: str = "token-wise"
     generation_config: Literal["follow", "ignore"] = "follow"
     revision: str | None = None

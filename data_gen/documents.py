@@ -56,7 +56,7 @@ def read_documents(
     documents: list[Document] = []
     for source in sources:
         folder = Path(source).expanduser()
-        found = _answers(folder, target) if (folder / MANIFEST).is_file() else _texts(source, tokenizer, chat)
+        found = answers(folder, target) if (folder / MANIFEST).is_file() else _texts(source, tokenizer, chat)
         documents += [document for document, _ in zip(found, range(limit or 2**62), strict=False)]
     return documents
 
@@ -80,7 +80,12 @@ def most_frequent(
     return sorted(sorted(among, key=lambda token: (token not in always, -counts[token], token))[:count])
 
 
-def _answers(folder: Path, target: str | None) -> Iterator[Document]:
+def answers(folder: Path, target: str | None) -> Iterator[Document]:
+    """The texts of a dataset by ``specpilot data``; ``target`` is as for :func:`read_documents`.
+
+    Raises:
+        InputError: it holds no texts of a target, is incomplete or damaged, or is of another target.
+    """
     manifest = read_manifest(folder)
     if manifest["kind"] not in KINDS:
         raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; give one of {', '.join(KINDS)}")

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from ..controllers.acceptance.copy_predictor import CopyPredictor
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.errors import InputError
 from ..controllers.length import Fixed, LengthController
@@ -142,6 +143,7 @@ class SpeculativeDecoder:
         generation_config: str = FOLLOW,
         tokenizer: Name | None = None,
         pair_check: str = EXACT,
+        copies: Name | CopyPredictor | None = None,
     ) -> SpeculativeDecoder:
         """Load a pair by name: shipped tiny models, local folders, hub ids, or GGUF files.
 
@@ -180,6 +182,8 @@ class SpeculativeDecoder:
                 file may be less than what the model came with.
             pair_check: ``"exact"`` refuses a trained controller of another pair; ``"tokenizer"`` takes one of a pair
                 with the same tokenizer, such as these models in another precision or file format, with a warning.
+            copies: path or hub id of a trained copy head, or its predictor: for n-gram drafts, the acceptance of each
+                copied token. Without it, it is the rate at which the text has gone on like its matches so far.
 
         Raises:
             InputError: a model, tokenizer or controller is missing or does not fit this pair.
@@ -191,6 +195,8 @@ class SpeculativeDecoder:
         if router is not None:
             if tree is not None:
                 raise InputError("tree and router: a router's arms draft chains; give one of them")
+            if copies is not None:
+                raise InputError("copies and router: a router's n-gram arm has no predictor; leave one of them out")
             if adapt or cost == AUTO:
                 raise InputError("adapt, cost='auto': arms differ in what they cost; give a router a cost file")
             routing, text = load_routing(
@@ -205,7 +211,7 @@ class SpeculativeDecoder:
         pair = load_pair(
             target, draft,
             length=length, threshold=threshold, cost=cost, adapt=adapt, loading=loading, placement=placement,
-            draft_dtype=draft_dtype, compile=compile, tokenizer=tokenizer, pair_check=pair_check,
+            draft_dtype=draft_dtype, compile=compile, tokenizer=tokenizer, pair_check=pair_check, copies=copies,
         )  # fmt: skip
         own |= {"beams": beams, "tree": tree, "ngram": pair.ngram}
         return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, verifier=verifier, **own)

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from transformers import PreTrainedTokenizerBase
 
+from ..controllers.acceptance.copy_predictor import CopyPredictor
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.errors import InputError
 from ..controllers.length import LengthController, OnlineConfidence, RateOptimal, takes_cost
 from ..controllers.length.cost_model import CostModel
+from .copies import load_copies
 from .drafters import Ngram, split_ngram
 from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
 from .lengths import AUTO, load_length, quick_costs
@@ -48,6 +50,7 @@ def load_pair(
     compile: bool = False,
     tokenizer: Name | None = None,
     pair_check: str = EXACT,
+    copies: Name | CopyPredictor | None = None,
 ) -> Pair:
     """Load the models named and make the length controller.
 
@@ -59,6 +62,7 @@ def load_pair(
         compile: compile the models.
         tokenizer: whose tokenizer to take instead of the target's.
         pair_check: how alike the pair of a trained controller must be.
+        copies: predictor of copied tokens' acceptance.
 
     Raises:
         InputError: a model, tokenizer or controller is missing or does not belong to this pair.
@@ -72,6 +76,10 @@ def load_pair(
         raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
     if adapt and cost is None:
         raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
+    if copies is not None and ngram is None:
+        raise InputError("copies: predicts n-gram drafts; name them, as in draft='ngram' or 'tiny-draft+ngram'")
+    if copies is not None and not names and length is not None:
+        raise InputError("copies and length: both decide how many tokens are copied; give one of them")
     if draft_dtype is not None and not names:
         raise InputError(f"draft_dtype={draft_dtype!r}: there is no draft model; name one, or leave it out")
     model, text = load_target(target, tokenizer, {**loading, **placement})
@@ -84,6 +92,9 @@ def load_pair(
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
     if ngram is not None and costs is not None:
         ngram = replace(ngram, cost=costs, adapt=adapt)
+    if ngram is not None and copies is not None:
+        known = copies if isinstance(copies, CopyPredictor) else load_copies(copies, model, text, pair_check)
+        ngram = replace(ngram, predictor=known)
     if length is None or isinstance(length, LengthController):
         return Pair(reader, drafts, text, length, ngram)
     if ngram is not None and not takes_cost(str(length)):

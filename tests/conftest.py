@@ -1,4 +1,4 @@
-"""Settings for all tests: hypothesis draws the same examples in every run, without a deadline, and PyTorch has one thread.
+"""Settings for all tests: the same examples of hypothesis in every run, without a deadline, and one thread of PyTorch.
 
 Sums over several threads are rounded differently, and results are compared bit for bit with those of other processes.
 """

@@ -16,6 +16,7 @@ from specpilot.infer.generation import Generation
 
 from .clock import Clock, Timed, time_forwards
 from .test_best_first_tree import predictor
+from .test_ngram_drafts import survivals
 from .tiny import make
 
 FIRST = CostModel(t_draft=0.2, t_verify=1.0, t_verify_token=0.01)
@@ -31,7 +32,9 @@ def test_a_slower_machine_keeps_what_pays() -> None:
             each.end_round(3, 2, 4)
     slow.follow(twice, 5, 2)
     assert slow.rate.value == pytest.approx(sources.rate.value / 2)
-    assert [slow.plan(run, 6) for run in range(1, 9)] == [sources.plan(run, 6) for run in range(1, 9)]
+    assert [slow.plan(survivals(run, 6)) for run in range(1, 9)] == [
+        sources.plan(survivals(run, 6)) for run in range(1, 9)
+    ]
 
 
 def generate(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ from specpilot.main import main
 
 from . import test_lossless
 from .clock import time_forwards
+from .copies import copy_predictor
 from .enumeration import output_distribution
 from .test_best_first_tree import predictor
 from .test_lossless import DEPTH, SAMPLINGS, assert_same, decoder_distribution, lengths, pair, target_distribution
@@ -101,27 +103,34 @@ def test_lookup_by_its_definition(before: list[int], text: list[int], start: int
 
 def test_rates_follow_the_text() -> None:
     rates = CopyRates()
-    before = rates.survivals(3, 4)
-    assert before[0] == 1.0
-    assert all(later < earlier for earlier, later in pairwise(before))
+    before, recent = rates.after(3), rates.recent.value
     for _ in range(50):
         rates.add(3, True)
         rates.add(5, False)
-    after = rates.survivals(3, 4)
-    assert after[1] > 0.9 > before[1]
-    assert after[3] / after[2] < 0.1  # the third copy follows a match of five
-    assert rates.survivals(40, 1)[1] == rates.survivals(MAX_RUN, 1)[1]
+    assert rates.after(3) > 0.9 > before
+    assert rates.after(5) < 0.1
+    assert rates.after(40) == rates.after(MAX_RUN)
+    assert rates.recent.value == pytest.approx(0.5, abs=0.05)
+    for _ in range(50):
+        rates.add(7, True)
+    assert rates.recent.value > 0.9 > recent
+
+
+def survivals(run: int, copies: int) -> list[float]:
+    """Of copies after a match of ``run`` at the beginning of a text."""
+    rates = CopyRates()
+    return [*accumulate((rates.after(length) for length in range(run, run + copies)), mul, initial=1.0)]
 
 
 def test_sources_by_what_pays() -> None:
     def plan(cost: CostModel, run: int, copies: int, *, model: bool = True) -> Plan:
-        return DraftSources(cost, model=model).plan(run, copies)
+        return DraftSources(cost, model=model).plan(survivals(run, copies))
 
     assert plan(EVEN, 0, 0) == Plan(0, True)
     assert plan(DEAR, 0, 0) == Plan(0, False)
     assert plan(EVEN, 0, 0, model=False) == Plan(0, False)
     assert plan(CostModel(0.05, 1.0, 0.0), 16, 2) == Plan(2, True)
-    assert DraftSources(CostModel(0.05, 1.0, 0.0), model=True).plan(16, 2, 2) != Plan(2, True)
+    assert DraftSources(CostModel(0.05, 1.0, 0.0), model=True).plan(survivals(16, 2), 2) != Plan(2, True)
     assert plan(DEAR, 12, 6) == Plan(6, False)
     assert plan(CostModel(0.1, 1.0, 0.5), 1, 6) == Plan(0, True)
     assert 0 < plan(EVEN, 9, 20, model=False).copies < 20
@@ -129,28 +138,29 @@ def test_sources_by_what_pays() -> None:
     assert plan(replace(late, t_draft_start=0.0), 4, 1, model=False) == Plan(1, False)
     assert plan(late, 4, 1, model=False) == Plan(0, False)
     assert plan(late, 16, 9, model=False) == Plan(9, False)
-    assert DraftSources(replace(late, t_draft=0.0), model=True).plan(16, 6) == Plan(6, True)  # the start is paid once
+    free = DraftSources(replace(late, t_draft=0.0), model=True)
+    assert free.plan(survivals(16, 6)) == Plan(6, True)  # the start is paid once
 
 
 def test_sources_learn_what_the_model_yields() -> None:
     sources = DraftSources(CostModel(0.2, 1.0, 0.05), model=True)
     for _ in range(60):
         sources.end_round(0, 4, 0)
-    assert sources.plan(0, 0) == Plan(0, False)
+    assert sources.plan([1.0]) == Plan(0, False)
     for _ in range(16):
         sources.end_round(0, 0, 0)
-    assert sources.plan(0, 0) == Plan(0, True)  # a probe
+    assert sources.plan([1.0]) == Plan(0, True)  # a probe
     for _ in range(60):
         sources.end_round(0, 4, 4)
-    assert sources.plan(0, 0) == Plan(0, True)
+    assert sources.plan([1.0]) == Plan(0, True)
     alone = DraftSources(EVEN, model=False)
     for _ in range(17):
         alone.end_round(0, 0, 0)
-    assert alone.plan(9, 4) == Plan(4, False)  # there is nothing to probe
+    assert alone.plan(survivals(9, 4)) == Plan(4, False)  # there is nothing to probe
     dear = DraftSources(DEAR, model=True)
     for _ in range(17):
         dear.end_round(0, 0, 0)
-    assert dear.plan(0, 0) == Plan(0, False)  # it would not pay whatever it yields
+    assert dear.plan([1.0]) == Plan(0, False)  # it would not pay whatever it yields
     known = sources.accepted.value
     sources.end_round(3, 4, 2)  # the model's tokens were not looked at
     assert sources.accepted.value == known
@@ -183,6 +193,11 @@ NGRAMS: dict[str, dict[str, Any]] = {
     "mixed, dear": {"ngram": Ngram(3, DEAR), "model": True},
     "trees": {"ngram": Ngram(2, CHEAP), "length": RateOptimal(predictor(), CHEAP), "tree": "auto", "model": True},
 }
+NGRAMS |= {
+    f"{name}, by a head": options | {"ngram": replace(options["ngram"], predictor=copy_predictor(3))}
+    for name, options in NGRAMS.items()
+    if name in ("alone", "mixed", "mixed, cheap", "trees")
+}
 
 
 @pytest.mark.parametrize("options", NGRAMS.values(), ids=NGRAMS)
@@ -203,13 +218,13 @@ def test_every_source_is_met(trees: bool, monkeypatch: pytest.MonkeyPatch) -> No
     plans: set[tuple[bool, bool]] = set()
     chosen = DraftSources.plan
 
-    def plan(self: DraftSources, run: int, copies: int, room: int) -> Plan:
-        found = chosen(self, run, copies, room)
+    def plan(self: DraftSources, survivals: Iterable[float], room: int) -> Plan:
+        found = chosen(self, survivals, room)
         plans.add((found.copies > 0, found.model))
         return found
 
     monkeypatch.setattr(DraftSources, "plan", plan)
-    for name in ("trees",) if trees else ("mixed", "mixed, cheap", "mixed, dear"):
+    for name in ("trees", "trees, by a head") if trees else ("mixed", "mixed, cheap", "mixed, dear"):
         decoder = ngram_decoder(3, 3, NGRAMS[name])
         sampling = SamplingParams(1.0, 2 if trees else None)
         found = decoder_distribution(decoder, sampling, budget=4 if trees else 6)

@@ -83,6 +83,14 @@ def _joint(folders: Sequence[str], read: Callable[[str], dict[str, Any]]) -> dic
     }
 
 
+def joint_sampling(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The fields of :func:`samplings` for datasets that may differ in sampling parameters."""
+    first = manifests[0]["sampling"]
+    others = [manifest["sampling"] for manifest in manifests if manifest["sampling"] != first]
+    found = [one for i, one in enumerate(others) if one not in others[:i]]
+    return {"sampling": first, **({"other_sampling": found} if found else {})}
+
+
 def joint_fingerprint(manifests: Sequence[dict[str, Any]]) -> str:
     """One fingerprint of all datasets; that of a single dataset is its own."""
     fingerprints = [str(manifest["dataset_fingerprint"]) for manifest in manifests]

@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from ..controllers.acceptance.acceptance_head import AcceptanceHead
+from ..controllers.acceptance.copy_head import CopyHead
 from ..controllers.acceptance.feature_model import FeatureModel
 from ..controllers.acceptance.lag_free_head import LagFreeHead
 from ..controllers.arms import Arm
 from ..controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.config import CONFIG, ControllerConfig
+from ..controllers.checkpoints.copy_head import CopyHeadConfig
 from ..controllers.checkpoints.feature_model import FeatureModelConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.lag_free_head import LagFreeHeadConfig
@@ -26,6 +28,7 @@ from ..controllers.router import RouterPolicy
 from ..controllers.sampling import SamplingParams
 from ..options import (
     AcceptanceTrainingOptions,
+    CopyTrainingOptions,
     DraftTrainingOptions,
     FeatureTrainingOptions,
     LagFreeTrainingOptions,
@@ -70,6 +73,8 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
             exported: tuple[nn.Module, ControllerConfig] = _router(read_run(run, RouterTrainingOptions))
         case "lag-free":
             exported = _lag_free(read_run(run, LagFreeTrainingOptions))
+        case "copies":
+            exported = _copies(read_run(run, CopyTrainingOptions))
         case "features":
             exported = _features(read_run(run, FeatureTrainingOptions))
         case _:
@@ -118,6 +123,19 @@ def _features(run: Run[FeatureTrainingOptions]) -> tuple[FeatureModel, FeatureMo
     head.load_state_dict(best["head"])
     config = FeatureModelConfig(**_data_fields(run, run.dataset["draft"], best["metrics"]), mean=best["mean"])
     return head.model(), config
+
+
+def _copies(run: Run[CopyTrainingOptions]) -> tuple[CopyHead, CopyHeadConfig]:
+    best = _read_best(run)
+    config = CopyHeadConfig(
+        **_data_fields(run, None, best["metrics"]),
+        hidden_size=best["hidden_size"],
+        width=run.settings.width,
+        tokens=best["examples"],
+    )
+    head = config.module()
+    head.load_state_dict(best["head"])
+    return head, config
 
 
 def _router(run: Run[RouterTrainingOptions]) -> tuple[RouterPolicy, RouterConfig]:

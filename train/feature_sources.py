@@ -11,7 +11,7 @@ from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
 from ..infer.devices import pick_device
 from ..options import FeatureDataOptions
-from .datasets import acceptance_manifest, check_same, joint_fingerprint
+from .datasets import acceptance_manifest, check_same, joint_fingerprint, joint_sampling
 
 SOURCES = {"acceptance": "specpilot data acceptance", "rounds": "specpilot data on-policy"}
 
@@ -49,7 +49,6 @@ def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
         options = {"context": "mixed", "mixing": mixing, "mixings": mixings, "seed": settings.seed}
     manifests = read_sources(settings)
     first = manifests[0]
-    others = [manifest["sampling"] for manifest in manifests if manifest["sampling"] != first["sampling"]]
     names = ("texts", "traced", "max_length", "validation_fraction", "dtype", "states")
     return {
         "kind": KIND,
@@ -58,8 +57,7 @@ def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
         "target": settings.target or first["target"],
         "draft": settings.draft or first["draft"],
         "fingerprint": first["fingerprint"],
-        "sampling": first["sampling"],
-        **({"other_sampling": [one for i, one in enumerate(others) if one not in others[:i]]} if others else {}),
+        **joint_sampling(manifests),
         "budget": max(manifest["settings"]["max_new_tokens"] for manifest in manifests),
         "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
         "data_fingerprint": joint_fingerprint(manifests),

@@ -107,7 +107,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
 
 
 def run_kind(folder: str | Path) -> str:
-    """The kind of the run in ``folder``: specdec, lag-free, features or router; specdec if there is no run.
+    """The kind of the run in ``folder``: specdec, lag-free, features, copies, draft, router; specdec if there is none.
 
     Raises:
         InputError: its files are damaged.

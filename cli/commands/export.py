@@ -24,7 +24,7 @@ def export(options: ExportOptions) -> None:
                 )
             )  # fmt: skip
         return
-    flag = "--router" if read_config(folder).kind == "router" else "--length"
+    flag = {"router": "--router", "copy-head": "--draft ngram --copies"}.get(read_config(folder).kind, "--length")
     print(f"{folder}: a controller checkpoint; use it with specpilot generate {flag} {folder}")
     if options.push_to is not None:
         print(push_controller(folder, options.push_to, private=options.private))

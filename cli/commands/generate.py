@@ -34,6 +34,7 @@ def generate(options: GenerateOptions) -> None:
         threshold=options.threshold,
         cost=options.cost,
         adapt=options.adapt,
+        copies=options.copies,
         tree=options.tree,
         verifier=options.verifier,
         beams=Beams(options.beams or 4, options.argmax) if searched else None,

@@ -11,6 +11,7 @@ from ..controllers.errors import InputError
 from ..controllers.json_file import parse_yaml, read_object
 from ..options import (
     AcceptanceTrainingOptions,
+    CopyTrainingOptions,
     DraftTrainingOptions,
     FeatureTrainingOptions,
     LagFreeTrainingOptions,
@@ -57,6 +58,15 @@ def _predictor(options: PredictorTrainingOptions, run: RunOptions) -> None:
 
     quiet()
     _report(train_acceptance(options, output=run.output, resume=run.resume))
+
+
+def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
+    """Train a head that predicts whether the target accepts a token copied from the text (n-gram drafts)."""
+    from ..infer.quiet import quiet
+    from ..train.copies import train_copies
+
+    quiet()
+    _report(train_copies(options, output=run.output, resume=run.resume))
 
 
 def router(options: RouterTrainingOptions, run: RunOptions) -> None:

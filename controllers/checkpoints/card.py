@@ -40,7 +40,7 @@ It works with these models only: `config.json` holds their fingerprints, which a
 def model_card(config: ControllerConfig) -> str:
     """The text of ``README.md``."""
     pair = config.provenance
-    title = f"{config.title}: {pair.draft} drafting for {pair.target}" if pair.draft else f"Router for {pair.target}"
+    title = config.title + (f": {pair.draft} drafting" if pair.draft else "") + f" for {pair.target}"
     about = {
         "target": f"`{pair.target}`",
         **({"draft": f"`{pair.draft}`"} if pair.draft else {}),

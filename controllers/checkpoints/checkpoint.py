@@ -25,6 +25,7 @@ from ..json_file import blaming, build, read_object
 from .acceptance_head import AcceptanceHeadConfig
 from .card import model_card
 from .config import CONFIG, SCHEMA_VERSION, ControllerConfig
+from .copy_head import CopyHeadConfig
 from .feature_model import FeatureModelConfig, take_weights
 from .hub import download, upload
 from .lag_free_head import LagFreeHeadConfig
@@ -32,7 +33,8 @@ from .old_keys import upgrade_config
 from .router import RouterConfig
 
 KINDS: dict[str, type[ControllerConfig]] = {
-    kind.kind: kind for kind in (AcceptanceHeadConfig, LagFreeHeadConfig, FeatureModelConfig, RouterConfig)
+    kind.kind: kind
+    for kind in (AcceptanceHeadConfig, LagFreeHeadConfig, FeatureModelConfig, CopyHeadConfig, RouterConfig)
 }
 WEIGHTS, CARD = "model.safetensors", "README.md"
 FILES = (CONFIG, WEIGHTS, CARD)

@@ -8,10 +8,10 @@ round is drawn, by the text so far alone, so the distribution of the output does
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .base import MAX_DRAFT
-from .copy_rates import CopyRates
 from .cost_model import CostModel
 from .rate import RunningRatio, steady_rate
 
@@ -45,7 +45,6 @@ class DraftSources:
 
     def __init__(self, cost: CostModel, *, model: bool, joined: bool = True) -> None:
         self.cost, self.model, self.joined = cost, model, joined
-        self.rates = CopyRates()
         rate = steady_rate(ACCEPTANCE, cost)
         self.rate = RunningRatio(rate, PRIOR * cost.round(0), ROUNDS)  # tokens per second
         gains = [ACCEPTANCE**k for k in range(1, MAX_DRAFT + 1)]
@@ -55,14 +54,21 @@ class DraftSources:
         self.accepted = RunningRatio(sum(worth), DRAFTS, ROUNDS)  # of these, tokens kept
         self.idle = 0  # rounds since the model drafted
 
-    def plan(self, run: int, copies: int, room: int = MAX_DRAFT) -> Plan:
-        """The sources of a round that can copy up to ``copies`` tokens after a match of ``run``, and draft ``room``."""
+    def plan(self, survivals: Iterable[float], room: int = MAX_DRAFT) -> Plan:
+        """The sources of a round that can draft ``room`` tokens.
+
+        Args:
+            survivals: probability that the first 0, 1, … copied tokens are all accepted, as many as can be copied. It
+                is read until a further copy cannot pay.
+        """
         rate, cost = self.rate.value, self.cost
         start = rate * cost.t_draft_start
         price = start + rate * (cost.t_verify_token * self.drafted.value + cost.t_draft * self.forwards.value)
         probe = self.model and self.idle >= PROBE and self.forwards.value > price  # it would pay if all were kept
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
-        for count, survival in enumerate(self.rates.survivals(run, copies)):
+        for count, survival in enumerate(survivals):
+            if count and survival < rate * cost.t_verify_token:
+                break  # each further copy yields less than its price, and leaves less to what follows it
             copied += survival if count else 0.0
             gain = copied - rate * cost.t_verify_token * count
             if count and gain - start > most and not probe:

@@ -17,6 +17,7 @@ from ..acceptance.lag_free_predictor import LagFreePredictor
 from ..acceptance.predictor import AcceptancePredictor
 from ..checkpoints.acceptance_head import AcceptanceHeadConfig
 from ..checkpoints.checkpoint import Controller, load_controller
+from ..checkpoints.copy_head import CopyHeadConfig
 from ..checkpoints.feature_model import FeatureModelConfig
 from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.lag_free_head import LagFreeHeadConfig
@@ -130,7 +131,7 @@ def acceptance_predictor(
             head's raw probabilities are used, for which SpecDec++'s threshold is chosen.
 
     Raises:
-        InputError: the controller is a router.
+        InputError: the controller is a router or a copy head.
     """
     samplings = controller.config.provenance.samplings
     match controller:
@@ -148,5 +149,7 @@ def acceptance_predictor(
             )  # fmt: skip
         case Controller(FeatureModelConfig() as config, FeatureModel() as model):
             return FeaturePredictor(model, config.mean, samplings)
+        case Controller(CopyHeadConfig()):
+            raise InputError("is a copy head, which predicts the acceptance of copied tokens; give it as copies")
         case _:
             raise InputError(f"is of kind {controller.config.kind!r}, which predicts no acceptance; give it as router")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...controllers.acceptance.ngram_index import NgramMatch
-from ...controllers.length import MAX_DRAFT
 from ..draft import Draft
 from .chain import Chain, ChainDrafter
 from .copying import CopyingDrafter
@@ -36,10 +35,7 @@ class MixedDrafter(CopyingDrafter, ChainDrafter):
         return [self._joined(chain) for chain in chains]
 
     def _chain(self, request: Request) -> ContinuedChain:
-        text = self.texts[request]
-        run, tokens = text.available(request)
-        plan = text.sources.plan(run, len(tokens), min(MAX_DRAFT, request.max_draft))
-        copied = tokens[: plan.copies]
+        plan, copied = self.texts[request].plan()
         ended = bool(copied) and copied[-1] in request.stop_tokens
         unread = self.unread(request, copied) if plan.model and not ended else []
         return ContinuedChain(request, unread, copied)

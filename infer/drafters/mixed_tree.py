@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...controllers.length import MAX_DRAFT
 from ..draft import NO_DRAFT, Draft
 from .best_first_tree import BestFirstDrafter
 from .copying import CopyingDrafter
@@ -27,12 +26,10 @@ class MixedTreeDrafter(CopyingDrafter, BestFirstDrafter):
         found: dict[Request, Draft] = {}
         growing = []
         for request in requests:
-            text = self.texts[request]
-            run, tokens = text.available(request)
-            plan = text.sources.plan(run, len(tokens), min(MAX_DRAFT, request.max_draft))
+            plan, copied = self.texts[request].plan()
             found[request] = NO_DRAFT
-            if plan.copies:
-                found[request] = copied_draft(tokens[: plan.copies], self.vocab_size, self.model.device)
+            if copied:
+                found[request] = copied_draft(copied, self.vocab_size, self.model.device)
             elif plan.model:
                 growing.append(request)
         found |= zip(growing, super().propose(growing), strict=True)

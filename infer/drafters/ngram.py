@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
+from ...controllers.acceptance.copy_head import copy_evidence
+from ...controllers.acceptance.copy_predictor import CopyPredictor
 from ...controllers.acceptance.draft_signals import DraftSignals
 from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, Step
+from ...controllers.length.copy_rates import MAX_RUN, CopyRates
 from ...controllers.length.cost_model import CostModel
-from ...controllers.length.draft_sources import DraftSources
+from ...controllers.length.draft_sources import DraftSources, Plan
 from ...controllers.length.running_cost import RunningCost
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft
 from .base import Drafter
-from .prompt_lookup import PromptLookup
+from .prompt_lookup import Match, PromptLookup
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -39,6 +42,7 @@ class Ngram:
         cost: cost model, by which the number of copied tokens and the kind of draft are chosen.
         adapt: correct ``cost`` by the rounds' wall times. Drafts then depend on the machine's speed; the distribution
             of the text does not.
+        predictor: predicts the acceptance of copied tokens; None takes the text's own rates by the length of the match.
 
     Raises:
         InputError: ``longest`` is out of range.
@@ -47,6 +51,7 @@ class Ngram:
     longest: int = 4
     cost: CostModel = UNMEASURED
     adapt: bool = False
+    predictor: CopyPredictor | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.longest <= MAX_LONGEST:
@@ -106,25 +111,56 @@ class TextCopies:
     """The n-gram index of a request, and the choice of its rounds' drafts.
 
     Args:
+        options: the longest n-gram, and what predicts the acceptance of copies.
         costs: cost model of all requests.
         model: whether there is a draft model as well.
         joined: whether it can draft after a copy.
     """
 
     def __init__(self, request: Request, options: Ngram, costs: CopyCosts, *, model: bool, joined: bool = True) -> None:
+        self.request, self.predictor = request, options.predictor
         within = request.text[: len(request.prompt)] == request.prompt  # not for encoder-decoders
         self.lookup = PromptLookup([] if within else request.prompt, request.text, options.longest)
-        self.costs = costs
+        self.costs, self.rates = costs, CopyRates()
         self.sources = DraftSources(costs.cost, model=model, joined=joined)
 
-    def available(self, request: Request) -> tuple[int, list[int]]:
-        """The length of the current match, 0 without one, and the tokens that can be copied."""
+    def available(self) -> tuple[Match | None, list[int]]:
+        """The current match, and the tokens that can be copied."""
+        request = self.request
         for run, kept in self.lookup.extend(request.text):
-            self.sources.rates.add(run, kept)
+            self.rates.add(run, kept)
         match = self.lookup.match()
         if match is None:
-            return 0, []
-        return match.run, self.lookup.copy(match, min(MAX_DRAFT, request.max_draft), request.stop_tokens)
+            return None, []
+        return match, self.lookup.copy(match, min(MAX_DRAFT, request.max_draft), request.stop_tokens)
+
+    def plan(self) -> tuple[Plan, list[int]]:
+        """The sources of the request's round, and the tokens to copy."""
+        match, tokens = self.available()
+        plan = self.sources.plan(self._survivals(match, tokens), min(MAX_DRAFT, self.request.max_draft))
+        return plan, tokens[: plan.copies]
+
+    def _survivals(self, match: Match | None, tokens: list[int]) -> Iterator[float]:
+        """The probability that the first 0, 1, … of ``tokens`` are all accepted, computed as they are asked for."""
+        survival = 1.0
+        yield survival
+        if match is None:
+            return
+        for place in range(len(tokens)):
+            survival *= self._acceptance(match, tokens[: place + 1])
+            yield survival
+
+    def _acceptance(self, match: Match, copied: list[int]) -> float:
+        """The probability that the last token of ``copied`` is accepted if all before it are."""
+        run = min(match.run + len(copied) - 1, MAX_RUN)
+        rate = self.rates.after(run)
+        if self.predictor is None:
+            return rate
+        evidence = copy_evidence(
+            rate, self.rates.recent.value, run, self.request.ngrams.match(copied),
+            answer=match.position + len(copied) > len(self.request.prompt), distance=self.lookup.distance(match),
+        )  # fmt: skip
+        return self.predictor.predict(evidence, copied[-1], [*self.request.text[-1:], *copied][-2])
 
     def end_round(self, draft: Draft, accepted: int) -> None:
         """The target kept ``accepted`` tokens of ``draft``."""
@@ -167,8 +203,7 @@ class NgramDrafter(Drafter):
 
     def _draft(self, request: Request) -> Draft:
         text = self.texts[request]
-        run, tokens = text.available(request)
-        tokens = tokens[: text.sources.plan(run, len(tokens)).copies] if self.planned else steered(request, tokens)
+        tokens = text.plan()[1] if self.planned else steered(request, text.available()[1])
         if not tokens:
             return NO_DRAFT
         draft = copied_draft(tokens, self.vocab_size, self.device)

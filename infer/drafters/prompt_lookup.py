@@ -53,6 +53,10 @@ class PromptLookup:
             self._append(token)
         return foretold
 
+    def distance(self, match: Match) -> int:
+        """Number of tokens from what followed the match to the end of the text."""
+        return len(self.tokens) - match.position
+
     def match(self) -> Match | None:
         """The match of the text's last tokens; None if even the last token did not occur before."""
         for length in range(min(self.longest, len(self.tokens)), 0, -1):

@@ -26,6 +26,7 @@ from specpilot.infer.routing import load_policy
 
 from .configurations import (
     AUTOREGRESSIVE,
+    COPIES,
     OURS,
     PREDICTOR,
     PREDICTOR_NGRAM,
@@ -60,9 +61,11 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
             for temperature in settings.temperatures:
                 sampling = SamplingParams(temperature, None, 0.95 if temperature else 1.0)
                 if engine == LLAMA:
-                    runs = of_llama_cpp(decoder, sampling, settings.max_new_tokens)
+                    runs = of_llama_cpp(decoder, settings.copies, sampling, settings.max_new_tokens)
                 else:
-                    runs = of_torch(decoder, settings.controller, routed, sampling, settings.max_new_tokens)
+                    runs = of_torch(
+                        decoder, settings.controller, settings.copies, routed, sampling, settings.max_new_tokens
+                    )
                     check_names(settings.only, runs)
                 runs = {name: run for name, run in runs.items() if settings.only is None or name in settings.only}
                 identity = {"engine": engine, "threads": torch.get_num_threads(), **_described(settings, sampling)}
@@ -104,7 +107,7 @@ def _routed(engine: str, router: str, settings: RealDecodeOptions) -> Speculativ
 
 
 def _described(settings: RealDecodeOptions, sampling: SamplingParams) -> dict[str, Any]:
-    names = ("target", "draft", "draft_dtype", "gguf", "controller", "router")
+    names = ("target", "draft", "draft_dtype", "gguf", "controller", "copies", "router")
     models = {name: str(vars(settings)[name]) for name in names}
     return {"commit": commit(), **models, **sampling.as_dict(), "max_new_tokens": settings.max_new_tokens}
 
@@ -163,7 +166,7 @@ def compared(times: Times, masks: Mapping[str, Any]) -> dict[str, Any]:
     """Ours and the router over autoregressive decoding, ours over the best rule, and the kind where it gains least."""
     if not {OURS, AUTOREGRESSIVE} <= times.keys():
         return {}
-    plain = (AUTOREGRESSIVE, OURS, PREDICTOR, PREDICTOR_NGRAM, ROUTER)
+    plain = (AUTOREGRESSIVE, OURS, PREDICTOR, PREDICTOR_NGRAM, COPIES, ROUTER)
     rules = [name for name in times if name.startswith("specpilot-") and name not in plain]
 
     def over(name: str, at: Any, ours: str = OURS) -> dict[str, float]:

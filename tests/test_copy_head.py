@@ -1,0 +1,274 @@
+"""Copy heads: their predictions, training on a target's texts, and copies steered by one."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from operator import mul
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from specpilot import main as cli
+from specpilot.controllers.acceptance.copy_head import EVIDENCE
+from specpilot.controllers.acceptance.copy_predictor import CopyPredictor
+from specpilot.controllers.checkpoints.checkpoint import load_controller
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length.base import MAX_DRAFT
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.draft_sources import DraftSources, Plan
+from specpilot.data_gen.answers import make_answers
+from specpilot.infer.copies import load_copies
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters import Ngram
+from specpilot.infer.drafters.ngram import TextCopies
+from specpilot.infer.drafters.prompt_lookup import Match
+from specpilot.infer.loading import load_causal_lm, load_tokenizer
+from specpilot.options import AnswersDataOptions, CopyTrainingOptions
+from specpilot.train.copies import train_copies
+from specpilot.train.copy_data import copied_tokens
+from specpilot.train.copy_module import CopyModule
+from specpilot.train.export import export
+
+from .copies import copy_head
+from .processes import kill_ten_times
+from .tiny import make, save_pair
+from .training import assert_same_run, metrics_rows
+
+
+def numbers(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=generator)
+
+
+@given(seed=st.integers(0, 1000), vocab=st.integers(1, 40))
+def test_predictions_are_the_heads(seed: int, vocab: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    head, embedding = copy_head(seed), 3 * numbers(generator, vocab, 8)
+    evidence = numbers(generator, 6, EVIDENCE)
+    tokens, last = torch.randint(vocab, (2, 6), generator=generator)
+    predictor = CopyPredictor(head, embedding)
+    found = [predictor.predict(*one) for one in zip(evidence.tolist(), tokens.tolist(), last.tolist(), strict=True)]
+    expected = torch.sigmoid(head(evidence, embedding[tokens], embedding[last]))
+    assert found == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_an_embedding_that_does_not_fit() -> None:
+    with pytest.raises(InputError, match="reads embeddings of size 8, where this target's are of 6; train one"):
+        CopyPredictor(copy_head(0), torch.zeros(3, 6))
+    with pytest.raises(InputError, match="the target's output embedding, which is offloaded"):
+        CopyPredictor(copy_head(0), torch.zeros(3, 8, device="meta"))
+
+
+@given(
+    accepts=st.lists(st.floats(0, 1), max_size=8),
+    cost=st.builds(CostModel, st.floats(0.01, 2), st.just(1.0), st.floats(0, 1.5), st.floats(0, 0.5)),
+    model=st.booleans(), joined=st.booleans(), room=st.integers(0, MAX_DRAFT), idle=st.integers(0, 20),
+)  # fmt: skip
+def test_plans_are_the_best_of_all(
+    accepts: list[float], cost: CostModel, model: bool, joined: bool, room: int, idle: int
+) -> None:
+    """Though survivals are read only until a copy cannot pay."""
+    sources = DraftSources(cost, model=model, joined=joined)
+    for _ in range(idle):
+        sources.end_round(0, 0, 0)
+    survivals = [*accumulate(accepts, mul, initial=1.0)]
+    rate, read = sources.rate.value, iter(survivals)
+    start = rate * cost.t_draft_start
+    price = start + rate * (cost.t_verify_token * sources.drafted.value + cost.t_draft * sources.forwards.value)
+    probe = model and sources.idle >= 16 and sources.forwards.value > price
+
+    def value(plan: Plan) -> float:
+        if plan == Plan(0, False):
+            return -price if probe else 0.0
+        if (not plan.model and probe) or (plan.model and not (plan.copies < room and (joined or not plan.copies))):
+            return -np.inf
+        copied = sum(survivals[1 : plan.copies + 1]) - rate * cost.t_verify_token * plan.copies
+        return copied + (survivals[plan.copies] * sources.accepted.value - price if plan.model else -start)
+
+    plans = [Plan(count, drafted) for count in range(len(survivals)) for drafted in (False, True)[: 1 + model]]
+    best = max(map(value, plans))
+    assert value(sources.plan(read, room)) == pytest.approx(best, abs=1e-9)
+    if 0.0 in accepts and cost.t_verify_token > 0:
+        unread = [*read]
+        assert len(unread) == len(accepts) - accepts.index(0.0) - 1 or len(unread) > len(accepts) - accepts.index(0.0)
+
+
+class Listening(CopyPredictor):
+    """Remembers what it is asked."""
+
+    def __init__(self, vocab: int, hidden: int) -> None:
+        super().__init__(copy_head(1, hidden), torch.zeros(vocab, hidden))
+        self.asked: list[list[float]] = []
+
+    def predict(self, evidence: Sequence[float], token: int, last: int) -> float:
+        self.asked.append([*evidence, token, last])
+        return 0.9
+
+
+@pytest.mark.parametrize("model", [False, True], ids=["copies alone", "with a draft model"])
+def test_training_sees_what_decoding_does(model: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first copy of every round is a training example of the finished text, with the same evidence."""
+    predictor, firsts = Listening(12, 8), []
+    acceptance = TextCopies._acceptance
+
+    def listened(text: TextCopies, match: Match, copied: list[int]) -> float:
+        found = acceptance(text, match, copied)
+        if len(copied) == 1:
+            firsts.append(predictor.asked[-1])
+        return found
+
+    monkeypatch.setattr(TextCopies, "_acceptance", listened)
+    target, draft = make(vocab=12, seed=3), make(vocab=12, seed=4, layers=1) if model else None
+    ngram = Ngram(cost=CostModel(0.1, 1.0, 0.05), predictor=predictor)
+    decoder = SpeculativeDecoder(target, draft, ngram=ngram)
+    prompt = [1, 5, 2, 7, 1, 5, 2, 7, 1, 5]
+    output = decoder.generate(prompt, max_new_tokens=60, seed=5, top_k=None)
+    examples = [[*one.evidence, one.token, one.last] for one in copied_tokens(prompt, [*output.tokens])]
+    assert len(predictor.asked) > len(firsts) > len(output.rounds) / 2
+    assert all(any(first == pytest.approx(one) for one in examples) for first in firsts)
+
+
+def test_copied_tokens_by_hand() -> None:
+    """After 1 stood 2 in the prompt and in the answer, where 3 follows at last."""
+    first, second, third = copied_tokens([1, 2, 4], [1, 2, 1, 3, 5])
+    assert (first.token, first.last, first.kept) == (2, 1, True)
+    assert first.evidence[2:] == pytest.approx([1, 0, 0.25, 0.25, 1.0, 0, np.log(3)])
+    assert (second.token, second.last, second.kept) == (4, 2, False)
+    assert second.evidence[2:] == pytest.approx([2, np.log(2), 0.5, 0.5, 1.0, 0, np.log(3)])
+    assert second.rate < first.rate * 2
+    assert (third.token, third.last, third.kept) == (2, 1, False)
+    assert third.evidence[7] == 1.0  # from the answer
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts of a target, and its pair."""
+    folder = tmp_path_factory.mktemp("copies")
+    target, _ = save_pair(folder)
+    (folder / "p.txt").write_text("".join(f"one two {i} one two\n" for i in range(30)))
+    for name, temperature in (("data", 1.0), ("greedy", 0.0)):
+        options = AnswersDataOptions(
+            target=target, prompts=str(folder / "p.txt"), chat=False, max_new_tokens=16, temperature=temperature,
+            device="cpu",
+        )  # fmt: skip
+        make_answers(options, folder / name)
+    return folder
+
+
+def settings(work: Path, **own: Any) -> CopyTrainingOptions:
+    given = {"width": 8, "batch_size": 37, "validation_fraction": 0.3, "checkpoint_every": 3, "log_every": 2}
+    data = (str(work / "data"), str(work / "greedy"))
+    return CopyTrainingOptions(**{"data": data, "threads": 1, "device": "cpu", **given, **own})
+
+
+def train(options: CopyTrainingOptions, output: Path) -> None:
+    train_copies(options, output=output, resume=True)
+
+
+def test_a_killed_training_is_the_same_weights(work: Path, tmp_path: Path) -> None:
+    kill_ten_times(partial(train, settings(work)), tmp_path / "run")
+    assert_same_run(tmp_path / "run", tmp_path / "run-whole")
+    assert len(metrics_rows(tmp_path / "run")) > 5
+
+
+def test_two_processes_do_what_one_does(work: Path, tmp_path: Path) -> None:
+    one = train_copies(settings(work), output=tmp_path / "one")
+    two = train_copies(settings(work, devices=2, strategy="ddp"), output=tmp_path / "two")
+    assert two.metrics == pytest.approx(one.metrics, abs=1e-5)
+
+
+def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
+    """The texts go on with a copy after some tokens and not after others, which the text's own rates cannot know."""
+    run = tmp_path / "run"
+    result = train_copies(settings(work, epochs=12, lr=1e-2, dropout=0.0), output=run)
+    assert result.metrics["kl"] < 0.9 * result.metrics["kl_rates"]
+    assert result.metrics["auroc"] > result.metrics["auroc_rates"]
+    folder = export(run, tmp_path / "head")
+    controller = load_controller(folder)
+    assert controller.config.as_dict()["kind"] == "copy-head"
+    assert len(controller.config.provenance.samplings) == 2
+    card = (folder / "README.md").read_text()
+    assert 'copies="path/to/this/folder"' in card
+    assert "| auroc_rates |" in card
+    assert json.loads((folder / "config.json").read_text())["tokens"] > 100
+
+    target = str(work / "target")
+    plain = SpeculativeDecoder.from_pretrained(target, None)
+    steered = SpeculativeDecoder.from_pretrained(target, "ngram", copies=folder, cost=0.2)
+    mixed = SpeculativeDecoder.from_pretrained(target, f"{work / 'draft'}+ngram", copies=str(folder), length=2)
+    for decoder in (steered, mixed):
+        assert decoder.config.ngram is not None
+        assert isinstance(decoder.config.ngram.predictor, CopyPredictor)
+        text = "one two 4 one two"
+        options = {"temperature": 0, "max_new_tokens": 24}
+        assert decoder.generate(text, **options).tokens == plain.generate(text, **options).tokens
+    words = ["generate", "one two one two", "--target", target, "--draft", "ngram", "--copies", str(folder)]
+    assert cli.main([*words, "--max-new-tokens", "4"]) == 0
+
+
+def test_the_same_target_in_another_file_is_a_warning(work: Path, tmp_path: Path) -> None:
+    train(settings(work, epochs=1), tmp_path / "run")
+    folder = export(tmp_path / "run", tmp_path / "head")
+    other, tokenizer = load_causal_lm(str(work / "draft")), load_tokenizer(str(work / "target"))
+    with pytest.raises(InputError, match=r"the controller was trained for target .*, but another target is given"):
+        load_copies(folder, other, tokenizer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load_copies(folder, other, tokenizer, "tokenizer")
+    assert any("it may predict acceptance less well" in str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draft": None}, r"copies: predicts n-gram drafts; name them, as in draft='ngram'"),
+        ({"draft": "ngram", "length": 3}, "copies and length: both decide how many tokens are copied"),
+        ({"draft": "ngram", "copies": "tiny-head"}, "copies='tiny-head': is of kind 'acceptance-head'; give a copy"),
+        ({"draft": "ngram", "copies": "./nowhere"}, "./nowhere: no such controller"),
+        ({"draft": None, "router": "./nowhere"}, "copies and router: a router's n-gram arm has no predictor"),
+    ],
+)  # fmt: skip
+def test_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SpeculativeDecoder.from_pretrained("tiny", **{"copies": "tiny-head", **options})
+
+
+def test_a_copy_head_is_no_length(work: Path, tmp_path: Path) -> None:
+    train(settings(work, epochs=1), tmp_path / "run")
+    folder = export(tmp_path / "run", tmp_path / "head")
+    pair = {"target": str(work / "target"), "draft": str(work / "draft"), "pair_check": "tokenizer"}
+    with (
+        pytest.warns(UserWarning, match="another draft"),
+        pytest.raises(InputError, match=r"is a copy head, .*; give it as copies"),
+    ):
+        SpeculativeDecoder.from_pretrained(**pair, length=folder, cost=0.2)
+
+
+def test_data_that_does_not_fit(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "copies", "--output", str(tmp_path / "run")]
+    assert cli.main([*words, "--data", str(tmp_path)]) == 2
+    assert cli.main([*words, "--data", str(work / "data"), "--target", str(work / "draft")]) == 2
+    assert "is not the target whose texts these are; give that one" in capsys.readouterr().err
+    assert cli.main([*words, "--data", str(work / "data"), "--validation-fraction", "1e-9"]) == 2
+    assert "each needs at least one: use more data or another fraction" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists() or not [*(tmp_path / "run").iterdir()]
+
+
+def test_another_run_in_the_folder(work: Path, tmp_path: Path) -> None:
+    train(settings(work, epochs=1), tmp_path / "run")
+    with pytest.raises(InputError, match="belongs to a run with width=8, now it is 9"):
+        train(replace(settings(work, epochs=1), width=9), tmp_path / "run")
+
+
+def test_divergence_names_the_learning_rate(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CopyModule, "logits", lambda self, batch, mask=None: self.head.out.bias * batch.kept / 0.0)
+    with pytest.raises(InputError, match=r"lr=0\.003: training diverged"):
+        train(settings(work), tmp_path / "run")

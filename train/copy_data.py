@@ -1,0 +1,163 @@
+"""Copied tokens of a target's own texts, as prompt lookup drafts them in decoding, and batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from ..controllers.acceptance.copy_head import EVIDENCE, copy_evidence
+from ..controllers.acceptance.ngram_index import NgramIndex
+from ..controllers.errors import InputError
+from ..controllers.length.copy_rates import CopyRates
+from ..data_gen.documents import Document
+from ..data_gen.split import is_validation
+from ..infer.drafters import Ngram
+from ..infer.drafters.prompt_lookup import PromptLookup
+from ..options import CopyTrainingOptions
+from .loader import ResumableLoader
+
+
+@dataclass(frozen=True)
+class Copies:
+    """M copied tokens.
+
+    Attributes:
+        evidence: (M, 9) evidence of each.
+        rate: (M,) what is predicted without a head: the text's own rate after matches of this length.
+        tokens: (M,) the copied tokens.
+        last: (M,) the tokens before them.
+        kept: (M,) 1 where the text goes on with the copy, else 0.
+        copied, last_embedded: (M, d) the target's output embeddings of both tokens; only in a batch.
+        first: index of the first one in the batch of all processes.
+        total: number of copied tokens in the batch of all processes.
+    """
+
+    evidence: Tensor
+    rate: Tensor
+    tokens: Tensor
+    last: Tensor
+    kept: Tensor
+    copied: Tensor | None = None
+    last_embedded: Tensor | None = None
+    first: int = 0
+    total: int = 0
+
+    def take(self, rows: Tensor) -> Copies:
+        return Copies(*(each[rows] for each in (self.evidence, self.rate, self.tokens, self.last, self.kept)))
+
+    def to(self, device: torch.device, **_: object) -> Self:
+        moved: dict[str, Any] = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class CopiedToken:
+    """One copied token, see :class:`Copies`."""
+
+    evidence: list[float]
+    rate: float
+    token: int
+    last: int
+    kept: bool
+
+
+def copied_tokens(prompt: list[int], answer: list[int]) -> Iterator[CopiedToken]:
+    """The copy of every token of ``answer`` before which there is a match, with what decoding knows there.
+
+    The answer was sampled from the target: token x_t has the distribution p, and equals the copy y with probability
+    p(y), the acceptance probability of y. The first token comes with the prompt's forward.
+    """
+    text = [*prompt, *answer[:1]]
+    lookup, index, rates = PromptLookup([], text, Ngram().longest), NgramIndex(text), CopyRates()
+    for token in answer[1:]:
+        match = lookup.match()
+        if match is not None:
+            (copy,) = lookup.copy(match, 1, frozenset())
+            rate = rates.after(match.run)
+            evidence = copy_evidence(
+                rate, rates.recent.value, match.run, index.match([copy]),
+                answer=match.position >= len(prompt), distance=lookup.distance(match),
+            )  # fmt: skip
+            yield CopiedToken(evidence, rate, copy, text[-1], copy == token)
+        text.append(token)
+        for run, kept in lookup.extend(text):
+            rates.add(run, kept)
+
+
+def copies_of(documents: Iterable[Document]) -> Copies:
+    """The copied tokens of ``documents``, in order."""
+    found = [
+        one
+        for document in documents
+        for one in copied_tokens(document.tokens[: document.start], document.tokens[document.start :])
+    ]
+    return Copies(
+        torch.tensor([one.evidence for one in found], dtype=torch.float32).reshape(-1, EVIDENCE),
+        torch.tensor([one.rate for one in found], dtype=torch.float32),
+        torch.tensor([one.token for one in found], dtype=torch.long),
+        torch.tensor([one.last for one in found], dtype=torch.long),
+        torch.tensor([one.kept for one in found], dtype=torch.float32),
+    )
+
+
+class CopyDataModule(pl.LightningDataModule):
+    """Training and validation batches of copied tokens, some 60 bytes each in memory.
+
+    Args:
+        embedding: (V, d) the target's output embedding.
+
+    Raises:
+        InputError: training or validation would be empty.
+    """
+
+    def __init__(self, documents: Iterable[Document], embedding: Tensor, settings: CopyTrainingOptions) -> None:
+        super().__init__()
+        self.embedding, self.settings = embedding, settings
+        parts: tuple[list[Document], list[Document]] = [], []
+        for document in documents:
+            parts[is_validation(document.id, settings.validation_fraction)].append(document)
+        self.training, self.validation = map(copies_of, parts)
+        counts = len(self.training.kept), len(self.validation.kept)
+        if not all(counts):
+            raise InputError(
+                f"validation_fraction={settings.validation_fraction}: gives {counts[0]} copied tokens to training and "
+                f"{counts[1]} to validation; each needs at least one: use more data or another fraction"
+            )
+        self.train_loader = ResumableLoader(counts[0], settings.batch_size, settings.seed, self._train_batch)
+
+    @property
+    def total_steps(self) -> int:
+        return self.settings.epochs * len(self.train_loader)
+
+    def _batch(self, copies: Copies, rows: Tensor) -> Copies:
+        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        parts = rows.tensor_split(world)
+        batch = copies.take(parts[rank])
+        copied, last = (self.embedding[tokens].float() for tokens in (batch.tokens, batch.last))
+        first = sum(map(len, parts[:rank]))
+        return replace(batch, copied=copied, last_embedded=last, first=first, total=len(rows))
+
+    def _train_batch(self, epoch: int, rows: Tensor) -> Copies:
+        return self._batch(self.training, rows)
+
+    def _validation_batch(self, epoch: int, rows: Tensor) -> Copies:
+        return self._batch(self.validation, rows)
+
+    def train_dataloader(self) -> ResumableLoader[Copies]:
+        return self.train_loader
+
+    def val_dataloader(self) -> ResumableLoader[Copies]:
+        rows, settings = len(self.validation.kept), self.settings
+        return ResumableLoader(rows, settings.batch_size, settings.seed, self._validation_batch, shuffle=False)
+
+    # As in AcceptanceDataModule: Lightning restores a loader's own state only in the middle of an epoch.
+    def state_dict(self) -> dict[str, int]:
+        return self.train_loader.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.train_loader.load_state_dict(state_dict)
