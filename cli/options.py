@@ -1182,11 +1182,13 @@ class NgramBenchOptions(WorkloadOptions, DraftPrecisionOptions, RepeatOptions, O
         lengths: Length controllers of the draft model, alone and with n-grams; the best of each is compared.
         cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification. Default:
             measured at the start.
+        copies: Trained copy head of the target: n-grams and the mix are timed with and without it.
     """
 
     limit: Count = 40
     lengths: Annotated[tuple[int | str, ...], Several()] = (2, 4, "cumulative-confidence:0.4")
     cost: str | None = None
+    copies: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

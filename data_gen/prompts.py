@@ -34,9 +34,9 @@ def load_prompts(
     """Prompts of ``source`` in its order, without duplicates.
 
     Args:
-        source: ``builtin``, ``builtin-large`` (2,000 prompts of each of its domains), ``builtin-copy`` (200 prompts
-            that invite copying, all in the split ``test``), a JSON Lines, Parquet or text file, a folder of such, or a
-            hub dataset id.
+        source: ``builtin``, ``builtin-large`` (2,000 prompts of each of its domains), ``builtin-copy`` (prompts
+            that invite copying, 200 in each of the splits ``train`` and ``test``), a JSON Lines, Parquet or text file,
+            a folder of such, or a hub dataset id.
         column: the column that holds the prompt. Columns ``id`` and ``domain`` are used if present.
         split: split of the built-in prompts (train, validation, test) or of a hub dataset; local files have none.
         limit: maximum number of prompts.

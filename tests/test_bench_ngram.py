@@ -15,18 +15,21 @@ from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.generation import Generation, Stats
 
 from recipes.prompts import builtin
-from recipes.prompts.copying import copying
+from recipes.prompts.copying import TAGS, copying
 
 
 def test_the_frozen_prompts_are_what_the_recipe_makes() -> None:
-    assert list(builtin_prompts("builtin-copy")) == copying(builtin())
+    made = [prompt for split in TAGS for prompt in copying(builtin(), split)]
+    assert list(builtin_prompts("builtin-copy")) == made
+    assert len({prompt.id for prompt in made}) == len(made)
 
 
-def test_two_hundred_prompts_of_three_kinds() -> None:
-    prompts = load_prompts("builtin-copy", split="test")
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_two_hundred_prompts_of_three_kinds(split: str) -> None:
+    prompts = load_prompts("builtin-copy", split=split)
     assert len(prompts) == 200
     assert Counter(prompt.domain for prompt in prompts) == {"editing": 80, "summarising": 60, "questions": 60}
-    sources = [source.prompt.strip() for source in builtin() if source.split == "test"]
+    sources = [source.prompt.strip() for source in builtin() if source.split == split]
     for prompt in prompts:
         text = next(text for text in sources if prompt.prompt.startswith(text))
         begun = prompt.prompt[len(text) :]

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from ...controllers.length import takes_cost
 from ...controllers.length.cost_model import CostModel
+from ...infer.copies import load_copies
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.drafters import Ngram
 from ...infer.generation import Generation, Stats
@@ -28,6 +29,7 @@ from ..runner import Run, Timed, interleave
 from ..table import Table
 
 AUTOREGRESSIVE, NGRAM, MODEL, MIX = "autoregressive", "ngram", "model", "mix"
+BY_HEAD = " by head"  # n-grams and the mix with a trained copy head
 COPYING = "builtin-copy"
 GROUPS = {"copying": "prompts that invite copying", "other": "other prompts"}
 
@@ -50,7 +52,7 @@ def bench_ngram(options: NgramBenchOptions, console: Console) -> dict[str, Any]:
     )
     copying = load(workload, pair)[1]
     cost = quick_costs(pair.target, pair.drafts[0]) if options.cost is None else CostModel.load(options.cost)
-    decoders = configurations(pair, [str(length) for length in options.lengths], cost)
+    decoders = configurations(pair, [str(length) for length in options.lengths], cost, options.copies)
     result: dict[str, Any] = {"cost": cost.as_dict()}
     for group, prompts in (("copying", copying), ("other", others)):
         runs = {name: _run(generate, prompts, options.sampling) for name, generate in decoders.items()}
@@ -58,16 +60,29 @@ def bench_ngram(options: NgramBenchOptions, console: Console) -> dict[str, Any]:
     return result
 
 
-def configurations(pair: SpeculativeDecoder, lengths: Sequence[str], cost: CostModel) -> dict[str, Generate]:
-    """``generate`` of each configuration by name; those that draft with the model have each of ``lengths`` in turn."""
-    (draft,), ngram = pair.drafts, Ngram(cost=cost)
+def configurations(
+    pair: SpeculativeDecoder, lengths: Sequence[str], cost: CostModel, copies: str | None = None
+) -> dict[str, Generate]:
+    """``generate`` of each configuration by name; those that draft with the model have each of ``lengths`` in turn.
+
+    Args:
+        copies: name of a trained copy head, with which n-grams and the mix are there once more.
+    """
+    (draft,), ngrams = pair.drafts, {"": Ngram(cost=cost)}
+    if copies is not None:
+        assert pair.tokenizer is not None
+        predictor = load_copies(copies, pair.target.model, pair.tokenizer)
+        ngrams[BY_HEAD] = replace(ngrams[""], predictor=predictor)
     found: dict[str, Generate] = {
         AUTOREGRESSIVE: SpeculativeDecoder(pair.target, None, pair.tokenizer).generate,
-        NGRAM: SpeculativeDecoder(pair.target, None, pair.tokenizer, ngram=ngram).generate,
+        **{
+            f"{NGRAM}{how}": SpeculativeDecoder(pair.target, None, pair.tokenizer, ngram=ngram).generate
+            for how, ngram in ngrams.items()
+        },
     }
     for spec in lengths:
         length = pair.load_length(spec, cost=cost if takes_cost(spec) else None)
-        for name, sources in ((MODEL, None), (MIX, ngram)):
+        for name, sources in [(MODEL, None), *((f"{MIX}{how}", ngram) for how, ngram in ngrams.items())]:
             decoder = SpeculativeDecoder(pair.target, draft, pair.tokenizer, length=length, ngram=sources)
             found[f"{name}, {spec}"] = decoder.generate
     return found

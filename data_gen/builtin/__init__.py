@@ -20,7 +20,7 @@ from ...controllers.errors import InputError
 FILES = {
     "builtin": "0074e0499a4b260ddc886e52734eb9da070c6f53953e4a88209f06e781f88067",
     "builtin-large": "bc61a120883ed5f9a03588b2fa507068856a1c14ccfc7c45d510488d70ce8b10",
-    "builtin-copy": "a6982f6807f0f7042299615631226ce87a02d55490be417489ff47b937a13a90",
+    "builtin-copy": "b48787b9656e7433beae3c798a8a051cc01425d6311d7827c70faefffc0041e4",
 }
 
 

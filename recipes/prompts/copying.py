@@ -12,13 +12,14 @@ from specpilot.data_gen.builtin import BuiltinPrompt
 
 SHORTEST, LONGEST = 120, 600  # length of a text in characters
 MANY = {"editing": 80, "summarising": 60, "questions": 60}
+TAGS = {"test": "", "train": "-train"}
 _SEED = "copying 1"
 _NEW_WORDS = ("Marrow", "Tilden", "Orsova", "Quillon", "Brandt", "Lisbeth", "Corvan", "Asteria")
 
 
-def copying(prompts: Sequence[BuiltinPrompt]) -> list[BuiltinPrompt]:
-    """200 prompts, shuffled, about texts from the test split of ``prompts``, each of which is used once."""
-    texts = [p for p in prompts if p.split == "test" and SHORTEST <= len(p.prompt) <= LONGEST]
+def copying(prompts: Sequence[BuiltinPrompt], split: str) -> list[BuiltinPrompt]:
+    """200 prompts, shuffled, about texts from a split of ``prompts``, each of which is used once."""
+    texts = [p for p in prompts if p.split == split and SHORTEST <= len(p.prompt) <= LONGEST]
     texts.sort(key=lambda p: p.id)
     rng = random.Random(_SEED)
     rng.shuffle(texts)
@@ -32,7 +33,7 @@ def copying(prompts: Sequence[BuiltinPrompt]) -> list[BuiltinPrompt]:
                 prompt = MAKE[kind](of_domain.pop().prompt.strip(), rng) if of_domain and made < many else None
                 if prompt is not None:
                     made += 1
-                    found.append(BuiltinPrompt(f"{kind}-{made:03d}", kind, prompt, "test"))
+                    found.append(BuiltinPrompt(f"{kind}-{made:03d}{TAGS[split]}", kind, prompt, split))
     rng.shuffle(found)
     return found
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from specpilot.data_gen.builtin import BuiltinPrompt
 
 from . import builtin, builtin_large
-from .copying import copying
+from .copying import TAGS, copying
 
 
 def as_lines(prompts: Sequence[BuiltinPrompt]) -> bytes:
@@ -23,7 +23,9 @@ def as_lines(prompts: Sequence[BuiltinPrompt]) -> bytes:
 def write(folder: Path) -> list[str]:
     """Write the files; returns the name and SHA-256 of each, as lines of ``specpilot.data_gen.builtin.FILES``."""
     found = []
-    sets = {"builtin": builtin(), "builtin-large": builtin_large(), "builtin-copy": copying(builtin())}
+    texts = builtin()
+    copied = [prompt for split in TAGS for prompt in copying(texts, split)]
+    sets = {"builtin": texts, "builtin-large": builtin_large(), "builtin-copy": copied}
     for name, prompts in sets.items():
         lines = as_lines(prompts)
         (folder / f"{name}.jsonl.xz").write_bytes(lzma.compress(lines, preset=9))
