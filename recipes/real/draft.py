@@ -56,8 +56,8 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
         ]
     )
     run(["export", str(output / "head-run"), str(output / "head"), "--overwrite"])
-    answers = sorted(map(str, output.glob("answers-*")))
-    run(["train", "copies", "--data", f"[{','.join(answers)}]", "--output", str(output / "copies-run"), "--resume"])
+    texts = [*sorted(map(str, output.glob("answers-*"))), *data]
+    run(["train", "copies", "--data", f"[{','.join(texts)}]", "--output", str(output / "copies-run"), "--resume"])
     run(["export", str(output / "copies-run"), str(output / "copies"), "--overwrite"])
     train_router(target, draft, output, unseen + PART)
     return draft
