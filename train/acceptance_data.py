@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from ..controllers.acceptance.lag_free_head import copied_embeddings
 from ..data_gen.feature_shards import TRAIN, VALIDATION, FeatureDataset, PartShard
 from ..options import PredictorTrainingOptions
+from .data_module import ResumableData
 from .loader import ResumableLoader
 
 
@@ -46,11 +46,13 @@ class Batch:
         return replace(self, **moved)
 
 
-class AcceptanceDataModule(pl.LightningDataModule):
+class AcceptanceDataModule(ResumableData[Batch]):
     """Training and validation batches of a feature dataset.
 
     A batch of ``batch_size`` rollouts (specdec) or drafted tokens (other predictors) is split over the processes.
     """
+
+    settings: PredictorTrainingOptions
 
     def __init__(self, dataset: FeatureDataset, settings: PredictorTrainingOptions) -> None:
         super().__init__()
@@ -62,10 +64,6 @@ class AcceptanceDataModule(pl.LightningDataModule):
         self.train_loader = ResumableLoader(
             rows, settings.batch_size, settings.seed, self._train_batch, blocks=self._train_blocks
         )
-
-    @property
-    def total_steps(self) -> int:
-        return self.settings.epochs * len(self.train_loader)
 
     def evidence_moments(self) -> tuple[Tensor, Tensor]:
         """(7,) mean and standard deviation of the training examples' evidence."""
@@ -116,20 +114,9 @@ class AcceptanceDataModule(pl.LightningDataModule):
     def _validation_batch(self, epoch: int, units: Tensor) -> Batch:
         return self._batch(self.validation, units)
 
-    def train_dataloader(self) -> ResumableLoader[Batch]:
-        return self.train_loader
-
     def val_dataloader(self) -> ResumableLoader[Batch]:
         rows, settings = sum(self._validation_blocks(0)), self.settings
         return ResumableLoader(
             rows, settings.batch_size, settings.seed, self._validation_batch, shuffle=False,
             blocks=self._validation_blocks,
         )  # fmt: skip
-
-    # Lightning restores a loader's own state only in the middle of an epoch; without this a run resumed at an epoch's
-    # end would start over with the first epoch's order and mixing.
-    def state_dict(self) -> dict[str, int]:
-        return self.train_loader.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self.train_loader.load_state_dict(state_dict)

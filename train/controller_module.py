@@ -64,6 +64,19 @@ class ControllerModule(pl.LightningModule, ABC):
         assert isinstance(reduced, Tensor)
         return reduced.to(value.device)
 
+    def dropout(self, rate: float, width: int, *, first: int, count: int, total: int) -> Tensor | None:
+        """(count, width) factors of the inputs of this process's examples, drawn by seed, step and example alone.
+
+        The batch of all processes has ``total`` examples, of which this one's begin with ``first``: one device or
+        several, an example has the same factors. None without dropout.
+        """
+        if not rate:
+            return None
+        generator = torch.Generator(self.device)
+        generator.manual_seed(((self.fitting.seed << 32) + self.global_step) % 2**63)
+        kept = torch.rand((total, width), generator=generator, device=self.device) >= rate
+        return kept[first : first + count] / (1 - rate)
+
     def share(self, local_sum: Tensor, count: Tensor) -> Tensor:
         """A loss whose gradient, averaged over processes as DDP does, is that of Σ ``local_sum`` / Σ ``count``."""
         return local_sum * self.trainer.world_size / self.total(count).clamp(min=1e-12)

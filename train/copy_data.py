@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from ..data_gen.split import is_validation
 from ..infer.drafters import Ngram
 from ..infer.drafters.prompt_lookup import PromptLookup
 from ..options import CopyTrainingOptions
+from .data_module import ResumableData
 from .loader import ResumableLoader
 
 
@@ -48,7 +48,10 @@ class Copies:
     total: int = 0
 
     def take(self, rows: Tensor) -> Copies:
-        return Copies(*(each[rows] for each in (self.evidence, self.rate, self.tokens, self.last, self.kept)))
+        """The copied tokens ``rows`` (m,)."""
+        return Copies(
+            self.evidence[rows], self.rate[rows], self.tokens[rows], self.last[rows], self.kept[rows]
+        )  # fmt: skip
 
     def to(self, device: torch.device, **_: object) -> Self:
         moved: dict[str, Any] = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor)}
@@ -105,7 +108,7 @@ def copies_of(documents: Iterable[Document]) -> Copies:
     )
 
 
-class CopyDataModule(pl.LightningDataModule):
+class CopyDataModule(ResumableData[Copies]):
     """Training and validation batches of copied tokens, some 60 bytes each in memory.
 
     Args:
@@ -114,6 +117,8 @@ class CopyDataModule(pl.LightningDataModule):
     Raises:
         InputError: training or validation would be empty.
     """
+
+    settings: CopyTrainingOptions
 
     def __init__(self, documents: Iterable[Document], embedding: Tensor, settings: CopyTrainingOptions) -> None:
         super().__init__()
@@ -130,10 +135,6 @@ class CopyDataModule(pl.LightningDataModule):
             )
         self.train_loader = ResumableLoader(counts[0], settings.batch_size, settings.seed, self._train_batch)
 
-    @property
-    def total_steps(self) -> int:
-        return self.settings.epochs * len(self.train_loader)
-
     def _batch(self, copies: Copies, rows: Tensor) -> Copies:
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         parts = rows.tensor_split(world)
@@ -148,16 +149,6 @@ class CopyDataModule(pl.LightningDataModule):
     def _validation_batch(self, epoch: int, rows: Tensor) -> Copies:
         return self._batch(self.validation, rows)
 
-    def train_dataloader(self) -> ResumableLoader[Copies]:
-        return self.train_loader
-
     def val_dataloader(self) -> ResumableLoader[Copies]:
         rows, settings = len(self.validation.kept), self.settings
         return ResumableLoader(rows, settings.batch_size, settings.seed, self._validation_batch, shuffle=False)
-
-    # As in AcceptanceDataModule: Lightning restores a loader's own state only in the middle of an epoch.
-    def state_dict(self) -> dict[str, int]:
-        return self.train_loader.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self.train_loader.load_state_dict(state_dict)

@@ -54,16 +54,9 @@ class CopyModule(ControllerModule):
         return loss
 
     def mask(self, batch: Copies) -> Tensor | None:
-        """(M, 2d) factors of the entries of the embeddings: dropout by seed, step and example alone."""
-        rate = self.settings.dropout
-        if not rate:
-            return None
-        generator = torch.Generator(self.device)
-        generator.manual_seed(((self.settings.seed << 32) + self.global_step) % 2**63)
-        # The batch of all processes, of which this one takes its part: one device or several, it is the same mask.
-        shape = batch.total, VECTORS * self.head.hidden_size
-        kept = torch.rand(shape, generator=generator, device=self.device) >= rate
-        return kept[batch.first : batch.first + len(batch.kept)] / (1 - rate)
+        """(M, 2d) factors of the entries of the embeddings."""
+        width, count = VECTORS * self.head.hidden_size, len(batch.kept)
+        return self.dropout(self.settings.dropout, width, first=batch.first, count=count, total=batch.total)
 
     def on_validation_epoch_start(self) -> None:
         for metrics in (self.seen, self.untrained):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -13,17 +12,20 @@ from ..controllers.errors import InputError
 from ..data_gen.documents import Document
 from ..data_gen.split import is_validation
 from ..options import DraftTrainingOptions
+from .data_module import ResumableData
 from .draft_windows import Windows, pack
 from .loader import ResumableLoader
 from .target_states import StateFolder
 
 
-class DraftDataModule(pl.LightningDataModule):
+class DraftDataModule(ResumableData[Windows]):
     """Training and validation windows; documents are held out by the hash of their id.
 
     Raises:
         InputError: training or validation would be empty.
     """
+
+    settings: DraftTrainingOptions
 
     def __init__(self, documents: Sequence[Document], settings: DraftTrainingOptions) -> None:
         super().__init__()
@@ -44,10 +46,6 @@ class DraftDataModule(pl.LightningDataModule):
         self.train_loader = ResumableLoader(
             len(self.training.tokens), settings.batch_size, settings.seed, self._train_batch
         )
-
-    @property
-    def total_steps(self) -> int:
-        return self.settings.epochs * len(self.train_loader)
 
     @property
     def windows(self) -> Windows:
@@ -76,16 +74,6 @@ class DraftDataModule(pl.LightningDataModule):
     def _validation_batch(self, epoch: int, rows: Tensor) -> Windows:
         return self._take(self.validation, rows, len(self.training.tokens))
 
-    def train_dataloader(self) -> ResumableLoader[Windows]:
-        return self.train_loader
-
     def val_dataloader(self) -> ResumableLoader[Windows]:
         rows, settings = len(self.validation.tokens), self.settings
         return ResumableLoader(rows, settings.batch_size, settings.seed, self._validation_batch, shuffle=False)
-
-    # As in AcceptanceDataModule: Lightning restores a loader's own state only in the middle of an epoch.
-    def state_dict(self) -> dict[str, int]:
-        return self.train_loader.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self.train_loader.load_state_dict(state_dict)

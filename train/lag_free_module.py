@@ -70,16 +70,9 @@ class LagFreeModule(AcceptanceModule):
         return loss
 
     def mask(self, batch: Batch) -> Tensor | None:
-        """(M, 3d) factors of the entries of the three vectors: dropout by seed, step and example alone."""
-        rate = self.settings.dropout
-        if not rate:
-            return None
-        generator = torch.Generator(self.device)
-        generator.manual_seed(((self.settings.seed << 32) + self.global_step) % 2**63)
-        # The batch of all processes, of which this one takes its part: one device or several, it is the same mask.
-        shape = batch.total, VECTORS * self.head.hidden_size
-        kept = torch.rand(shape, generator=generator, device=self.device) >= rate
-        return kept[batch.first : batch.first + len(batch.accept)] / (1 - rate)
+        """(M, 3d) factors of the entries of the three vectors."""
+        width, count = VECTORS * self.head.hidden_size, len(batch.accept)
+        return self.dropout(self.settings.dropout, width, first=batch.first, count=count, total=batch.total)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         assert batch.then is not None

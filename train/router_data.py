@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from ..data_gen.rewards import check_finite, rewards
 from ..data_gen.router_dataset import RouterDataset
 from ..data_gen.split import is_validation
 from ..options import RouterTrainingOptions
+from .data_module import ResumableData
 from .loader import ResumableLoader
 
 
@@ -58,7 +58,7 @@ def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
     return Table(x, torch.tensor(found, dtype=torch.float32), [row.domain for row in data.rows], ids)
 
 
-class RouterDataModule(pl.LightningDataModule):
+class RouterDataModule(ResumableData[Batch]):
     """Training and validation queries of a table.
 
     Attributes:
@@ -67,6 +67,8 @@ class RouterDataModule(pl.LightningDataModule):
     Raises:
         InputError: a reward is not finite, or training or validation would be empty.
     """
+
+    settings: RouterTrainingOptions
 
     def __init__(self, table: Table, settings: RouterTrainingOptions) -> None:
         super().__init__()
@@ -90,10 +92,6 @@ class RouterDataModule(pl.LightningDataModule):
             self.scale = x.std(0).clamp(min=1e-6)
         self.train_loader = ResumableLoader(len(training), settings.batch_size, settings.seed, self._train_batch)
 
-    @property
-    def total_steps(self) -> int:
-        return self.settings.epochs * len(self.train_loader)
-
     def _batch(self, table: Table, rows: Tensor, uniforms: Tensor) -> Batch:
         return Batch(table.x[rows] / self.scale, table.rewards[rows], uniforms)
 
@@ -107,16 +105,6 @@ class RouterDataModule(pl.LightningDataModule):
     def _validation_batch(self, epoch: int, rows: Tensor) -> Batch:
         return self._batch(self.validation, rows, torch.zeros(len(rows)))
 
-    def train_dataloader(self) -> ResumableLoader[Batch]:
-        return self.train_loader
-
     def val_dataloader(self) -> ResumableLoader[Batch]:
         rows, size = len(self.validation.ids), self.settings.batch_size
         return ResumableLoader(rows, size, self.settings.seed, self._validation_batch, shuffle=False)
-
-    # As in AcceptanceDataModule: Lightning restores a loader's own state only in the middle of an epoch.
-    def state_dict(self) -> dict[str, int]:
-        return self.train_loader.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self.train_loader.load_state_dict(state_dict)
