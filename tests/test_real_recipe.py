@@ -25,7 +25,7 @@ from specpilot.infer.routing import load_policy
 from recipes.real.configurations import AUTOREGRESSIVE, OURS
 from recipes.real.configurations import ROUTER as ROUTED
 from recipes.real.decode import compared, measure
-from recipes.real.fetch import DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
+from recipes.real.fetch import COPIES, DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
 from recipes.real.settings import RealDecodeOptions
 from recipes.real.tables import as_tables
 
@@ -101,13 +101,15 @@ def test_included_draft_predictor_and_router_belong_together(tmp_path: Path) -> 
     target.mkdir()
     for name in TOKENIZER:
         (target / name).write_text(name)
-    draft, head, router = (_included(name, tmp_path, target) for name in (DRAFT, HEAD, ROUTER))
+    names = (DRAFT, HEAD, COPIES, ROUTER)
+    draft, head, copies, router = (_included(name, tmp_path, target) for name in names)
     assert (draft / "tokenizer.json").read_text() == "tokenizer.json"
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([FOLDER, DRAFT, HEAD, ROUTER])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([FOLDER, *names])
     description = json.loads((draft / "draft.json").read_text())
     assert 576 in {value.shape[-1] for value in load_file(draft / "draft.safetensors").values()}
     controller = load_controller(head)
     assert controller.config.provenance.fingerprint.target == description["target"]["fingerprint"]
+    assert load_controller(copies).config.provenance.fingerprint.target == description["target"]["fingerprint"]
     _, config = load_policy(router)
     assert config.provenance.fingerprint.target == description["target"]["fingerprint"]
     assert [arm.name for arm in config.arms] == [DRAFT, "ngram", "exit:6", "autoregressive"]
