@@ -15,7 +15,7 @@ import torch
 
 PRELOADED = [  # imported once, by the process that all others are forked from
     "specpilot.data_gen.acceptance", "specpilot.data_gen.router", "specpilot.train.acceptance",
-    "specpilot.train.router", "specpilot.bench.studies.sweep",
+    "specpilot.train.router", "specpilot.train.copies", "specpilot.bench.studies.sweep",
 ]  # fmt: skip
 
 

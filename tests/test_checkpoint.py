@@ -22,6 +22,7 @@ from specpilot.controllers.checkpoints.acceptance_head import AcceptanceHeadConf
 from specpilot.controllers.checkpoints.card import model_card
 from specpilot.controllers.checkpoints.checkpoint import KINDS, load_controller, push_controller, save_controller
 from specpilot.controllers.checkpoints.config import ControllerConfig
+from specpilot.controllers.checkpoints.copy_head import CopyHeadConfig
 from specpilot.controllers.checkpoints.feature_model import FeatureModelConfig
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.lag_free_head import LagFreeHeadConfig
@@ -54,6 +55,10 @@ CONFIGS: dict[str, ControllerConfig] = {
             predicts_next=True, uses_ngrams=True, mean=0.5, tokens=10,
         ),
         FeatureModelConfig(provenance=PROVENANCE, datasets=["4" * 64], metrics={"auroc": 0.75}, mean=0.5),
+        CopyHeadConfig(
+            provenance=replace(PROVENANCE, draft=None, fingerprint=replace(PAIR, draft=None)), datasets=["4" * 64],
+            metrics={"auroc": 0.75}, hidden_size=8, width=4, tokens=10,
+        ),
         RouterConfig(
             provenance=replace(PROVENANCE, draft=None, fingerprint=replace(PAIR, draft=None)), datasets=["4" * 64],
             metrics={"regret": 0.5}, hidden_size=8, width=16, arms=ARMS, reward="rouge", alpha=0.5, cost="parameters",

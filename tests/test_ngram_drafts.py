@@ -196,7 +196,7 @@ NGRAMS: dict[str, dict[str, Any]] = {
 NGRAMS |= {
     f"{name}, by a head": options | {"ngram": replace(options["ngram"], predictor=copy_predictor(3))}
     for name, options in NGRAMS.items()
-    if name in ("alone", "mixed", "mixed, cheap", "trees")
+    if name in ("mixed, cheap", "trees")
 }
 
 
