@@ -74,7 +74,7 @@ class DecoderConfig:
             )
         self._check_joint()
         if self.ngram is not None:
-            self._check_ngram()
+            self._check_ngram(self.ngram)
         drafted = self.drafts or self.ngram is not None
         nothing_to_stop = not (drafted or self.routed or self.rule == "mtjd" or self.length is None)
         if nothing_to_stop and not (isinstance(self.length, Fixed) and self.length.k == 0):
@@ -107,7 +107,7 @@ class DecoderConfig:
         if self.length is not None:
             raise InputError("tree and length: a tree's levels are its length; give one of them")
 
-    def _check_ngram(self) -> None:
+    def _check_ngram(self, ngram: Ngram) -> None:
         if self.routed:
             raise InputError("ngram: with a router, name 'ngram' as one of the arms")
         if self.tree not in (None, AUTO_TREE) or self.drafts > 1:
@@ -118,6 +118,8 @@ class DecoderConfig:
             raise InputError(f"ngram: verifier={self.rule!r} drafts by beams; take another rule, or leave it out")
         if isinstance(self.length, Oracle):
             raise InputError("length='oracle': supports only draft models; leave the n-grams out")
+        if not self.drafts and self.length is not None and ngram.predictor is not None:
+            raise InputError("copies and length: both decide how many tokens are copied; give one of them")
         if not self.drafts and isinstance(self.length, AcceptanceLength | RateOptimal):
             raise InputError(
                 "length: a trained controller needs a draft model's distributions, which n-gram drafts do not have; "

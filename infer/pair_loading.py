@@ -78,8 +78,6 @@ def load_pair(
         raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
     if copies is not None and ngram is None:
         raise InputError("copies: predicts n-gram drafts; name them, as in draft='ngram' or 'tiny-draft+ngram'")
-    if copies is not None and not names and length is not None:
-        raise InputError("copies and length: both decide how many tokens are copied; give one of them")
     if draft_dtype is not None and not names:
         raise InputError(f"draft_dtype={draft_dtype!r}: there is no draft model; name one, or leave it out")
     model, text = load_target(target, tokenizer, {**loading, **placement})

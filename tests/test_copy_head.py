@@ -241,6 +241,12 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         SpeculativeDecoder.from_pretrained("tiny", **{"copies": "tiny-head", **options})
 
 
+def test_a_predictor_and_a_length_in_python() -> None:
+    ngram = Ngram(predictor=CopyPredictor(copy_head(0), torch.zeros(64, 8)))
+    with pytest.raises(InputError, match="copies and length: both decide how many tokens are copied"):
+        SpeculativeDecoder(make(), None, ngram=ngram, length=2)
+
+
 def test_a_copy_head_is_no_length(work: Path, tmp_path: Path) -> None:
     train(settings(work, epochs=1), tmp_path / "run")
     folder = export(tmp_path / "run", tmp_path / "head")
