@@ -131,7 +131,7 @@ TABLES["generate {}"] = [
     ("hello --colour", "unknown option or extra word: --colour"),
     ("hello --length tiny-lag-free", "length='tiny-lag-free': has no threshold of its own"),
     ("hello --length tiny-head --cost 0.2 --threshold 0.5", "give one of threshold and cost"),
-    ("hello --length a/b/c/d", "a/b/c/d: no such folder or file, no shipped controller (tiny-head"),
+    ("hello --length a/b/c/d", "a/b/c/d: no such folder or file, no shipped controller (tiny-copies, tiny-head"),
     ("hello --length cumulative-confidence:7", "cumulative-confidence:7.0: the threshold must be in [0, 1]"),
     ("hello --length confidence:x", "length='confidence:x': give the rule's number"),
     ("hello --length 21", "length=21: a fixed draft length must be between"),

@@ -152,6 +152,10 @@ def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: Co
         return
     with pytest.raises(InputError, match=rf"^router='{folder}': is of kind '{any_kind.kind}', which chooses no arm"):
         load_policy(folder)
+    if isinstance(any_kind, CopyHeadConfig):
+        with pytest.raises(InputError, match=rf"^{length}is a copy head, .*; give it as copies"):
+            load_trained(folder, pair, torch.device("cpu"), embedding)
+        return
     cost = CostModel.load(0.2)
     for name in (folder, str(folder)):
         assert isinstance(load_trained(name, pair, torch.device("cpu"), embedding, cost=cost), RateOptimal)
@@ -163,6 +167,7 @@ def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: Co
 def test_shipped_controllers_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_controller("tiny-head").config.kind == "acceptance-head"
     assert load_controller("tiny-lag-free").config.kind == "lag-free-head"
+    assert load_controller("tiny-copies").config.kind == "copy-head"
 
 
 def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) -> None:

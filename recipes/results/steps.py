@@ -159,12 +159,12 @@ STEPS = (
     _timed(
         "ngram.json",
         'bench ngram --limit 24 --repeats 2 --max-new-tokens 64 --lengths "[2,cumulative-confidence:0.4]" '
-        "--temperature 0 --cost cost.json",
+        "--temperature 0 --cost cost.json --copies tiny-copies",
     ),
     _timed(
         "ngram-sampled.json",
         'bench ngram --limit 100 --max-new-tokens 64 --lengths "[cumulative-confidence:0.4]" --repeats 1 '
-        "--temperature 1 --cost cost.json",
+        "--temperature 1 --cost cost.json --copies tiny-copies",
     ),
     # Routers, several drafts, the papers
     _timed(
