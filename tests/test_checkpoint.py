@@ -187,6 +187,7 @@ def test_the_card_names_the_pair_and_the_metrics(tmp_path: Path, any_kind: Contr
         "acceptance-head": "0.7 (paper default)",
         "router": "`exit:2` (exit)",
         "lag-free-head": "10 drafted tokens",
+        "copy-head": "10 copied tokens",
     }
     assert special.get(any_kind.kind, "mean acceptance") in card
     assert card.startswith("---\nlibrary_name: specpilot\n")

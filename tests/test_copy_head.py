@@ -230,7 +230,7 @@ def test_the_same_target_in_another_file_is_a_warning(work: Path, tmp_path: Path
     ("options", "message"),
     [
         ({"draft": None}, r"copies: predicts n-gram drafts; name them, as in draft='ngram'"),
-        ({"draft": "ngram", "length": 3}, "copies and length: both decide how many tokens are copied"),
+        ({"draft": "ngram", "length": 3, "copies": "tiny-copies"}, "copies and length: both decide how many tokens"),
         ({"draft": "ngram", "copies": "tiny-head"}, "copies='tiny-head': is of kind 'acceptance-head'; give a copy"),
         ({"draft": "ngram", "copies": "./nowhere"}, "./nowhere: no such controller"),
         ({"draft": None, "router": "./nowhere"}, "copies and router: a router's n-gram arm has no predictor"),
