@@ -17,7 +17,7 @@ from .models import LoadedModel, output_embedding
 
 
 def load_copies(
-    name: str | Path, target: LoadedModel, tokenizer: PreTrainedTokenizerBase, pair_check: str = EXACT
+    name: str | Path, target: LoadedModel, tokenizer: PreTrainedTokenizerBase | None, pair_check: str = EXACT
 ) -> CopyPredictor:
     """The copy head ``name`` (a shipped one, a folder, or an id on the hub), with the target's embedding.
 
@@ -25,8 +25,11 @@ def load_copies(
         pair_check: see :meth:`~specpilot.controllers.checkpoints.provenance.Provenance.check_pair`.
 
     Raises:
-        InputError: it cannot be loaded, is another kind of controller, or was trained for another target.
+        InputError: there is no tokenizer; it cannot be loaded, is another kind of controller, or was trained for
+            another target.
     """
+    if tokenizer is None:
+        raise InputError(f"copies={str(name)!r}: a trained controller is checked against the tokenizer; pass one")
     controller = load_controller(name)
     match controller:
         case Controller(CopyHeadConfig() as config, CopyHead() as head):

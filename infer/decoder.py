@@ -26,6 +26,7 @@ from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
 from .arguments import check_boolean, check_count, seeds_of
 from .config import DecoderConfig
+from .copies import load_copies
 from .drafters import Beams, Ngram, parse_tree
 from .drafting import Drafting
 from .engine import Engine
@@ -408,6 +409,14 @@ class SpeculativeDecoder:
         """
         first = self.drafts[0].model if self.drafts else None
         return load_length(name, self.target.model, first, self.tokenizer, threshold, cost, self.pair_check)
+
+    def load_copies(self, name: Name) -> CopyPredictor:
+        """A trained copy head (shipped, local or on the hub) for this decoder's target; for :class:`Ngram`.
+
+        Raises:
+            InputError: it cannot be loaded, is another kind of controller, or was trained for another target.
+        """
+        return load_copies(name, self.target.model, self.tokenizer, self.pair_check)
 
     def _finish(self, request: Request) -> Generation:
         if self.tokenizer is not None:

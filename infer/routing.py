@@ -153,7 +153,8 @@ def load_policy(name: str | Path) -> tuple[RouterPolicy, RouterConfig]:
     controller = load_controller(name)
     policy, config = controller.head, controller.config
     if not isinstance(policy, RouterPolicy) or not isinstance(config, RouterConfig):
-        raise InputError(f"router={str(name)!r}: is of kind {config.kind!r}, which chooses no arm; give it as length")
+        kind, given_as = config.kind, config.given_as
+        raise InputError(f"router={str(name)!r}: is of kind {kind!r}, which chooses no arm; give it as {given_as}")
     return policy, config
 
 

@@ -139,7 +139,7 @@ class CopyDataModule(ResumableData[Copies]):
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         parts = rows.tensor_split(world)
         batch = copies.take(parts[rank])
-        copied, last = (self.embedding[tokens].float() for tokens in (batch.tokens, batch.last))
+        copied, last = (self.embedding[tokens] for tokens in (batch.tokens, batch.last))
         first = sum(map(len, parts[:rank]))
         return replace(batch, copied=copied, last_embedded=last, first=first, total=len(rows))
 

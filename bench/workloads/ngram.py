@@ -17,7 +17,6 @@ from rich.console import Console
 
 from ...controllers.length import takes_cost
 from ...controllers.length.cost_model import CostModel
-from ...infer.copies import load_copies
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.drafters import Ngram
 from ...infer.generation import Generation, Stats
@@ -70,9 +69,7 @@ def configurations(
     """
     (draft,), ngrams = pair.drafts, {"": Ngram(cost=cost)}
     if copies is not None:
-        assert pair.tokenizer is not None
-        predictor = load_copies(copies, pair.target.model, pair.tokenizer)
-        ngrams[BY_HEAD] = replace(ngrams[""], predictor=predictor)
+        ngrams[BY_HEAD] = replace(ngrams[""], predictor=pair.load_copies(copies))
     found: dict[str, Generate] = {
         AUTOREGRESSIVE: SpeculativeDecoder(pair.target, None, pair.tokenizer).generate,
         **{

@@ -24,7 +24,8 @@ def export(options: ExportOptions) -> None:
                 )
             )  # fmt: skip
         return
-    flag = {"router": "--router", "copy-head": "--draft ngram --copies"}.get(read_config(folder).kind, "--length")
+    given_as = read_config(folder).given_as
+    flag = "--draft ngram --copies" if given_as == "copies" else f"--{given_as}"
     print(f"{folder}: a controller checkpoint; use it with specpilot generate {flag} {folder}")
     if options.push_to is not None:
         print(push_controller(folder, options.push_to, private=options.private))

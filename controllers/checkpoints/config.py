@@ -29,11 +29,13 @@ class ControllerConfig(ABC):
         kind: name of the kind of controller.
         title: title in the model card.
         summary: description in the model card.
+        given_as: the argument that takes it: length, copies or router.
     """
 
     kind: ClassVar[str]
     title: ClassVar[str]
     summary: ClassVar[str]
+    given_as: ClassVar[str] = "length"
 
     provenance: Provenance
     datasets: list[str]

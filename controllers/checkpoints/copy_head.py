@@ -19,6 +19,7 @@ class CopyHeadConfig(ControllerConfig):
     """
 
     kind = "copy-head"
+    given_as = "copies"
     title = "Copy head"
     summary = (
         "Predicts the probability that the target model accepts a token copied from the text, as prompt lookup drafts "

@@ -26,6 +26,7 @@ class RouterConfig(ControllerConfig):
     """
 
     kind = "router"
+    given_as = "router"
     title = "Router"
     summary = (
         "Chooses how a prompt is decoded, from the target's own embedding of it, which the prefill computes anyway "

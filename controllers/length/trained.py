@@ -17,6 +17,7 @@ from ..acceptance.lag_free_predictor import LagFreePredictor
 from ..acceptance.predictor import AcceptancePredictor
 from ..checkpoints.acceptance_head import AcceptanceHeadConfig
 from ..checkpoints.checkpoint import Controller, load_controller
+from ..checkpoints.config import ControllerConfig
 from ..checkpoints.copy_head import CopyHeadConfig
 from ..checkpoints.feature_model import FeatureModelConfig
 from ..checkpoints.fingerprint import PairFingerprint
@@ -82,6 +83,8 @@ def load_predictor(
         InputError: it cannot be loaded, was trained for another pair, or predicts no acceptance.
     """
     controller = load_controller(name)
+    if controller.config.given_as != "length":  # before the pair, of which it may have no draft
+        raise InputError(f"length={str(name)!r}: {_predicts_none(controller.config)}")
     controller.config.provenance.check_pair(fingerprint, pair_check)
     match controller.config:
         case AcceptanceHeadConfig(hidden_size=size) | LagFreeHeadConfig(hidden_size=size) if size != embedding.shape[1]:
@@ -149,7 +152,12 @@ def acceptance_predictor(
             )  # fmt: skip
         case Controller(FeatureModelConfig() as config, FeatureModel() as model):
             return FeaturePredictor(model, config.mean, samplings)
-        case Controller(CopyHeadConfig()):
-            raise InputError("is a copy head, which predicts the acceptance of copied tokens; give it as copies")
         case _:
-            raise InputError(f"is of kind {controller.config.kind!r}, which predicts no acceptance; give it as router")
+            raise InputError(_predicts_none(controller.config))
+
+
+def _predicts_none(config: ControllerConfig) -> str:
+    """Why a controller is no acceptance predictor."""
+    if isinstance(config, CopyHeadConfig):
+        return "is a copy head, which predicts the acceptance of copied tokens; give it as copies"
+    return f"is of kind {config.kind!r}, which predicts no acceptance; give it as {config.given_as}"

@@ -8,10 +8,8 @@ from typing import Any
 
 from specpilot.bench.workloads.assisted import Assistance, Transformers, generate, sampling_options
 from specpilot.bench.workloads.llama_loops import LlamaLoops
-from specpilot.controllers.checkpoints.provenance import TOKENIZER
 from specpilot.controllers.length import Fixed, OnlineConfidence, RateOptimal, parse_rule
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.copies import load_copies
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters import AUTO_TREE, Ngram
 from specpilot.infer.lengths import quick_costs
@@ -69,7 +67,7 @@ def of_torch(
         runs |= {name: assisted(name) for name in ASSISTED}
     cost = quick_costs(pair.target, draft)
     by_rates = Ngram(cost=cost, adapt=True)
-    trained_copies = with_head(by_rates, pair, copies)
+    trained_copies = by_rates if copies is None else replace(by_rates, predictor=pair.load_copies(copies))
 
     def ours(draft: Any, length: Any = None, ngram: Ngram | None = None, tree: str | None = None) -> Generate:
         decoder = SpeculativeDecoder(pair.target, draft, pair.tokenizer, length=length, ngram=ngram, tree=tree)
@@ -97,15 +95,6 @@ def of_torch(
     return runs
 
 
-def with_head(ngram: Ngram, decoder: SpeculativeDecoder, copies: str | None) -> Ngram:
-    """``ngram`` with the copy head ``copies``, if there is one."""
-    if copies is None:
-        return ngram
-    model, tokenizer = decoder.target.model, decoder.tokenizer
-    assert tokenizer is not None
-    return replace(ngram, predictor=load_copies(copies, model, tokenizer, TOKENIZER))
-
-
 def of_llama_cpp(
     alone: SpeculativeDecoder, copies: str | None, sampling: SamplingParams, max_new_tokens: int
 ) -> dict[str, Generate]:
@@ -123,7 +112,7 @@ def of_llama_cpp(
         "llama.cpp-autoregressive": lambda prompt, seed: len(loops.generate(prompt, None, seed)),
         AUTOREGRESSIVE: _decoding(alone, sampling, max_new_tokens),
         NGRAM: copying(by_rates),
-        OURS: copying(with_head(by_rates, alone, copies)),
+        OURS: copying(by_rates if copies is None else replace(by_rates, predictor=alone.load_copies(copies))),
     }
 
 

@@ -84,7 +84,7 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
 def _decoder(engine: str, settings: RealDecodeOptions) -> SpeculativeDecoder:
     """The pair in PyTorch with the precision ``engine``, or the GGUF file in llama.cpp."""
     if engine == LLAMA:
-        return SpeculativeDecoder.from_pretrained(str(settings.gguf), length=0, dtype="auto")
+        return SpeculativeDecoder.from_pretrained(str(settings.gguf), length=0, dtype="auto", pair_check=TOKENIZER)
     return SpeculativeDecoder.from_pretrained(
         settings.target, settings.draft, dtype=engine, draft_dtype=settings.draft_dtype, pair_check=TOKENIZER
     )
