@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from ...controllers.checkpoints.checkpoint import load_controller
 from ...controllers.checkpoints.content import controller_digest
 from ...controllers.checkpoints.fingerprint import PairFingerprint
 from ...controllers.length import (
@@ -37,7 +36,7 @@ from ...controllers.length import (
     RateOptimal,
 )
 from ...controllers.length.cost_model import CostModel
-from ...controllers.length.trained import acceptance_predictor
+from ...controllers.length.trained import load_predictor
 from ...controllers.sampling import SamplingParams
 from ...infer.decoder import SpeculativeDecoder
 from ...infer.models import output_embedding
@@ -189,12 +188,11 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptancePredictor
     Raises:
         InputError: it cannot be loaded, or was trained for another pair.
     """
-    controller, digest = load_controller(path), controller_digest(path)
-    (draft,) = decoder.drafts
+    digest, (draft,) = controller_digest(path), decoder.drafts
     assert decoder.tokenizer is not None, "decoder was not loaded by name"
-    controller.config.provenance.check_pair(PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer))
+    pair = PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer)
     embedding = output_embedding(draft.model)
-    predictor = acceptance_predictor(controller, torch.device("cpu"), embedding, undone=True)
+    controller, predictor = load_predictor(path, pair, torch.device("cpu"), embedding, undone=True)
     if isinstance(predictor, FeaturePredictor):
         return predictor, lambda t: [predictor.predict_signals(signals) for signals in t.signals], digest
     if isinstance(predictor, LagFreePredictor):
