@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from specpilot.controllers.checkpoints.router import RouterConfig
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.router import RouterPolicy
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.arms import load_arms
 from specpilot.infer.loading import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM
@@ -26,6 +28,7 @@ from recipes.real.configurations import AUTOREGRESSIVE, OURS
 from recipes.real.configurations import ROUTER as ROUTED
 from recipes.real.decode import compared, measure
 from recipes.real.fetch import COPIES, DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
+from recipes.real.prompts import HELD_OUT, PROMPTS, write_prompts
 from recipes.real.settings import RealDecodeOptions
 from recipes.real.tables import as_tables
 
@@ -37,7 +40,7 @@ def test_every_configuration_is_timed_once(tmp_path: Path, capfd: pytest.Capture
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = RealDecodeOptions(
-        target="tiny", draft="tiny-draft", controller="tiny-lag-free", prompts=prompts, skip=2, per_kind=1,
+        target="tiny", draft="tiny-draft", controller="tiny-lag-free", prompts=prompts, per_kind=1,
         max_new_tokens=6, temperatures=(0.0, 1.0), dtypes=("float32",), folder=tmp_path / "times",
     )  # fmt: skip
     result = measure(settings, tmp_path / "result.json")
@@ -55,6 +58,25 @@ def test_every_configuration_is_timed_once(tmp_path: Path, capfd: pytest.Capture
     again = measure(settings, tmp_path / "again.json")  # from the stored times
     assert again["tokens_per_second"] == result["tokens_per_second"]
     assert json.loads((tmp_path / "result.json").read_text())["ratios"] == result["ratios"]
+
+
+def test_held_out_prompts_share_no_text_with_the_others(tmp_path: Path) -> None:
+    passages = [f"Passage {i} tells a story." for i in range(40)]
+    names = ("mbpp", "nl2bash", "python_functions", "gsm8k", "svamp", "aqua", "math500", "books", "self_instruct")
+    for name in names:
+        of = passages if name == "books" else [f"{name} task {i}" for i in range(24)]
+        rows = [{"prompt": text, "response": text.replace("Passage", "Chapter")} for text in of]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_prompts(tmp_path, tmp_path, 30, 10)
+    seen, held_out = load_prompts(str(tmp_path / PROMPTS)), load_prompts(str(tmp_path / HELD_OUT))
+    assert sorted({row.domain for row in seen}) == ["chat", "code", "maths", "rewriting", "summarising"]
+    assert len(seen) == 150
+    assert {kind: len([*rows]) for kind, rows in groupby(held_out, lambda row: row.domain)} == {
+        "code": 10, "maths": 10, "chat": 10, "summarising": 10, "rewriting": 10
+    }  # fmt: skip
+    of_seen = {row.prompt.split("\n\n")[-1] for row in seen}
+    assert not of_seen & {row.prompt.split("\n\n")[-1] for row in held_out}
+    assert len({row.id for row in [*seen, *held_out]}) == 200
 
 
 def save_router(folder: Path) -> str:
@@ -84,7 +106,7 @@ def test_some_configurations_and_a_router(tmp_path: Path) -> None:
     prompts.write_text("".join(json.dumps({"domain": "chat", "prompt": f"Add {i} and 3."}) + "\n" for i in range(2)))
     settings = RealDecodeOptions(
         target="tiny", draft="tiny-draft", controller="tiny-lag-free", router=save_router(tmp_path / "router"),
-        only=(AUTOREGRESSIVE, OURS, ROUTED), prompts=prompts, skip=0, per_kind=2, max_new_tokens=6,
+        only=(AUTOREGRESSIVE, OURS, ROUTED), prompts=prompts, per_kind=2, max_new_tokens=6,
         temperatures=(0.0,), dtypes=("float32",), folder=tmp_path / "times",
     )  # fmt: skip
     result = measure(settings, tmp_path / "result.json")

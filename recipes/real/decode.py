@@ -49,7 +49,7 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
     Raises:
         InputError: a model or controller is missing or does not fit, or another process measures in the folder.
     """
-    rows = chosen(load_prompts(str(settings.prompts), skip=settings.skip), settings.per_kind)
+    rows = chosen(load_prompts(str(settings.prompts)), settings.per_kind)
     kinds = [row.domain for row in rows]
     times: dict[str, dict[str, Times]] = {}
     with Store(settings.folder) as store:

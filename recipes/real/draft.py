@@ -13,14 +13,15 @@ from pathlib import Path
 from specpilot.main import run
 
 from .fetch import fetch
-from .prompts import write_prompts
+from .prompts import PROMPTS, write_prompts
 from .settings import RealDraftOptions
 
 PER_KIND = 1600  # prompts of each of five kinds
 KINDS = 5
 PART = 300  # prompts answered for one dataset
 STAGES = ((12, 6, 1.5e-3), (11, 3, 7e-4), (12, 4, 1e-3))  # of the draft: datasets, passes over them, learning rate
-MEASURED = 100  # prompts after those of the first stage, which are left for measuring
+HELD_OUT = 60  # other prompts of each kind, for measuring
+SPARED = 100  # prompts after those of the first stage: earlier versions measured on them
 PREDICTED = {1.0: 900, 0.0: 450}  # prompts after those, for the predictor, by temperature; the router has some of them
 TRACED = 60  # texts on which the predictor's epochs are compared
 ROUTED = ("ngram", "exit:6", "autoregressive")  # arms of the router beside the draft
@@ -34,9 +35,9 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
         InputError: a source of prompts is missing, or the target cannot be fetched.
     """
     target = fetch(output)[1]
-    write_prompts(settings.data, output / "prompts.jsonl", PER_KIND)
+    write_prompts(settings.data, output, PER_KIND, HELD_OUT)
     first = settings.parts * PART
-    unseen = first + MEASURED
+    unseen = first + SPARED
     later = range(unseen + max(PREDICTED.values()), PER_KIND * KINDS - PART + 1, PART)
     draft = train_stages(settings, target, output, [*range(0, first, PART), *later])
     data = [str(output / f"acceptance-{temperature:g}") for temperature in PREDICTED]
@@ -44,7 +45,7 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
         run(
             [
                 *("data", "acceptance", "--target", str(target), "--draft", str(draft)),
-                *("--prompts", str(output / "prompts.jsonl"), "--skip", str(unseen), "--limit", str(count)),
+                *("--prompts", str(output / PROMPTS), "--skip", str(unseen), "--limit", str(count)),
                 *("--max-new-tokens", "80", "--temperature", str(temperature), "--top-k", "null", "--top-p", "0.95"),
                 *("--dtype", "bfloat16", "--batch-size", "50", "--output", folder),
             ]
@@ -82,7 +83,7 @@ def answer(target: Path, output: Path, number: int, skip: int) -> str:
     temperature = TEMPERATURES[number % len(TEMPERATURES)]
     run(
         [
-            *("data", "answers", "--target", str(target), "--prompts", str(output / "prompts.jsonl")),
+            *("data", "answers", "--target", str(target), "--prompts", str(output / PROMPTS)),
             *("--skip", str(skip), "--limit", str(PART), "--max-new-tokens", "160", "--top-k", "null"),
             *("--temperature", str(temperature), "--seed", str(number), "--batch-size", "64"),
             *("--dtype", "bfloat16", "--output", folder),
@@ -109,7 +110,7 @@ def train_router(target: Path, draft: Path, output: Path, skip: int) -> None:
     run(
         [
             *("data", "router", "--target", str(target), "--arms", f"[{draft},{','.join(ROUTED)}]"),
-            *("--prompts", str(output / "prompts.jsonl"), "--skip", str(skip), "--limit", str(PART)),
+            *("--prompts", str(output / PROMPTS), "--skip", str(skip), "--limit", str(PART)),
             *("--max-new-tokens", "64", "--temperature", "1", "--top-k", "null", "--top-p", "0.95"),
             *("--dtype", "bfloat16", "--batch-size", "50", "--output", str(output / "router-data")),
         ]

@@ -1,8 +1,8 @@
 """Prompts of five kinds for a chat model: chat, code, maths, summarising and rewriting.
 
 They are put together from sources whose licences bind nothing that is derived (MIT, CC-BY, Apache-2.0, BSD, public
-domain), and from topics written for it. A draft is trained on the target's answers to them; those whose hash holds them
-out are what it is measured on.
+domain), and from topics written for it. A draft is trained on the target's answers to them; those that are held out are
+for measuring.
 """
 
 from __future__ import annotations
@@ -46,23 +46,39 @@ REWRITE = (
     "Rewrite this text in the present tense.\n\n{}", "Rewrite this as a formal report.\n\n{}",
 )  # fmt: skip
 PASSAGE = 700  # most characters of a text to summarise or rewrite
+PROMPTS, HELD_OUT = "prompts.jsonl", "held-out.jsonl"
 SOURCES = {"code": ("mbpp", "nl2bash", "python_functions"), "maths": ("gsm8k", "svamp", "aqua", "math500")}
 
 
-def write_prompts(data: Path, output: Path, per_kind: int, seed: int = 0) -> int:
-    """Write ``per_kind`` prompts of each kind to ``output``, in random order; the number of prompts.
+def write_prompts(data: Path, folder: Path, per_kind: int, held_out: int, seed: int = 0) -> None:
+    """Write ``per_kind`` prompts of each kind to prompts.jsonl in ``folder``, and others to held-out.jsonl.
+
+    The ``held_out`` prompts of each kind are about passages and problems that are in none of the first.
 
     Args:
         data: folder of JSON Lines files with a prompt in each row.
     """
     chooser = random.Random(seed)
-    rows = []
-    for kind, prompts in _by_kind(data).items():
-        chosen = chooser.sample(prompts, min(per_kind, len(prompts)))
-        rows += [{"id": f"{kind}-{number}", "domain": kind, "prompt": text} for number, text in enumerate(chosen)]
+    by_kind = _by_kind(data)
+    chosen = {kind: chooser.sample(texts, min(per_kind, len(texts))) for kind, texts in by_kind.items()}
+    rows = [row for kind, texts in chosen.items() for row in _rows(kind, "", texts)]
     chooser.shuffle(rows)
-    output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return len(rows)
+    seen = {_subject(row["prompt"]) for row in rows}
+    left = []
+    for kind, texts in by_kind.items():
+        unseen = [*dict.fromkeys(text for text in texts if _subject(text) not in seen)]
+        left += _rows(kind, "held-out-", chooser.sample(unseen, min(held_out, len(unseen))))
+    for name, written in ((PROMPTS, rows), (HELD_OUT, left)):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in written), encoding="utf-8")
+
+
+def _rows(kind: str, prefix: str, texts: list[str]) -> list[dict[str, str]]:
+    return [{"id": f"{prefix}{kind}-{number}", "domain": kind, "prompt": text} for number, text in enumerate(texts)]
+
+
+def _subject(prompt: str) -> str:
+    """What ``prompt`` is about: the text after its first blank line, such as the passage to summarise, or else all."""
+    return prompt.partition("\n\n")[2] or prompt
 
 
 def _by_kind(data: Path) -> dict[str, list[str]]:

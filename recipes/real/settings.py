@@ -36,8 +36,7 @@ class RealDecodeOptions:
         copies: Trained copy head of the target; null copies by the text's own rates.
         router: Trained router with the draft as one of its arms; null leaves it out.
         only: Names of configurations to time, such as specpilot-router; null: all.
-        prompts: JSON Lines file of prompts with a domain, of `python -m recipes real-draft`.
-        skip: Prompts at the beginning of the file that are left out, since the draft was trained on them.
+        prompts: JSON Lines file of prompts with a domain, which nothing was trained on: `real-draft` writes them.
         per_kind: Number of prompts of each domain.
         max_new_tokens: Number of new tokens of each.
         temperatures: Temperatures of both models; 0 is greedy, others sample with top-p 0.95.
@@ -53,8 +52,7 @@ class RealDecodeOptions:
     copies: str | None = None
     router: str | None = None
     only: tuple[str, ...] | None = None
-    prompts: Path = Path("runs/real/prompts.jsonl")
-    skip: int = 3600
+    prompts: Path = Path("runs/real/held-out.jsonl")
     per_kind: int = 3
     max_new_tokens: int = 64
     temperatures: tuple[float, ...] = (0.0, 1.0)
