@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ def test_run_folder(finished: Path, settings: AcceptanceTrainingOptions, work: P
     written = yaml.safe_load((finished / "run.yaml").read_text(encoding="utf-8"))
     made = {"draft": str(work / "draft"), "target": "some/target", "mixing": 0.15, "validation_fraction": 0.2}
     assert AcceptanceTrainingOptions(**written) == replace(settings, traced=0, **made)
-    assert json.loads((finished / "env.json").read_text(encoding="utf-8"))["versions"]["torch"] == torch.__version__
+    assert json.loads((finished / "env.json").read_text(encoding="utf-8"))["versions"]["torch"] == version("torch")
     assert (finished / "command.txt").read_text(encoding="utf-8").count("\n") == 1
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
 
