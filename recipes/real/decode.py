@@ -163,7 +163,7 @@ def summary(times: Mapping[str, Mapping[str, Times]], kinds: list[str]) -> dict[
 
 
 def compared(times: Times, masks: Mapping[str, Any]) -> dict[str, Any]:
-    """Ours and the router over autoregressive decoding, ours over the best rule, and the kind where it gains least."""
+    """Ours, its chains and the router over autoregressive decoding and the best rule, and where ours gains least."""
     if not {OURS, AUTOREGRESSIVE} <= times.keys():
         return {}
     plain = (AUTOREGRESSIVE, OURS, PREDICTOR, PREDICTOR_NGRAM, COPIES, ROUTER)
@@ -180,11 +180,15 @@ def compared(times: Times, masks: Mapping[str, Any]) -> dict[str, Any]:
         "ours_over_autoregressive": by_kind[ALL],
         "worst_over_autoregressive": {**by_kind[worst], "kind": worst},
     }
+    if PREDICTOR_NGRAM in times:
+        result["chains_over_autoregressive"] = over(AUTOREGRESSIVE, whole, PREDICTOR_NGRAM)
     if ROUTER in times:
         result["router_over_autoregressive"] = over(AUTOREGRESSIVE, whole, ROUTER)
     if rules:
         best = max(rules, key=lambda name: times[name][0].sum() / times[name][1].sum())
         result["ours_over_best_rule"] = {**over(best, whole), "rule": best}
+        if PREDICTOR_NGRAM in times:
+            result["chains_over_best_rule"] = over(best, whole, PREDICTOR_NGRAM)
     return result
 
 

@@ -42,6 +42,7 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "temperatures-0.json temperatures-0.5.json temperatures-1.json": _one(summaries.by_temperature),
     "clock.json": _one(clock.as_table),
     "smollm2.json": real_tables.as_tables,
+    "smollm2-held-out.json": real_tables.as_tables,
     "smollm2-trees.json": real_tables.as_tables,
     "trees.json": trees.as_tables,
     "spectr.json": _one(spectr.as_table),

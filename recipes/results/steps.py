@@ -195,6 +195,7 @@ ELSEWHERE = {
     "gguf.json": "`specpilot bench decode` with GGUF files, in the environment of `make test-gguf`",
     "cost-gguf.json": "`specpilot bench cost` with GGUF files, in the same environment",
     "smollm2.json": "`python -m recipes real-decode`, after `make real`, in the same environment",
+    "smollm2-held-out.json": "`python -m recipes real-decode` with the options that docs/results.md shows",
     "smollm2-trees.json": "`python -m recipes real-decode` with the options that docs/results.md shows",
     "clock-states.json": "`specpilot bench clock` with a draft and a controller that docs/drafts.md trains",
     "cost-smollm2.json": "`specpilot bench cost` with SmolLM2 and its draft in bfloat16",
