@@ -24,7 +24,7 @@ from specpilot.infer.loading import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM
 from specpilot.infer.routing import load_policy
 
-from recipes.real.configurations import AUTOREGRESSIVE, OURS
+from recipes.real.configurations import AUTOREGRESSIVE, OURS, PREDICTOR_NGRAM
 from recipes.real.configurations import ROUTER as ROUTED
 from recipes.real.decode import compared, measure
 from recipes.real.fetch import COPIES, DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
@@ -153,3 +153,8 @@ def test_comparison_names_the_best_rule_and_the_worst_kind() -> None:
     assert found["worst_over_autoregressive"] == pytest.approx({"ratio": 0.5, "low": 0.5, "high": 0.5, "kind": "code"})
     assert found["ours_over_best_rule"]["rule"] == "specpilot-2"
     assert found["ours_over_best_rule"]["ratio"] == pytest.approx(1.6 / 2.5)
+    assert "chains_over_best_rule" not in found
+    found = compared(times | {PREDICTOR_NGRAM: (tokens, np.array([0.5, 0.3]))}, masks)  # no rule, though the fastest
+    assert found["ours_over_best_rule"]["rule"] == "specpilot-2"
+    assert found["chains_over_autoregressive"]["ratio"] == pytest.approx(2 / 0.8)
+    assert found["chains_over_best_rule"]["ratio"] == pytest.approx(1.6 / 0.8)

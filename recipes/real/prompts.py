@@ -53,7 +53,8 @@ SOURCES = {"code": ("mbpp", "nl2bash", "python_functions"), "maths": ("gsm8k", "
 def write_prompts(data: Path, folder: Path, per_kind: int, held_out: int, seed: int = 0) -> None:
     """Write ``per_kind`` prompts of each kind to prompts.jsonl in ``folder``, and others to held-out.jsonl.
 
-    The ``held_out`` prompts of each kind are about passages and problems that are in none of the first.
+    The ``held_out`` prompts of each kind are about passages and problems that are in none of the first. Chat prompts
+    share topics with them.
 
     Args:
         data: folder of JSON Lines files with a prompt in each row.
