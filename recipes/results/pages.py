@@ -32,6 +32,10 @@ def _one(as_table: Callable[..., Table]) -> Callable[..., Sequence[Table]]:
     return lambda *results: [as_table(*results)]
 
 
+def _main_figures(ablation: Result) -> Sequence[Table]:
+    return ablation_tables.as_tables(ablation)[:1]
+
+
 TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "demo.json": lambda result: [decoder_table(result["decoders"], result["best"])],
     "decode.json": _one(decode.as_table),
@@ -44,6 +48,8 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "smollm2.json": real_tables.as_tables,
     "smollm2-held-out.json": real_tables.as_tables,
     "smollm2-trees.json": real_tables.as_tables,
+    "smollm2-ablation.json": _main_figures,
+    "smollm2-ablation-greedy.json": _main_figures,
     "trees.json": trees.as_tables,
     "spectr.json": _one(spectr.as_table),
     "ngram.json": _one(ngram.as_table),

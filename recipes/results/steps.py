@@ -150,7 +150,7 @@ STEPS = (
     _head("lag-free-math", "lag-free --data M --epochs 12"),
     _timed(
         "clock.json",
-        "bench clock --misfit tiny-draft-math --misfit-controller lag-free-math --repeats 6 --folder clock",
+        "bench clock --misfit tiny-draft-math --misfit-controller lag-free-math --per-domain 30 --repeats 6 --folder clock",
     ),
     _printed(
         "trees.json",
@@ -197,6 +197,9 @@ ELSEWHERE = {
     "smollm2.json": "`python -m recipes real-decode`, after `make real`, in the same environment",
     "smollm2-held-out.json": "`python -m recipes real-decode` with the options that docs/results.md shows",
     "smollm2-trees.json": "`python -m recipes real-decode` with the options that docs/results.md shows",
+    "cost-smollm2-float32.json": "`specpilot bench cost` with the options that docs/results.md shows",
+    "smollm2-ablation.json": "`specpilot bench ablation` with the options that docs/results.md shows",
+    "smollm2-ablation-greedy.json": "`specpilot bench ablation` with the options that docs/results.md shows",
     "clock-states.json": "`specpilot bench clock` with a draft and a controller that docs/drafts.md trains",
     "cost-smollm2.json": "`specpilot bench cost` with SmolLM2 and its draft in bfloat16",
     "cost-q4.json": "`specpilot bench cost` with the GGUF file of SmolLM2 as target and draft",
