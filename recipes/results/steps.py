@@ -150,7 +150,8 @@ STEPS = (
     _head("lag-free-math", "lag-free --data M --epochs 12"),
     _timed(
         "clock.json",
-        "bench clock --misfit tiny-draft-math --misfit-controller lag-free-math --per-domain 30 --repeats 6 --folder clock",
+        "bench clock --misfit tiny-draft-math --misfit-controller lag-free-math --per-domain 30 --repeats 6 "
+        "--folder clock",
     ),
     _printed(
         "trees.json",
