@@ -47,6 +47,7 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "clock.json": _one(clock.as_table),
     "smollm2.json": real_tables.as_tables,
     "smollm2-held-out.json": real_tables.as_tables,
+    "smollm2-held-out-bfloat16.json": real_tables.as_tables,
     "smollm2-trees.json": real_tables.as_tables,
     "smollm2-ablation.json": _main_figures,
     "smollm2-ablation-greedy.json": _main_figures,
