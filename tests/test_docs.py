@@ -158,7 +158,7 @@ def intervals(found: Any) -> Iterator[tuple[str, str, str]]:
             yield from intervals(entry)
     if not isinstance(found, dict):
         return
-    for name in ("ratio", "value", "speedup"):
+    for name in ("ratio", "value"):
         if name in found and "low" in found:
             numbers = [found[name], found["low"], found["high"]]
             for digits in (2, 3):
