@@ -110,6 +110,7 @@ Fraction = Annotated[float, Range(0, 1, "()")]
 LearningRate = Annotated[float, Range(0, 1, "(]")]
 Depth = Annotated[int, Range(0, MAX_DEPTH)]
 DType = Literal["float32", "bfloat16", "float16", "float64", "auto"]
+DraftDType = Literal["float32", "bfloat16", "float16", "float64", "auto", "int8", "int4"]
 Device = Annotated[
     str, Pattern(r"auto|(?!meta)[a-z]+(:\d{1,3})?", "no device of this machine; give 'auto', 'cpu', 'cuda' or 'cuda:1'")
 ]
@@ -219,10 +220,11 @@ class DraftPrecisionOptions(Options):
     """Models.
 
     Attributes:
-        draft_dtype: Precision of the draft models, if it is not that of the target.
+        draft_dtype: Precision of the draft models, if it is not that of the target. int8 and int4 round the weights of
+            Llama drafts on a CPU.
     """
 
-    draft_dtype: DType | None = None
+    draft_dtype: DraftDType | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

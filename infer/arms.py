@@ -11,6 +11,7 @@ from ..controllers.arms import AUTOREGRESSIVE, DRAFT, EXIT, NGRAM, Arm, check_en
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.errors import InputError
 from .models import CausalLM, EarlyExit, LanguageModel, count_parameters, language_model
+from .models.quantized_linear import Quantization
 from .pair_loading import check_pair, load_draft
 
 
@@ -31,12 +32,14 @@ def load_arms(
     device: str,
     trust_remote_code: bool = False,
     compile: bool = False,
+    quantization: Quantization | None = None,
 ) -> list[LoadedArm]:
     """Load the arms of a target.
 
     Args:
         specs: draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``, in the router's order.
         tokenizer: the target's tokenizer.
+        quantization: what the draft models' weights are rounded to.
 
     Raises:
         InputError: there are fewer than two arms, or one does not exist or has another vocabulary or architecture.
@@ -54,7 +57,7 @@ def load_arms(
             except InputError as error:
                 raise InputError(f"arm {spec!r}: {error}") from error
             arm = Arm(DRAFT, spec, model_fingerprint(model), parameters=count_parameters(model))
-            wrapped = language_model(model, compile=compile)
+            wrapped = language_model(model, compile=compile, quantization=quantization)
             check_pair(target, wrapped)
             loaded.append(LoadedArm(arm, wrapped))
         elif kind == EXIT:

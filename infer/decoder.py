@@ -174,8 +174,9 @@ class SpeculativeDecoder:
             compile: compile both models with ``torch.compile``.
             dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto`` for that of each checkpoint. For a
                 GGUF file, whose weights stay as they are, the type of keys and values (not float64).
-            draft_dtype: ``dtype`` of the drafts, if it is another one. The text has the target's distribution whatever
-                the drafts' precision.
+            draft_dtype: ``dtype`` of the drafts, if it is another one. ``int8`` and ``int4`` round the weights of Llama
+                drafts on a CPU when they are loaded. The text has the target's distribution whatever the drafts'
+                precision.
             device_map, offload_folder: as for transformers' ``from_pretrained``, for the target.
             revision: branch, tag or commit of the target on the hub.
             max_running, generation_config: as for the class.

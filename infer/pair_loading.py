@@ -15,6 +15,7 @@ from ..controllers.errors import InputError
 from ..controllers.length import LengthController, OnlineConfidence, RateOptimal, takes_cost
 from ..controllers.length.cost_model import CostModel
 from .copies import load_copies
+from .draft_precision import draft_precision
 from .drafters import Ngram, split_ngram
 from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
 from .lengths import AUTO, load_length, quick_costs
@@ -58,7 +59,7 @@ def load_pair(
         length, threshold, cost, adapt: as for ``SpeculativeDecoder.from_pretrained``.
         loading: keywords of :func:`.loading.load_model` for every model.
         placement: more of them, for the target alone.
-        draft_dtype: ``dtype`` of the drafts, if it is another one.
+        draft_dtype: ``dtype`` of the drafts, if it is another one, or ``int8`` or ``int4``.
         compile: compile the models.
         tokenizer: whose tokenizer to take instead of the target's.
         pair_check: how alike the pair of a trained controller must be.
@@ -81,10 +82,10 @@ def load_pair(
     if draft_dtype is not None and not names:
         raise InputError(f"draft_dtype={draft_dtype!r}: there is no draft model; name one, or leave it out")
     model, text = load_target(target, tokenizer, {**loading, **placement})
-    of_drafts = loading if draft_dtype is None else {**loading, "dtype": draft_dtype}
+    of_drafts, quantization = draft_precision(draft_dtype, loading)
     loaded = [load_draft(name, model, text, of_drafts) for name in names]
     reader = language_model(model, compile=compile)
-    drafts = [language_model(draft, compile=compile) for draft in loaded]
+    drafts = [language_model(draft, compile=compile, quantization=quantization) for draft in loaded]
     if cost == AUTO:
         cost, adapt = quick_costs(reader, drafts[0] if drafts else None), True
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)

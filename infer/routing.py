@@ -20,6 +20,7 @@ from ..controllers.length.cost_model import CostModel
 from ..controllers.router import PolicyRouter, Router, RouterPolicy
 from .arms import LoadedArm, load_arms
 from .config import LENGTH
+from .draft_precision import draft_precision
 from .drafters import Ngram
 from .lengths import load_length
 from .models import LanguageModel, language_model
@@ -86,7 +87,7 @@ def load_routing(
         sample: draw the arm from a trained policy.
         loading: dtype, device, trust_remote_code and compile.
         spread: device_map, offload_folder and revision of the target.
-        draft_dtype: dtype of the draft models, if it is another one.
+        draft_dtype: dtype of the draft models, if it is another one, or ``int8`` or ``int4``.
         tokenizer: name of a tokenizer to use instead of the target's.
         pair_check: see :meth:`~..controllers.checkpoints.provenance.Provenance.check_pair`.
 
@@ -102,7 +103,8 @@ def load_routing(
     options = {name: loading[name] for name in ("dtype", "device", "trust_remote_code")}
     model, text = load_target(target, tokenizer, options | spread)
     reader = language_model(model, compile=loading["compile"])
-    loaded = load_arms(names, reader, text, **loading | ({} if draft_dtype is None else {"dtype": draft_dtype}))
+    of_drafts, quantization = draft_precision(draft_dtype, loading)
+    loaded = load_arms(names, reader, text, **of_drafts, quantization=quantization)
     if draft_dtype is not None and all(arm.arm.kind != DRAFT for arm in loaded):
         raise InputError(f"draft_dtype={draft_dtype!r}: no arm has a draft model; leave it out")
     if trained is not None:

@@ -16,6 +16,7 @@ from .gguf_model import GgufModel
 from .kv_cache import RaggedKVCache
 from .llama_cpp import LlamaCpp
 from .loaded import LoadedModel, count_parameters, output_embedding
+from .quantized_linear import Quantization, not_quantized
 from .self_check import check_reading_in_parts
 from .text_cache import TextCache
 from .text_reader import TextReader
@@ -41,22 +42,32 @@ __all__ = [
 ]
 
 
-def language_model(model: LoadedModel, *, compile: bool = False) -> LanguageModel:
+def language_model(
+    model: LoadedModel, *, compile: bool = False, quantization: Quantization | None = None
+) -> LanguageModel:
     """Wrap a decoder-only or encoder-decoder ``model``, or a GGUF model.
 
+    Args:
+        compile: compile its forward.
+        quantization: round its weights; for drafts.
+
     Raises:
-        InputError: the architecture cannot be decoded exactly.
+        InputError: the architecture cannot be decoded exactly, or its weights cannot be rounded.
     """
     if isinstance(model, GgufModel):
+        if quantization is not None:
+            raise not_quantized(quantization, f"{model.name_or_path}, which llama.cpp runs")
         if compile:
             warnings.warn(
                 f"compile: {model.name_or_path} is run by llama.cpp, and there is nothing to compile", stacklevel=3
             )
         return LlamaCpp(model)
     if model.config.is_encoder_decoder:
+        if quantization is not None:
+            raise not_quantized(quantization, model.config.model_type)
         wrapped: CausalLM = EncoderDecoder(model)
     else:
-        wrapped = CausalLM(model)
+        wrapped = CausalLM(model, quantization)
         check_reading_in_parts(wrapped)
     if compile:
         wrapped.compile()

@@ -28,6 +28,7 @@ from .kv_cache import RaggedKVCache
 from .lean_llama import LeanLlama
 from .longrope import TokenKVCache, lengths_read, longrope_switch
 from .masks import as_scores, layer_masks, mask_types, positions_of
+from .quantized_linear import Quantization, not_quantized
 from .state_input import state_input_of
 from .text_cache import TextCache
 from .tree_mask import TreeMask
@@ -56,12 +57,12 @@ class CausalLM(LanguageModel):
 
     Raises:
         InputError: the model is an encoder-decoder, has a recurrent state that cannot be rolled back or an unsupported
-            type of attention.
+            type of attention, or its weights cannot be quantized.
     """
 
     model: PreTrainedModel
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, quantization: Quantization | None = None) -> None:
         self._check(model)
         self.model = model
         self.name = model.config.model_type
@@ -86,7 +87,9 @@ class CausalLM(LanguageModel):
         self._types = mask_types(config)
         self.state_input = state_input_of(model)
         self.reads_states = self.state_input is not None
-        self.lean = LeanLlama(model) if LeanLlama.fits(model) else None
+        self.lean = LeanLlama(model, quantization) if LeanLlama.fits(model) else None
+        if quantization is not None and self.lean is None:
+            raise not_quantized(quantization, self.name)
         self.call: Callable[..., Any] | None = None  # the compiled form
         self._inner: list[nn.Module] = []  # the modules of state_layers
 

@@ -7,7 +7,7 @@ for their products. ``CausalLM`` uses it if it is applicable.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -21,8 +21,8 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from ..devices import is_dispatched
 from .base import Read
 from .kv_cache import RaggedKVCache
-from .packed_linear import PackedLinear
 from .packing import SHORT, AttentionGroup, Tables, attention_group, group_reads
+from .quantized_linear import Linear, Quantization, linears
 from .state_input import StateInput, state_input_of
 from .trimmed_head import TrimmedHead, spread_logits
 
@@ -33,20 +33,28 @@ STATIC_ROPE = {"default", "linear", "llama3"}  # rotary angles that do not depen
 
 
 class LeanLlama:
-    """The forward of one ``LlamaForCausalLM`` with a copy of its weights; later changes of the model have no effect."""
+    """The forward of one ``LlamaForCausalLM`` with a copy of its weights; later changes of the model have no effect.
+
+    Args:
+        quantization: round the weights of the linear layers, those of a draft in bfloat16.
+
+    Raises:
+        InputError: weights have sizes that cannot be quantized.
+    """
 
     @torch.inference_mode()
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, quantization: Quantization | None = None) -> None:
+        linear, output = linears(quantization)
         config: Any = model.config
         self.model: Any = model  # its modules are untyped
         self.head_size: int = config.head_dim
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
-        self.layers = [Layer.of(layer) for layer in self.model.model.layers]
+        self.layers = [Layer.of(layer, linear) for layer in self.model.model.layers]
         self.embedding: Tensor = self.model.model.embed_tokens.weight.detach()
         self.norm = Norm.of(self.model.model.norm)
         head = self.model.lm_head
-        self.head = PackedLinear(head.weight.detach())
+        self.head = output(head.weight.detach())
         self.trimmed = head if isinstance(head, TrimmedHead) else None
         self.state_input = state_input_of(model)
         self.state_layers: tuple[int, ...] = ()
@@ -218,20 +226,20 @@ class Layer:
     """One decoder layer: four products and two norms."""
 
     before_attention: Norm
-    qkv: PackedLinear
-    out: PackedLinear
+    qkv: Linear
+    out: Linear
     before_mlp: Norm
-    gate_up: PackedLinear
-    down: PackedLinear
+    gate_up: Linear
+    down: Linear
 
     @classmethod
-    def of(cls, layer: Any) -> Layer:
+    def of(cls, layer: Any, linear: Callable[[Tensor], Linear]) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
         return cls(
             Norm.of(layer.input_layernorm),
-            PackedLinear(torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])),
-            PackedLinear(attention.o_proj.weight.detach()),
+            linear(torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])),
+            linear(attention.o_proj.weight.detach()),
             Norm.of(layer.post_attention_layernorm),
-            PackedLinear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
-            PackedLinear(mlp.down_proj.weight.detach()),
+            linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
+            linear(mlp.down_proj.weight.detach()),
         )
