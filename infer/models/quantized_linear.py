@@ -56,8 +56,8 @@ class Int4Linear:
         groups = weight.float().unflatten(1, (-1, GROUP))  # (out, in / GROUP, GROUP)
         least, most = groups.aminmax(dim=2, keepdim=True)
         scale = ((most - least) / 15).bfloat16()
-        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
         zero = (least + 8 * scale.float()).bfloat16()  # the value of the number 8
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))  # equal weights are all the number 8
         rounded = ((groups - zero.float()) / scale.float() + 8).round().clamp(0, 15)
         self.weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(rounded.flatten(1).int(), 1)
         self.scale = torch.cat([scale, zero], 2).transpose(0, 1).contiguous()  # (in / GROUP, out, 2)

@@ -1,0 +1,173 @@
+"""Drafts with weights of 8 and 4 bits: the products, the target's distribution, loading by name, refusals."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.errors import InputError
+from specpilot.controllers.length import Fixed
+from specpilot.controllers.router import SingleArm
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models import CausalLM, LanguageModel, language_model
+from specpilot.infer.models.quantized_linear import (
+    GROUP,
+    INT4_ROWS,
+    INT8_ROWS,
+    OUTPUTS,
+    QUANTIZATIONS,
+    Int4Linear,
+    Int8Linear,
+    Quantization,
+)
+from torch import Tensor
+
+from .architectures import VOCAB, pair
+from .test_draft_precision import PROMPTS, WAYS
+from .test_lossless import Remembering, decoder_distribution, target_distribution
+from .test_state_drafts import state_draft
+from .tiny import make, save_pair
+
+ROWS = st.sampled_from([1, 2, INT8_ROWS, INT8_ROWS + 1, INT4_ROWS, INT4_ROWS + 1, 40])
+
+
+@settings(max_examples=60)
+@given(rows=ROWS, groups=st.integers(1, 6), outputs=st.integers(1, 9), seed=st.integers(0, 9), cut=st.booleans())
+@pytest.mark.parametrize(("kind", "error"), [(Int8Linear, 0.5 / 127), (Int4Linear, 0.5 / 15)])
+def test_products_with_rounded_weights(
+    kind: type[Int8Linear | Int4Linear], error: float, rows: int, groups: int, outputs: int, seed: int, cut: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(OUTPUTS * outputs, GROUP * groups, generator=generator)
+    weight[0] = 0.0
+    weight[1] = 0.3  # groups of equal weights
+    x = torch.randn(rows, GROUP * groups, generator=generator).bfloat16()
+    if cut:
+        x = torch.cat([x, x], -1)[:, : GROUP * groups]
+    found = kind(weight.bfloat16())(x)
+    assert found.dtype == torch.bfloat16
+    # Half a step of a row's largest magnitude, or of a group's span; three roundings to bfloat16 of its values.
+    span = weight.amax(1) - weight.amin(1) if kind is Int4Linear else weight.abs().amax(1)
+    per_weight = error * span + 4 * torch.finfo(torch.bfloat16).eps * weight.abs().amax(1)
+    bound = x.float().abs().sum(1, keepdim=True) * per_weight
+    bound += 0.01 * F.linear(x.float().abs(), weight.abs()) + 1e-6  # sums in bfloat16
+    assert bool(((found.float() - F.linear(x.float(), weight)).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
+def test_few_and_many_rows_have_the_same_weights(kind: type[Int8Linear | Int4Linear]) -> None:
+    layer = kind(torch.randn(64, 128, generator=torch.Generator().manual_seed(0)).bfloat16())
+    unit = torch.eye(128).bfloat16()
+    one_by_one = torch.cat([layer(row) for row in unit.split(1)]).float()
+    together = layer(unit).float()
+    assert (one_by_one - together).abs().max() <= 0.01 * together.abs().max()
+    assert len(together.unique()) > 16  # not by the same code
+
+
+def quantized_decoder(target: Any, draft: Any, quantization: Quantization, **options: Any) -> SpeculativeDecoder:
+    return SpeculativeDecoder(target, language_model(draft.to(torch.bfloat16), quantization=quantization), **options)
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+@pytest.mark.parametrize("way", WAYS)
+def test_the_distribution_is_the_targets(way: str, quantization: Quantization) -> None:
+    sizes: dict[str, int] = {"vocab": 3, "layers": 1, "context": 32}
+    target = Remembering(make(seed=3, sharpness=6.0, hidden=8, **sizes).double())
+    draft = make(seed=1003, sharpness=6.0, hidden=32, **sizes)
+    sampling = SamplingParams(1.0, 2)
+    decoder = quantized_decoder(target, draft, quantization, **WAYS[way])
+    found, expected = decoder_distribution(decoder, sampling, 5), target_distribution(target, sampling)
+    assert found.keys() == expected.keys()
+    # The probabilities of the draft are in float32.
+    assert all(found[tokens] == pytest.approx(expected[tokens], abs=1e-6) for tokens in expected)
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_greedy_texts_are_the_targets(quantization: Quantization, options: dict[str, Any]) -> None:
+    target, draft = pair("llama")
+    expected = SpeculativeDecoder(target, None).generate(PROMPTS, temperature=0, max_new_tokens=24)
+    decoder = quantized_decoder(target, draft, quantization, **options)
+    found = decoder.generate(PROMPTS, temperature=0, max_new_tokens=24)
+    assert [text.tokens for text in found] == [text.tokens for text in expected]
+    assert sum(text.stats.n_accepted for text in found) > 0
+
+
+def test_a_draft_that_reads_states() -> None:
+    target, _ = pair("llama")
+    draft = deepcopy(state_draft(target, [*range(0, VOCAB, 3)]))  # the embedding is shared
+    decoder = quantized_decoder(target, draft, "int8", length=Fixed(2))
+    expected = SpeculativeDecoder(target, None).generate(PROMPTS, temperature=0, max_new_tokens=24)
+    found = decoder.generate(PROMPTS, temperature=0, max_new_tokens=24)
+    assert [text.tokens for text in found] == [text.tokens for text in expected]
+
+
+def kinds(model: LanguageModel) -> tuple[type, type]:
+    assert isinstance(model, CausalLM)
+    assert model.lean is not None
+    return type(model.lean.layers[0].down), type(model.lean.head)
+
+
+def test_loading_by_name() -> None:
+    for name, expected in (("int8", (Int8Linear, Int8Linear)), ("int4", (Int4Linear, Int8Linear))):
+        decoder = SpeculativeDecoder.from_pretrained(
+            "tiny", "tiny-draft", length="tiny-lag-free", cost=0.2, draft_dtype=name
+        )
+        assert decoder.target.model.dtype == torch.float32
+        assert [kinds(model) for model in decoder.drafts] == [expected]
+        assert decoder.generate("What is 3 and 4?", max_new_tokens=24).stats.n_accepted > 0
+
+
+def test_arms_of_a_router() -> None:
+    decoder = SpeculativeDecoder.from_pretrained(
+        "tiny", ["tiny-draft", "exit:2"], router=SingleArm(0, 2), draft_dtype="int4"
+    )
+    assert decoder.generate("What is 3 and 4?", max_new_tokens=24).stats.n_accepted > 0
+
+
+def test_acceptance_is_nearly_that_of_the_exact_weights() -> None:
+    """The probabilities of the included draft differ little: the mean total variation distance."""
+    exact, *rounded = (
+        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", draft_dtype=name).drafts[0]
+        for name in ("bfloat16", *QUANTIZATIONS)
+    )
+
+    def probabilities(model: LanguageModel) -> Tensor:
+        assert isinstance(model, CausalLM)
+        assert model.lean is not None
+        states = torch.randn(64, model.hidden_size, generator=torch.Generator().manual_seed(0))
+        x = model.lean.layers[0].gate_up(states.bfloat16())
+        return torch.cat([model.lean.head(states.bfloat16()).float().softmax(-1), x.float().softmax(-1)], -1)
+
+    expected = probabilities(exact)
+    assert all(0 < float((probabilities(model) - expected).abs().sum(-1).mean()) / 4 < 0.1 for model in rounded)
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+@pytest.mark.parametrize("architecture", ["qwen3", "gpt2"])
+def test_other_architectures_are_refused(architecture: str, quantization: Quantization) -> None:
+    _, draft = pair(architecture)
+    with pytest.raises(
+        InputError, match=f"draft_dtype='{quantization}': rounds the weights of Llama drafts on a CPU, not"
+    ):
+        language_model(draft, quantization=quantization)
+
+
+def test_what_cannot_be_rounded_is_refused(tmp_path: Path) -> None:
+    narrow = make(hidden=16).to(torch.bfloat16)
+    with pytest.raises(InputError, match="draft_dtype='int4': takes weights with a multiple of 32 inputs"):
+        language_model(narrow, quantization="int4")
+    target, draft = save_pair(tmp_path)
+    with pytest.raises(InputError, match=r"draft_dtype='int2': choose one of .*int4"):
+        SpeculativeDecoder.from_pretrained(target, draft, draft_dtype="int2")
+    with pytest.raises(InputError, match="draft_dtype='int4': there is no draft model"):
+        SpeculativeDecoder.from_pretrained(target, "ngram", draft_dtype="int4")
+    with pytest.raises(InputError, match="draft_dtype='int8': rounds the weights of Llama drafts on a CPU, not of t5"):
+        SpeculativeDecoder.from_pretrained("tiny-t5", "tiny-t5-draft", draft_dtype="int8")
