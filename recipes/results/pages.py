@@ -48,6 +48,7 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "smollm2.json": real_tables.as_tables,
     "smollm2-held-out.json": real_tables.as_tables,
     "smollm2-held-out-bfloat16.json": real_tables.as_tables,
+    "smollm2-held-out-int4.json": real_tables.as_tables,
     "smollm2-held-out-rules.json": real_tables.as_tables,
     "smollm2-trees.json": real_tables.as_tables,
     "smollm2-ablation.json": _main_figures,

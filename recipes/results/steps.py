@@ -198,6 +198,7 @@ ELSEWHERE = {
     "smollm2.json": "`python -m recipes real-decode`, after `make real`, in the same environment",
     "smollm2-held-out.json": "`python -m recipes real-decode` with the options that docs/results.md shows",
     "smollm2-held-out-bfloat16.json": "`python -m recipes real-decode` with the options that docs/results.md shows",
+    "smollm2-held-out-int4.json": "`python -m recipes real-decode` with the options that docs/results.md shows",
     "smollm2-held-out-rules.json": "`python -m recipes real-decode` with the options that docs/results.md shows",
     "smollm2-trees.json": "`python -m recipes real-decode` with the options that docs/results.md shows",
     "cost-smollm2-float32.json": "`specpilot bench cost` with the options that docs/results.md shows",
