@@ -53,7 +53,7 @@ class Int4Linear:
 
     def __init__(self, weight: Tensor) -> None:
         check_size("int4", weight, OUTPUTS)
-        groups = weight.float().unflatten(1, (-1, GROUP))  # (out, in / GROUP, GROUP)
+        groups = weight.float().reshape(len(weight), -1, GROUP)  # (out, in / GROUP, GROUP)
         least, most = groups.aminmax(dim=2, keepdim=True)
         scale = ((most - least) / 15).bfloat16()
         zero = (least + 8 * scale.float()).bfloat16()  # the value of the number 8
