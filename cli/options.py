@@ -110,7 +110,7 @@ Fraction = Annotated[float, Range(0, 1, "()")]
 LearningRate = Annotated[float, Range(0, 1, "(]")]
 Depth = Annotated[int, Range(0, MAX_DEPTH)]
 DType = Literal["float32", "bfloat16", "float16", "float64", "auto"]
-DraftDType = Literal["float32", "bfloat16", "float16", "float64", "auto", "int8", "int4"]
+DraftDType = Literal[DType, "int8", "int4"]
 Device = Annotated[
     str, Pattern(r"auto|(?!meta)[a-z]+(:\d{1,3})?", "no device of this machine; give 'auto', 'cpu', 'cuda' or 'cuda:1'")
 ]

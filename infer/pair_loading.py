@@ -81,8 +81,8 @@ def load_pair(
         raise InputError("copies: predicts n-gram drafts; name them, as in draft='ngram' or 'tiny-draft+ngram'")
     if draft_dtype is not None and not names:
         raise InputError(f"draft_dtype={draft_dtype!r}: there is no draft model; name one, or leave it out")
-    model, text = load_target(target, tokenizer, {**loading, **placement})
     of_drafts, quantization = draft_precision(draft_dtype, loading)
+    model, text = load_target(target, tokenizer, {**loading, **placement})
     loaded = [load_draft(name, model, text, of_drafts) for name in names]
     reader = language_model(model, compile=compile)
     drafts = [language_model(draft, compile=compile, quantization=quantization) for draft in loaded]

@@ -100,10 +100,10 @@ def load_routing(
             raise InputError("draft: a router object has no names of arms; give them in its order")
         arms = [arm.name for arm in trained[1].arms]
     names = [str(arms)] if isinstance(arms, str | Path) else [str(name) for name in arms]
+    of_drafts, quantization = draft_precision(draft_dtype, loading)
     options = {name: loading[name] for name in ("dtype", "device", "trust_remote_code")}
     model, text = load_target(target, tokenizer, options | spread)
     reader = language_model(model, compile=loading["compile"])
-    of_drafts, quantization = draft_precision(draft_dtype, loading)
     loaded = load_arms(names, reader, text, **of_drafts, quantization=quantization)
     if draft_dtype is not None and all(arm.arm.kind != DRAFT for arm in loaded):
         raise InputError(f"draft_dtype={draft_dtype!r}: no arm has a draft model; leave it out")

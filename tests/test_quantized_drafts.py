@@ -147,8 +147,8 @@ def test_arms_of_a_router() -> None:
     assert decoder.generate("What is 3 and 4?", max_new_tokens=24).stats.n_accepted > 0
 
 
-def test_acceptance_is_nearly_that_of_the_exact_weights() -> None:
-    """The probabilities of the included draft differ little: the mean total variation distance."""
+def test_outputs_are_nearly_those_of_the_exact_weights() -> None:
+    """Products with weights of the included draft, by the total variation distance of their softmax."""
     exact, *rounded = (
         SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", draft_dtype=name).drafts[0]
         for name in ("bfloat16", *QUANTIZATIONS)

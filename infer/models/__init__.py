@@ -14,6 +14,7 @@ from .early_exit import EarlyExit
 from .encoder_decoder import EncoderDecoder
 from .gguf_model import GgufModel
 from .kv_cache import RaggedKVCache
+from .lean_llama import LeanLlama
 from .llama_cpp import LlamaCpp
 from .loaded import LoadedModel, count_parameters, output_embedding
 from .quantized_linear import Quantization, not_quantized
@@ -54,17 +55,16 @@ def language_model(
     Raises:
         InputError: the architecture cannot be decoded exactly, or its weights cannot be rounded.
     """
+    if quantization is not None and (isinstance(model, GgufModel) or not LeanLlama.fits(model)):
+        gguf = isinstance(model, GgufModel)
+        raise not_quantized(quantization, f"{model.name_or_path}, a GGUF file" if gguf else model.config.model_type)
     if isinstance(model, GgufModel):
-        if quantization is not None:
-            raise not_quantized(quantization, f"{model.name_or_path}, which llama.cpp runs")
         if compile:
             warnings.warn(
                 f"compile: {model.name_or_path} is run by llama.cpp, and there is nothing to compile", stacklevel=3
             )
         return LlamaCpp(model)
     if model.config.is_encoder_decoder:
-        if quantization is not None:
-            raise not_quantized(quantization, model.config.model_type)
         wrapped: CausalLM = EncoderDecoder(model)
     else:
         wrapped = CausalLM(model, quantization)

@@ -28,7 +28,7 @@ from .kv_cache import RaggedKVCache
 from .lean_llama import LeanLlama
 from .longrope import TokenKVCache, lengths_read, longrope_switch
 from .masks import as_scores, layer_masks, mask_types, positions_of
-from .quantized_linear import Quantization, not_quantized
+from .quantized_linear import Quantization
 from .state_input import state_input_of
 from .text_cache import TextCache
 from .tree_mask import TreeMask
@@ -88,8 +88,6 @@ class CausalLM(LanguageModel):
         self.state_input = state_input_of(model)
         self.reads_states = self.state_input is not None
         self.lean = LeanLlama(model, quantization) if LeanLlama.fits(model) else None
-        if quantization is not None and self.lean is None:
-            raise not_quantized(quantization, self.name)
         self.call: Callable[..., Any] | None = None  # the compiled form
         self._inner: list[nn.Module] = []  # the modules of state_layers
 

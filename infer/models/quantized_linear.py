@@ -98,7 +98,8 @@ def check_size(quantization: Quantization, weight: Tensor, multiple: int = 1) ->
     """
     outputs, inputs = weight.shape
     if inputs % GROUP or outputs % multiple:
+        also = f" and of {multiple} outputs" if multiple > 1 else ""
         raise InputError(
-            f"draft_dtype={quantization!r}: takes weights with a multiple of {GROUP} inputs and of {multiple} outputs, "
-            f"and the draft has one with {inputs} and {outputs}; take draft_dtype='bfloat16'"
+            f"draft_dtype={quantization!r}: takes weights with a multiple of {GROUP} inputs{also}, and the draft has "
+            f"one with {inputs} and {outputs}; take draft_dtype='bfloat16'"
         )
