@@ -22,7 +22,7 @@ from ..controllers.json_file import blaming, build
 from .draft_folder import check_weights, lending, stored_file
 from .models import LoadedModel
 from .models.eagle3 import Eagle3Input, FirstLayer, NormedHead
-from .models.lean_llama import STATIC_ROPE
+from .models.lean_forward import STATIC_ROPE
 from .models.state_input import NAME
 from .models.trimmed_head import TrimmedHead, spread_logits
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from .tiny import NO_SPECIALS
 
 WINDOW = 16  # tokens seen by a sliding layer, tokens in a chunk
-LONG_ROPE = 48  # longer texts are read with other frequencies
+LONG_ROPE = 32  # longer texts are read with other frequencies
 CONTEXT = 256
 HIDDEN = 32
 VOCAB = 96
@@ -168,6 +168,10 @@ PLAIN: dict[str, Maker] = {
     name: partial(build, **config)
     for name, config in {
         "llama": {"name": "Llama"},
+        # With the lean forward, as Llama; with sliding layers, above, without.
+        "mistral-full": {"name": "Mistral", "head_dim": 16, "sliding_window": None},
+        "qwen2-full": {"name": "Qwen2"},
+        "qwen3-full": {"name": "Qwen3", "head_dim": 8, "rope_parameters": YARN},
         "qwen3-moe": {"name": "Qwen3Moe", "head_dim": 8, **EXPERTS},
         "gpt2": {"name": "GPT2", "head": "LMHeadModel", **GPT_SIZES, **SHARP},
         "opt": {"name": "OPT", "ffn_dim": 2 * HIDDEN, "word_embed_proj_dim": HIDDEN // 2, **SHARP},

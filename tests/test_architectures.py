@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from .architectures import ENCODER_DECODERS, FEATURES, MAKERS, PLAIN, pair, target_of
 
-NEW = 64  # tokens after each prompt
+NEW = 40  # tokens after each prompt
 LENGTHS = [1, 14, 60, 5, 33, 46, 2, 9, 20, 27, 40, 52, 3, 7, 11, 17, 24, 36, 47, 58]
 PROMPTS = [
     torch.randint(1, 60, (length,), generator=torch.Generator().manual_seed(seed)).tolist()

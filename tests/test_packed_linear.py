@@ -19,22 +19,25 @@ from specpilot.infer.models.packed_linear import FEW, PackedLinear
     inputs=st.integers(1, 400),
     outputs=st.integers(1, 900),
     contiguous=st.booleans(),
+    biased=st.booleans(),
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("plain_rows", [0, 3])
 def test_equals_the_plain_product(
-    plain_rows: int, dtype: torch.dtype, rows: int, inputs: int, outputs: int, contiguous: bool
+    plain_rows: int, dtype: torch.dtype, rows: int, inputs: int, outputs: int, contiguous: bool, biased: bool
 ) -> None:
     generator = torch.Generator().manual_seed(inputs)
     weight = torch.randn(outputs, inputs, generator=generator).to(dtype)
     x = torch.randn(rows, inputs, generator=generator).to(dtype)
     if not contiguous:
         x = torch.cat([x, x], -1)[..., :inputs]
-    expected = F.linear(x.double(), weight.double())
+    bias = torch.randn(outputs, generator=generator).to(dtype) if biased else None
+    expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
     # The textbook bound of a sum of so many rounded products, in any order.
-    bound = inputs * torch.finfo(dtype).eps * F.linear(x.double().abs(), weight.double().abs())
+    size = F.linear(x.double().abs(), weight.double().abs(), None if bias is None else bias.double().abs())
+    bound = (inputs + biased) * torch.finfo(dtype).eps * size
     with patch.multiple(packed_linear, PLAIN_ROWS=plain_rows, FULL_ROWS=4, LARGE=FEW):
-        got = PackedLinear(weight)(x)
+        got = PackedLinear(weight, bias)(x)
     assert got.dtype == dtype
     assert bool(((got.double() - expected).abs() <= bound).all())
 

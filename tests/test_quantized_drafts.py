@@ -70,20 +70,25 @@ def test_weights_are_rounded_to_the_nearest(
 
 
 @settings(max_examples=30)
-@given(rows=ROWS, groups=st.integers(1, 6), outputs=st.integers(1, 9), seed=st.integers(0, 9), cut=st.booleans())
+@given(
+    rows=ROWS, groups=st.integers(1, 6), outputs=st.integers(1, 9), seed=st.integers(0, 9), cut=st.booleans(),
+    biased=st.booleans(),
+)  # fmt: skip
 @pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
 def test_products_of_all_numbers_of_rows_are_with_the_same_weights(
-    kind: type[Int8Linear | Int4Linear], rows: int, groups: int, outputs: int, seed: int, cut: bool
+    kind: type[Int8Linear | Int4Linear], rows: int, groups: int, outputs: int, seed: int, cut: bool, biased: bool
 ) -> None:
     inputs = GROUP * groups
-    layer = kind(random_weight(OUTPUTS * outputs, inputs, seed))
+    bias = torch.arange(OUTPUTS * outputs).bfloat16() if biased else None
+    layer = kind(random_weight(OUTPUTS * outputs, inputs, seed), bias)
     x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(seed)).bfloat16()
     if cut:
         x = torch.cat([x, x], -1)[:, :inputs]  # not contiguous
-    found, weight = layer(x), rounded(layer, inputs)
+    found, weight = layer(x), rounded(kind(random_weight(OUTPUTS * outputs, inputs, seed)), inputs)
     assert found.dtype == torch.bfloat16
-    bound = 2 * torch.finfo(torch.bfloat16).eps * F.linear(x.float().abs(), weight.abs())
-    assert bool(((found.float() - F.linear(x.float(), weight)).abs() <= bound + 1e-6).all())
+    shift = torch.zeros(OUTPUTS * outputs) if bias is None else bias.float()
+    bound = 2 * torch.finfo(torch.bfloat16).eps * F.linear(x.float().abs(), weight.abs(), shift)
+    assert bool(((found.float() - F.linear(x.float(), weight, shift)).abs() <= bound + 1e-6).all())
 
 
 def quantized_decoder(target: Any, draft: Any, quantization: Quantization, **options: Any) -> SpeculativeDecoder:
@@ -106,8 +111,9 @@ def test_the_distribution_is_the_targets(way: str, quantization: Quantization) -
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
-def test_greedy_texts_are_the_targets(quantization: Quantization, options: dict[str, Any]) -> None:
-    target, draft = pair("llama")
+@pytest.mark.parametrize("architecture", ["llama", "mistral-full", "qwen2-full", "qwen3-full"])
+def test_greedy_texts_are_the_targets(architecture: str, quantization: Quantization, options: dict[str, Any]) -> None:
+    target, draft = pair(architecture)
     expected = SpeculativeDecoder(target, None).generate(PROMPTS, temperature=0, max_new_tokens=24)
     decoder = quantized_decoder(target, draft, quantization, **options)
     found = decoder.generate(PROMPTS, temperature=0, max_new_tokens=24)
@@ -166,11 +172,14 @@ def test_outputs_are_nearly_those_of_the_exact_weights() -> None:
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
-@pytest.mark.parametrize("architecture", ["qwen3", "gpt2"])
-def test_other_architectures_are_refused(architecture: str, quantization: Quantization) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [("qwen3", "its layers attend to a window"), ("gpt2", "it is a gpt2 model, none of Llama, Mistral, Qwen2, Qwen3")],
+)
+def test_other_architectures_are_refused(architecture: str, reason: str, quantization: Quantization) -> None:
     _, draft = pair(architecture)
     with pytest.raises(
-        InputError, match=f"draft_dtype='{quantization}': rounds the weights of Llama drafts on a CPU, not"
+        InputError, match=f"draft_dtype='{quantization}': the weights of this draft cannot be rounded, since {reason}"
     ):
         language_model(draft, quantization=quantization)
 
@@ -184,5 +193,7 @@ def test_what_cannot_be_rounded_is_refused(tmp_path: Path) -> None:
         SpeculativeDecoder.from_pretrained(target, draft, draft_dtype="int2")
     with pytest.raises(InputError, match="draft_dtype='int4': there is no draft model"):
         SpeculativeDecoder.from_pretrained(target, "ngram", draft_dtype="int4")
-    with pytest.raises(InputError, match="draft_dtype='int8': rounds the weights of Llama drafts on a CPU, not of t5"):
+    with pytest.raises(
+        InputError, match=r"draft_dtype='int8': the weights of .* cannot be rounded, since it is a t5 model"
+    ):
         SpeculativeDecoder.from_pretrained("tiny-t5", "tiny-t5-draft-sql", draft_dtype="int8")

@@ -65,7 +65,7 @@ def test_distribution_of_a_request_among_others(options: dict[str, Any], remembe
     assert not scheduler.engine.cache.texts
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen"])  # the lean forward, and transformers' own
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
 @settings(max_examples=15)
 @given(data=st.data())
 def test_any_order_of_joining_gives_the_texts_made_alone(architecture: str, data: st.DataObject) -> None:
@@ -257,7 +257,7 @@ class Late(LengthController):
         self.times.append((tokens, forwards, seconds))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_a_draft_reads_a_prompt_when_it_first_drafts(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prompts of a round in one forward, whose time is a prefill's; no cost is learned from that round."""
     target, draft, rule = CausalLM(make(architecture)), CausalLM(make(architecture, layers=1)), Late()

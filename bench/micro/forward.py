@@ -22,8 +22,8 @@ CONTEXT = 128  # tokens in the cache before
 def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, Any]:
     """Median milliseconds by model, path and number of tokens, and the ratio t_draft / t_target(1).
 
-    The paths are the forward of transformers, the lean forward if the model has one, and with ``compile`` the compiled
-    forward of transformers. They run in turn.
+    The paths are the forward of transformers, the lean forward if the model has one or else that of transformers with
+    reordered weights if these are faster, and with ``compile`` the compiled forward of transformers. They run in turn.
     """
     result: dict[str, Any] = {}
     repeats = options.repeats
@@ -46,16 +46,18 @@ def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, A
 
 def _paths(model: CausalLM, compile: bool) -> dict[str, Run[dict[int, float]]]:
     """For each path, a function that times one forward for each number of tokens."""
-    paths: dict[str, tuple[Any, Any]] = {"transformers": (None, None)}
+    paths: dict[str, tuple[Any, Any, Any]] = {"transformers": (None, model.model, None)}
     if model.lean is not None:
-        paths["lean"] = (model.lean, None)
+        paths["lean"] = (model.lean, model.model, None)
+    elif model.packed is not model.model:
+        paths["packed"] = (None, model.packed, None)
     if compile:
         model.lean = None
         model.compile()
-        paths["compiled"] = (None, model.call)
+        paths["compiled"] = (None, model.model, model.call)
 
     def timed(path: str) -> dict[int, float]:
-        model.lean, model.call = paths[path]
+        model.lean, model.packed, model.call = paths[path]
         reader = read_context(model)
         for n in READ[:2]:
             time_forward(reader, n)  # warm-up: the CPU caches still hold another path's code

@@ -14,7 +14,7 @@ from .early_exit import EarlyExit
 from .encoder_decoder import EncoderDecoder
 from .gguf_model import GgufModel
 from .kv_cache import RaggedKVCache
-from .lean_llama import LeanLlama
+from .lean_forward import LeanForward
 from .llama_cpp import LlamaCpp
 from .loaded import LoadedModel, count_parameters, output_embedding
 from .quantized_linear import Quantization, not_quantized
@@ -55,9 +55,10 @@ def language_model(
     Raises:
         InputError: the architecture cannot be decoded exactly, or its weights cannot be rounded.
     """
-    if quantization is not None and (isinstance(model, GgufModel) or not LeanLlama.fits(model)):
-        gguf = isinstance(model, GgufModel)
-        raise not_quantized(quantization, f"{model.name_or_path}, a GGUF file" if gguf else model.config.model_type)
+    if quantization is not None:
+        reason = "it is a GGUF file" if isinstance(model, GgufModel) else LeanForward.misfit(model)
+        if reason is not None:
+            raise not_quantized(quantization, model.name_or_path or "this draft", reason)
     if isinstance(model, GgufModel):
         if compile:
             warnings.warn(

@@ -25,9 +25,10 @@ from ..devices import input_device
 from .base import LanguageModel, Read
 from .hidden import forward_with_hidden
 from .kv_cache import RaggedKVCache
-from .lean_llama import LeanLlama
+from .lean_forward import LeanForward
 from .longrope import TokenKVCache, lengths_read, longrope_switch
 from .masks import as_scores, layer_masks, mask_types, positions_of
+from .packed_model import pack
 from .quantized_linear import Quantization
 from .state_input import state_input_of
 from .text_cache import TextCache
@@ -54,6 +55,7 @@ class CausalLM(LanguageModel):
         switch: longest text for longrope's short factors; None without longrope.
         layers: number of layers.
         lean: a faster forward of the same weights on the CPU, if available.
+        packed: otherwise the model with reordered weights where that is faster; else the model itself.
 
     Raises:
         InputError: the model is an encoder-decoder, has a recurrent state that cannot be rolled back or an unsupported
@@ -87,7 +89,8 @@ class CausalLM(LanguageModel):
         self._types = mask_types(config)
         self.state_input = state_input_of(model)
         self.reads_states = self.state_input is not None
-        self.lean = LeanLlama(model, quantization) if LeanLlama.fits(model) else None
+        self.lean = LeanForward(model, quantization) if LeanForward.misfit(model) is None else None
+        self.packed = pack(model) if self.lean is None else model
         self.call: Callable[..., Any] | None = None  # the compiled form
         self._inner: list[nn.Module] = []  # the modules of state_layers
 
@@ -97,7 +100,7 @@ class CausalLM(LanguageModel):
         Raises:
             InputError: the model has no such layer.
         """
-        found = self.model.get_decoder()._modules.get("layers")
+        found = self.packed.get_decoder()._modules.get("layers")
         if not isinstance(found, nn.ModuleList) or len(found) != self.layers:
             raise InputError(f"draft: reads the outputs of layers, which are not found in {self.name}; take another")
         outside = [layer for layer in layers if not 0 < layer <= len(found)]
@@ -118,6 +121,7 @@ class CausalLM(LanguageModel):
         if self.lean is not None:
             warnings.warn(f"compile: {self.name} is not compiled, since its lean forward is as fast", stacklevel=4)
             return
+        self.packed = self.model
         # Dynamic shapes: otherwise every length of the text would be compiled again.
         self.call = torch.compile(self.model, dynamic=True)
         try:
@@ -366,7 +370,7 @@ class CausalLM(LanguageModel):
         if call is not None:
             cache.mark_dynamic()
         select = None if call is not None or keep == kept else partial(_last, keep)
-        logits, hidden = forward_with_hidden(self.model, call, select, self._inner, **inputs)
+        logits, hidden = forward_with_hidden(self.packed, call, select, self._inner, **inputs)
         return logits[:, -keep:], hidden[:, -kept:]
 
     def _inputs(self, tokens: Tensor, states: Tensor | None) -> dict[str, Tensor]:

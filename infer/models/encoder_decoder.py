@@ -94,7 +94,7 @@ class EncoderDecoder(CausalLM):
         """Encode ``prompt``; the text begins with the decoder's start token."""
         assert isinstance(cache, SourceKVCache)
         tokens = torch.tensor([prompt], dtype=torch.long, device=self.device)
-        encoded = self.model.get_encoder()(input_ids=tokens).last_hidden_state
+        encoded = self.packed.get_encoder()(input_ids=tokens).last_hidden_state
         cache.add(text, 1 + reserve)
         cache.sources[text] = Source(encoded, DynamicCache())
         return [self.start_token]
@@ -119,7 +119,7 @@ class EncoderDecoder(CausalLM):
         source = cache.sources[cache.texts[cache.plan.low]]  # several rows are paths of one text
         crossed = source.crossed if rows == 1 else _repeated(source.crossed, rows)
         logits, hidden = forward_with_hidden(
-            self.model,
+            self.packed,
             decoder_input_ids=tokens.to(self.device),
             encoder_outputs=(source.encoded.expand(rows, -1, -1),),
             past_key_values=EncoderDecoderCache(cache, crossed),

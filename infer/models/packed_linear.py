@@ -27,10 +27,10 @@ LARGE = 800_000  # elements of such weights
 
 
 class PackedLinear:
-    """``F.linear(x, weight)`` without bias, for a constant weight (out, in)."""
+    """``F.linear(x, weight, bias)`` for a constant weight (out, in) and bias (out,)."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self.size = weight.numel()
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.size, self.bias = weight.numel(), bias
         # The operators that PyTorch's compiler uses for frozen weights; not in every build.
         self.packed: Tensor | None = None
         if torch.backends.mkldnn.is_available() and _packs(weight.dtype):  # type: ignore[no-untyped-call]
@@ -47,12 +47,21 @@ class PackedLinear:
         few = n <= self.plain_rows or n * self.size < FEW
         if self.packed is None or (few and self.plain is not None):
             assert self.plain is not None
-            return torch.mm(x, self.plain)
+            return torch.mm(x, self.plain) if self.bias is None else torch.addmm(self.bias, x, self.plain)
         missing = -n % STEP if n > STEP else self.full_rows - n if n < self.full_rows else 0
         if missing:
             x = F.pad(x, (0, 0, 0, missing))
-        result: Tensor = self.product(x, self.packed, None, "none", [], "")
+        result: Tensor = self.product(x, self.packed, self.bias, "none", [], "")
         return result[:-missing] if missing else result
+
+
+def packing_pays(dtype: torch.dtype) -> bool:
+    """Whether products of few rows are faster with reordered weights on this processor."""
+    return (
+        torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and _packs(dtype)
+        and not (dtype == torch.float32 and PLAIN_ROWS > 0)
+    )
 
 
 def _packs(dtype: torch.dtype) -> bool:

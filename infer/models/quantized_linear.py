@@ -19,6 +19,7 @@ from .packed_linear import PackedLinear
 Quantization = Literal["int8", "int4"]
 QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4")
 Linear = Callable[[Tensor], Tensor]  # (N, in) → (N, out)
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # of a weight (out, in) and a bias (out,)
 
 GROUP = 32  # inputs that share a scale and an offset in 4 bits
 OUTPUTS = 16  # of a weight in 4 bits there must be a multiple
@@ -28,16 +29,17 @@ INT4_ROWS = 8
 
 
 class Int8Linear:
-    """``F.linear(x, weight)`` for x in bfloat16, each row of the weight (out, in) rounded to multiples of a scale."""
+    """``F.linear(x, weight, bias)`` for x in bfloat16, the rows of the weight rounded to multiples of a scale each."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         check_size("int8", weight)
         exact = weight.float()
         scale = (exact.abs().amax(1, keepdim=True) / 127).bfloat16()  # (out, 1)
         scale = torch.where(scale > 0, scale, torch.ones_like(scale))
         rounded = (exact / scale.float()).round().clamp(-127, 127)
         self.weight, self.scale = rounded.to(torch.int8), scale.flatten()
-        self.many = PackedLinear((rounded * scale.float()).bfloat16())
+        self.many = PackedLinear((rounded * scale.float()).bfloat16(), bias)
+        self.bias = bias
         self.product = torch.ops.aten._weight_int8pack_mm.default
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -45,13 +47,13 @@ class Int8Linear:
         if x.shape[0] > INT8_ROWS:
             return self.many(x)
         result: Tensor = self.product(x.contiguous(), self.weight, self.scale)
-        return result
+        return result if self.bias is None else result + self.bias
 
 
 class Int4Linear:
-    """``F.linear(x, weight)`` for x in bfloat16, each ``GROUP`` weights of a row rounded to sixteen values."""
+    """``F.linear(x, weight, bias)`` for x in bfloat16, each ``GROUP`` weights of a row rounded to sixteen values."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         check_size("int4", weight, OUTPUTS)
         groups = weight.float().reshape(len(weight), -1, GROUP)  # (out, in / GROUP, GROUP)
         least, most = groups.aminmax(dim=2, keepdim=True)
@@ -61,7 +63,8 @@ class Int4Linear:
         rounded = ((groups - zero.float()) / scale.float() + 8).round().clamp(0, 15)
         self.weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(rounded.flatten(1).int(), 1)
         self.scale = torch.cat([scale, zero], 2).transpose(0, 1).contiguous()  # (in / GROUP, out, 2)
-        self.many = PackedLinear(((rounded - 8) * scale.float() + zero.float()).flatten(1).bfloat16())
+        self.many = PackedLinear(((rounded - 8) * scale.float() + zero.float()).flatten(1).bfloat16(), bias)
+        self.bias = bias
         self.product = torch.ops.aten._weight_int4pack_mm_for_cpu.default
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -69,10 +72,10 @@ class Int4Linear:
         if x.shape[0] > INT4_ROWS:
             return self.many(x)
         result: Tensor = self.product(x.contiguous(), self.weight, GROUP, self.scale)
-        return result
+        return result if self.bias is None else result + self.bias
 
 
-def linears(quantization: Quantization | None) -> tuple[Callable[[Tensor], Linear], Callable[[Tensor], Linear]]:
+def linears(quantization: Quantization | None) -> tuple[MakeLinear, MakeLinear]:
     """What makes the products of a model's layers and of its output projection.
 
     The output projection has 8 bits at least: rounded to 4 it costs more acceptance than all layers.
@@ -82,11 +85,11 @@ def linears(quantization: Quantization | None) -> tuple[Callable[[Tensor], Linea
     return (Int8Linear if quantization == "int8" else Int4Linear), Int8Linear
 
 
-def not_quantized(quantization: Quantization, what: str) -> InputError:
-    """The error for a draft that is no Llama on a CPU."""
+def not_quantized(quantization: Quantization, draft: str, reason: str) -> InputError:
+    """The error for a draft that has no forward with rounded weights."""
     return InputError(
-        f"draft_dtype={quantization!r}: rounds the weights of Llama drafts on a CPU, not of {what}; take another "
-        "draft_dtype"
+        f"draft_dtype={quantization!r}: the weights of {draft} cannot be rounded, since {reason}; take "
+        "another draft_dtype"
     )
 
 

@@ -1,13 +1,16 @@
-"""Llama's forward on the CPU without transformers' overhead per call, with the same results up to rounding.
+"""Forwards of Llama, Mistral, Qwen2 and Qwen3 on the CPU without transformers' overhead per call.
 
-For small models such as drafts, building masks, positions and output objects costs more than the arithmetic. This is
-the same computation in few tensor operations: projections of the same input are one product, and weights are reordered
-for their products. ``CausalLM`` uses it if it is applicable.
+The results are the same up to rounding. For small models such as drafts, building masks, positions and output objects
+costs more than the arithmetic. This is the same computation in few tensor operations: projections of the same input are
+one product, and weights are reordered for their products. ``CausalLM`` uses it if it is applicable.
+
+The four share a layout: rotary positions, root-mean-square norms before attention and MLP, a gated MLP. Qwen2 adds
+biases to queries, keys and values, Qwen3 normalises the queries and keys of each head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -16,24 +19,28 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..devices import is_dispatched
 from .base import Read
 from .kv_cache import RaggedKVCache
+from .masks import mask_types
 from .packing import SHORT, AttentionGroup, Tables, attention_group, group_reads
-from .quantized_linear import Linear, Quantization, linears
+from .quantized_linear import Linear, MakeLinear, Quantization, linears
 from .state_input import StateInput, state_input_of
 from .trimmed_head import TrimmedHead, spread_logits
 
+FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+CLASSES = {f"{name}ForCausalLM" for name in FAMILIES.values()}
 OURS = TrimmedHead.__module__, StateInput.__module__
-KNOWN_MODULES = ("torch.nn.", "transformers.models.llama.", "transformers.activations", *OURS)
-LARGEST = 4 << 30  # maximum bytes of weights, since they are copied and larger models gain little
-STATIC_ROPE = {"default", "linear", "llama3"}  # rotary angles that do not depend on the text's length
+KNOWN_MODULES = ("torch.nn.", *(f"transformers.models.{name}." for name in FAMILIES), "transformers.activations", *OURS)
+LARGEST = 4  # maximum GiB of weights, since they are copied and larger models gain little
+UNBIASED = ("o_proj", "gate_proj", "up_proj", "down_proj")
+STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # rotary angles that do not depend on the text's length
 
 
-class LeanLlama:
-    """The forward of one ``LlamaForCausalLM`` with a copy of its weights; later changes of the model have no effect.
+class LeanForward:
+    """The forward of one model with a copy of its weights; later changes of the model have no effect.
 
     Args:
         quantization: round the weights of the linear layers, those of a draft in bfloat16.
@@ -47,50 +54,36 @@ class LeanLlama:
         linear, output = linears(quantization)
         config: Any = model.config
         self.model: Any = model  # its modules are untyped
-        self.head_size: int = config.head_dim
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
-        self.layers = [Layer.of(layer, linear) for layer in self.model.model.layers]
+        self.head_size: int = self.model.model.layers[0].self_attn.head_dim
+        self.layers = [Layer.of(layer, linear, self.heads, self.kv_heads) for layer in self.model.model.layers]
         self.embedding: Tensor = self.model.model.embed_tokens.weight.detach()
         self.norm = Norm.of(self.model.model.norm)
         head = self.model.lm_head
-        self.head = output(head.weight.detach())
+        self.head = output(head.weight.detach(), None)
         self.trimmed = head if isinstance(head, TrimmedHead) else None
         self.state_input = state_input_of(model)
         self.state_layers: tuple[int, ...] = ()
         empty = torch.empty(0)
         self._tables = [Tables(0, empty, empty, empty)]  # a list, so that early exits share them
 
-    def first(self, layers: int) -> LeanLlama:
+    def first(self, layers: int) -> LeanForward:
         """A forward of only the first ``layers``, final norm and head, sharing the weights."""
         shorter = copy(self)
         shorter.layers = self.layers[:layers]
         return shorter
 
-    def with_layers(self, layers: tuple[int, ...]) -> LeanLlama:
+    def with_layers(self, layers: tuple[int, ...]) -> LeanForward:
         """The same forward, which also returns the outputs of ``layers``."""
         other = copy(self)
         other.state_layers = layers
         return other
 
     @staticmethod
-    def fits(model: PreTrainedModel) -> bool:
-        """Whether this forward is equivalent to the model's; not with adapters, quantised layers or hooks."""
-        config: Any = model.config
-        return (
-            type(model) is LlamaForCausalLM
-            and not is_dispatched(model)
-            and model.device.type == "cpu"
-            and model.dtype in (torch.float32, torch.float64, torch.bfloat16)
-            and all(type(module).__module__.startswith(KNOWN_MODULES) for module in model.modules())
-            and not any(module._forward_pre_hooks for module in model.modules())
-            and {hook for module in model.modules() for hook in module._forward_hooks.values()} <= {spread_logits}
-            and not config.attention_bias
-            and not config.mlp_bias
-            and config.hidden_act == "silu"
-            and config.rope_parameters["rope_type"] in STATIC_ROPE
-            and sum(p.numel() * p.element_size() for p in model.parameters()) <= LARGEST
-        )
+    def misfit(model: PreTrainedModel) -> str | None:
+        """Why this forward is not equivalent to the model's, as a sentence about the model; None if it is."""
+        return next(_misfits(model), None)
 
     def tables(self, capacity: int) -> Tables:
         """Rotary angles and draft masks for at least ``capacity`` positions."""
@@ -158,6 +151,8 @@ class LeanLlama:
         for number, (layer, kept) in enumerate(zip(self.layers, cache.own, strict=False), 1):  # an early exit has fewer
             heads = layer.qkv(layer.before_attention(x)).view(1, n, -1, self.head_size)  # (1, N, H + 2 H_kv, D)
             turned, v = heads.split_with_sizes([rotated, self.kv_heads], 2)
+            if layer.head_norm is not None:
+                turned = layer.head_norm(turned)
             turned = torch.addcmul(turned * cos, turned.roll(self.head_size // 2, -1), sin)
             q, k = turned.transpose(1, 2).split_with_sizes([self.heads, self.kv_heads], 1)
             v = v.transpose(1, 2)
@@ -172,6 +167,34 @@ class LeanLlama:
             if number in self.state_layers:
                 inner.append(x)
         return x, inner
+
+
+def _misfits(model: PreTrainedModel) -> Iterator[str]:
+    """Why the lean forward is not equivalent to that of ``model``; after the first reason no other can be asked for."""
+    config: Any = model.config
+    if type(model).__name__ not in CLASSES or not type(model).__module__.startswith(KNOWN_MODULES):
+        yield f"it is a {config.model_type} model, none of {', '.join(FAMILIES.values())}"
+    if is_dispatched(model) or model.device.type != "cpu":
+        yield "it is not on the CPU"
+    if model.dtype not in (torch.float32, torch.float64, torch.bfloat16):
+        yield f"its weights are in {str(model.dtype).removeprefix('torch.')}"
+    if not all(type(module).__module__.startswith(KNOWN_MODULES) for module in model.modules()):
+        yield "it has adapters or quantized layers"
+    hooks = {hook for module in model.modules() for hook in module._forward_hooks.values()}
+    if any(module._forward_pre_hooks for module in model.modules()) or not hooks <= {spread_logits}:
+        yield "it has forward hooks"
+    if any(module.bias is not None for name, module in model.named_modules() if name.endswith(UNBIASED)):
+        yield "its layers have biases behind attention or in the MLP"
+    if config.hidden_act != "silu":
+        yield f"its activation is {config.hidden_act}"
+    if config.rope_parameters["rope_type"] not in STATIC_ROPE:
+        yield f"its rotary positions are of type {config.rope_parameters['rope_type']}"
+    types = mask_types(config)
+    if types is None or not types.plain:
+        yield "its layers attend to a window of the text"
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()) / 2**30
+    if size > LARGEST:
+        yield f"its weights take {size:.1f} GiB, more than {LARGEST}"
 
 
 def _wanted(reads: Sequence[Read], parts: Sequence[Sequence[Read]]) -> Tensor | slice | None:
@@ -200,20 +223,33 @@ def _projected(reads: Sequence[Read]) -> Tensor | slice | None:
 
 @dataclass(frozen=True)
 class Norm:
-    """Root-mean-square normalisation."""
+    """Root-mean-square normalisation of the last dimension."""
 
     weight: Tensor
     least: Tensor  # epsilon as a tensor (1, 1)
 
     @classmethod
     def of(cls, norm: Any) -> Norm:
-        weight = norm.weight.detach()
+        return cls.with_weight(norm.weight.detach(), norm.variance_epsilon)
+
+    @classmethod
+    def of_heads(cls, attention: Any, heads: int, kv_heads: int) -> Norm | None:
+        """That of queries and keys (…, H + H_kv, D), if ``attention`` normalises them."""
+        norms = [attention._modules.get(name) for name in ("q_norm", "k_norm")]
+        if None in norms:
+            return None
+        q, k = norms
+        weight = torch.cat([q.weight.detach().expand(heads, -1), k.weight.detach().expand(kv_heads, -1)])
+        return cls.with_weight(weight, q.variance_epsilon)
+
+    @classmethod
+    def with_weight(cls, weight: Tensor, epsilon: float) -> Norm:
         if weight.dtype == torch.bfloat16:
             weight = weight.float()  # squares must be summed in float32
-        return cls(weight, weight.new_full((1, 1), norm.variance_epsilon))
+        return cls(weight, weight.new_full((1, 1), epsilon))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Shapes (N, d) → (N, d)."""
+        """Shapes (…, d) → (…, d)."""
         return self._normalised(x.float()).to(x.dtype) if x.dtype == torch.bfloat16 else self._normalised(x)
 
     def _normalised(self, x: Tensor) -> Tensor:
@@ -223,23 +259,29 @@ class Norm:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer: four products and two norms."""
+    """One decoder layer: four products and two norms, and where queries and keys are normalised ``head_norm``."""
 
     before_attention: Norm
     qkv: Linear
+    head_norm: Norm | None
     out: Linear
     before_mlp: Norm
     gate_up: Linear
     down: Linear
 
     @classmethod
-    def of(cls, layer: Any, linear: Callable[[Tensor], Linear]) -> Layer:
+    def of(cls, layer: Any, linear: MakeLinear, heads: int, kv_heads: int) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
+        qkv = attention.q_proj, attention.k_proj, attention.v_proj
         return cls(
             Norm.of(layer.input_layernorm),
-            linear(torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])),
-            linear(attention.o_proj.weight.detach()),
+            linear(
+                torch.cat([part.weight for part in qkv]),
+                None if attention.q_proj.bias is None else torch.cat([part.bias for part in qkv]),
+            ),
+            Norm.of_heads(attention, heads, kv_heads),
+            linear(attention.o_proj.weight.detach(), None),
             Norm.of(layer.post_attention_layernorm),
-            linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
-            linear(mlp.down_proj.weight.detach()),
+            linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]), None),
+            linear(mlp.down_proj.weight.detach(), None),
         )

@@ -1,0 +1,131 @@
+"""Models of transformers whose linear layers compute with reordered weights: the same results, in any architecture."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models import CausalLM, EncoderDecoder, Read, packed_linear, packed_model
+from specpilot.infer.models.packed_model import PackedForward, pack
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from .architectures import ENCODER_DECODERS, MAKERS, pair, target_of
+from .tiny import make
+
+TEXT = [5, 9, 3, 7, 7, 1, 8, 2, 40, 11, 3, 9, 30, 2, 2, 17, 6, 21, 5, 50]
+
+
+@pytest.fixture(autouse=True)
+def _every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of any size, and products of any number of rows; on Intel's processors as well."""
+    monkeypatch.setattr(packed_model, "SMALLEST", 1)
+    monkeypatch.setattr(packed_linear, "FEW", 0)
+    monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 0)
+
+
+def packed_layers(model: PreTrainedModel) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(vars(module).get("forward"), PackedForward)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", [*MAKERS, *ENCODER_DECODERS])
+def test_logits_are_those_of_the_model(name: str, dtype: torch.dtype) -> None:
+    model = target_of(name).to(dtype=dtype)
+    packed = pack(model)
+    linear = [module for module in model.modules() if type(module) in (nn.Linear, Conv1D)]
+    assert len(packed_layers(packed)) == len(linear) >= 1
+    assert not packed_layers(model)
+    inputs = {"input_ids": torch.tensor([TEXT])}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = inputs["input_ids"]
+    with torch.inference_mode():
+        found, expected = (one(**inputs).logits.float() for one in (packed, model))
+        exact = target_of(name).to(torch.bfloat16).float()(**inputs).logits if dtype == torch.bfloat16 else expected
+    # In float32 the same; in bfloat16 as far from float32 as the model's own forward is, up to chance.
+    error, own = (float((logits - exact).square().mean().sqrt()) for logits in (found, expected))
+    assert error <= 1.5 * own + 1e-5 * float(exact.square().mean().sqrt())
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gpt2", "bloom", "phi", "t5"])
+@pytest.mark.parametrize("tree", [None, (3, 2, 1)])
+def test_greedy_texts_are_the_models(name: str, tree: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = target_of(name)
+    with monkeypatch.context() as patch:
+        patch.setattr(packed_model, "LARGEST", 0)
+        plain = SpeculativeDecoder(target, None)
+        expected = plain.generate([TEXT, TEXT[:3]], temperature=0, max_new_tokens=24)
+    assert not packed_layers(plain.target.packed)
+    kind = {"length": 3} if tree is None else {"tree": tree, "verifier": "spec-infer"}
+    decoder = SpeculativeDecoder(target, target_of(name), **kind)
+    assert packed_layers(decoder.target.packed)
+    found = decoder.generate([TEXT, TEXT[:3]], temperature=0, max_new_tokens=24)
+    assert [text.tokens for text in found] == [text.tokens for text in expected]
+
+
+def test_what_is_packed_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = target_of("gemma3")
+    packed = pack(model)
+    assert packed is not model
+    assert all(ours is theirs for ours, theirs in zip(packed.parameters(), model.parameters(), strict=True))
+    assert CausalLM(target_of("llama")).packed.lm_head.forward.__func__ is nn.Linear.forward  # it has the lean forward
+    doubled = target_of("gemma3").double()
+    assert pack(doubled) is doubled
+    adapted = target_of("gemma3")
+    adapted.model.layers[0].self_attn.q_proj = Adapter(adapted.model.layers[0].self_attn.q_proj)
+    assert pack(adapted) is adapted
+    replaced = target_of("gemma3")
+    replaced.lm_head.forward = lambda x: torch.zeros(*x.shape[:-1], 96)
+    assert len(packed_layers(pack(replaced))) == len(packed_layers(packed)) - 1
+    monkeypatch.setattr(packed_model, "LARGEST", 1000)
+    assert pack(model) is model
+    monkeypatch.setattr(packed_model, "LARGEST", 1 << 30)
+    monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 12)
+    assert pack(model) is model
+    halved = target_of("gemma3").to(dtype=torch.bfloat16)
+    assert pack(halved) is not halved
+
+
+def test_gradients_and_other_dtypes_take_the_layers_own_forward() -> None:
+    model = make("gpt2").requires_grad_(True)
+    packed = pack(model)
+    packed(input_ids=torch.tensor([TEXT])).logits.sum().backward()
+    layer = model.transformer.h[0].mlp.c_fc
+    assert layer.weight.grad is not None
+    with torch.inference_mode():
+        x = torch.ones(1, 1, 32, dtype=torch.bfloat16)
+        assert packed.transformer.h[0].mlp.c_fc.forward.product is not None
+        with pytest.raises(RuntimeError):  # as the layer itself
+            packed.transformer.h[0].mlp.c_fc(x)
+
+
+def test_hooks_of_the_model_run() -> None:
+    target = target_of("phi")
+    model = CausalLM(target)
+    seen: list[str] = []
+    target.lm_head.register_forward_hook(lambda *unused: seen.append("head"))
+    cache = model.new_cache()
+    cache.add(0, 8)
+    with torch.inference_mode():
+        model.forward(cache, [Read(0, TEXT)])
+    assert seen == ["head"]
+
+
+def test_compiling_takes_the_model_itself() -> None:
+    model = CausalLM(pair("gpt2")[0])
+    assert model.packed is not model.model
+    model.compile()
+    assert model.packed is model.model
+    assert isinstance(EncoderDecoder(target_of("t5")).packed, PreTrainedModel)
+
+
+class Adapter(nn.Module):
+    """What an adapter library puts in a layer's place."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base, self.weight = base, base.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) * 0.5
