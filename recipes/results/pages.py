@@ -72,6 +72,7 @@ TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "ray.json": _one(summaries.rates_by_workers),
     "tiny-t5.json": _one(summaries.t5_agreement),
     "forward.json": _one(forward.as_table),
+    "forward-shapes.json": _one(forward.as_table),
     "profile-2.json": _one(summaries.profile_parts),
     "batch.json": _one(summaries.rates_by_batch_size),
     "batch-llama.json": _one(summaries.continuous_batching),

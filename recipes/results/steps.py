@@ -215,6 +215,7 @@ ELSEWHERE = {
     "decode-intel.json": "version 0.1.0 on another processor",
     "forward-intel.json": "version 0.1.0 on another processor",
     "decode-epyc.json": "version 0.1.0 on another processor",
+    "forward-shapes.json": "`specpilot bench forward` with two models that docs/performance.md makes",
     "forward-epyc.json": "version 0.1.0 on another processor",
     "cost-judged.json": "version 0.1.0, with the head of that time",
     "cost-plain.json": "version 0.1.0, with the head of that time",
