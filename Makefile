@@ -11,7 +11,8 @@ demo: $(READY)
 	@$(VENV)/bin/specpilot demo
 
 # One process per core with one thread each: tiny models gain nothing from more threads.
-PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+# Modules are compiled once for all processes that the tests start.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test: $(READY)
 	@$(PYTEST)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from specpilot import main as cli
+from specpilot.bench.workloads import clock
 from specpilot.bench.workloads.clock import AUTOREGRESSIVE, CONFIDENCE_RULES, FIXED, LEARNING, summary
 from specpilot.bench.workloads.decode import Times
 
@@ -47,7 +48,9 @@ def test_a_parameter_is_chosen_on_the_other_half_of_the_prompts() -> None:
     assert result["over_best_fixed_tuned_elsewhere"]["ratio"] == pytest.approx(4.0)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "COST_PROMPTS", 1)
+    monkeypatch.setattr(clock, "COST_REPEATS", 1)
     words = ["bench", "clock", "--domains", "[sql,dialogue]", "--in-domain", "[sql]", "--per-domain", "1"]
     words += ["--repeats", "1", "--max-new-tokens", "4", "--folder", str(tmp_path / "clock")]
     assert cli.main([*words, "--output", str(tmp_path / "a.json")]) == 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM, EncoderDecoder, Read, packed_linear, packed_model
+from specpilot.infer.models import CausalLM, Read, language_model, packed_linear, packed_model
 from specpilot.infer.models.packed_model import PackedForward, pack
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from .architectures import ENCODER_DECODERS, MAKERS, pair, target_of
+from .architectures import ENCODER_DECODERS, MAKERS, target_of
 from .tiny import make
 
 TEXT = [5, 9, 3, 7, 7, 1, 8, 2, 40, 11, 3, 9, 30, 2, 2, 17, 6, 21, 5, 50]
@@ -112,12 +112,12 @@ def test_hooks_of_the_model_run() -> None:
     assert seen == ["head"]
 
 
-def test_compiling_takes_the_model_itself() -> None:
-    model = CausalLM(pair("gpt2")[0])
-    assert model.packed is not model.model
-    model.compile()
-    assert model.packed is model.model
-    assert isinstance(EncoderDecoder(target_of("t5")).packed, PreTrainedModel)
+def test_it_is_not_compiled() -> None:
+    with pytest.warns(UserWarning, match="compile: gpt2 is not compiled, since its forward with reordered weights"):
+        model = language_model(target_of("gpt2"), compile=True)
+    assert isinstance(model, CausalLM)
+    assert model.call is None
+    assert packed_layers(model.packed)
 
 
 class Adapter(nn.Module):

@@ -121,7 +121,12 @@ class CausalLM(LanguageModel):
         if self.lean is not None:
             warnings.warn(f"compile: {self.name} is not compiled, since its lean forward is as fast", stacklevel=4)
             return
-        self.packed = self.model
+        if self.packed is not self.model:
+            warnings.warn(
+                f"compile: {self.name} is not compiled, since its forward with reordered weights is faster",
+                stacklevel=4,
+            )
+            return
         # Dynamic shapes: otherwise every length of the text would be compiled again.
         self.call = torch.compile(self.model, dynamic=True)
         try:
