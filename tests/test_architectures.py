@@ -38,7 +38,7 @@ def read_context(draft: PreTrainedModel, row: Row) -> tuple[Tensor, Tensor]:
 
 def prompts_of(name: str) -> list[list[int]]:
     """``PARITY_PROMPTS=20`` runs with all of them."""
-    return PROMPTS[: int(os.environ.get("PARITY_PROMPTS", "2" if name in FEWER else "4"))]
+    return PROMPTS[: int(os.environ.get("PARITY_PROMPTS", "3" if name in FEWER else "4"))]
 
 
 def transformers_greedy(model: PreTrainedModel, prompt: list[int]) -> tuple[list[int], list[float]]:
