@@ -198,7 +198,7 @@ class Adapter(nn.Module):
 
 def test_why_a_model_has_no_lean_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     reasons: dict[str, tuple[str, dict[str, Any]]] = {
-        "it is a gpt2 model, none of Llama, Mistral, Qwen2, Qwen3": ("gpt2", {}),
+        "its type is gpt2, none of Llama, Mistral, Qwen2, Qwen3": ("gpt2", {}),
         "its layers attend to a window of the text": ("mistral", {}),
         "its layers have biases behind attention or in the MLP": ("llama", {"mlp_bias": True}),
         "its activation is gelu": ("qwen2-full", {"hidden_act": "gelu"}),

@@ -174,7 +174,7 @@ def test_outputs_are_nearly_those_of_the_exact_weights() -> None:
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
 @pytest.mark.parametrize(
     ("architecture", "reason"),
-    [("qwen3", "its layers attend to a window"), ("gpt2", "it is a gpt2 model, none of Llama, Mistral, Qwen2, Qwen3")],
+    [("qwen3", "its layers attend to a window"), ("gpt2", "its type is gpt2, none of Llama, Mistral, Qwen2, Qwen3")],
 )
 def test_other_architectures_are_refused(architecture: str, reason: str, quantization: Quantization) -> None:
     _, draft = pair(architecture)
@@ -194,6 +194,6 @@ def test_what_cannot_be_rounded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="draft_dtype='int4': there is no draft model"):
         SpeculativeDecoder.from_pretrained(target, "ngram", draft_dtype="int4")
     with pytest.raises(
-        InputError, match=r"draft_dtype='int8': the weights of .* cannot be rounded, since it is a t5 model"
+        InputError, match=r"draft_dtype='int8': the weights of .* cannot be rounded, since its type is t5"
     ):
         SpeculativeDecoder.from_pretrained("tiny-t5", "tiny-t5-draft-sql", draft_dtype="int8")

@@ -173,7 +173,7 @@ def _misfits(model: PreTrainedModel) -> Iterator[str]:
     """Why the lean forward is not equivalent to that of ``model``; after the first reason no other can be asked for."""
     config: Any = model.config
     if type(model).__name__ not in CLASSES or not type(model).__module__.startswith(KNOWN_MODULES):
-        yield f"it is a {config.model_type} model, none of {', '.join(FAMILIES.values())}"
+        yield f"its type is {config.model_type}, none of {', '.join(FAMILIES.values())}"
     if is_dispatched(model) or model.device.type != "cpu":
         yield "it is not on the CPU"
     if model.dtype not in (torch.float32, torch.float64, torch.bfloat16):
