@@ -10,8 +10,10 @@ def export(options: ExportOptions) -> None:
     from ..controllers.checkpoints.checkpoint import push_controller, read_config
     from ..controllers.checkpoints.hub import upload
     from ..infer.draft_folder import is_draft
+    from ..infer.quiet import quiet
     from ..train import export as exporter
 
+    quiet()
     folder = exporter.export(options.run, options.output, threshold=options.threshold, overwrite=options.overwrite)
     if is_draft(folder):
         print(f"{folder}: a draft; use it with specpilot generate --draft {folder}")
