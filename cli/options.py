@@ -221,7 +221,7 @@ class DraftPrecisionOptions(Options):
 
     Attributes:
         draft_dtype: Precision of the draft models, if it is not that of the target. int8 and int4 round the weights of
-            Llama, Mistral, Qwen2 and Qwen3 drafts on a CPU.
+            drafts on a CPU.
     """
 
     draft_dtype: DraftDType | None = None

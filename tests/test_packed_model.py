@@ -53,7 +53,7 @@ def test_logits_are_those_of_the_model(name: str, dtype: torch.dtype) -> None:
 def test_greedy_texts_are_the_models(name: str, tree: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     target = target_of(name)
     with monkeypatch.context() as patch:
-        patch.setattr(packed_model, "LARGEST", 0)
+        patch.setattr(packed_model, "SMALLEST", 1 << 30)
         plain = SpeculativeDecoder(target, None)
         expected = plain.generate([TEXT, TEXT[:3]], temperature=0, max_new_tokens=24)
     assert not packed_layers(plain.target.packed)
@@ -78,9 +78,9 @@ def test_what_is_packed_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None
     replaced = target_of("gemma3")
     replaced.lm_head.forward = lambda x: torch.zeros(*x.shape[:-1], 96)
     assert len(packed_layers(pack(replaced))) == len(packed_layers(packed)) - 1
-    monkeypatch.setattr(packed_model, "LARGEST", 1000)
+    monkeypatch.setattr(packed_model, "LARGEST", 0)
     assert pack(model) is model
-    monkeypatch.setattr(packed_model, "LARGEST", 1 << 30)
+    monkeypatch.setattr(packed_model, "LARGEST", 1)
     monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 12)
     assert pack(model) is model
     halved = target_of("gemma3").to(dtype=torch.bfloat16)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import warnings
 
+import torch
+from transformers import PreTrainedModel
+
 from .base import LanguageModel, Read
 from .causal_lm import CausalLM
 from .early_exit import EarlyExit
@@ -17,6 +20,7 @@ from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
 from .llama_cpp import LlamaCpp
 from .loaded import LoadedModel, count_parameters, output_embedding
+from .packed_model import why_not_packed
 from .quantized_linear import Quantization, not_quantized
 from .self_check import check_reading_in_parts
 from .text_cache import TextCache
@@ -56,7 +60,7 @@ def language_model(
         InputError: the architecture cannot be decoded exactly, or its weights cannot be rounded.
     """
     if quantization is not None:
-        reason = "it is a GGUF file" if isinstance(model, GgufModel) else LeanForward.misfit(model)
+        reason = "it is a GGUF file" if isinstance(model, GgufModel) else why_not_rounded(model)
         if reason is not None:
             raise not_quantized(quantization, model.name_or_path or "this draft", reason)
     if isinstance(model, GgufModel):
@@ -66,10 +70,17 @@ def language_model(
             )
         return LlamaCpp(model)
     if model.config.is_encoder_decoder:
-        wrapped: CausalLM = EncoderDecoder(model)
+        wrapped: CausalLM = EncoderDecoder(model, quantization)
     else:
         wrapped = CausalLM(model, quantization)
         check_reading_in_parts(wrapped)
     if compile:
         wrapped.compile()
     return wrapped
+
+
+def why_not_rounded(model: PreTrainedModel) -> str | None:
+    """Why the weights of ``model`` cannot be rounded, as a sentence about the model; None if they can."""
+    if model.dtype != torch.bfloat16:
+        return f"they are in {str(model.dtype).removeprefix('torch.')}, not bfloat16"
+    return None if LeanForward.fits(model) else why_not_packed(model)

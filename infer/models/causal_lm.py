@@ -55,7 +55,7 @@ class CausalLM(LanguageModel):
         switch: longest text for longrope's short factors; None without longrope.
         layers: number of layers.
         lean: a faster forward of the same weights on the CPU, if available.
-        packed: otherwise the model with reordered weights where that is faster; else the model itself.
+        packed: otherwise the model with reordered or rounded weights; the model itself where that gains nothing.
 
     Raises:
         InputError: the model is an encoder-decoder, has a recurrent state that cannot be rolled back or an unsupported
@@ -89,8 +89,8 @@ class CausalLM(LanguageModel):
         self._types = mask_types(config)
         self.state_input = state_input_of(model)
         self.reads_states = self.state_input is not None
-        self.lean = LeanForward(model, quantization) if LeanForward.misfit(model) is None else None
-        self.packed = pack(model) if self.lean is None else model
+        self.lean = LeanForward(model, quantization) if LeanForward.fits(model) else None
+        self.packed = pack(model, quantization) if self.lean is None else model
         self.call: Callable[..., Any] | None = None  # the compiled form
         self._inner: list[nn.Module] = []  # the modules of state_layers
 

@@ -19,6 +19,7 @@ from ...controllers.errors import InputError
 from .causal_lm import CausalLM
 from .hidden import forward_with_hidden
 from .kv_cache import RaggedKVCache
+from .quantized_linear import Quantization
 from .text_cache import TextCache
 
 FAMILY = ("t5", "mt5", "umt5", "longt5")
@@ -66,8 +67,8 @@ class EncoderDecoder(CausalLM):
         InputError: the model is of another family, or has no decoder start token.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(model)
+    def __init__(self, model: PreTrainedModel, quantization: Quantization | None = None) -> None:
+        super().__init__(model, quantization)
         start = model.generation_config.decoder_start_token_id
         if start is None:
             raise InputError(f"{self.name}: generation_config.decoder_start_token_id is not set; the T5 family's is 0")

@@ -10,7 +10,7 @@ biases to queries, keys and values, Qwen3 normalises the queries and keys of eac
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -34,7 +34,7 @@ FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "
 CLASSES = {f"{name}ForCausalLM" for name in FAMILIES.values()}
 OURS = TrimmedHead.__module__, StateInput.__module__
 KNOWN_MODULES = ("torch.nn.", *(f"transformers.models.{name}." for name in FAMILIES), "transformers.activations", *OURS)
-LARGEST = 4  # maximum GiB of weights, since they are copied and larger models gain little
+LARGEST = 4 << 30  # maximum bytes of weights, since they are copied and larger models gain little
 UNBIASED = ("o_proj", "gate_proj", "up_proj", "down_proj")
 STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # rotary angles that do not depend on the text's length
 
@@ -81,9 +81,24 @@ class LeanForward:
         return other
 
     @staticmethod
-    def misfit(model: PreTrainedModel) -> str | None:
-        """Why this forward is not equivalent to the model's, as a sentence about the model; None if it is."""
-        return next(_misfits(model), None)
+    def fits(model: PreTrainedModel) -> bool:
+        """Whether this forward is equivalent to the model's; not with adapters, quantised layers, hooks or windows."""
+        config: Any = model.config
+        return (
+            type(model).__name__ in CLASSES
+            and not is_dispatched(model)
+            and model.device.type == "cpu"
+            and model.dtype in (torch.float32, torch.float64, torch.bfloat16)
+            and all(type(module).__module__.startswith(KNOWN_MODULES) for module in model.modules())
+            and not any(module._forward_pre_hooks for module in model.modules())
+            and {hook for module in model.modules() for hook in module._forward_hooks.values()} <= {spread_logits}
+            and all(module.bias is None for name, module in model.named_modules() if name.endswith(UNBIASED))
+            and config.hidden_act == "silu"
+            and config.rope_parameters["rope_type"] in STATIC_ROPE
+            and (types := mask_types(config)) is not None
+            and types.plain
+            and sum(p.numel() * p.element_size() for p in model.parameters()) <= LARGEST
+        )
 
     def tables(self, capacity: int) -> Tables:
         """Rotary angles and draft masks for at least ``capacity`` positions."""
@@ -167,34 +182,6 @@ class LeanForward:
             if number in self.state_layers:
                 inner.append(x)
         return x, inner
-
-
-def _misfits(model: PreTrainedModel) -> Iterator[str]:
-    """Why the lean forward is not equivalent to that of ``model``; after the first reason no other can be asked for."""
-    config: Any = model.config
-    if type(model).__name__ not in CLASSES or not type(model).__module__.startswith(KNOWN_MODULES):
-        yield f"its type is {config.model_type}, none of {', '.join(FAMILIES.values())}"
-    if is_dispatched(model) or model.device.type != "cpu":
-        yield "it is not on the CPU"
-    if model.dtype not in (torch.float32, torch.float64, torch.bfloat16):
-        yield f"its weights are in {str(model.dtype).removeprefix('torch.')}"
-    if not all(type(module).__module__.startswith(KNOWN_MODULES) for module in model.modules()):
-        yield "it has adapters or quantized layers"
-    hooks = {hook for module in model.modules() for hook in module._forward_hooks.values()}
-    if any(module._forward_pre_hooks for module in model.modules()) or not hooks <= {spread_logits}:
-        yield "it has forward hooks"
-    if any(module.bias is not None for name, module in model.named_modules() if name.endswith(UNBIASED)):
-        yield "its layers have biases behind attention or in the MLP"
-    if config.hidden_act != "silu":
-        yield f"its activation is {config.hidden_act}"
-    if config.rope_parameters["rope_type"] not in STATIC_ROPE:
-        yield f"its rotary positions are of type {config.rope_parameters['rope_type']}"
-    types = mask_types(config)
-    if types is None or not types.plain:
-        yield "its layers attend to a window of the text"
-    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()) / 2**30
-    if size > LARGEST:
-        yield f"its weights take {size:.1f} GiB, more than {LARGEST}"
 
 
 def _wanted(reads: Sequence[Read], parts: Sequence[Sequence[Read]]) -> Tensor | slice | None:

@@ -38,7 +38,7 @@ def check_reading_in_parts(model: CausalLM) -> None:
     cache = model.new_cache()
     cache.add(0, 3 * PART + REJECTED)
     try:
-        expected = model.model(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[0]
+        expected = model.packed(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[0]
         parts = [
             model.forward(cache, [Read(0, first, PART)])[0],
             model.forward(cache, [Read(0, [*second, *rejected], PART + REJECTED)])[0][:PART],
