@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from .architectures import ENCODER_DECODERS, MAKERS, target_of
+from .test_causal_lm import Adapter
 from .tiny import make
 
 TEXT = [5, 9, 3, 7, 7, 1, 8, 2, 40, 11, 3, 9, 30, 2, 2, 17, 6, 21, 5, 50]
@@ -118,14 +119,3 @@ def test_it_is_not_compiled() -> None:
     assert isinstance(model, CausalLM)
     assert model.call is None
     assert packed_layers(model.packed)
-
-
-class Adapter(nn.Module):
-    """What an adapter library puts in a layer's place."""
-
-    def __init__(self, base: nn.Module) -> None:
-        super().__init__()
-        self.base, self.weight = base, base.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.base(x) * 0.5
