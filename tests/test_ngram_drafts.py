@@ -150,6 +150,10 @@ def test_sources_learn_what_the_model_yields() -> None:
     for _ in range(16):
         sources.end_round(0, 0, 0)
     assert sources.plan([1.0]) == Plan(0, True)  # a probe
+    sources.end_round(0, 4, 0)
+    for idle in range(1, 33):  # the next one comes after twice as many rounds
+        sources.end_round(0, 0, 0)
+        assert sources.plan([1.0]) == Plan(0, idle == 32)
     for _ in range(60):
         sources.end_round(0, 4, 4)
     assert sources.plan([1.0]) == Plan(0, True)

@@ -29,17 +29,19 @@ from specpilot.controllers.length import (
     AcceptancePredictor,
     FeaturePredictor,
     HeadPredictor,
+    OnlineConfidence,
     Prediction,
     RateOptimal,
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.probes import LONGEST, PROBE, Probes
 from specpilot.controllers.length.rate import (
     RunningRatio,
     drafting_pays,
     steady_rate,
 )
-from specpilot.controllers.length.rate_optimal import FIRST, LONGEST, PRIOR, PROBE, ROUNDS, TOKENS, Probes
+from specpilot.controllers.length.rate_optimal import FIRST, PRIOR, ROUNDS, TOKENS
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.lengths import load_length
@@ -48,6 +50,7 @@ from specpilot.infer.loading import load_causal_lm, load_tokenizer
 from .tiny import make
 
 CHEAP, FAIR, DEAR = (CostModel(t_draft, 1.0, 0.02) for t_draft in (0.01, 0.2, 2.0))
+LATE = CostModel(0.2, 1.0, 0.1, 1.9)  # a round that drafts one token takes three times as long as one that drafts none
 costs = st.builds(CostModel, st.floats(0.001, 2.0), st.floats(0.1, 5.0), st.floats(0.0, 0.5))
 
 
@@ -264,7 +267,7 @@ def test_where_drafting_does_not_pay_it_probes_now_and_then() -> None:
 
 
 def test_a_probe_that_succeeds_by_chance_leaves_probes_rare() -> None:
-    """Every seventh first token is accepted, where a third would pay; then two of three are."""
+    """Every seventh probe pays; then two of three do."""
     probes, drafted_at, number = Probes(), [], 0
     for place in range(10_000):
         if probes.start_round(pays=False, may_pay=True):
@@ -274,6 +277,18 @@ def test_a_probe_that_succeeds_by_chance_leaves_probes_rare() -> None:
     gaps = [after - before for before, after in pairwise(place for place in drafted_at if 1000 < place < 8000)]
     assert sum(gaps) / len(gaps) > 80
     assert len([place for place in drafted_at if place >= 8000]) > 60
+
+
+@pytest.mark.parametrize("rule", [RateOptimal(Known([0.6] * MAX_DRAFT), LATE), OnlineConfidence(cost=LATE)])
+def test_accepted_tokens_that_cost_more_than_they_gain_leave_probes_rare(rule: RateOptimal | OnlineConfidence) -> None:
+    """A round with one drafted token gives two tokens in the time of three without a draft."""
+    rule.start_text()
+    started = 0
+    for _ in range(2000):
+        if rule.start_round():
+            started += 1
+            rule.end_round(1, 1)
+    assert 3 <= started <= 12
 
 
 def test_texts_share_whether_drafts_pay_only_where_costs_adapt() -> None:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from .base import MAX_DRAFT
 from .cost_model import CostModel
+from .probes import LONGEST, PROBE
 from .rate import RunningRatio, steady_rate
 
 ACCEPTANCE = 0.6  # of each of a draft model's tokens, before anything is known
 DRAFTS = 4.0  # drafts of the model that this counts for
 ROUNDS = 64.0  # memory of the rate and of the model's drafts
 PRIOR = 8.0  # rounds that the first rate counts for
-PROBE = 16  # rounds without the model after which it drafts all the same, to see whether it pays again
 
 
 class Plan(NamedTuple):
@@ -52,10 +52,13 @@ class DraftSources:
         self.drafted = RunningRatio(len(worth), DRAFTS, ROUNDS)  # tokens per draft of the model
         self.forwards = RunningRatio(len(worth), DRAFTS, ROUNDS)  # the model's forwards per draft
         self.accepted = RunningRatio(sum(worth), DRAFTS, ROUNDS)  # of these, tokens kept
-        self.idle = 0  # rounds since the model drafted
+        self.idle, self.patience = 0, PROBE  # rounds since the model drafted, and how many there may be
 
     def plan(self, survivals: Iterable[float], room: int = MAX_DRAFT) -> Plan:
         """The sources of a round that can draft ``room`` tokens.
+
+        After ``PROBE`` rounds without the model it drafts all the same, to see whether it pays again, and after twice
+        as many each time.
 
         Args:
             survivals: probability that the first 0, 1, … copied tokens are all accepted, as many as can be copied. It
@@ -64,7 +67,9 @@ class DraftSources:
         rate, cost = self.rate.value, self.cost
         start = rate * cost.t_draft_start
         price = start + rate * (cost.t_verify_token * self.drafted.value + cost.t_draft * self.forwards.value)
-        probe = self.model and self.idle >= PROBE and self.forwards.value > price  # it would pay if all were kept
+        probe = (
+            self.model and self.idle >= self.patience and self.forwards.value > price
+        )  # it would pay if all were kept
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
         for count, survival in enumerate(survivals):
             if count and survival < rate * cost.t_verify_token:
@@ -76,6 +81,10 @@ class DraftSources:
             follows = self.model and count < room and (self.joined or not count)
             if follows and gain + survival * self.accepted.value - price > most:
                 best, most = Plan(count, True), gain + survival * self.accepted.value - price
+        if probe:
+            self.patience = min(2 * self.patience, LONGEST)
+        elif best.model:
+            self.patience = PROBE
         return best
 
     def follow(self, cost: CostModel, tokens: int, forwards: int) -> None:

@@ -18,6 +18,7 @@ from .base import Step
 from .batch_costs import BatchCosts
 from .cost_model import CostModel
 from .priced import PricedController
+from .probes import Probes
 from .rate import RunningRatio, drafting_pays, steady_rate
 from .running_cost import RunningCost
 
@@ -31,7 +32,6 @@ LEAST = 1e-4  # confidences are clipped to [LEAST, 1 - LEAST]
 ACCEPTANCE, WEIGHT = 0.6, 16.0  # initial mean acceptance, and its weight in verified tokens
 MEMORY = 256.0  # memory of the mean acceptances, in verified tokens
 ROUNDS, PRIOR = 128.0, 16.0  # memory of the rate, and weight of the initial rate, in rounds
-PROBE = 16  # rounds without a draft before a probe
 
 
 class OnlineConfidence(PricedController):
@@ -77,7 +77,7 @@ class OnlineConfidence(PricedController):
         if self.cost is not None:
             rate = steady_rate(ACCEPTANCE, self.cost)
             self.rate = RunningRatio(rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
-        self.idle = 0  # rounds since the last draft
+        self.probes = Probes()
         self.survival = 1.0
         self.logits: list[float] = []  # logits of the confidences of this round's tokens
 
@@ -88,14 +88,11 @@ class OnlineConfidence(PricedController):
 
     def start_round(self) -> bool:
         self.survival, self.logits = 1.0, []
-        if (
-            self.cost is None
-            or self.idle == PROBE
-            or drafting_pays(self.fit.mean(1), self.fit.mean(2), self.rate.value, self.cost)
-        ):
-            self.idle = 0
+        if self.cost is None:
             return True
-        self.idle += 1
+        pays = drafting_pays(self.fit.mean(1), self.fit.mean(2), self.rate.value, self.cost)
+        if self.probes.start_round(pays=pays, may_pay=not self.cost.never_pays):
+            return True
         self._earn(1.0, 0)
         return False
 
@@ -108,6 +105,8 @@ class OnlineConfidence(PricedController):
 
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)
+        if self.cost is not None:
+            self.probes.end_round(accepted + 1.0 >= self.rate.value * self.cost.round(drafted))
         for position, logit in enumerate(self.logits[: accepted + 1], 1):  # up to the first rejected token
             if position <= drafted:
                 self.fit.add(position, logit, position <= accepted)

@@ -21,6 +21,7 @@ from .base import Step
 from .batch_costs import BatchCosts
 from .cost_model import CostModel
 from .priced import PricedController
+from .probes import Probes
 from .rate import RunningRatio, drafting_pays, steady_rate
 from .running_cost import RunningCost
 
@@ -29,8 +30,6 @@ TOKENS = 256.0  # memory of mean acceptances
 PRIOR = 16.0  # weight of the initial estimates, in rounds or tokens
 FIRST = 6.0  # the same for first tokens: a draft that is of no use must be noticed soon
 SHIFT = 0.1  # step size of the shift, an online logistic regression of an intercept
-PROBE = 16  # rounds without a draft before a probe
-LONGEST = 512  # maximum number of such rounds after several failed probes
 CERTAIN = 1.0 - 1e-6  # at this price, but for rounding, not even a token that is certain to be accepted pays
 SHARED = 64.0  # memory of the mean acceptance of first tokens if texts share it
 
@@ -122,16 +121,16 @@ class RateOptimal(PricedController):
 
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)
-        self._count_first(accepted > 0)
+        self._count_draft(accepted, self.cost.round(drafted))
         for position in range(2, min(drafted, accepted + 1) + 1):  # verified after all earlier ones were accepted
             self.later.add(position <= accepted, 1.0)
         for position, accept in enumerate(self.predicted[: accepted + 1]):
             self.shift += SHIFT * ((position < accepted) - accept)
 
-    def _count_first(self, accepted: bool) -> None:
-        """Count the acceptance of the first token of a draft."""
-        self.first.add(accepted, 1.0)
-        self.probes.end_round(accepted)
+    def _count_draft(self, accepted: int, seconds: float) -> None:
+        """A round that drafted ended; ``seconds`` is its time by the cost model."""
+        self.first.add(accepted > 0, 1.0)
+        self.probes.end_round(accepted + 1.0 >= self.rate.value * seconds)
 
     def _shifted(self, accept: float) -> float:
         if not 0.0 < accept < 1.0:
@@ -141,34 +140,3 @@ class RateOptimal(PricedController):
     def _price(self) -> float:
         """λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
         return self.rate.value * self.cost.per_token
-
-
-class Probes:
-    """When to draft although it does not seem to pay.
-
-    After ``PROBE`` rounds without a draft, after twice as many each time, up to ``LONGEST``. Where a probe succeeds,
-    the next round drafts as well, and that number is halved.
-    """
-
-    def __init__(self) -> None:
-        self.idle, self.patience = 0, PROBE  # rounds since something was drafted, and how many there may be
-        self.probing = False  # this round drafts although it does not seem to pay
-        self.succeeded = False  # the last round was a probe that succeeded
-
-    def start_round(self, *, pays: bool, may_pay: bool) -> bool:
-        """Whether to draft."""
-        self.probing = may_pay and not pays and (self.succeeded or self.idle >= self.patience)
-        if not (pays or self.probing):
-            self.idle += 1
-            return False
-        if pays:
-            self.patience = PROBE
-        elif not self.succeeded:
-            self.patience = min(2 * self.patience, LONGEST)
-        self.idle, self.succeeded = 0, False
-        return True
-
-    def end_round(self, accepted: bool) -> None:
-        """Whether the first token drafted was accepted."""
-        if accepted and self.probing:
-            self.patience, self.succeeded = max(self.patience // 2, PROBE), True

@@ -136,8 +136,9 @@ class RateOptimalTree(RateOptimal):
             self.rate.below *= tree_cost(self.running.cost, parents) / tree_cost(self.cost, parents)
             self.cost = self.running.cost
         accepted = sum(visit.kept is not None for visit in visits)
-        self.rate.add(accepted + 1.0, tree_cost(self.cost, parents))
-        self._count_first(accepted > 0)
+        seconds = tree_cost(self.cost, parents)
+        self.rate.add(accepted + 1.0, seconds)
+        self._count_draft(accepted, seconds)
         for depth, visit in enumerate(visits):
             first = visit.kept == 0
             if depth:
