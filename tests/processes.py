@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from specpilot.main import main
 
+MODELS = ("bloom", "falcon", "gpt2", "llama", "longt5", "mpt", "mt5", "opt", "qwen3", "t5", "umt5")  # of tests.tiny
 PRELOADED = [  # imported once, by the process that all others are forked from
     "specpilot.data_gen.acceptance", "specpilot.data_gen.router", "specpilot.train.acceptance",
     "specpilot.train.router", "specpilot.train.copies", "specpilot.bench.studies.sweep",
+    *(f"transformers.models.{name}.modeling_{name}" for name in MODELS),
 ]  # fmt: skip
 
 
@@ -48,6 +51,15 @@ def in_a_process(work: Callable[[], Any], folder: Path, die_at: int = sys.maxsiz
     return int(touched.value)
 
 
+def start_command(words: list[str], environment: dict[str, str]) -> multiprocessing.Process:
+    """Start ``specpilot`` with ``words`` in a process of its own, and with some more variables in its environment."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    process = context.Process(target=_command, args=(words, environment))
+    process.start()
+    return process
+
+
 def kill_ten_times(
     work: Callable[[Path], Any], folder: Path, check: Callable[[Path], object] = lambda folder: None
 ) -> None:
@@ -75,3 +87,8 @@ def _count_and_die(work: Callable[[], Any], folder: str, die_at: int, touched: A
     torch.set_num_threads(1)
     sys.addaudithook(hook)
     work()
+
+
+def _command(words: list[str], environment: dict[str, str]) -> None:
+    os.environ |= environment
+    sys.exit(main(words))

@@ -263,15 +263,15 @@ def test_options_are_described_once_and_inherit_their_defaults(kind: type) -> No
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_null_is_an_error_where_a_key_cannot_be_null(name: str) -> None:
-    given = flags(COMMANDS[name])
-    for kind in CommandParser(COMMANDS[name], "x").kinds.values():
+    given, parser = flags(COMMANDS[name]), CommandParser(COMMANDS[name], "x")
+    for kind in parser.kinds.values():
         for key, hint in get_type_hints(kind).items():
             words = [*[word for word in given if not word.startswith(f"--{key}=")], "--config", f"{{{key}: null}}"]
             if type(None) in get_args(hint):
-                CommandParser(COMMANDS[name], "x").read(words)
+                parser.read(words)
                 continue
             with pytest.raises(InputError, match=rf"{key}: expected .*, got null|required: {key}") as refused:
-                CommandParser(COMMANDS[name], "x").read(words)
+                parser.read(words)
             assert "\n" not in str(refused.value)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from specpilot import demo
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.errors import InputError
 from specpilot.controllers.length.cost_model import CostModel
@@ -17,7 +18,9 @@ from specpilot.demo_report import best_by_family, gains
 SMALL = {"prompts": 40, "held_out": 3, "max_new_tokens": 12, "seed": 0}
 
 
-def test_demo(tmp_path: Path) -> None:
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "COST_PROMPTS", 2)
+    monkeypatch.setattr(demo, "COST_REPEATS", 1)
     output = tmp_path / "demo"
     console = Console(record=True, width=150, force_terminal=False)
     run_demo(output, **SMALL, console=console)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +33,7 @@ from specpilot.train.lag_free_module import LagFreeModule
 from specpilot.train.router import train_router
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-from .processes import assert_same_bytes, kill_ten_times
+from .processes import assert_same_bytes, kill_ten_times, start_command
 from .test_router_training import make_rows as make_router_rows
 from .test_router_training import write as write_router_data
 from .tiny import save_pair
@@ -162,14 +159,16 @@ def test_two_machines_do_what_one_does(work: Path, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.2", 0))
         port = free.getsockname()[1]
-    command = [
-        sys.executable, "-m", "specpilot", "train", "lag-free", "--data", settings.data, "--width", "8",
+    words = [
+        "train", "lag-free", "--data", settings.data, "--width", "8",
         "--batch-size", "37", "--epochs", "2", "--checkpoint-every", "3", "--log-every", "2", "--threads", "1",
         "--device", "cpu", "--num-nodes", "2", "--output", str(tmp_path / "two"),
     ]  # fmt: skip
-    where = os.environ | {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    machines = [subprocess.Popen(command, env=where | {"NODE_RANK": str(rank)}) for rank in range(2)]
-    assert [machine.wait() for machine in machines] == [0, 0]
+    where = {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    machines = [start_command(words, where | {"NODE_RANK": str(rank)}) for rank in range(2)]
+    for machine in machines:
+        machine.join()
+    assert [machine.exitcode for machine in machines] == [0, 0]
     two = json.loads((tmp_path / "two" / "result.json").read_text())
     assert two["metrics"] == pytest.approx(one.metrics, abs=1e-5)
     for a, b in zip(metrics_rows(tmp_path / "one"), metrics_rows(tmp_path / "two"), strict=True):

@@ -102,10 +102,11 @@ def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
         }
         found = interleave(runs, 1, console, repeats=options.repeats, label="batches of requests")
         texts = {name: _texts(server.port, prompts, max(options.loads), options) for name, server in servers.items()}
+        steady, others = ["--length", options.length, "--cost", str(COST)], dict(servers)
+        if steady != lengths[OURS]:
+            others[OURS] = stack.enter_context(running([*pair_words(options), *steady]))
+        sampled = _sampled_texts(decoder, prompts, others, options)
         exits = {name: server.stop() for name, server in servers.items()}
-    sampled = _sampled_texts(
-        decoder, prompts, lengths | {OURS: ["--length", options.length, "--cost", str(COST)]}, options
-    )
     table: dict[str, dict[str, Any]] = {}
     for load_ in options.loads:
         table[str(load_)] = {name: _summary([one.value for one in found[f"{name} {load_}"][0]]) for name in servers}
@@ -211,7 +212,7 @@ def _equal(
 
 
 def _sampled_texts(
-    decoder: SpeculativeDecoder, prompts: list[list[int]], lengths: dict[str, list[str]], options: ServeBenchOptions
+    decoder: SpeculativeDecoder, prompts: list[list[int]], servers: dict[str, ServerProcess], options: ServeBenchOptions
 ) -> dict[str, dict[str, Any]]:
     """For each configuration, how many texts of requests at once are those of ``generate`` for their seeds."""
     controllers = {
@@ -219,12 +220,11 @@ def _sampled_texts(
         FIXED: decoder.load_length(str(options.fixed)),
         NONE: decoder.load_length("none"),
     }
-    found = {}
-    for name, words in lengths.items():
-        with running([*pair_words(options), *words]) as server:
-            count = max(options.loads)
-            found[name] = compare_texts(server.port, decoder, controllers[name], prompts, count, body_of(options))
-    return found
+    count, body = max(options.loads), body_of(options)
+    return {
+        name: compare_texts(server.port, decoder, controllers[name], prompts, count, body)
+        for name, server in servers.items()
+    }
 
 
 def _by_processor_time(row: dict[str, dict[str, float]]) -> dict[str, str]:
