@@ -67,9 +67,8 @@ class DraftSources:
         rate, cost = self.rate.value, self.cost
         start = rate * cost.t_draft_start
         price = start + rate * (cost.t_verify_token * self.drafted.value + cost.t_draft * self.forwards.value)
-        probe = (
-            self.model and self.idle >= self.patience and self.forwards.value > price
-        )  # it would pay if all were kept
+        may_pay = self.forwards.value > price  # if all were kept
+        probe = self.model and may_pay and self.idle >= self.patience
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
         for count, survival in enumerate(survivals):
             if count and survival < rate * cost.t_verify_token:
