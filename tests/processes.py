@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,12 @@ def assert_same_bytes(folder: Path, other: Path) -> None:
         assert path.read_bytes() == theirs[name].read_bytes(), name
 
 
+def forkserver() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
 def in_a_process(work: Callable[[], Any], folder: Path, die_at: int = sys.maxsize) -> int:
     """Do ``work`` in a process of its own, which gets SIGKILL when it touches a file in ``folder`` for the n-th time.
 
@@ -39,8 +47,7 @@ def in_a_process(work: Callable[[], Any], folder: Path, die_at: int = sys.maxsiz
     Returns:
         how often it touched one; -1 if it was killed.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context = forkserver()
     touched = context.Value("i", 0)
     process = context.Process(target=_count_and_die, args=(work, str(folder), die_at, touched))
     process.start()
@@ -51,11 +58,9 @@ def in_a_process(work: Callable[[], Any], folder: Path, die_at: int = sys.maxsiz
     return int(touched.value)
 
 
-def start_command(words: list[str], environment: dict[str, str]) -> multiprocessing.Process:
+def start_command(words: list[str], environment: dict[str, str]) -> BaseProcess:
     """Start ``specpilot`` with ``words`` in a process of its own, and with some more variables in its environment."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=_command, args=(words, environment))
+    process = forkserver().Process(target=_command, args=(words, environment))
     process.start()
     return process
 
