@@ -25,7 +25,12 @@ from . import router_tables, summaries
 
 Result = Mapping[str, Any]
 MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-PAGES = ("results.md", "performance.md", "security.md", "cluster.md")
+PAGES = (
+    "performance.md", "security.md", "cluster.md",
+    *(f"results/{name}.md" for name in (
+        "data-and-training", "decoding", "predictors", "real-model", "routers", "serving", "trees",
+    )),
+)  # fmt: skip
 
 
 def _one(as_table: Callable[..., Table]) -> Callable[..., Sequence[Table]]:
@@ -36,16 +41,23 @@ def _main_figures(ablation: Result) -> Sequence[Table]:
     return ablation_tables.as_tables(ablation)[:1]
 
 
+def _by_rule(ablation: Result) -> Sequence[Table]:
+    return ablation_tables.as_tables(ablation)[1:]
+
+
 TABLES: Mapping[str, Callable[..., Sequence[Table]]] = {
     "demo.json": lambda result: [decoder_table(result["decoders"], result["best"])],
     "decode.json": _one(decode.as_table),
     "sweep.json": sweep_tables.as_tables,
     "mixing.json": _one(mixing.as_table),
-    "ablation.json": ablation_tables.as_tables,
-    "ablation-greedy.json": ablation_tables.as_tables,
+    "ablation.json main": _main_figures,
+    "ablation.json rules": _by_rule,
+    "ablation-greedy.json main": _main_figures,
+    "ablation-greedy.json rules": _by_rule,
     "temperatures-0.json temperatures-0.5.json temperatures-1.json": _one(summaries.by_temperature),
     "clock.json": _one(clock.as_table),
-    "smollm2.json": real_tables.as_tables,
+    "smollm2.json main": lambda result: real_tables.as_tables(result)[-1:],
+    "smollm2.json rules": lambda result: real_tables.as_tables(result)[:-1],
     "smollm2-held-out.json": real_tables.as_tables,
     "smollm2-held-out-bfloat16.json": real_tables.as_tables,
     "smollm2-held-out-int4.json": real_tables.as_tables,
