@@ -12,9 +12,11 @@ import re
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from itertools import accumulate
 from typing import Any, get_type_hints
 
+from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentParser
 
@@ -153,12 +155,17 @@ def nesting(word: str) -> int:
 def described(kind: type, name: str) -> tuple[int, str, str]:
     """Index in ``kind``'s MRO of the first class that documents a field, that class's title, and the description."""
     for place, one in enumerate(kind.__mro__):
-        document = parse_docstring(inspect.cleandoc(one.__doc__ or ""))
+        document = documentation(one)
         for entry in document.params:
             if entry.arg_name == name:
                 title = (document.short_description or one.__name__).partition(". ")[0].rstrip(".")
                 return place, title, " ".join((entry.description or "").split())
     raise LookupError(f"{kind.__name__}.{name}: no description")
+
+
+@cache
+def documentation(kind: type) -> Docstring:
+    return parse_docstring(inspect.cleandoc(kind.__doc__ or ""))
 
 
 def one_line(message: str) -> str:

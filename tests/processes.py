@@ -19,7 +19,7 @@ from specpilot.main import main
 MODELS = ("bloom", "falcon", "gpt2", "llama", "longt5", "mpt", "mt5", "opt", "qwen3", "t5", "umt5")  # of tests.tiny
 PRELOADED = [  # imported once, by the process that all others are forked from
     "specpilot.data_gen.acceptance", "specpilot.data_gen.router", "specpilot.train.acceptance",
-    "specpilot.train.router", "specpilot.train.copies", "specpilot.bench.studies.sweep",
+    "specpilot.train.router", "specpilot.train.copies", "specpilot.bench.studies.sweep", "specpilot.serve.run",
     *(f"transformers.models.{name}.modeling_{name}" for name in MODELS),
 ]  # fmt: skip
 
@@ -58,9 +58,16 @@ def in_a_process(work: Callable[[], Any], folder: Path, die_at: int = sys.maxsiz
     return int(touched.value)
 
 
-def start_command(words: list[str], environment: dict[str, str]) -> BaseProcess:
-    """Start ``specpilot`` with ``words`` in a process of its own, and with some more variables in its environment."""
-    process = forkserver().Process(target=_command, args=(words, environment))
+def start_command(
+    words: list[str], environment: dict[str, str] | None = None, errors: Path | None = None
+) -> BaseProcess:
+    """Start ``specpilot`` with ``words`` in a process of its own.
+
+    Args:
+        environment: some more variables.
+        errors: the file or named pipe that is its standard error.
+    """
+    process = forkserver().Process(target=_command, args=(words, environment or {}, errors))
     process.start()
     return process
 
@@ -94,6 +101,9 @@ def _count_and_die(work: Callable[[], Any], folder: str, die_at: int, touched: A
     work()
 
 
-def _command(words: list[str], environment: dict[str, str]) -> None:
+def _command(words: list[str], environment: dict[str, str], errors: Path | None) -> None:
+    torch.set_num_threads(1)
     os.environ |= environment
+    if errors is not None:
+        os.dup2(os.open(errors, os.O_WRONLY), sys.stderr.fileno())
     sys.exit(main(words))

@@ -6,68 +6,73 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TextIO
 
 import httpx
 import pytest
 from specpilot import main as cli
 from specpilot.data_gen.on_policy import read_rounds
 
+from .processes import start_command
+
 WORDS = ["serve", "--length", "tiny-lag-free", "--cost", "0.2", "--port", "0"]
 BODY = {"prompt": "What is 12 plus 30?", "max_tokens": 64, "temperature": 1.0}
 
 
 @contextmanager
-def process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server of its own process, and its address."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "specpilot", *WORDS, *words], stderr=subprocess.PIPE, text=True, env=environment
-    ) as started:
-        try:
-            assert started.stderr is not None
-            found = re.search(r"on (http://\S+)", started.stderr.readline())
+def process(folder: Path, *words: str) -> Iterator[tuple[BaseProcess, str, TextIO]]:
+    """A server of its own process, its address, and its standard error."""
+    pipe = folder / "errors"
+    os.mkfifo(pipe)
+    started = start_command([*WORDS, *words], errors=pipe)
+    try:
+        with pipe.open(encoding="utf-8") as errors:
+            found = re.search(r"on (http://\S+)", errors.readline())
             assert found is not None
-            yield started, found[1]
-        finally:
-            started.kill()
+            yield started, found[1], errors
+    finally:
+        started.kill()
+        started.join()
+        pipe.unlink()
 
 
-def test_a_signal_lets_running_requests_finish() -> None:
-    with process() as (server, address):
+def test_a_signal_lets_running_requests_finish(tmp_path: Path) -> None:
+    with process(tmp_path) as (server, address, _):
         with httpx.stream(
             "POST", f"{address}/v1/completions", json=BODY | {"stream": True, "max_tokens": 300}
         ) as found:
             lines = found.iter_lines()
             next(lines)
-            server.send_signal(signal.SIGTERM)
+            server.terminate()
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert '"finish_reason":"length"' in rest[-2] or '"finish_reason":"stop"' in rest[-2]
-        assert server.wait(30) == 0
+        server.join(30)
+        assert server.exitcode == 0
 
 
 def test_after_kill_9_the_logged_shards_are_whole(tmp_path: Path) -> None:
     for _ in range(2):
-        with process("--log-rounds", str(tmp_path / "log")) as (server, address):
-            assert httpx.post(f"{address}/v1/completions", json=BODY | {"n": 64}, timeout=60).status_code == 200
-            assert httpx.post(f"{address}/v1/completions", json=BODY | {"n": 3}, timeout=60).status_code == 200
-            server.send_signal(signal.SIGKILL)
-            server.wait(30)
+        with process(tmp_path, "--log-rounds", str(tmp_path / "log")) as (server, address, _):
+            for texts in (64, 3):
+                body = BODY | {"max_tokens": 8, "n": texts}
+                assert httpx.post(f"{address}/v1/completions", json=body, timeout=60).status_code == 200
+            server.kill()
+            server.join(30)
     rows = read_rounds(tmp_path / "log")
     assert len(rows) == 128
     assert not list((tmp_path / "log").glob("*.tmp"))
 
 
-def test_sighup_loads_the_controller_again() -> None:
-    with process() as (server, address):
-        server.send_signal(signal.SIGHUP)
-        assert server.stderr is not None
-        assert server.stderr.readline() == "specpilot: controller 'tiny-lag-free' loaded again\n"
+def test_sighup_loads_the_controller_again(tmp_path: Path) -> None:
+    with process(tmp_path) as (server, address, errors):
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGHUP)
+        assert errors.readline() == "specpilot: controller 'tiny-lag-free' loaded again\n"
         assert httpx.get(f"{address}/v1/controllers").json()["reloads"] == 1
 
 
