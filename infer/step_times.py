@@ -36,8 +36,9 @@ def step_times(
     """The cost model of the pair, and seconds per token of each model, where None stands for the target alone.
 
     All are timed in turn after the same prompt; results are medians. They read the prompt's tokens once more: after a
-    text that makes no sense distributions are flat, and sampling from them with top-p takes longer than a forward. The
-    cost model's t_draft is the first draft's.
+    text that makes no sense distributions are flat, and sampling from them with top-p takes longer than a forward. As
+    in decoding, one token is read after a forward over one token, and several are read after a step of the first draft,
+    whose t_draft the cost model has.
     """
     others = [model for model in models if model is not None]
     verify: dict[int, list[float]] = {n: [] for n in READ}
@@ -47,6 +48,10 @@ def step_times(
     lengths = [reader.length for reader in readers]
     for turn in range(WARM + repeats):
         for n in READ:
+            before = 1 if n > 1 and others else 0
+            readers[before].read(again[:1])
+            readers[before].crop(lengths[before])
+            _settle(readers[before].model)
             started = time.perf_counter()
             logits, _ = readers[0].read(again[:n])
             _ = TokenDistribution.from_logits(sampling, logits).lists

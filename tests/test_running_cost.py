@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.errors import InputError
-from specpilot.controllers.length import AcceptancePredictor, Prediction, RateOptimal, Step
+from specpilot.controllers.length import AcceptancePredictor, OnlineConfidence, Prediction, RateOptimal, Step
 from specpilot.controllers.length.cost_model import LEAST_SHARE, CostModel
 from specpilot.controllers.length.rate import steady_rate
-from specpilot.controllers.length.running_cost import MAX_OVERRUN, RunningCost, _least_squares
+from specpilot.controllers.length.running_cost import ALONE, LOSS, MAX_OVERRUN, RunningCost, _least_squares
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .clock import Clock, Timed, time_forwards
@@ -113,6 +114,52 @@ def test_tokens_and_forwards_are_told_apart(rounds: tuple[tuple[int, int], ...],
         running.add(*rounds[i % len(rounds)], truth.round(*rounds[i % len(rounds)]))
     for tokens, forwards in APART + TOGETHER:
         assert running.cost.round(tokens, forwards) == pytest.approx(truth.round(tokens, forwards), rel=0.06)
+
+
+def test_the_start_of_a_draft_is_learned_from_rounds_without_one() -> None:
+    truth = replace(FIRST, t_draft_start=0.7)
+    running = RunningCost(FIRST)
+    play(running, truth, 1000, (3,))
+    assert running.cost.round(3) == pytest.approx(truth.round(3), rel=0.01)
+    assert not same(running.cost, truth, 0.1)  # nothing tells what a round without a draft takes
+    found = play(running, truth, 1000, (3,) * 19 + (0,))
+    assert found.round(0) == pytest.approx(truth.round(0), rel=0.1)
+    found = play(running, truth, 1000)
+    assert same(found, truth, 0.05)
+    assert found.t_draft_start == pytest.approx(0.7, rel=0.02)
+
+
+def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
+    """At the rate of no drafts at once after some rounds; at three times that rate for a share of the time."""
+    for gain in (1.0, 1.5, 3.0):
+        running, rate = RunningCost(FIRST), gain / FIRST.round(0)
+        rounds = 0
+        while not running.alone_is_due(rate):
+            running.add(3, 3, FIRST.round(3))
+            rounds += 1
+        lost = FIRST.round(0) - 1.0 / rate
+        assert rounds == max(ALONE, math.ceil(lost / LOSS / FIRST.round(3)))
+        assert running.alone_is_due(10.0 * rate)  # it says the same of all texts of a round
+        running.add(0, 0, FIRST.round(0))
+        assert not running.alone_is_due(rate)
+
+
+@pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
+def test_drafts_that_do_not_pay_are_given_up_though_their_rounds_take_what_was_expected(kind: type) -> None:
+    """A round without a draft takes less than was expected, which only such a round can tell."""
+    truth = replace(FIRST, t_verify=0.55, t_draft_start=0.4)
+    rule = kind(Even(), FIRST, adapt=True) if kind is RateOptimal else kind(cost=FIRST, adapt=True)
+    drafting = []
+    for _ in range(20):  # texts
+        rule.start_text()
+        for n in range(100):
+            drafting.append(rule.start_round())
+            tokens = 3 if drafting[-1] else 0
+            if tokens:
+                rule.end_round(tokens, (0, 1, 3, 2, 1)[n % 5])  # 2.4 tokens in 1.75 seconds
+            rule.timed(tokens, tokens, truth.round(tokens))
+    assert all(drafting[:ALONE])
+    assert sum(drafting[-1000:]) < 50
 
 
 def test_no_token_is_free() -> None:

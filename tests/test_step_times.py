@@ -7,24 +7,30 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.loading import load_model
 from specpilot.infer.models import TextReader, language_model
-from specpilot.infer.step_times import READ, WARM, step_times, verification_costs
+from specpilot.infer.step_times import DRAFTED, READ, WARM, step_times, verification_costs
 
 
-def test_the_prompts_own_tokens_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_in_which_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompt's own tokens; one by the target after one, several after a step of the draft."""
     target, draft = (language_model(load_model(name)) for name in ("tiny", "tiny-draft"))
-    read: list[list[int]] = []
+    read: list[tuple[str, list[int]]] = []
     original = TextReader.read
 
     def recorded(self: TextReader, tokens: list[int], *args: int, **options: int) -> object:
-        if self.model is target:
-            read.append(list(tokens))
+        read.append(("target" if self.model is target else "draft", list(tokens)))
         return original(self, tokens, *args, **options)
 
     monkeypatch.setattr(TextReader, "read", recorded)
     prompt = [5, 6, 7, 8]
     cost, times = step_times(target, [draft, None], prompt, SamplingParams(), repeats=2)
     again = (prompt * 3)[: max(READ)]
-    assert read == [prompt, *([again[:n] for n in READ] * (WARM + 2))]
+    verified = [("target", again[:1]), ("target", again[:1])]
+    for n in READ[1:]:
+        verified += [("draft", again[:1]), ("target", again[:n])]
+    turn = len(verified) + DRAFTED
+    timed = read[2:]  # after the prompt
+    assert len(timed) == (WARM + 2) * turn
+    assert all(timed[start : start + len(verified)] == verified for start in range(0, len(timed), turn))
     assert cost.t_draft == times[0] > 0
     assert times[1] > 0
 
@@ -43,7 +49,8 @@ def test_every_draft_is_timed_after_a_forward_of_the_target(monkeypatch: pytest.
     monkeypatch.setattr(TextReader, "read", recorded)
     step_times(target, drafts, [5, 6, 7, 8], SamplingParams(), repeats=2)
     models = [reader.model for reader in order][len(drafts) + 1 :]  # after the prompts
-    assert models == [model for draft in drafts for model in (target, draft)] * (WARM + 2)
+    verified = [target, *[drafts[0], target] * (len(READ) - 1)]
+    assert models == [*verified, drafts[0], *(model for draft in drafts[1:] for model in (target, draft))] * (WARM + 2)
 
 
 @pytest.mark.parametrize(

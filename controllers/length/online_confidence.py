@@ -91,7 +91,7 @@ class OnlineConfidence(PricedController):
         if self.cost is None:
             return True
         pays = drafting_pays(self.fit.mean(1), self.fit.mean(2), self.rate.value, self.cost)
-        if self.probes.start_round(pays=pays, may_pay=not self.cost.never_pays):
+        if not (pays and self._measures()) and self.probes.start_round(pays=pays, may_pay=not self.cost.never_pays):
             return True
         self._earn(1.0, 0)
         return False

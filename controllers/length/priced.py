@@ -25,6 +25,10 @@ class PricedController(LengthController):
         if self.running is not None:
             self.running.add(tokens, forwards, seconds)
 
+    def _measures(self) -> bool:
+        """Whether this round should not draft, though drafting pays, to measure what it takes then."""
+        return self.running is not None and self.running.alone_is_due(self.rate.value)
+
     def _earn(self, tokens: float, drafted: int) -> None:
         """Add a round that gave ``tokens``; its time and that of earlier rounds is by the current costs."""
         if self.running is not None:

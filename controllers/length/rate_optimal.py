@@ -102,7 +102,7 @@ class RateOptimal(PricedController):
         self.begun = True
         self.survival, self.predicted = 1.0, []
         pays = drafting_pays(self.first.value, self.later.value, self.rate.value, self.cost)
-        if self.probes.start_round(pays=pays, may_pay=self._price() < CERTAIN):
+        if not (pays and self._measures()) and self.probes.start_round(pays=pays, may_pay=self._price() < CERTAIN):
             return True
         self._earn(1.0, 0)
         return False

@@ -1,10 +1,14 @@
 """A cost model fitted to the wall times of rounds.
 
-A round whose draft has n tokens and took m forwards of the draft takes fixed + t_verify_token·n + t_draft·m seconds
-(SpecDec++, Huang et al. 2024, eq. 2.1; m = n for a chain, fewer for a tree or copied tokens). The plane is fitted by
-least squares with exponentially decaying weights. Rounds that are all alike do not determine it, so three points of the
-initial cost model always keep some weight; they are scaled by how much slower or faster rounds have become. So is
-``t_draft_start``, which is subtracted from the times of rounds that drafted.
+A round whose draft has n tokens and took m forwards of the draft takes fixed + t_draft_start + t_verify_token·n +
+t_draft·m seconds, and a round without a draft takes fixed (SpecDec++, Huang et al. 2024, eq. 2.1; m = n for a chain,
+fewer for a tree or copied tokens). The costs are fitted by least squares with exponentially decaying weights. Rounds
+that are all alike do not determine them, so four points of the initial cost model always keep some weight; they are
+scaled by how much slower or faster rounds have become. What was learned of drafts is kept for longer while nothing is
+drafted.
+
+Where every round drafts, nothing tells what one without a draft takes, and so whether drafting pays. ``alone_is_due``
+says when a round should not draft to measure it.
 """
 
 from __future__ import annotations
@@ -16,13 +20,16 @@ from .rate import RunningRatio
 
 MEMORY = 128.0  # rounds after which a weight has decayed to 1/e
 KEEP = 1.0 - 1.0 / MEMORY
+KEEP_DRAFTED = 1.0 - 1.0 / 1024.0  # of rounds that drafted, at each round that does not
 REFIT = 8  # rounds between two fits: one takes longer than deciding a round
-POINTS = ((0, 0), (4, 0), (4, 4))  # tokens and forwards of the draft of the initial cost model's three points
-BEGINNING = 4.0  # initial weight of each point, in rounds
-ANCHOR = 0.5  # weight of each point that does not decay
+POINTS = ((0, 0), (2, 0), (6, 0), (4, 4))  # tokens and forwards of the draft of the initial cost model's points
+BEGINNING = 4.0  # initial weight of each point, in rounds, which decays
+ANCHOR = 0.5  # weight of each point that does not
 PRIOR = 8.0  # weight of the initial cost model in the slowdown, in rounds
 MAX_OVERRUN = 4.0  # a round's time is clipped to this multiple of the expected one, in case it was interrupted
 LEAST = 0.01  # lower bound of the fixed part, as a share of a round's mean time
+ALONE = 16  # least number of rounds that draft between two that measure what a round without a draft takes
+LOSS = 0.004  # share of the time that these may lose
 
 
 class RunningCost:
@@ -39,52 +46,74 @@ class RunningCost:
     def __init__(self, first: CostModel) -> None:
         self.first = self.cost = first
         self.slower = RunningRatio(1.0, PRIOR * first.round(0), MEMORY)
-        self.sums = [0.0] * 9  # weighted, over rounds: 1, n, m, n², nm, m², seconds, n·seconds, m·seconds
-        for tokens, forwards in POINTS:
-            self._add(self.sums, BEGINNING, tokens, forwards, self._initial(tokens, forwards))
+        # Weighted sums over rounds: without a draft, 1 and seconds; with one, 1, n, m, n², nm, m², seconds, …
+        self.alone, self.drafted = [0.0] * 2, [0.0] * 9
+        self.beginning = BEGINNING
         self.new = 0  # rounds since the last fit
+        self.drafting, self.drafting_seconds = 0, 0.0  # rounds since the last one without a draft, and their time
+        self.due: bool | None = None  # what ``alone_is_due`` said in this round
 
     def add(self, tokens: int, forwards: int, seconds: float) -> None:
         """Add the time of a round with a draft of so many tokens and forwards; after ``REFIT`` ``cost`` is fitted."""
         seconds = min(seconds, MAX_OVERRUN * self.cost.round(tokens, forwards))
         self.slower.add(seconds, self.first.round(tokens, forwards))
-        start = self.slower.value * self.first.t_draft_start
-        self.sums = [KEEP * value for value in self.sums]
-        self._add(self.sums, 1.0, tokens, forwards, max(0.0, seconds - start) if tokens else seconds)
+        if tokens:
+            self.drafting += 1
+            self.drafting_seconds += seconds
+        else:
+            self.drafting, self.drafting_seconds = 0, 0.0
+        keep = KEEP if tokens else KEEP_DRAFTED
+        self.beginning *= KEEP
+        self.alone = [KEEP * value for value in self.alone]
+        self.drafted = [keep * value for value in self.drafted]
+        _add(self.alone, self.drafted, 1.0, tokens, forwards, seconds)
+        self.due = None
         self.new += 1
         if self.new == REFIT:
             self.new = 0
             self.cost = self._fitted()
 
-    def _initial(self, tokens: int, forwards: int) -> float:
-        """Seconds of a round by the initial cost model, without ``t_draft_start``."""
-        return self.first.verification(tokens + 1) + self.first.t_draft * forwards
+    def alone_is_due(self, rate: float) -> bool:
+        """Whether no text should draft in this round, to measure what such a round takes.
 
-    @staticmethod
-    def _add(sums: list[float], weight: float, n: int, m: int, t: float) -> None:
-        for place, value in enumerate((1.0, n, m, n * n, n * m, m * m, t, n * t, m * t)):
-            sums[place] += weight * value
+        It gives one token instead of those that ``rate``, in tokens per second, gives in its time.
+        """
+        if self.due is None:
+            lost = self.cost.round(0) - 1.0 / rate
+            self.due = self.drafting >= ALONE and lost <= LOSS * self.drafting_seconds
+        return self.due
 
     def _fitted(self) -> CostModel:
-        sums, slower = [*self.sums], self.slower.value
+        alone, drafted, slower = [*self.alone], [*self.drafted], self.slower.value
         for tokens, forwards in POINTS:
-            self._add(sums, ANCHOR, tokens, forwards, slower * self._initial(tokens, forwards))
-        one, n, m, nn, nm, mm, t, nt, mt = sums
-        fixed, per_token, t_draft = _least_squares([[one, n, m], [n, nn, nm], [m, nm, mm]], [t, nt, mt])
-        fixed = max(LEAST * t / one, fixed)
+            seconds = slower * self.first.round(tokens, forwards)
+            _add(alone, drafted, ANCHOR + self.beginning, tokens, forwards, seconds)
+        one, n, m, nn, nm, mm, t, nt, mt = drafted
+        moments = [[alone[0] + one, one, n, m], [one, one, n, m], [n, n, nn, nm], [m, m, nm, mm]]
+        fixed, start, per_token, t_draft = _least_squares(moments, [alone[1] + t, t, nt, mt])
+        fixed = max(LEAST * (alone[1] + t) / (alone[0] + one), fixed)
         per_token = min(max(per_token, LEAST_SHARE * fixed), fixed)
-        return CostModel(t_draft, fixed - per_token, per_token, slower * self.first.t_draft_start)
+        return CostModel(t_draft, fixed - per_token, per_token, start)
+
+
+def _add(alone: list[float], drafted: list[float], weight: float, n: int, m: int, t: float) -> None:
+    sums, values = (drafted, (1.0, n, m, n * n, n * m, m * m, t, n * t, m * t)) if n else (alone, (1.0, t))
+    for place, value in enumerate(values):
+        sums[place] += weight * value
 
 
 def _least_squares(moments: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
-    """The solution of the normal equations, (3, 3) and (3,), with slopes of at least 0: one that is not is left out."""
-    kept = [0, 1, 2]
+    """The solution of the normal equations, (k, k) and (k,).
+
+    All but the first are at least 0: one that is not is left out.
+    """
+    kept = [*range(len(values))]
     while True:
         found = _solve([[*(moments[row][column] for column in kept), values[row]] for row in kept])
         least = min(found[1:], default=0.0)
         if least >= 0:
             solution = dict(zip(kept, found, strict=True))
-            return [solution.get(place, 0.0) for place in range(3)]
+            return [solution.get(place, 0.0) for place in range(len(values))]
         del kept[found.index(least, 1)]
 
 
