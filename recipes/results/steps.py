@@ -191,19 +191,20 @@ STEPS = (
     _timed("train-scale.json", "bench train-scale --folder train-scale"),
 )  # fmt: skip
 
+AS_SHOWN = "with the options that docs/results/real-model.md shows"
 # Results that are not made by these steps: they need an environment or a machine of their own.
 ELSEWHERE = {
     "gguf.json": "`specpilot bench decode` with GGUF files, in the environment of `make test-gguf`",
     "cost-gguf.json": "`specpilot bench cost` with GGUF files, in the same environment",
     "smollm2.json": "`python -m recipes real-decode`, after `make real`, in the same environment",
-    "smollm2-held-out.json": "`python -m recipes real-decode` with the options that docs/results/real-model.md shows",
-    "smollm2-held-out-bfloat16.json": "`python -m recipes real-decode` with the options that docs/results/real-model.md shows",
-    "smollm2-held-out-int4.json": "`python -m recipes real-decode` with the options that docs/results/real-model.md shows",
-    "smollm2-held-out-rules.json": "`python -m recipes real-decode` with the options that docs/results/real-model.md shows",
-    "smollm2-trees.json": "`python -m recipes real-decode` with the options that docs/results/real-model.md shows",
-    "cost-smollm2-float32.json": "`specpilot bench cost` with the options that docs/results/real-model.md shows",
-    "smollm2-ablation.json": "`specpilot bench ablation` with the options that docs/results/real-model.md shows",
-    "smollm2-ablation-greedy.json": "`specpilot bench ablation` with the options that docs/results/real-model.md shows",
+    "smollm2-held-out.json": f"`python -m recipes real-decode` {AS_SHOWN}",
+    "smollm2-held-out-bfloat16.json": f"`python -m recipes real-decode` {AS_SHOWN}",
+    "smollm2-held-out-int4.json": f"`python -m recipes real-decode` {AS_SHOWN}",
+    "smollm2-held-out-rules.json": f"`python -m recipes real-decode` {AS_SHOWN}",
+    "smollm2-trees.json": f"`python -m recipes real-decode` {AS_SHOWN}",
+    "cost-smollm2-float32.json": f"`specpilot bench cost` {AS_SHOWN}",
+    "smollm2-ablation.json": f"`specpilot bench ablation` {AS_SHOWN}",
+    "smollm2-ablation-greedy.json": f"`specpilot bench ablation` {AS_SHOWN}",
     "clock-states.json": "`specpilot bench clock` with a draft and a controller that docs/drafts.md trains",
     "cost-smollm2.json": "`specpilot bench cost` with SmolLM2 and its draft in bfloat16",
     "cost-q4.json": "`specpilot bench cost` with the GGUF file of SmolLM2 as target and draft",
