@@ -167,16 +167,19 @@ class Engine:
         first_drafts = any(
             0 < draft.n_forwards == request.output.stats.n_draft_forwards for request, draft in drafts.items()
         )
-        if joining or first_drafts:
-            return  # no cost model covers prompts, which first drafts read
+        prompts = bool(joining) or first_drafts  # no cost model covers them; first drafts read them as well
         tokens = max((len(draft.tokens) for draft in drafts.values()), default=0)
         forwards = max((draft.n_forwards for draft in drafts.values()), default=0)
-        for drafter in {request.drafter for request in drafts}:
-            drafter.timed(tokens, forwards, seconds)
-        if any(draft.copied for draft in drafts.values()):
-            return  # the controllers' cost models do not cover copied tokens
+        if not prompts:
+            for drafter in {request.drafter for request in drafts}:
+                drafter.timed(tokens, forwards, seconds)
+        # The controllers' cost models do not cover copied tokens.
+        covered = not prompts and not any(draft.copied for draft in drafts.values())
         for request in controllers.values():  # one request of each, since they share what they learn of the machine
-            request.length.timed(tokens, forwards, seconds)
+            if covered:
+                request.length.timed(tokens, forwards, seconds)
+            else:
+                request.length.untimed()
 
     @torch.inference_mode()
     def release(self, request: Request) -> None:

@@ -162,6 +162,21 @@ def test_drafts_that_do_not_pay_are_given_up_though_their_rounds_take_what_was_e
     assert sum(drafting[-1000:]) < 50
 
 
+@pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
+def test_a_round_that_could_not_be_measured_is_not_repeated_at_once(kind: type) -> None:
+    """Others of the batch copy tokens in every round that this text does not draft in."""
+    rule = kind(Even(), FIRST, adapt=True) if kind is RateOptimal else kind(cost=FIRST, adapt=True)
+    drafting = []
+    for _ in range(300):
+        drafting.append(rule.start_round())
+        if drafting[-1]:
+            rule.end_round(3, 3)
+            rule.timed(3, 3, FIRST.round(3))
+        else:
+            rule.untimed()
+    assert 1 <= drafting.count(False) <= 300 // ALONE
+
+
 def test_no_token_is_free() -> None:
     """Noise hides what few tokens cost; without a price they would be copied without end."""
     running = RunningCost(FIRST)

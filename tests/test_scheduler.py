@@ -242,6 +242,7 @@ class Late(LengthController):
 
     def __init__(self) -> None:
         self.times: list[tuple[int, int, float]] = []
+        self.not_timed: list[int] = []  # numbers of rounds
 
     def start_text(self) -> None:
         self.rounds = 0
@@ -255,6 +256,9 @@ class Late(LengthController):
 
     def timed(self, tokens: int, forwards: int, seconds: float) -> None:
         self.times.append((tokens, forwards, seconds))
+
+    def untimed(self) -> None:
+        self.not_timed.append(self.rounds)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
@@ -271,6 +275,7 @@ def test_a_draft_reads_a_prompt_when_it_first_drafts(architecture: str, monkeypa
 
     expected = [decoder.generate(PROMPTS[i], max_new_tokens=14, temperature=0).tokens for i in (1, 3, 4)]
     rule.times.clear()
+    rule.not_timed.clear()
     time_forwards(monkeypatch, seconds)
     requests = [
         asked(decoder, {"prompt": PROMPTS[i], "sampling": GREEDY, "budget": 14, "seed": i, "config": config})
@@ -286,8 +291,10 @@ def test_a_draft_reads_a_prompt_when_it_first_drafts(architecture: str, monkeypa
     assert [request.output.stats.prefill_seconds for request in requests] == [11.0, 1.0, 11.0]
     assert [request.output.stats.seconds for request in requests] == [3.5, 13.5, 3.5]
     assert rule.times == [(0, 0, 1.0), (0, 0, 1.0)]
+    assert rule.not_timed == [3]
     decoder.scheduler.step()
     assert rule.times[2:] == [(2, 2, 1.5)]
+    assert rule.not_timed == [3]
     while not all(request.finished for request in requests):
         decoder.scheduler.step()
     assert [request.output.tokens for request in requests] == expected

@@ -138,7 +138,10 @@ class LengthController(ABC):
         """Called after every verification: the first ``accepted`` of ``drafted`` tokens were accepted."""
 
     def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most rules do not ask
-        """Called after every round with its wall time, and the draft's tokens and forwards.
+        """Called after a round with its wall time, and the draft's tokens and forwards.
 
         For a batch it is called for one row, with the largest numbers.
         """
+
+    def untimed(self) -> None:  # noqa: B027 — most rules do not ask
+        """Called instead of ``timed`` after a round that no cost model covers: it read a prompt or copied tokens."""

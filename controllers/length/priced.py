@@ -25,6 +25,10 @@ class PricedController(LengthController):
         if self.running is not None:
             self.running.add(tokens, forwards, seconds)
 
+    def untimed(self) -> None:
+        if self.running is not None:
+            self.running.skip()
+
     def _measures(self) -> bool:
         """Whether this round should not draft, though drafting pays, to measure what it takes then."""
         return self.running is not None and self.running.alone_is_due(self.rate.value)

@@ -48,10 +48,10 @@ class RunningCost:
         self.slower = RunningRatio(1.0, PRIOR * first.round(0), MEMORY)
         # Weighted sums over rounds: without a draft, 1 and seconds; with one, 1, n, m, n², nm, m², seconds, …
         self.alone, self.drafted = [0.0] * 2, [0.0] * 9
-        self.beginning = BEGINNING
+        self.beginning = BEGINNING  # weight of the initial cost model's points that decays
         self.new = 0  # rounds since the last fit
         self.drafting, self.drafting_seconds = 0, 0.0  # rounds since the last one without a draft, and their time
-        self.due: bool | None = None  # what ``alone_is_due`` said in this round
+        self.due: bool | None = None  # what ``alone_is_due`` said in this round, to the first text that asked
 
     def add(self, tokens: int, forwards: int, seconds: float) -> None:
         """Add the time of a round with a draft of so many tokens and forwards; after ``REFIT`` ``cost`` is fitted."""
@@ -60,18 +60,28 @@ class RunningCost:
         if tokens:
             self.drafting += 1
             self.drafting_seconds += seconds
+            self.skip()
         else:
-            self.drafting, self.drafting_seconds = 0, 0.0
+            self._begin_drafting()
         keep = KEEP if tokens else KEEP_DRAFTED
         self.beginning *= KEEP
         self.alone = [KEEP * value for value in self.alone]
         self.drafted = [keep * value for value in self.drafted]
         _add(self.alone, self.drafted, 1.0, tokens, forwards, seconds)
-        self.due = None
         self.new += 1
         if self.new == REFIT:
             self.new = 0
             self.cost = self._fitted()
+
+    def skip(self) -> None:
+        """A round that does not tell what one without a draft takes ended; if it was to, the next try is later."""
+        if self.due:
+            self._begin_drafting()
+        self.due = None
+
+    def _begin_drafting(self) -> None:
+        self.drafting, self.drafting_seconds = 0, 0.0
+        self.due = None
 
     def alone_is_due(self, rate: float) -> bool:
         """Whether no text should draft in this round, to measure what such a round takes.
