@@ -91,10 +91,7 @@ class OnlineConfidence(PricedController):
         if self.cost is None:
             return True
         pays = drafting_pays(self.fit.mean(1), self.fit.mean(2), self.rate.value, self.cost)
-        if not (pays and self._measures()) and self.probes.start_round(pays=pays, may_pay=not self.cost.never_pays):
-            return True
-        self._earn(1.0, 0)
-        return False
+        return self._begin_draft(pays=pays, may_pay=not self.cost.never_pays)
 
     def observe(self, step: Step) -> bool:
         self.logits.append(confidence_logit(step))
@@ -106,7 +103,7 @@ class OnlineConfidence(PricedController):
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)
         if self.cost is not None:
-            self.probes.end_round(accepted + 1.0 >= self.rate.value * self.cost.round(drafted))
+            self._end_draft(accepted, self.cost.round(drafted))
         for position, logit in enumerate(self.logits[: accepted + 1], 1):  # up to the first rejected token
             if position <= drafted:
                 self.fit.add(position, logit, position <= accepted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .base import LengthController
 from .cost_model import CostModel
+from .probes import Probes
 from .rate import RunningRatio
 from .running_cost import RunningCost
 
@@ -15,11 +16,13 @@ class PricedController(LengthController):
         cost: the current cost model; None if the controller does not go by costs.
         running: what the rounds' wall times tell of it; None if it does not adapt.
         rate: tokens per second on the text so far, by ``cost``.
+        probes: when it drafts although that does not seem to pay.
     """
 
     cost: CostModel | None
     running: RunningCost | None
     rate: RunningRatio
+    probes: Probes
 
     def timed(self, tokens: int, forwards: int, seconds: float) -> None:
         if self.running is not None:
@@ -29,9 +32,20 @@ class PricedController(LengthController):
         if self.running is not None:
             self.running.skip()
 
-    def _measures(self) -> bool:
-        """Whether this round should not draft, though drafting pays, to measure what it takes then."""
-        return self.running is not None and self.running.alone_is_due(self.rate.value)
+    def _begin_draft(self, *, pays: bool, may_pay: bool) -> bool:
+        """Whether this round drafts; if not, it is counted. The arguments are those of ``Probes.start_round``.
+
+        Though drafting pays, a round now and then does not draft, to measure what it takes then.
+        """
+        measured = pays and self.running is not None and self.running.alone_is_due(self.rate.value)
+        if not measured and self.probes.start_round(pays=pays, may_pay=may_pay):
+            return True
+        self._earn(1.0, 0)
+        return False
+
+    def _end_draft(self, accepted: int, seconds: float) -> None:
+        """A round that drafted ended; ``seconds`` is its time by the cost model."""
+        self.probes.end_round(accepted + 1.0 >= self.rate.value * seconds)
 
     def _earn(self, tokens: float, drafted: int) -> None:
         """Add a round that gave ``tokens``; its time and that of earlier rounds is by the current costs."""

@@ -102,10 +102,7 @@ class RateOptimal(PricedController):
         self.begun = True
         self.survival, self.predicted = 1.0, []
         pays = drafting_pays(self.first.value, self.later.value, self.rate.value, self.cost)
-        if not (pays and self._measures()) and self.probes.start_round(pays=pays, may_pay=self._price() < CERTAIN):
-            return True
-        self._earn(1.0, 0)
-        return False
+        return self._begin_draft(pays=pays, may_pay=self._price() < CERTAIN)
 
     def observe(self, step: Step) -> bool:
         lag = self.predictor.lag
@@ -130,7 +127,7 @@ class RateOptimal(PricedController):
     def _count_draft(self, accepted: int, seconds: float) -> None:
         """A round that drafted ended; ``seconds`` is its time by the cost model."""
         self.first.add(accepted > 0, 1.0)
-        self.probes.end_round(accepted + 1.0 >= self.rate.value * seconds)
+        self._end_draft(accepted, seconds)
 
     def _shifted(self, accept: float) -> float:
         if not 0.0 < accept < 1.0:
