@@ -46,12 +46,12 @@ test-ray:
 # A real model to try: SmolLM2-135M-Instruct as a GGUF file and as a folder for transformers, in runs/real.
 real:
 	@$(MAKE) --no-print-directory VENV=.venv-gguf EXTRAS=dev,gguf .venv-gguf/.ready
-	@.venv-gguf/bin/python -m recipes real --output runs/real
+	@.venv-gguf/bin/python -m experiments real --output runs/real
 
 # Every result of the documentation, measured anew by the checked-out commit: hours, on a machine that does nothing else.
-# It can be interrupted and goes on; `python -m recipes results --help` has the options.
+# It can be interrupted and goes on; `python -m experiments results --help` has the options.
 results: $(READY)
-	@$(VENV)/bin/python -m recipes results
+	@$(VENV)/bin/python -m experiments results
 
 # The oldest transformers that pyproject.toml allows, with its hub client, before the environment's own.
 test-oldest: $(READY)
@@ -74,8 +74,8 @@ check: $(READY)
 	@$(VENV)/bin/ruff format --check .
 	@rm -rf build
 	@$(PIP) --no-deps --no-index --no-build-isolation --target build/check .
-	@MYPYPATH=build/check:. $(VENV)/bin/mypy -p specpilot -p recipes
-	@$(VENV)/bin/python -m recipes.audit
+	@MYPYPATH=build/check:. $(VENV)/bin/mypy -p specpilot -p experiments
+	@$(VENV)/bin/python -m experiments.audit
 
 # The documentation, in build/site; for its search use `mkdocs serve`. With --quiet, --strict would miss warnings.
 docs: $(READY)

@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .common.errors import InputError
     from .controllers.checkpoints.checkpoint import load_controller
-    from .controllers.errors import InputError
     from .controllers.sampling import SamplingParams
     from .infer.decoder import SpeculativeDecoder
 

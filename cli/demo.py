@@ -22,28 +22,29 @@ import yaml
 from rich.console import Console
 from rich.panel import Panel
 
-from .bench.micro.cost import bench_cost, trained_predictor
-from .bench.plots import plot_pareto
-from .bench.runner import decode_all
-from .bench.studies.ablation import baselines, learned
-from .bench.studies.ablation_tables import summarise
-from .bench.studies.held_out import BATCH, PromptBatch, Tracer
-from .bench.studies.replay import replay_rule
-from .bench.workloads.assisted import generate
-from .controllers.errors import InputError
+from .common.errors import InputError
+from .compare.ablation import baselines, learned
+from .compare.ablation_tables import summarise
+from .compare.cost import bench_cost, trained_predictor
+from .compare.engines.assisted import generate
+from .compare.held_out import BATCH, PromptBatch, Tracer
+from .compare.plots import plot_pareto
+from .compare.replay import replay_rule
+from .compare.runner import decode_all
 from .controllers.length import CumulativeConfidence, Fixed, LengthController
 from .controllers.length.cost_model import CostModel
 from .controllers.sampling import SamplingParams
 from .data_gen.acceptance import make_acceptance_data
+from .data_gen.options import AcceptanceDataOptions
 from .data_gen.prompts import PromptRow, load_prompts
 from .demo_report import AUTOREGRESSIVE, OURS, as_markdown, best_by_family, decoder_table, gains, make_report
 from .infer.decoder import SpeculativeDecoder
 from .infer.generation import Generation, Stats
 from .infer.prompting import encode_prompt
-from .options import AcceptanceDataOptions, AcceptanceTrainingOptions, LagFreeTrainingOptions
 from .trace_view import legend, render
 from .train.acceptance import train_acceptance
 from .train.export import export
+from .train.options import AcceptanceTrainingOptions, LagFreeTrainingOptions
 
 TARGET, DRAFT = "tiny", "tiny-draft"
 FIXED = (1, 2, 3, 4)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .bench.interval import ratio_interval, show
-from .bench.micro.cost import fit_loop
-from .bench.runner import rates
-from .bench.table import Table
+from .common.machine import commit, machine, versions
+from .compare.cost import fit_loop
+from .compare.interval import ratio_interval, show
+from .compare.runner import rates
+from .compare.table import Table
 from .infer.generation import Stats
-from .infer.machine import commit, machine, versions
 
 AUTOREGRESSIVE, OURS = "autoregressive", "ours"
 FAMILIES = {

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, Union
 
 from .commands import (
-    bench_micro,
-    bench_studies,
-    bench_workloads,
+    bench,
     calibrate,
     data,
     demo,
@@ -27,7 +25,7 @@ from .commands import (
     train,
     trim_vocabulary,
 )
-from .controllers.errors import InputError
+from .common.errors import InputError
 from .parser import CommandParser
 
 Command: TypeAlias = Callable[..., None]
@@ -54,33 +52,7 @@ COMMANDS: Commands = {
     "calibrate": calibrate.calibrate,
     "generate": generate.generate,
     "serve": serve.serve,
-    "bench": {
-        "decode": bench_workloads.decode,
-        "clock": bench_workloads.clock,
-        "batch": bench_workloads.batch,
-        "serve": bench_workloads.serve,
-        "soak": bench_workloads.soak,
-        "faults": bench_workloads.faults,
-        "vllm": bench_workloads.vllm,
-        "ngram": bench_workloads.ngram,
-        "questions": bench_workloads.questions,
-        "router": bench_workloads.router,
-        "papers": bench_workloads.papers,
-        "cost": bench_micro.cost,
-        "forward": bench_micro.forward,
-        "profile": bench_micro.profile,
-        "memory": bench_micro.memory,
-        "train-scale": bench_micro.train_scale,
-        "rollouts": bench_micro.rollouts,
-        "ray": bench_micro.ray,
-        "spectr": bench_micro.spectr,
-        "otm": bench_micro.otm,
-        "stopping": bench_studies.stopping,
-        "ablation": bench_studies.ablation,
-        "trees": bench_studies.trees,
-        "sweep": bench_studies.sweep,
-        "mixing": bench_studies.mixing,
-    },
+    "bench": {"cost": bench.cost, "serve": bench.serve, "vllm": bench.vllm},
     "demo": demo.demo,
     "env": env.env,
 }

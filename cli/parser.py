@@ -20,8 +20,8 @@ from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentParser
 
-from .controllers.errors import InputError
-from .controllers.json_file import parse_yaml, read_object
+from .common.errors import InputError
+from .common.json_file import parse_yaml, read_object
 
 DEEPEST = 5_000  # levels of a value; the C parser that jsonargparse reads YAML with crashes at some 20,000
 

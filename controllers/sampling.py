@@ -13,8 +13,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from .errors import InputError
-from .finite import is_finite
+from ..common.errors import InputError, is_finite
 from .nucleus import cut, nucleus
 from .top_k import largest, top_k
 

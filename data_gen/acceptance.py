@@ -12,13 +12,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
-from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import check_same_tokenizer, load_any_model, load_tokenizer
+from ..infer.loading.generation_defaults import stop_tokens_of
+from ..infer.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
 from ..infer.models import language_model
-from ..options import ONE_PROCESS, OWN_RESPONSES, AcceptanceDataOptions, ResponseOptions, WorkerOptions
 from .builder import DatasetBuilder, Item, encode_prompts, plan, write_shards
 from .dataset import SCHEMA_VERSION, DatasetWriter, Row
 from .labels import label
+from .options import ONE_PROCESS, OWN_RESPONSES, AcceptanceDataOptions, ResponseOptions, WorkerOptions
 from .responses import make_responses
 from .rollout import Rollout, roll_out
 from .workers import OnDone, ignore, open_workers

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
-from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import load_any_model, load_tokenizer
+from ..infer.loading.generation_defaults import stop_tokens_of
+from ..infer.loading.names import load_any_model, load_tokenizer
 from ..infer.models import language_model
-from ..options import ONE_PROCESS, AnswersDataOptions, WorkerOptions
 from .builder import DatasetBuilder, Item, encode_prompts, plan, write_shards
 from .dataset import SCHEMA, SCHEMA_VERSION, ParquetWriter
+from .options import ONE_PROCESS, AnswersDataOptions, WorkerOptions
 from .rollout import roll_out
 from .workers import OnDone, ignore, open_workers
 

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from ..controllers.errors import InputError
-from ..infer.loading import load_tokenizer
+from ..common.errors import InputError
+from ..infer.loading.names import load_tokenizer
 from ..infer.models import LanguageModel
 from ..infer.prompting import encode_prompt
-from ..options import AcceptanceDataOptions, AnswersDataOptions, RouterDataOptions, WorkerOptions
 from .dataset import ParquetWriter
+from .options import AcceptanceDataOptions, AnswersDataOptions, RouterDataOptions, WorkerOptions
 from .prompts import fingerprint, load_prompts
 from .workers import OnDone, Workers, ignore
 

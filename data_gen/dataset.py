@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -20,11 +18,12 @@ from typing import Any, Generic, Self, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..common.errors import InputError
+from ..common.files import replacing, sha256
+from ..common.json_file import blaming, build, read_object
+from ..common.lock import LOCK, FolderLock
 from ..controllers.checkpoints.old_keys import rename_old_keys
-from ..controllers.errors import InputError
-from ..controllers.json_file import blaming, build, read_object
 from ..controllers.sampling import SamplingParams
-from .lock import LOCK, FolderLock
 from .rows import read_parquet
 
 MANIFEST = "manifest.json"
@@ -62,29 +61,6 @@ SCHEMA = pa.schema(
         ("p", pa.list_(pa.float32())),
     ]
 )
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to ``path`` if the block succeeds, and removed if it fails."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.filename is None:  # for example a full disk
-            error.filename = str(path)
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 R = TypeVar("R")

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..infer.prompting import encode_prompt
 from .dataset import AGAIN, MANIFEST, read_manifest, shard_files
 from .rows import read_parquet, read_rows

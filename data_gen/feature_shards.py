@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from .dataset import ShardWriter, read_manifest, shard_files
 from .draft_states import Examples
 

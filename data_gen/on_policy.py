@@ -20,11 +20,11 @@ from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation
-from ..infer.lengths import length_digest
+from ..infer.loading.lengths import length_digest
 from ..infer.random_source import sample_seed
-from ..options import OnPolicyDataOptions
 from .builder import DatasetBuilder, Item, write_shards
 from .dataset import SCHEMA_VERSION, ParquetWriter, read_shards
+from .options import OnPolicyDataOptions
 from .workers import OnDone, ThisProcess, ignore
 
 

@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any
 
-from ..controllers.errors import InputError
-from ..infer.loading import load_tokenizer
-from ..options import AcceptanceDataOptions, ResponseOptions
+from ..common.errors import InputError
+from ..infer.loading.names import load_tokenizer
 from .builder import Item
+from .options import AcceptanceDataOptions, ResponseOptions
 from .responses import ResponseRow, seed_of
 from .workers import OnDone, ignore
 

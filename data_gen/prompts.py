@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from .builtin import FILES, builtin_prompts
 from .rows import read_rows
 

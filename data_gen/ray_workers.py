@@ -17,10 +17,10 @@ import torch
 import transformers
 from rich.console import Console
 
-from ..controllers.errors import InputError, optional_import
-from ..infer.memory import limit_memory
-from ..infer.quiet import quiet
-from ..options import WorkerOptions
+from ..common.errors import InputError, optional_import
+from ..common.memory import limit_memory
+from ..common.quiet import quiet
+from .options import WorkerOptions
 from .workers import OnDone, S, ShardMaker, T, U, Workers, ignore
 
 MAX_DEATHS = 5  # a unit whose workers died this often is given up

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from ..controllers.json_file import build
+from ..common.json_file import build
 from ..controllers.sampling import SamplingParams
-from ..options import ONE_PROCESS, AcceptanceDataOptions, ResponseOptions, WorkerOptions
 from .builder import EncodedPrompts, Item, encode_prompts, write_shards
 from .dataset import MANIFEST, SCHEMA_VERSION, ParquetWriter, damaged_shards, read_manifest, read_shards
+from .options import ONE_PROCESS, AcceptanceDataOptions, ResponseOptions, WorkerOptions
 from .workers import ShardMaker, open_workers
 
 UNCHECKED = (  # of a server

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.errors import InputError
 from ..controllers.arms import Arm
-from ..controllers.errors import InputError
 from .router_dataset import RouterDataset, RouterRow, Times
 
 MAX_DRAFT_TOKENS = 10  # largest draft length considered when choosing the best length

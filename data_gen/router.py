@@ -12,21 +12,21 @@ from rich.console import Console
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..common.errors import optional_import
+from ..common.machine import machine
 from ..controllers.arms import NGRAM
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
-from ..controllers.errors import optional_import
 from ..controllers.sampling import SamplingParams
-from ..infer.arms import load_arms
-from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import load_any_model, load_tokenizer
-from ..infer.machine import machine
+from ..infer.loading.arms import load_arms
+from ..infer.loading.generation_defaults import stop_tokens_of
+from ..infer.loading.names import load_any_model, load_tokenizer
 from ..infer.models import LanguageModel, language_model
 from ..infer.prefill import read_prompts
 from ..infer.step_times import step_times
-from ..options import ONE_PROCESS, RouterDataOptions, WorkerOptions
 from .builder import DatasetBuilder, Item, encode_prompts, plan, write_shards
 from .copies import copied, copies
 from .dataset import SCHEMA_VERSION
+from .options import ONE_PROCESS, RouterDataOptions, WorkerOptions
 from .overlap import overlap
 from .rollout import Rollout, roll_out
 from .router_dataset import TIMES, RouterRow, RouterWriter, Times

@@ -12,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..common.errors import InputError
+from ..common.files import replacing
+from ..common.json_file import blaming, build, read_object
 from ..controllers.arms import Arm
-from ..controllers.errors import InputError
-from ..controllers.json_file import blaming, build, read_object
 from ..controllers.length.cost_model import CostModel
-from .dataset import ParquetWriter, read_manifest, read_shards, replacing
+from .dataset import ParquetWriter, read_manifest, read_shards
 
 TIMES = "times.json"
 

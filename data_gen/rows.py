@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..controllers.errors import InputError
-from ..controllers.json_file import blaming, parse_object, read_text
+from ..common.errors import InputError
+from ..common.json_file import blaming, parse_object, read_text
 
 SUFFIXES = (".jsonl", ".json", ".parquet", ".txt")
 OTHERS = (".csv", ".tsv", ".xls", ".xlsx", ".arrow", ".feather", ".gz", ".bz2", ".xz", ".zst", ".zip", ".db", ".sqlite")
@@ -84,7 +84,7 @@ def read_parquet(path: Path, remedy: str) -> list[dict[str, Any]]:
 def _read_hub(source: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
-    from ..infer.model_files import hub_problem
+    from ..infer.loading.model_files import hub_problem
 
     name, _, config = source.partition(":")
     problem = hub_problem(name, dataset=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..controllers.sampling import SamplingParams
 from ..infer.models import CausalLM, Read, TextReader, TreeMask
 from .draft_states import Examples, examples_of, joined

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from .dataset import AGAIN, Row, shard_files
 from .on_policy import RoundsRow
 from .rows import read_parquet

@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from ..checkpoints import shipped
-from ..controllers.errors import InputError, optional_import
+from ..common.errors import InputError, optional_import
 from ..infer.integrations.vllm.engine_config import check_version, installed_version
-from ..options import AcceptanceDataOptions, ResponseOptions
 from .builder import Item
+from .options import AcceptanceDataOptions, ResponseOptions
 from .responses import ResponseRow, seed_of
 from .workers import OnDone, ignore
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from rich.console import Console
 
-from ..options import WorkerOptions
+from .options import WorkerOptions
 
 U_contra = TypeVar("U_contra", contravariant=True)
 S_co = TypeVar("S_co", covariant=True)

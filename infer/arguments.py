@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from .random_source import sample_seed
 
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from statistics import linear_regression, median
 
+from ..common.errors import InputError
 from ..controllers.acceptance.predictor import AcceptancePredictor
-from ..controllers.errors import InputError
 from ..controllers.length import LengthController, RateOptimal, Step
 from ..controllers.length.batch_costs import BatchCosts
 from ..controllers.length.cost_model import CostModel

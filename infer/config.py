@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..controllers.length import (
     MAX_DRAFT,
     AcceptanceLength,

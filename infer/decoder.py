@@ -17,25 +17,25 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from ..common.errors import InputError
 from ..controllers.acceptance.copy_predictor import CopyPredictor
 from ..controllers.checkpoints.provenance import EXACT
-from ..controllers.errors import InputError
 from ..controllers.length import Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
 from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
 from .arguments import check_boolean, check_count, seeds_of
 from .config import DecoderConfig
-from .copies import load_copies
 from .drafters import Beams, Ngram, parse_tree
 from .drafting import Drafting
 from .engine import Engine
 from .generation import Generation
-from .generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
 from .integrations.custom_generate import custom_generate
-from .lengths import AUTO, load_length
+from .loading.copies import load_copies
+from .loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
+from .loading.lengths import AUTO, load_length
+from .loading.pair import Model, Name, check_pair, load_pair, with_states, wrap_model
 from .models import GgufModel, LanguageModel
-from .pair_loading import Model, Name, check_pair, load_pair, with_states, wrap_model
 from .prompting import PromptLike, as_prompts, encode_prompt
 from .random_source import RandomSource
 from .request import Request

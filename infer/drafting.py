@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from .config import DecoderConfig
 from .drafters import (
     AUTO_TREE,

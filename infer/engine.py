@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from .distribution import TokenDistribution, distributions
 from .draft import NO_DRAFT, Draft
 from .models import LanguageModel, Read

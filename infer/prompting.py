@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 
 Message: TypeAlias = dict[str, Any]
 # One prompt in its plain form, as `as_prompts` returns it.

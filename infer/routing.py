@@ -9,22 +9,22 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ..common.errors import InputError
 from ..controllers.arms import DRAFT, NGRAM, Arm
 from ..controllers.checkpoints.checkpoint import load_controller
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.checkpoints.router import RouterConfig
-from ..controllers.errors import InputError
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle
 from ..controllers.length.cost_model import CostModel
 from ..controllers.router import PolicyRouter, Router, RouterPolicy
-from .arms import LoadedArm, load_arms
 from .config import LENGTH
-from .draft_precision import draft_precision
 from .drafters import Ngram
-from .lengths import load_length
+from .loading.arms import LoadedArm, load_arms
+from .loading.draft_precision import draft_precision
+from .loading.lengths import load_length
+from .loading.pair import load_target
 from .models import LanguageModel, language_model
-from .pair_loading import load_target
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.errors import InputError
 from ..data_gen.builder import Item
 from ..data_gen.dataset import SCHEMA_VERSION
 from ..data_gen.on_policy import RoundsRow, RoundsWriter, as_row

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..controllers.length import LengthController, RateOptimal
 from ..controllers.length.batch_costs import BatchCosts
 from ..controllers.router import OnlineRouter, PolicyRouter
 from ..infer.batch_costs import ROWS, batch_costs
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.lengths import AUTO
+from ..infer.loading.lengths import AUTO
 from ..infer.request import Request
 from .errors import ApiError
 from .metrics import Metrics

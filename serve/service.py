@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..controllers.length import LengthController, parse_rule
 from ..controllers.sampling import SamplingParams
 from ..infer.arguments import seeds_of

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from specpilot import main as cli
-from specpilot.bench.studies.ablation import baselines, online_rules, trained
-from specpilot.bench.studies.ablation_tables import speedup, summarise
-from specpilot.bench.studies.replay import Counts, Setting
+from specpilot.compare.ablation import baselines, online_rules, trained
+from specpilot.compare.ablation_tables import speedup, summarise
+from specpilot.compare.replay import Counts, Setting
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.decoder import SpeculativeDecoder

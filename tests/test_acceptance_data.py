@@ -13,16 +13,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen import rollout
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data, plan_acceptance_data
 from specpilot.data_gen.dataset import DatasetWriter, Row, read_dataset, read_manifest
 from specpilot.data_gen.labels import label
+from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.data_gen.rollout import MISSING, Rollout, roll_out
 from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw
-from specpilot.options import AcceptanceDataOptions
 
 from .processes import assert_same_bytes, kill_ten_times
 from .tiny import ARCHITECTURES, make, save_pair

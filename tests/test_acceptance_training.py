@@ -17,18 +17,18 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from specpilot.common.errors import InputError
+from specpilot.common.lock import locked
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.draft_states import mixing_for
-from specpilot.data_gen.lock import locked
-from specpilot.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_module import AcceptanceModule
 from specpilot.train.callbacks import RunCheckpoints
 from specpilot.train.export import export
 from specpilot.train.features import make_features
+from specpilot.train.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
 from specpilot.train.run_folder import Run, read_run
 from specpilot.train.specdec_module import SpecDecModule, new_head, weighted_sums
 

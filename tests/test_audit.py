@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.audit import Advisory, Found, all_versions, audit, read_advisories
+from experiments.audit import Advisory, Found, all_versions, audit, read_advisories
 
 
 def test_nothing_that_is_allowed_or_installed_is_affected() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
     AcceptanceLength,
     CumulativeConfidence,

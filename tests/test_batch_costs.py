@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specpilot import SpeculativeDecoder
 from specpilot import main as cli
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.length import RateOptimal
 from specpilot.controllers.length.batch_costs import BatchCosts
 from specpilot.controllers.length.cost_model import CostModel

@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from specpilot.bench.micro.forward import READ, bench_forward
-from specpilot.bench.micro.rollouts import bench_rollouts
-from specpilot.bench.micro.spectr import RULES, as_table, bench_spectr, efficiency
-from specpilot.bench.plots import plot_pareto
-from specpilot.bench.runner import decode_all, interleave, interleave_stored, rates
-from specpilot.bench.store import Store
+from specpilot.compare.forward import READ, bench_forward
+from specpilot.compare.options import ForwardBenchOptions
+from specpilot.compare.plots import plot_pareto
+from specpilot.compare.runner import decode_all, interleave, interleave_stored, rates
+from specpilot.compare.store import Store
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
+from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation, Stats
 from specpilot.infer.models import CausalLM
-from specpilot.options import AcceptanceDataOptions, ForwardBenchOptions
+
+from experiments.micro.rollouts import bench_rollouts
+from experiments.micro.spectr import RULES, as_table, bench_spectr, efficiency
 
 from .clock import time_forwards, time_transformers
 from .tiny import make, save_pair

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from specpilot import main as cli
-from specpilot.bench.workloads import clock
-from specpilot.bench.workloads.clock import AUTOREGRESSIVE, CONFIDENCE_RULES, FIXED, LEARNING, summary
-from specpilot.bench.workloads.decode import Times
+
+from experiments.workloads import clock
+from experiments.workloads.clock import AUTOREGRESSIVE, CONFIDENCE_RULES, FIXED, LEARNING, summary
+from experiments.workloads.decode import Times
 
 NAMES = [AUTOREGRESSIVE, "ours", *FIXED, *CONFIDENCE_RULES, *LEARNING]
 

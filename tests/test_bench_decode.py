@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from specpilot.bench.interval import ratio_interval
-from specpilot.bench.plots import plot_rates
-from specpilot.bench.workloads.assisted import ASSISTED, Transformers
-from specpilot.bench.workloads.decode import AUTOREGRESSIVE, PLAIN, Times, as_table, bench_decode, summary
+from specpilot.compare.engines.assisted import ASSISTED, Transformers
+from specpilot.compare.interval import ratio_interval
+from specpilot.compare.plots import plot_rates
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading import load_model
+from specpilot.infer.loading.names import load_model
 from specpilot.infer.verify import VERIFIERS
+
+from experiments.workloads.decode import AUTOREGRESSIVE, PLAIN, Times, as_table, bench_decode, summary
 
 from .clock import time_forwards, time_transformers
 from .eagle3 import write_draft

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from specpilot.bench.micro.memory import bench_memory
-from specpilot.bench.micro.profile import profile
-from specpilot.bench.workloads.batch import BUDGETS, LENGTHS, SIZES, bench_batch, bench_continuous
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -21,7 +18,11 @@ from specpilot.infer.models import CausalLM
 from specpilot.infer.verify import VERIFIERS
 from specpilot.main import main
 
+from experiments.micro.profile import profile
+from experiments.workloads.batch import BUDGETS, LENGTHS, SIZES, bench_batch, bench_continuous
+
 from .clock import time_forwards
+from .soak.memory import bench_memory
 from .tiny import make, save_pair
 
 PROMPTS = [[1, 2, 3], [9, 8], [7] * 12]

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from specpilot import main as cli
-from specpilot.bench.runner import Timed
-from specpilot.bench.workloads.ngram import summary
+from specpilot.compare.runner import Timed
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.generation import Generation, Stats
 
-from recipes.prompts import builtin
-from recipes.prompts.copying import TAGS, copying
+from experiments.prompts import builtin
+from experiments.prompts.copying import TAGS, copying
+from experiments.workloads.ngram import summary
 
 
 def test_the_frozen_prompts_are_what_the_recipe_makes() -> None:

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from specpilot.bench.papers import selection
-from specpilot.bench.papers.selection import router_result
-from specpilot.bench.store import Store
-from specpilot.bench.workloads.router.study import ArmTimings, accuracy, rate_row, sampled, subset, within
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
+from specpilot.compare.store import Store
 from specpilot.infer.generation import Stats
 from specpilot.main import main
-from specpilot.options import PapersOptions, RouterBenchOptions
+
+from experiments.options import PapersOptions, RouterBenchOptions
+from experiments.papers import selection
+from experiments.papers.selection import router_result
+from experiments.workloads.router.study import ArmTimings, accuracy, rate_row, sampled, subset, within
 
 from .test_router_training import dataset, make_rows
 from .tiny import byte_tokenizer, make

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from specpilot import main as cli
-from specpilot.bench.workloads.served_texts import ROUNDING, first_difference, summary
+from specpilot.compare.engines.served_texts import ROUNDING, first_difference, summary
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .tiny import byte_tokenizer, make

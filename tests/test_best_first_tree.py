@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.feature_model import FeatureModel
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import FeaturePredictor, Fixed, OnlineConfidence, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.rate_optimal import SHIFT

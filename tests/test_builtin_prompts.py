@@ -11,9 +11,9 @@ from collections import Counter
 
 import pytest
 
-from recipes.prompts import DOMAINS, BuiltinPrompt, builtin
-from recipes.prompts.code import TASKS
-from recipes.prompts.words import fill
+from experiments.prompts import DOMAINS, BuiltinPrompt, builtin
+from experiments.prompts.code import TASKS
+from experiments.prompts.words import fill
 
 SPLITS = ("train", "validation", "test")
 
@@ -70,7 +70,7 @@ def test_articles_agree() -> None:
 
 def test_prompts_is_the_same_in_every_process() -> None:
     program = (
-        "import hashlib; from recipes.prompts import builtin; "
+        "import hashlib; from experiments.prompts import builtin; "
         "print(hashlib.sha256(repr(builtin()).encode()).hexdigest())"
     )
     digests = {

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.acceptance.calibration import Isotonic, Sigmoid, parse_calibration, undo_weights
 from specpilot.controllers.acceptance.feature_model import features
 from specpilot.controllers.acceptance.ngram_index import nothing
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
     AcceptanceLength,
     FeaturePredictor,

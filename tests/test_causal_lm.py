@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.infer.models import CausalLM, Read, TextReader, TreeMask, ancestors_of, lean_forward, packed_linear
 from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.infer.models.lean_forward import FAMILIES, LeanForward

@@ -15,6 +15,7 @@ import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints import checkpoint
@@ -28,7 +29,6 @@ from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.checkpoints.router import RouterConfig
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import RateOptimal, load_trained
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams

@@ -16,9 +16,9 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from specpilot import main as cli
 from specpilot import options
-from specpilot.controllers.errors import InputError
-from specpilot.options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions
+from specpilot.common.errors import InputError
 from specpilot.parser import CommandParser, described, one_line
+from specpilot.train.options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions
 
 
 def specpilot(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:

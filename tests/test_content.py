@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import torch
 from specpilot import main as cli
-from specpilot.bench.studies.ablation import learned
 from specpilot.checkpoints import FOLDER
+from specpilot.common.errors import InputError
+from specpilot.common.lock import FolderLock, locked
+from specpilot.compare.ablation import learned
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
 from specpilot.controllers.checkpoints.checkpoint import save_controller
 from specpilot.controllers.checkpoints.content import controller_digest
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
-from specpilot.data_gen.lock import FolderLock, locked
 from specpilot.data_gen.on_policy import make_on_policy_data
+from specpilot.data_gen.options import OnPolicyDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.lengths import length_digest
-from specpilot.infer.loading import load_model, load_tokenizer
-from specpilot.options import OnPolicyDataOptions
+from specpilot.infer.loading.lengths import length_digest
+from specpilot.infer.loading.names import load_model, load_tokenizer
 
 from .tiny import save_pair
 

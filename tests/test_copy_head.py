@@ -18,25 +18,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from specpilot import main as cli
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.copy_head import EVIDENCE
 from specpilot.controllers.acceptance.copy_predictor import CopyPredictor
 from specpilot.controllers.checkpoints.checkpoint import load_controller
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length.base import MAX_DRAFT
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
 from specpilot.data_gen.answers import make_answers
-from specpilot.infer.copies import load_copies
+from specpilot.data_gen.options import AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters import Ngram
 from specpilot.infer.drafters.ngram import TextCopies
 from specpilot.infer.drafters.prompt_lookup import Match
-from specpilot.infer.loading import load_causal_lm, load_tokenizer
-from specpilot.options import AnswersDataOptions, CopyTrainingOptions
+from specpilot.infer.loading.copies import load_copies
+from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
 from specpilot.train.copies import train_copies
 from specpilot.train.copy_data import copied_tokens
 from specpilot.train.copy_module import CopyModule
 from specpilot.train.export import export
+from specpilot.train.options import CopyTrainingOptions
 
 from .copies import copy_head
 from .processes import kill_ten_times

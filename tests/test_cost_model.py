@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 from specpilot import main as cli
-from specpilot.bench.micro.cost import DRAFTED, bench_cost, fit_line, fit_loop, split_sums, warnings
-from specpilot.bench.runner import decode_all
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
+from specpilot.compare.cost import DRAFTED, bench_cost, fit_line, fit_loop, split_sums, warnings
+from specpilot.compare.runner import decode_all
 from specpilot.controllers.length import (
     AcceptancePredictor,
     CumulativeConfidence,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.length import CumulativeConfidence, Fixed, LengthController, Oracle, parse_rule
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder

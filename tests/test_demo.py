@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 from specpilot import demo
+from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.checkpoint import load_controller
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.demo import CONFIDENCE, FIXED, THRESHOLDS, run_demo
 from specpilot.demo_report import best_by_family, gains

@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from specpilot import main as cli
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.router import SingleArm
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading import load_model
+from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, Read
 from transformers import PreTrainedModel
 

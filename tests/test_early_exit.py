@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.infer.models import CausalLM, EarlyExit, EncoderDecoder, LanguageModel, TextReader
 
 from .tiny import ALIBI, ARCHITECTURES, make

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from specpilot import main as cli
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import AcceptanceLength, Fixed, HeadPredictor, LengthController, Oracle, parse_rule
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder

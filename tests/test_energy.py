@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from specpilot.bench.energy import Meter, PackageCounter
+from specpilot.compare.energy import Meter, PackageCounter
 
 
 class World:

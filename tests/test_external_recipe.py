@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 
-from recipes.external.measure import add_to, measure, summary
-from recipes.external.settings import ExternalOptions
+from experiments.external.measure import add_to, measure, summary
+from experiments.external.settings import ExternalOptions
 
 
 def test_reports() -> None:

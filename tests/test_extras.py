@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 from specpilot import main as cli
-from specpilot.bench.plots import plot_pareto
-from specpilot.bench.scoring import rouge
-from specpilot.controllers.errors import InputError, optional_import
+from specpilot.common.errors import InputError, optional_import
+from specpilot.compare.plots import plot_pareto
 from specpilot.data_gen.acceptance import make_acceptance_data
-from specpilot.infer.loading import load_any_model
+from specpilot.data_gen.options import AcceptanceDataOptions, WorkerOptions
+from specpilot.infer.loading.names import load_any_model
 from specpilot.infer.models.llama_context import library
-from specpilot.options import AcceptanceDataOptions, RouterTrainingOptions, WorkerOptions
 from specpilot.train.figure import check_matplotlib
+from specpilot.train.options import RouterTrainingOptions
 from specpilot.train.router import train_router
+
+from experiments.scoring import rouge
 
 from .test_router_training import make_rows, write
 from .tiny import save_pair

@@ -15,14 +15,8 @@ from random import Random
 import httpx
 import pytest
 from specpilot import main as cli
-from specpilot.bench.faults.campaign import begin_worker
-from specpilot.bench.faults.contents import contents
-from specpilot.bench.faults.damage import one_bit, truncated
-from specpilot.bench.faults.disks import disk
-from specpilot.bench.faults.processes import SIGNAL, Fault, run
-from specpilot.bench.faults.requests import through_a_decoder
-from specpilot.bench.store import Store
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
+from specpilot.compare.store import Store
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import MANIFEST, DatasetWriter, read_dataset
 from specpilot.data_gen.on_policy import read_rounds
@@ -32,6 +26,12 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.serve.round_log import RoundLog
 
 from .serving import serving
+from .soak.campaign import begin_worker
+from .soak.contents import contents
+from .soak.damage import one_bit, truncated
+from .soak.disks import disk
+from .soak.processes import SIGNAL, Fault, run
+from .soak.requests import through_a_decoder
 from .test_router_training import make_rows as make_router_rows
 from .test_router_training import write as write_router_data
 from .tiny import save_pair

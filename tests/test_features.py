@@ -15,8 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 from specpilot import main as cli
-from specpilot.bench.micro.train_scale import memory, peak_memory, write_random_features
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.data_gen.dataset import Row
 from specpilot.data_gen.draft_states import after_mixed_text, at_all_drafted_tokens, from_draft
 from specpilot.data_gen.feature_shards import TRAIN, VALIDATION, FeatureDataset, mapped
@@ -24,12 +23,14 @@ from specpilot.data_gen.split import is_validation
 from specpilot.data_gen.texts import text_of_row, texts_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.models.hidden import forward_with_hidden
-from specpilot.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
 from specpilot.train import feature_maker, features
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_data import AcceptanceDataModule
 from specpilot.train.features import make_features
 from specpilot.train.loader import ResumableLoader
+from specpilot.train.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
+
+from experiments.micro.train_scale import memory, peak_memory, write_random_features
 
 from .training import HIDDEN, make_model, make_rows, write_dataset
 

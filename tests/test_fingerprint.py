@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import (
     PairFingerprint,
@@ -16,8 +17,7 @@ from specpilot.controllers.checkpoints.fingerprint import (
     weights_digest,
 )
 from specpilot.controllers.checkpoints.stored_weights import SAMPLES
-from specpilot.controllers.errors import InputError
-from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.infer.loading.names import load_model, load_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (

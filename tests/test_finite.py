@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from specpilot.controllers.errors import InputError
-from specpilot.controllers.finite import is_finite
+from specpilot.common.errors import InputError, is_finite
+from specpilot.common.options import Range
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.options import Range
 
 HUGE = 10**400
 

@@ -24,22 +24,22 @@ import torch
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from specpilot.bench.store import Store
 from specpilot.checkpoints import FOLDER
 from specpilot.commands import generate
+from specpilot.common.errors import InputError
+from specpilot.compare.store import Store
 from specpilot.controllers.checkpoints.checkpoint import load_controller, sha256
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length.batch_costs import BatchCosts
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.router import OnlineRouter, PolicyRouter, RouterPolicy
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.router_dataset import Times
 from specpilot.data_gen.rows import read_rows
-from specpilot.infer.loading import load_model
-from specpilot.infer.model_files import find_files
+from specpilot.infer.loading.model_files import find_files
+from specpilot.infer.loading.names import load_model
 from specpilot.infer.models.gguf_file import GgufFile
-from specpilot.options import AcceptanceTrainingOptions
 from specpilot.parser import CommandParser
+from specpilot.train.options import AcceptanceTrainingOptions
 from specpilot.train.run_folder import read_checkpoint, read_run
 
 from .eagle3 import write_draft

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.generation_defaults import (
+from specpilot.infer.loading.generation_defaults import (
     FOLLOWED,
     IDLE,
     RUNTIME,
@@ -17,7 +17,7 @@ from specpilot.infer.generation_defaults import (
     generation_defaults,
     unfollowed,
 )
-from specpilot.infer.loading import load_model
+from specpilot.infer.loading.names import load_model
 from transformers import GenerationConfig, PreTrainedModel
 
 from .tiny import make

@@ -10,22 +10,23 @@ from pathlib import Path
 import pytest
 import torch
 from specpilot import main as cli
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, copied_embeddings
 from specpilot.controllers.acceptance.ngram_index import NgramIndex, nothing
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.checkpoints.lag_free_head import LagFreeHeadConfig
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import LagFreePredictor, LengthController, Prediction, RateOptimal, Step, load_trained
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.draft_states import after_target_text
 from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
+from specpilot.data_gen.options import OnPolicyDataOptions
 from specpilot.data_gen.texts import read_texts
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import sample_seed
-from specpilot.options import LagFreeTrainingOptions, OnPolicyDataOptions
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.export import export
+from specpilot.train.options import LagFreeTrainingOptions
 
 from .tiny import save_pair
 

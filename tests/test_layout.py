@@ -122,7 +122,7 @@ def test_who_imports_whom() -> None:
 def test_options_import_nothing_slow() -> None:
     (options,) = [source for source in SOURCES if source.module == OPTIONS]
     own = {found.target for found in imports_of(options) if found.relative}
-    assert own == {"specpilot.controllers.errors", "specpilot.controllers.finite"}  # which import nothing but Python's
+    assert own == {"specpilot.common.errors", "specpilot.controllers.finite"}  # which import nothing but Python's
     assert {found.target.partition(".")[0] for found in imports_of(options) if not found.relative} <= (
         sys.stdlib_module_names
     )

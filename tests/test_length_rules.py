@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.acceptance.ngram_index import nothing
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
     MAX_DRAFT,
     Confidence,

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from specpilot.controllers.errors import InputError
-from specpilot.infer.devices import check_dtype, input_device, is_dispatched, pick_device
-from specpilot.infer.loading import load_causal_lm, load_model, load_tokenizer
+from specpilot.common.errors import InputError
+from specpilot.infer.loading.names import load_causal_lm, load_model, load_tokenizer
+from specpilot.infer.models.devices import check_dtype, input_device, is_dispatched, pick_device
 from torch import Tensor
 from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
@@ -185,8 +185,8 @@ def hub(folder: Path) -> Iterator[ThreadingHTTPServer]:
 
 CLIENT = """
 import json, sys, time
-from specpilot.controllers.errors import InputError
-from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.common.errors import InputError
+from specpilot.infer.loading.names import load_model, load_tokenizer
 
 waits = []
 time.sleep = waits.append  # before a request is repeated

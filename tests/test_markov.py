@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.bench.studies.stopping import ACCEPTANCE, TRANSITION, bench_stopping, costs, one_step_fixed_point
 from specpilot.controllers.acceptance.ngram_index import nothing
 from specpilot.controllers.length import (
     MAX_DRAFT,
@@ -23,7 +22,9 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.simulate.markov import MarkovText, Nodes, Outcome, Policy, fixed, one_step, stationary, threshold
+
+from experiments.studies.markov import MarkovText, Nodes, Outcome, Policy, fixed, one_step, stationary, threshold
+from experiments.studies.stopping import ACCEPTANCE, TRANSITION, bench_stopping, costs, one_step_fixed_point
 
 costs_of_steps = st.builds(CostModel, st.floats(0.01, 1.5), st.floats(0.5, 2.0), st.floats(0.0, 0.2))
 cost_models = st.builds(replace, costs_of_steps, t_draft_start=st.floats(0.0, 0.5))

@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specpilot.common.errors import InputError
 from specpilot.controllers.arms import Arm
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
     Confidence,
     CumulativeConfidence,

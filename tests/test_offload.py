@@ -10,10 +10,11 @@ from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.answers import make_answers
 from specpilot.data_gen.dataset import read_dataset, read_shards
 from specpilot.data_gen.feature_shards import FeatureDataset
+from specpilot.data_gen.options import AcceptanceDataOptions, AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.devices import is_dispatched
-from specpilot.options import AcceptanceDataOptions, AnswersDataOptions, FeatureDataOptions
+from specpilot.infer.models.devices import is_dispatched
 from specpilot.train.features import make_features
+from specpilot.train.options import FeatureDataOptions
 
 from .tiny import byte_tokenizer, make
 

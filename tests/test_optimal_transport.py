@@ -11,7 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.bench.micro.otm import (
+from specpilot.common.errors import InputError
+from specpilot.infer.random_source import RandomSource
+from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
+from specpilot.infer.verify.otm import optimal_transport, otm, upper_bound
+from torch import Tensor
+
+from experiments.micro.otm import (
     acceptance_of_pair,
     coin,
     coin_optimum,
@@ -21,11 +27,6 @@ from specpilot.bench.micro.otm import (
     plot_otm,
     uniforms,
 )
-from specpilot.controllers.errors import InputError
-from specpilot.infer.random_source import RandomSource
-from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
-from specpilot.infer.verify.otm import optimal_transport, otm, upper_bound
-from torch import Tensor
 
 from .enumeration import output_distribution
 

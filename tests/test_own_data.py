@@ -17,16 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from specpilot import main as cli
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.router_dataset import read_router_dataset
-from specpilot.options import (
+from specpilot.train.datasets import acceptance_manifest, router_rows
+from specpilot.train.options import (
     AcceptanceTrainingOptions,
     FeatureTrainingOptions,
     LagFreeTrainingOptions,
     RouterTrainingOptions,
 )
-from specpilot.train.datasets import acceptance_manifest, router_rows
 from specpilot.train.run_folder import read_run
 
 from .test_router_training import make_rows, write

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 from specpilot import main as cli
-from specpilot.bench.energy import Meter, Reading
-from specpilot.bench.papers.search import best
-from specpilot.bench.papers.specs import AUTOREGRESSIVE, DecoderSpec, Record, Runner, Runs, row_of
-from specpilot.bench.store import Store
-from specpilot.bench.table import Table
+from specpilot.compare.energy import Meter, Reading
+from specpilot.compare.store import Store
+from specpilot.compare.table import Table
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.options import PapersOptions
+
+from experiments.options import PapersOptions
+from experiments.papers.search import best
+from experiments.papers.specs import AUTOREGRESSIVE, DecoderSpec, Record, Runner, Runs, row_of
 
 from .tiny import byte_tokenizer, make, save_pair
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.infer.prompting import as_prompts, encode_prompt
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 

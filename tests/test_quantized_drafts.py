@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.router import SingleArm
 from specpilot.controllers.sampling import SamplingParams

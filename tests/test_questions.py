@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from specpilot import main as cli
-from specpilot.bench.workloads import questions
-from specpilot.bench.workloads.questions import score
-from specpilot.controllers.errors import InputError
-from specpilot.data_gen.tasks import Question, load_questions
+from specpilot.common.errors import InputError
 from transformers import AutoTokenizer
+
+from experiments.scoring.tasks import Question, load_questions
+from experiments.workloads import questions
+from experiments.workloads.questions import score
 
 from .tiny import save_pair
 

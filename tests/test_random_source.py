@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.infer.random_source import RandomSource
 
 weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 10.0)), min_size=1, max_size=8).filter(any)

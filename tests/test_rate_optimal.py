@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.calibration import Sigmoid
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.acceptance.ngram_index import nothing
@@ -22,7 +23,6 @@ from specpilot.controllers.checkpoints.checkpoint import load_controller, save_c
 from specpilot.controllers.checkpoints.feature_model import FeatureModelConfig
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import (
     MAX_DRAFT,
     AcceptanceLength,
@@ -44,8 +44,8 @@ from specpilot.controllers.length.rate import (
 from specpilot.controllers.length.rate_optimal import FIRST, PRIOR, ROUNDS, TOKENS
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.lengths import load_length
-from specpilot.infer.loading import load_causal_lm, load_tokenizer
+from specpilot.infer.loading.lengths import load_length
+from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
 
 from .tiny import make
 

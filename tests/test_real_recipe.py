@@ -1,4 +1,4 @@
-"""Decoding of a real pair by the clock (recipes/real), here with the tiny models."""
+"""Decoding of a real pair by the clock (experiments/real), here with the tiny models."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.checkpoints.router import RouterConfig
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.router import RouterPolicy
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
-from specpilot.infer.arms import load_arms
-from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.infer.loading.arms import load_arms
+from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM
 from specpilot.infer.routing import load_policy
 
-from recipes.real.configurations import AUTOREGRESSIVE, OURS, PREDICTOR_NGRAM
-from recipes.real.configurations import ROUTER as ROUTED
-from recipes.real.decode import compared, measure
-from recipes.real.fetch import COPIES, DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
-from recipes.real.prompts import HELD_OUT, PROMPTS, write_prompts
-from recipes.real.settings import RealDecodeOptions
-from recipes.real.tables import as_tables
+from experiments.real.configurations import AUTOREGRESSIVE, OURS, PREDICTOR_NGRAM
+from experiments.real.configurations import ROUTER as ROUTED
+from experiments.real.decode import compared, measure
+from experiments.real.fetch import COPIES, DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
+from experiments.real.prompts import HELD_OUT, PROMPTS, write_prompts
+from experiments.real.settings import RealDecodeOptions
+from experiments.real.tables import as_tables
 
 KINDS = ("chat", "code")
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.data_gen import openai_responses
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.dataset import read_dataset, read_manifest, read_shards
+from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.integrations.vllm import engine_config
-from specpilot.infer.loading import load_tokenizer
-from specpilot.options import AcceptanceDataOptions, ResponseOptions
+from specpilot.infer.loading.names import load_tokenizer
 from specpilot.serve.server import Server
 
 from .processes import assert_same_bytes

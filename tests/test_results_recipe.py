@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from specpilot.controllers.errors import InputError
-from specpilot.infer.machine import commit
+from specpilot.common.errors import InputError
+from specpilot.common.machine import commit
 from specpilot.main import COMMANDS, main
 
-from recipes.results.pages import PAGES, TABLES, files_of, filled
-from recipes.results.run import chosen, kept, result_of, run_steps, show_plan
-from recipes.results.steps import ELSEWHERE, STEPS, Step
+from experiments.results.pages import PAGES, TABLES, files_of, filled
+from experiments.results.run import chosen, kept, result_of, run_steps, show_plan
+from experiments.results.steps import ELSEWHERE, STEPS, Step
 
 from .commands import inert, listening
 
@@ -108,7 +108,7 @@ def test_results_name_their_commit(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_tables_are_those_of_the_results(name: str) -> None:
-    """After new results: ``python -m recipes pages``."""
+    """After new results: ``python -m experiments pages``."""
     page = (DOCS / name).read_text(encoding="utf-8")
     assert filled(page, RESULTS) == page
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
+from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.checkpoints.router import RouterConfig
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.router import (
     Arm,
     OnlineRouter,

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.options import RouterDataOptions
 from specpilot.data_gen.overlap import overlap
 from specpilot.data_gen.rewards import rewards
 from specpilot.data_gen.rollout import roll_out
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, router_manifest
 from specpilot.infer.models import CausalLM
-from specpilot.options import RouterDataOptions
 
 from .processes import assert_same_bytes, kill_ten_times
 from .test_ngram_drafts import defined

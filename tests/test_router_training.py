@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from specpilot.common.errors import InputError
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints.checkpoint import load_controller
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.rewards import parameter_costs, rewards, round_tokens, time_costs
 from specpilot.data_gen.router_dataset import RouterDataset, RouterRow, RouterWriter, Times
-from specpilot.options import RouterTrainingOptions
 from specpilot.train.export import export
+from specpilot.train.options import RouterTrainingOptions
 from specpilot.train.router import fit_policy, train_router
 from specpilot.train.router_data import Batch, RouterDataModule, Table, table_of
 from specpilot.train.router_metrics import choice_table, router_metrics

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 import torch
+from specpilot.common.errors import InputError
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints.checkpoint import save_controller
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.checkpoints.router import RouterConfig
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
 from specpilot.controllers.router import RandomRouter, Router, RouterPolicy, SingleArm
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.arms import load_arms
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.infer.loading.arms import load_arms
+from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM, EarlyExit, RaggedKVCache, Read, language_model
 from specpilot.infer.routing import ArmRuntime, Routing
 from specpilot.main import main

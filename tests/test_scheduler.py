@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic, LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from specpilot.bench.scoring.answer import answer_score, final_number
-from specpilot.bench.scoring.code import code_score, extract_code
-from specpilot.bench.scoring.perplexity import Likelihood, likelihood, perplexity, perplexity_change
-from specpilot.bench.scoring.rouge import rouge_l
-from specpilot.bench.scoring.sandbox import Limits, passes
-from specpilot.bench.scoring.sql import SECONDS, extract_sql, run_query, sql_score
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import language_model
+
+from experiments.scoring.answer import answer_score, final_number
+from experiments.scoring.code import code_score, extract_code
+from experiments.scoring.perplexity import Likelihood, likelihood, perplexity, perplexity_change
+from experiments.scoring.rouge import rouge_l
+from experiments.scoring.sandbox import Limits, passes
+from experiments.scoring.sql import SECONDS, extract_sql, run_query, sql_score
 
 from .tiny import make
 

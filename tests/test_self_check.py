@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import language_model
 from specpilot.infer.models.self_check import DIFFERENT, relative_error

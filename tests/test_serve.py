@@ -13,7 +13,7 @@ import openai
 import pytest
 import torch
 from specpilot import SpeculativeDecoder
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.on_policy import read_rounds
 from specpilot.serve.round_log import RoundLog

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 from specpilot import main as cli
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.predictor import AcceptancePredictor
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length.trained import acceptance_predictor
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset, mapped
-from specpilot.infer.loading import load_causal_lm
+from specpilot.infer.loading.names import load_causal_lm
 from specpilot.infer.models import output_embedding
-from specpilot.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.export import export
 from specpilot.train.features import make_features
+from specpilot.train.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
 
 SAMPLED, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.0, 50)
 TRACED = 3

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 import torch
+from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import Confidence, Fixed, LengthController, OnlineConfidence, RateOptimal, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
+from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
-from specpilot.infer.draft_folder import SharedWith, save_draft
 from specpilot.infer.drafters import Ngram
 from specpilot.infer.drafters.copying import CopyingDrafter
-from specpilot.infer.loading import load_model
+from specpilot.infer.loading.draft_folder import SharedWith, save_draft
+from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, Read, ancestors_of
 from specpilot.infer.models.state_input import StateInput, state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
-from specpilot.options import AcceptanceDataOptions, RouterDataOptions
 from specpilot.train.draft_model import new_draft
 from torch import Tensor
 from transformers import PreTrainedModel

@@ -15,7 +15,7 @@ from specpilot.data_gen.on_policy import as_row
 from specpilot.data_gen.state_rounds import read_rounds
 from specpilot.data_gen.texts import text_of_rounds
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading import load_model
+from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM
 from transformers import PreTrainedModel
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.loading import load_model
+from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import TextReader, language_model
 from specpilot.infer.step_times import DRAFTED, READ, WARM, step_times, verification_costs
 

@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 import torch
 from specpilot import main as cli
-from specpilot.bench.papers import specdecpp
-from specpilot.bench.plots import pareto_front
-from specpilot.bench.store import Store, content_key
-from specpilot.bench.studies.heads import Head, precompute
-from specpilot.bench.studies.held_out import BATCH, PromptBatch, Tracer, held_out
-from specpilot.bench.studies.replay import Counts, rates_of, replay_counts
-from specpilot.bench.studies.sweep_tables import costs_of, summarise
+from specpilot.common.errors import InputError
+from specpilot.compare.held_out import BATCH, PromptBatch, Tracer, held_out
+from specpilot.compare.plots import pareto_front
+from specpilot.compare.replay import Counts, rates_of, replay_counts
+from specpilot.compare.store import Store, content_key
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import AcceptanceLength, Fixed, HeadPredictor
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.options import SweepOptions
+
+from experiments.options import SweepOptions
+from experiments.papers import specdecpp
+from experiments.studies.heads import Head, precompute
+from experiments.studies.sweep_tables import costs_of, summarise
 
 from .processes import in_a_process
 

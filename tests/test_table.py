@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
-from specpilot.bench.table import Table
+from specpilot.compare.table import Table
 
 ROW = {
     "decoder": "[bold]confidence-0.2[/bold]", "tokens/s": "473", "speed-up": "1.35", "discard": "0.458",

@@ -10,13 +10,13 @@ import pytest
 import torch
 from safetensors import safe_open
 from specpilot.checkpoints import FOLDER, shipped, shipped_models
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading import check_same_tokenizer, load_causal_lm, load_tokenizer
+from specpilot.infer.loading.names import check_same_tokenizer, load_causal_lm, load_tokenizer
 
-from recipes.tiny.language_model import LanguageModel
-from recipes.tiny.recipe import train_tiny
-from recipes.tiny.settings import TinyModelsOptions
+from experiments.tiny.language_model import LanguageModel
+from experiments.tiny.recipe import train_tiny
+from experiments.tiny.settings import TinyModelsOptions
 
 from .tiny import make
 

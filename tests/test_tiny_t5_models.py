@@ -9,12 +9,12 @@ import torch
 from safetensors import safe_open
 from specpilot.checkpoints import shipped
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.loading import check_same_tokenizer, load_model, load_tokenizer
+from specpilot.infer.loading.names import check_same_tokenizer, load_model, load_tokenizer
 
-from recipes.prompts import builtin
-from recipes.tiny_t5.answers import answer
-from recipes.tiny_t5.evaluation import overlaps
-from recipes.tiny_t5.settings import SOURCES, TARGET, draft_name
+from experiments.prompts import builtin
+from experiments.tiny_t5.answers import answer
+from experiments.tiny_t5.evaluation import overlaps
+from experiments.tiny_t5.settings import SOURCES, TARGET, draft_name
 
 NAMES = [TARGET, *(draft_name(task) for task in SOURCES)]
 

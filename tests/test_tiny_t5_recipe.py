@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 
-from recipes.prompts import builtin
-from recipes.tiny_t5 import model as shapes
-from recipes.tiny_t5 import recipe
-from recipes.tiny_t5.answers import answer
-from recipes.tiny_t5.evaluation import overlaps
-from recipes.tiny_t5.model import Seq2Seq
-from recipes.tiny_t5.pairs import Pair, by_length, collate
-from recipes.tiny_t5.recipe import train_tiny_t5
-from recipes.tiny_t5.settings import TARGET, TinyT5Options, draft_name
+from experiments.prompts import builtin
+from experiments.tiny_t5 import model as shapes
+from experiments.tiny_t5 import recipe
+from experiments.tiny_t5.answers import answer
+from experiments.tiny_t5.evaluation import overlaps
+from experiments.tiny_t5.model import Seq2Seq
+from experiments.tiny_t5.pairs import Pair, by_length, collate
+from experiments.tiny_t5.recipe import train_tiny_t5
+from experiments.tiny_t5.settings import TARGET, TinyT5Options, draft_name
 
 from .tiny import make
 

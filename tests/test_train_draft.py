@@ -16,16 +16,16 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from specpilot import main as cli
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.data_gen.answers import make_answers
 from specpilot.data_gen.dataset import read_shards
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
+from specpilot.data_gen.options import AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.infer.models.state_input import state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead
-from specpilot.options import AnswersDataOptions, DraftTrainingOptions
 from specpilot.train.draft import train_draft
 from specpilot.train.draft_data import DraftDataModule
 from specpilot.train.draft_model import choose_layers, new_draft
@@ -34,6 +34,7 @@ from specpilot.train.draft_steps import draft_logits
 from specpilot.train.draft_windows import Windows, pack
 from specpilot.train.export import export
 from specpilot.train.initial_draft import load_initial
+from specpilot.train.options import DraftTrainingOptions
 from specpilot.train.overlap import overlap
 from specpilot.train.run_folder import read_run, run_kind
 from specpilot.train.target_states import StateFolder, Teacher

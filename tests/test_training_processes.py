@@ -11,18 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
-from specpilot.options import (
-    AcceptanceDataOptions,
-    AcceptanceTrainingOptions,
-    FeatureDataOptions,
-    FeatureTrainingOptions,
-    LagFreeTrainingOptions,
-    PredictorTrainingOptions,
-    RouterTrainingOptions,
-)
+from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.train import features
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_module import AcceptanceModule
@@ -30,6 +22,14 @@ from specpilot.train.feature_module import FeatureModule
 from specpilot.train.features import make_features
 from specpilot.train.fitting import of_process
 from specpilot.train.lag_free_module import LagFreeModule
+from specpilot.train.options import (
+    AcceptanceTrainingOptions,
+    FeatureDataOptions,
+    FeatureTrainingOptions,
+    LagFreeTrainingOptions,
+    PredictorTrainingOptions,
+    RouterTrainingOptions,
+)
 from specpilot.train.router import train_router
 from torch.multiprocessing.spawn import ProcessRaisedException
 
@@ -198,7 +198,7 @@ def test_what_every_machine_must_know(work: Path, tmp_path: Path, monkeypatch: p
 
 def test_an_error_of_one_of_several_processes_is_one_line() -> None:
     text = "\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File …\n"
-    refused = of_process(ProcessRaisedException(text + "specpilot.controllers.errors.InputError: loss is nan\n", 1, 2))
+    refused = of_process(ProcessRaisedException(text + "specpilot.common.errors.InputError: loss is nan\n", 1, 2))
     assert isinstance(refused, InputError)
     assert str(refused) == "loss is nan"
     broken = ProcessRaisedException(text + "ValueError: something\n", 1, 2)

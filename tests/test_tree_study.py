@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from specpilot import main as cli
-from specpilot.bench.studies.trees import counts_of
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.generation import Generation, Round, Stats
+
+from experiments.studies.trees import counts_of
 
 COST = CostModel(0.1, 0.9, 0.1, 0.3)
 

@@ -10,31 +10,26 @@ from typing import Any
 import pytest
 import torch
 from specpilot import main as cli
+from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length import Entropy, Fixed, LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_dataset, read_manifest
 from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
+from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions, RouterDataOptions
 from specpilot.data_gen.router import make_router_data
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
-from specpilot.infer.draft_folder import SharedWith, save_draft
 from specpilot.infer.drafters import Ngram
-from specpilot.infer.loading import load_model, load_tokenizer
+from specpilot.infer.loading.draft_folder import SharedWith, save_draft
+from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM, Read, output_embedding
 from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits, trim_head
 from specpilot.infer.random_source import RandomSource
-from specpilot.options import (
-    AcceptanceDataOptions,
-    FeatureTrainingOptions,
-    LagFreeTrainingOptions,
-    OnPolicyDataOptions,
-    RouterDataOptions,
-)
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.draft_model import new_draft
+from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions
 from specpilot.train.positions import load_draft
 from transformers import AutoModelForCausalLM, PreTrainedModel
 

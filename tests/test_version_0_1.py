@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 from specpilot import SpeculativeDecoder, load_controller
 from specpilot import main as cli
+from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.checkpoint import KINDS
-from specpilot.controllers.errors import InputError
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.dataset import read_dataset, read_manifest
 from specpilot.data_gen.on_policy import read_rounds
 from specpilot.data_gen.router_dataset import read_router_dataset
-from specpilot.options import (
+from specpilot.train.acceptance import train_acceptance
+from specpilot.train.export import export
+from specpilot.train.options import (
     AcceptanceTrainingOptions,
     FeatureTrainingOptions,
     LagFreeTrainingOptions,
     RouterTrainingOptions,
 )
-from specpilot.train.acceptance import train_acceptance
-from specpilot.train.export import export
 from specpilot.train.router import train_router
 
 FILES = Path(__file__).parent / "files" / "v0.1"

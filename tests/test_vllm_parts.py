@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.length import Confidence, Fixed, LengthController, OnlineConfidence
 from specpilot.controllers.length.batch_costs import BatchCosts
 from specpilot.controllers.length.cost_model import CostModel

@@ -10,15 +10,16 @@ from typing import NamedTuple
 import pytest
 import torch
 from specpilot import main as cli
-from specpilot.bench.studies.held_out import PromptBatch, Tracer
-from specpilot.bench.studies.replay import replay_counts
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
+from specpilot.compare.held_out import PromptBatch, Tracer
+from specpilot.compare.replay import replay_counts
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.dataset import read_dataset, read_manifest
 from specpilot.data_gen.labels import label
 from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
+from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions, RouterDataOptions
 from specpilot.data_gen.overlap import overlap
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.data_gen.rollout import Rollout
@@ -27,15 +28,8 @@ from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.data_gen.vocabulary import can_read, readable, traceable
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
-from specpilot.options import (
-    AcceptanceDataOptions,
-    AcceptanceTrainingOptions,
-    FeatureTrainingOptions,
-    LagFreeTrainingOptions,
-    OnPolicyDataOptions,
-    RouterDataOptions,
-)
 from specpilot.train.acceptance import train_acceptance
+from specpilot.train.options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions
 
 from .tiny import make, save_pair
 

@@ -9,18 +9,12 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.workers import ThisProcess
-from ..infer.devices import pick_device
-from ..options import (
-    AcceptanceTrainingOptions,
-    FeatureTrainingOptions,
-    LagFreeTrainingOptions,
-    PredictorTrainingOptions,
-)
+from ..infer.models.devices import pick_device
 from .acceptance_data import AcceptanceDataModule
 from .acceptance_module import AcceptanceModule
 from .feature_module import FeatureModule
@@ -29,6 +23,7 @@ from .features import FeaturePlan, feature_maker, is_made
 from .fitting import TrainingResult, completed, discarding, fit, threads, writable
 from .lag_free_module import LagFreeModule
 from .nodes import training_in
+from .options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions, PredictorTrainingOptions
 from .run_folder import FEATURES, Run, begin_run, read_checkpoint
 from .specdec_module import SpecDecModule
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..controllers.acceptance.lag_free_head import copied_embeddings
 from ..data_gen.feature_shards import TRAIN, VALIDATION, FeatureDataset, PartShard
-from ..options import PredictorTrainingOptions
 from .data_module import ResumableData
 from .loader import ResumableLoader
+from .options import PredictorTrainingOptions
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from ..controllers.length import AcceptancePredictor, Prediction, RateOptimal
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.feature_shards import TRACES, TRAIN, FeatureDataset, mapped
 from ..infer.generation import Stats
-from ..options import PredictorTrainingOptions
 from ..simulate.replay import PrecomputedPredictor, replay
 from ..simulate.trace import Trace
 from ..simulate.trace_shards import from_tensors
 from .acceptance_data import Batch
 from .controller_module import ControllerModule
+from .options import PredictorTrainingOptions
 from .streamed_metrics import StreamedMetrics
 
 PAPER_COST = CostModel(0.21, 1.0, 0.0)  # SpecDec++'s pair: t_draft / t_verify

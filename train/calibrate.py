@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..common.errors import InputError
 from ..controllers.acceptance.acceptance_head import AcceptanceHead
 from ..controllers.acceptance.calibration import Sigmoid
 from ..controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
 from ..controllers.checkpoints.checkpoint import check_free, load_controller, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
 from .calibration import METHODS, apply, evaluate, fit_all, logistic, logistic_probabilities, plot_reliability
 from .datasets import acceptance_manifest

@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
 
-from ..data_gen.dataset import replacing
+from ..common.files import replacing
 from .controller_module import ControllerModule
 
 

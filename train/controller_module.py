@@ -9,8 +9,8 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from ..controllers.errors import InputError
-from ..options import LoggedTrainingOptions
+from ..common.errors import InputError
+from .options import LoggedTrainingOptions
 
 
 class ControllerModule(pl.LightningModule, ABC):

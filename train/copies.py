@@ -7,19 +7,19 @@ from typing import Any
 
 from torch import Tensor
 
+from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import model_fingerprint
-from ..controllers.errors import InputError
 from ..data_gen.dataset import read_manifest
 from ..data_gen.documents import answers
-from ..infer.devices import pick_device
-from ..infer.loading import load_any_model
+from ..infer.loading.names import load_any_model
 from ..infer.models import output_embedding
-from ..options import CopyTrainingOptions
+from ..infer.models.devices import pick_device
 from .copy_data import CopyDataModule
 from .copy_module import CopyModule
 from .datasets import check_same, joint_fingerprint, joint_sampling
 from .fitting import TrainingResult, completed, discarding, fit, threads, writable
 from .nodes import training_in
+from .options import CopyTrainingOptions
 from .run_folder import Run, begin_run, read_checkpoint
 
 KIND = "copies"

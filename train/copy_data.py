@@ -9,17 +9,17 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ..common.errors import InputError
 from ..controllers.acceptance.copy_head import EVIDENCE, copy_evidence
 from ..controllers.acceptance.ngram_index import NgramIndex
-from ..controllers.errors import InputError
 from ..controllers.length.copy_rates import CopyRates
 from ..data_gen.documents import Document
 from ..data_gen.split import is_validation
 from ..infer.drafters import Ngram
 from ..infer.drafters.prompt_lookup import PromptLookup
-from ..options import CopyTrainingOptions
 from .data_module import ResumableData
 from .loader import ResumableLoader
+from .options import CopyTrainingOptions
 
 
 @dataclass(frozen=True)

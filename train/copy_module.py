@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..controllers.acceptance.copy_head import VECTORS, CopyHead
-from ..options import CopyTrainingOptions
 from .controller_module import ControllerModule
 from .copy_data import Copies, CopyDataModule
+from .options import CopyTrainingOptions
 from .streamed_metrics import StreamedMetrics
 
 

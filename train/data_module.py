@@ -6,8 +6,8 @@ from typing import Generic, TypeVar
 
 import pytorch_lightning as pl
 
-from ..options import FittingOptions
 from .loader import ResumableLoader
+from .options import FittingOptions
 
 B = TypeVar("B")
 

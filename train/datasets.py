@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..data_gen.dataset import read_manifest
 from ..data_gen.router_dataset import RouterDataset, read_router_dataset, router_manifest
 

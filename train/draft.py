@@ -10,22 +10,22 @@ import torch
 from rich.console import Console
 from transformers import PreTrainedModel
 
+from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
-from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import SCHEMA_VERSION
 from ..data_gen.documents import Document, most_frequent, read_documents
-from ..infer.devices import pick_device
-from ..infer.draft_folder import save_draft, shared_names
-from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import load_model, load_tokenizer
+from ..infer.loading.draft_folder import save_draft, shared_names
+from ..infer.loading.generation_defaults import stop_tokens_of
+from ..infer.loading.names import load_model, load_tokenizer
+from ..infer.models.devices import pick_device
 from ..infer.models.trimmed_head import kept_tokens
-from ..options import DraftTrainingOptions
 from .draft_data import DraftDataModule
 from .draft_module import DraftModule
 from .fitting import TrainingResult, completed, discarding, fit, threads, writable
 from .initial_draft import load_initial, of_layers, shared_with
 from .nodes import training_in
+from .options import DraftTrainingOptions
 from .run_folder import STATES, Run, begin_run, read_checkpoint
 from .target_states import StateFolder
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..data_gen.documents import Document
 from ..data_gen.split import is_validation
-from ..options import DraftTrainingOptions
 from .data_module import ResumableData
 from .draft_windows import Windows, pack
 from .loader import ResumableLoader
+from .options import DraftTrainingOptions
 from .target_states import StateFolder
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..infer.models import CausalLM
 from ..infer.models.early_exit import layers_name
 from ..infer.models.state_input import add_state_input

@@ -17,10 +17,10 @@ from transformers import PreTrainedModel
 
 from ..infer.models.state_input import state_input_of
 from ..infer.models.trimmed_head import TrimmedHead
-from ..options import DraftTrainingOptions
 from .controller_module import ControllerModule
 from .draft_steps import draft_logits
 from .draft_windows import Windows
+from .options import DraftTrainingOptions
 from .overlap import overlap
 from .target_states import Teacher, Teaching
 

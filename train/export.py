@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..common.errors import InputError
 from ..controllers.acceptance.acceptance_head import AcceptanceHead
 from ..controllers.acceptance.copy_head import CopyHead
 from ..controllers.acceptance.feature_model import FeatureModel
@@ -23,10 +24,13 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from ..controllers.checkpoints.provenance import Provenance
 from ..controllers.checkpoints.router import RouterConfig
-from ..controllers.errors import InputError
 from ..controllers.router import RouterPolicy
 from ..controllers.sampling import SamplingParams
-from ..options import (
+from .datasets import fingerprints, samplings
+from .draft import KIND as DRAFT
+from .draft import export_draft
+from .feature_module import FeatureHead
+from .options import (
     AcceptanceTrainingOptions,
     CopyTrainingOptions,
     DraftTrainingOptions,
@@ -34,10 +38,6 @@ from ..options import (
     LagFreeTrainingOptions,
     RouterTrainingOptions,
 )
-from .datasets import fingerprints, samplings
-from .draft import KIND as DRAFT
-from .draft import export_draft
-from .feature_module import FeatureHead
 from .run_folder import Run, S, read_checkpoint, read_run, run_kind
 
 PAPER_THRESHOLD = 0.7

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
-from ..controllers.errors import InputError
 from ..controllers.sampling import SamplingParams
 from ..data_gen.draft_states import Examples, after_mixed_text, after_target_text, at_all_drafted_tokens, from_draft
 from ..data_gen.feature_shards import EMBEDDING, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
 from ..data_gen.state_rounds import after_rounds
 from ..data_gen.texts import Text
 from ..data_gen.workers import OnDone, ignore
-from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import load_any_model, load_tokenizer
+from ..infer.loading.generation_defaults import stop_tokens_of
+from ..infer.loading.names import load_any_model, load_tokenizer
+from ..infer.loading.pair import with_states
 from ..infer.models import CausalLM, LoadedModel, language_model, output_embedding
-from ..infer.pair_loading import with_states
 from ..simulate.trace_shards import as_tensors, trace_text
 
 
@@ -49,7 +49,7 @@ class FeatureMaker:
     Args:
         identity: the dataset's, see :func:`~.feature_sources.feature_identity`.
         vocab_size: size that the draft's distributions are cut to if its vocabulary is larger, or None.
-        placement: keywords of :func:`~specpilot.infer.loading.load_model` for the target, or None.
+        placement: keywords of :func:`~specpilot.infer.loading.names.load_model` for the target, or None.
 
     Raises:
         InputError: a model is missing or not the one the data was made with, or traces are asked for that cannot be

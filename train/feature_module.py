@@ -15,10 +15,10 @@ from ..controllers.acceptance.feature_model import FeatureModel
 from ..controllers.acceptance.feature_predictor import FeaturePredictor
 from ..controllers.acceptance.lag_free_head import FEATURES
 from ..controllers.length import AcceptancePredictor, Prediction
-from ..options import FeatureTrainingOptions
 from ..simulate.trace import Trace
 from .acceptance_data import AcceptanceDataModule, Batch
 from .acceptance_module import AcceptanceModule
+from .options import FeatureTrainingOptions
 
 RIDGE = 1e-6  # times the number of examples; keeps the Hessian regular if a feature is constant
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..data_gen.dataset import SCHEMA_VERSION, read_manifest
 from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
-from ..infer.devices import pick_device
-from ..options import FeatureDataOptions
+from ..infer.models.devices import pick_device
 from .datasets import acceptance_manifest, check_same, joint_fingerprint, joint_sampling
+from .options import FeatureDataOptions
 
 SOURCES = {"acceptance": "specpilot data acceptance", "rounds": "specpilot data on-policy"}
 

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import MANIFEST, damaged_shards, read_manifest, shard_files
@@ -32,12 +32,13 @@ from ..data_gen.feature_shards import (
     FeatureShard,
     FeatureWriter,
 )
+from ..data_gen.options import ONE_PROCESS, WorkerOptions
 from ..data_gen.split import is_validation
 from ..data_gen.texts import Text, texts_of
 from ..data_gen.workers import Workers, open_workers
-from ..options import ONE_PROCESS, FeatureDataOptions, WorkerOptions
 from .feature_maker import FeatureMaker, Unit, drafted_places
 from .feature_sources import feature_identity, read_sources
+from .options import FeatureDataOptions
 
 ROW_BYTES = 48  # upper bound for an example without its state
 TRACE_BYTES = 96  # for a node without its state

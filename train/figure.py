@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..controllers.errors import optional_import
-from ..data_gen.dataset import replacing
+from ..common.errors import optional_import
+from ..common.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

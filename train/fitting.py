@@ -20,7 +20,7 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from .callbacks import RunCheckpoints, RunLog
 from .controller_module import ControllerModule
 from .divergence import RefuseDivergence

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..controllers.errors import InputError
-from ..infer.draft_folder import Shared, SharedWith
+from ..common.errors import InputError
+from ..infer.loading.draft_folder import Shared, SharedWith
+from ..infer.loading.pair import load_draft
 from ..infer.models import GgufModel
 from ..infer.models.state_input import StateInput, state_input_of
 from ..infer.models.trimmed_head import keep_trimmed, kept_tokens
-from ..infer.pair_loading import load_draft
-from ..options import DraftTrainingOptions
 from .draft_model import choose_layers, new_draft
+from .options import DraftTrainingOptions
 
 
 def of_layers(target: PreTrainedModel, settings: DraftTrainingOptions, kept: list[int] | None) -> PreTrainedModel:

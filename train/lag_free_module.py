@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ..controllers.acceptance.lag_free_head import FEATURES, VECTORS, LagFreeHead
 from ..controllers.length import AcceptancePredictor, LagFreePredictor, Prediction
-from ..options import LagFreeTrainingOptions
 from ..simulate.trace import Trace
 from .acceptance_data import AcceptanceDataModule, Batch
 from .acceptance_module import AcceptanceModule
+from .options import LagFreeTrainingOptions
 from .streamed_metrics import StreamedMetrics
 
 

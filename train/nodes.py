@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..controllers.errors import InputError
-from ..data_gen.lock import locked
-from ..options import LoggedTrainingOptions
+from ..common.errors import InputError
+from ..common.lock import locked
+from .options import LoggedTrainingOptions
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # as torch and Lightning name them
 

@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
+from ..common.errors import InputError
 from ..controllers.acceptance.feature_model import features
 from ..controllers.acceptance.ngram_index import nothing
 from ..controllers.checkpoints.fingerprint import model_fingerprint
-from ..controllers.errors import InputError
 from ..controllers.length import Step
 from ..controllers.sampling import SamplingParams
 from ..data_gen.draft_states import at_drafted_tokens
 from ..data_gen.split import is_validation
 from ..data_gen.texts import Text, read_texts
 from ..infer.distribution import TokenDistribution
-from ..infer.loading import load_any_model
+from ..infer.loading.names import load_any_model
 from ..infer.models import LanguageModel, language_model
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..controllers.router import RouterPolicy
-from ..infer.devices import pick_device
-from ..options import RouterTrainingOptions
+from ..infer.models.devices import pick_device
 from .datasets import joint_router_manifest, router_rows
 from .divergence import RefuseDivergence
 from .fitting import TrainingResult, completed, discarding, ended_by_signals, fit, quiet_lightning, threads, writable
 from .nodes import training_in
+from .options import RouterTrainingOptions
 from .router_data import RouterDataModule, Table, table_of
 from .router_module import RouterModule, new_policy
 from .router_plot import plot_choices

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..data_gen.rewards import check_finite, rewards
 from ..data_gen.router_dataset import RouterDataset
 from ..data_gen.split import is_validation
-from ..options import RouterTrainingOptions
 from .data_module import ResumableData
 from .loader import ResumableLoader
+from .options import RouterTrainingOptions
 
 
 class Batch(NamedTuple):

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..controllers.router import RouterPolicy
 from ..infer.random_source import draw
-from ..options import RouterTrainingOptions
 from .controller_module import ControllerModule
+from .options import RouterTrainingOptions
 from .router_data import Batch, RouterDataModule
 from .router_metrics import choice_table, router_metrics
 

@@ -22,12 +22,13 @@ from typing import Any, Generic, TypeVar
 import torch
 import yaml
 
-from ..controllers.errors import InputError
-from ..controllers.json_file import blaming, build, parse_yaml, read_object
-from ..data_gen.dataset import check_manifest, replacing
-from ..data_gen.lock import LOCK
-from ..options import LoggedTrainingOptions
+from ..common.errors import InputError
+from ..common.files import replacing
+from ..common.json_file import blaming, build, parse_yaml, read_object
+from ..common.lock import LOCK
+from ..data_gen.dataset import check_manifest
 from .nodes import is_first_node
+from .options import LoggedTrainingOptions
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "command.txt", "env.json", "result.json"
 METRICS, CHECKPOINTS, FEATURES, STATES = "metrics.csv", "checkpoints", "features", "states"

@@ -15,11 +15,11 @@ from ..controllers.acceptance.calibration import Sigmoid, undo_weights
 from ..controllers.acceptance.head_predictor import HeadPredictor
 from ..controllers.length import AcceptancePredictor, Prediction
 from ..data_gen.feature_shards import FeatureDataset
-from ..options import AcceptanceTrainingOptions
 from ..simulate.trace import Trace
 from .acceptance_data import Batch
 from .acceptance_module import AcceptanceModule
 from .metrics import Bin
+from .options import AcceptanceTrainingOptions
 from .streamed_metrics import StreamedMetrics
 
 

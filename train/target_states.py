@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..controllers.errors import InputError
-from ..data_gen.dataset import replacing
+from ..common.errors import InputError
+from ..common.files import replacing
 from ..infer.models.hidden import forward_with_hidden
 from .draft_windows import TargetStates, Windows
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..controllers.errors import InputError
+from ..common.errors import InputError
 from ..data_gen.documents import most_frequent, read_documents
-from ..infer.draft_folder import FILE, DraftFile, check_free, is_draft, save_draft
-from ..infer.generation_defaults import stop_tokens_of
-from ..infer.loading import load_model, load_tokenizer
-from ..infer.model_files import find_files
+from ..infer.loading.draft_folder import FILE, DraftFile, check_free, is_draft, save_draft
+from ..infer.loading.generation_defaults import stop_tokens_of
+from ..infer.loading.model_files import find_files
+from ..infer.loading.names import load_model, load_tokenizer
 from ..infer.models.eagle3 import Eagle3Input
 from ..infer.models.state_input import state_input_of
 from ..infer.models.trimmed_head import TrimmedHead, trim_head
-from ..options import TrimOptions
+from .options import TrimOptions
 
 
 def trim_vocabulary(options: TrimOptions) -> Path:

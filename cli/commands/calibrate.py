@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..options import CalibrateOptions
+from ..train.options import CalibrateOptions
 from .measuring import begin, finish
 
 

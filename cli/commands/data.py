@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ..options import (
+from ..data_gen.options import (
     AcceptanceDataOptions,
     AnswersDataOptions,
     DatasetFolderOptions,
-    FeatureDataOptions,
     OnPolicyDataOptions,
     PlannedDatasetOptions,
     ResponseOptions,
     RouterDataOptions,
     WorkerOptions,
 )
+from ..train.options import FeatureDataOptions
 
 
 def acceptance(
@@ -71,8 +71,8 @@ def router(options: RouterDataOptions, dataset: PlannedDatasetOptions, workers: 
 
 def _prepare() -> None:
     """Silence libraries and limit what they keep; called before models are loaded."""
-    from ..infer.memory import limit_memory
-    from ..infer.quiet import quiet
+    from ..common.memory import limit_memory
+    from ..common.quiet import quiet
 
     quiet()
     limit_memory()

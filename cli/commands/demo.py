@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from ..options import DemoOptions
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from ..common.options import LARGEST, Folder, Range, SeedOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions(SeedOptions):
+    """Demo.
+
+    Attributes:
+        output: Folder for the dataset, runs, controllers and report. A finished demo in it is replaced.
+        prompts: Number of training prompts.
+        held_out: Number of prompts on which decoders are compared.
+        max_new_tokens: Maximum number of new tokens per answer.
+    """
+
+    output: Folder = Path("runs/demo")
+    prompts: Annotated[int, Range(2, LARGEST)] = 800
+    held_out: Annotated[int, Range(2, LARGEST)] = 48
+    max_new_tokens: Annotated[int, Range(2, LARGEST)] = 128
 
 
 def demo(options: DemoOptions) -> None:
     """Run data generation, training, export and decoding on the shipped tiny models and built-in prompts."""
+    from ..common.quiet import quiet
     from ..demo import run_demo
-    from ..infer.quiet import quiet
     from ..train.fitting import threads
 
     quiet()

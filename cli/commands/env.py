@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from ..options import EnvOptions
+from dataclasses import dataclass
+
+from ..common.options import Options
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvOptions(Options):
+    """Output.
+
+    Attributes:
+        json: Print one JSON object instead of a table.
+    """
+
+    json: bool = False
 
 
 def env(options: EnvOptions) -> None:
     """Print versions, machine, devices and threads."""
-    from ..infer.machine import machine, versions
+    from ..common.machine import machine, versions
 
     report = {"versions": versions(), "machine": machine()}
     if options.json:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ..options import ExportOptions
+from ..train.options import ExportOptions
 
 
 def export(options: ExportOptions) -> None:
     """Write a training run's best weights as a controller checkpoint or a draft, and push it to the hub if asked."""
+    from ..common.quiet import quiet
     from ..controllers.checkpoints.checkpoint import push_controller, read_config
     from ..controllers.checkpoints.hub import upload
-    from ..infer.draft_folder import is_draft
-    from ..infer.quiet import quiet
+    from ..infer.loading.draft_folder import is_draft
     from ..train import export as exporter
 
     quiet()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..controllers.errors import InputError
-from ..options import GenerateOptions
+from ..common.errors import InputError
+from ..infer.options import GenerateOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -18,9 +18,9 @@ def generate(options: GenerateOptions) -> None:
     """Continue or answer a prompt by speculative decoding."""
     text = _read(options.prompt)
 
+    from ..common.quiet import quiet
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.drafters import Beams
-    from ..infer.quiet import quiet
     from ..infer.text_stream import TextStream
 
     quiet()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..options import Options
+from ..common.options import Options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +17,7 @@ def begin(*, draws: bool = False) -> Console:
     """A console on standard error; if the command plots (``draws``), fail now if matplotlib is missing."""
     from rich.console import Console
 
-    from ..infer.quiet import quiet
+    from ..common.quiet import quiet
     from ..train.figure import check_matplotlib
 
     if draws:
@@ -31,8 +31,8 @@ def finish(result: dict[str, Any], options: Options, output: Path | None = None)
     import json
     from dataclasses import asdict
 
-    from ..data_gen.dataset import replacing
-    from ..infer.machine import commit, machine, versions
+    from ..common.files import replacing
+    from ..common.machine import commit, machine, versions
 
     settings = {name: value for name, value in asdict(options).items() if name not in WRITTEN}
     made = {"settings": settings, "commit": commit(), "machine": machine(), "versions": versions()}

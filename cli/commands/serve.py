@@ -7,8 +7,8 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from ..controllers.errors import InputError
-from ..options import ServeOptions
+from ..common.errors import InputError
+from ..serve.options import ServeOptions
 
 if TYPE_CHECKING:
     from ..infer.decoder import SpeculativeDecoder
@@ -27,7 +27,7 @@ def serve(options: ServeOptions) -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InputError(f"serve: needs the package {error.name}; pip install 'specpilot[serve]'") from None
-    from ..infer.memory import limit_memory
+    from ..common.memory import limit_memory
 
     limit_memory()
     from ..serve.own_thread import in_own_thread
@@ -45,8 +45,8 @@ def serve(options: ServeOptions) -> None:
 
 def _prepared(options: ServeOptions) -> Server:
     """A server with its models loaded."""
+    from ..common.quiet import quiet
     from ..infer.decoder import SpeculativeDecoder
-    from ..infer.quiet import quiet
     from ..serve.server import Server, ServerConfig, drafting_by_load
 
     quiet()

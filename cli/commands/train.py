@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..controllers.errors import InputError
-from ..controllers.json_file import parse_yaml, read_object
-from ..options import (
+from ..common.errors import InputError
+from ..common.json_file import parse_yaml, read_object
+from ..train.options import (
     AcceptanceTrainingOptions,
     CopyTrainingOptions,
     DraftTrainingOptions,
@@ -53,7 +53,7 @@ def verb_of_predictor(words: Sequence[str]) -> str:
 
 
 def _predictor(options: PredictorTrainingOptions, run: RunOptions) -> None:
-    from ..infer.quiet import quiet
+    from ..common.quiet import quiet
     from ..train.acceptance import train_acceptance
 
     quiet()
@@ -62,7 +62,7 @@ def _predictor(options: PredictorTrainingOptions, run: RunOptions) -> None:
 
 def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
     """Train a head that predicts whether the target accepts a token copied from the text (n-gram drafts)."""
-    from ..infer.quiet import quiet
+    from ..common.quiet import quiet
     from ..train.copies import train_copies
 
     quiet()
@@ -71,7 +71,7 @@ def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
 
 def router(options: RouterTrainingOptions, run: RunOptions) -> None:
     """Train a router on a dataset of rewards (assistant selection, §2.4)."""
-    from ..infer.quiet import quiet
+    from ..common.quiet import quiet
     from ..train.router import train_router
 
     quiet()
@@ -80,7 +80,7 @@ def router(options: RouterTrainingOptions, run: RunOptions) -> None:
 
 def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
     """Train a draft of a target's layers, which shares its embedding and proposes its most frequent tokens."""
-    from ..infer.quiet import quiet
+    from ..common.quiet import quiet
     from ..train.draft import train_draft
 
     quiet()

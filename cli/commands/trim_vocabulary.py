@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..options import TrimOptions
+from ..train.options import TrimOptions
 
 
 def trim_vocabulary(options: TrimOptions) -> None:
     """Restrict the output of a draft to the most frequent tokens of some text; all others get probability 0."""
-    from ..infer.quiet import quiet
+    from ..common.quiet import quiet
     from ..train.trim import trim_vocabulary as trim
 
     quiet()

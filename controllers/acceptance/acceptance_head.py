@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ...common.errors import InputError
 
 
 class ResidualBlock(nn.Module):

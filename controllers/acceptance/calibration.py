@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ...common.errors import InputError
 
 SIGMOIDS = ("none", "weights", "temperature", "platt")
 

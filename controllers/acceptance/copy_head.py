@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ...common.errors import InputError
 from .ngram_index import MAX_NGRAM, NgramMatch
 
 EVIDENCE = 9  # see :func:`copy_evidence`

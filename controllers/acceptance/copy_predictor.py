@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError
+from ...common.errors import InputError
 from .calibration import sigmoid
 from .copy_head import EVIDENCE, VECTORS, CopyHead, normalised
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ...common.errors import InputError
 from ..acceptance.acceptance_head import AcceptanceHead
-from ..errors import InputError
 from .config import WIDEST, ControllerConfig, check_range
 
 MAX_DEPTH = 64  # protects against a damaged config.json

@@ -20,8 +20,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ...checkpoints import shipped
-from ..errors import InputError
-from ..json_file import blaming, build, read_object
+from ...common.errors import InputError
+from ...common.json_file import blaming, build, read_object
 from .acceptance_head import AcceptanceHeadConfig
 from .card import model_card
 from .config import CONFIG, SCHEMA_VERSION, ControllerConfig

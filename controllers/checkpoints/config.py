@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from ...common.errors import InputError
 from ..acceptance.calibration import parse_calibration
-from ..errors import InputError
 from .provenance import Provenance
 
 CONFIG = "config.json"

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.json_file import build
 from ..acceptance.feature_model import FeatureModel
-from ..json_file import build
 from .config import ControllerConfig, check_range
 
 

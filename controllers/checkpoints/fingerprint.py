@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ...common.errors import InputError
 from .stored_weights import sample, stored_samples
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...checkpoints import shipped_controllers
-from ..errors import InputError
+from ...common.errors import InputError
 
 
 def download(name: str, files: Sequence[str], *, revision: str | None, token: str | None) -> Path:

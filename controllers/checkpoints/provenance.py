@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
-from ..errors import InputError
+from ...common.errors import InputError
 from ..sampling import SamplingParams
 from .fingerprint import PairFingerprint
 

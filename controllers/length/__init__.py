@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...common.errors import InputError
 from ..acceptance.feature_predictor import FeaturePredictor
 from ..acceptance.head_predictor import HeadPredictor
 from ..acceptance.lag_free_predictor import LagFreePredictor
 from ..acceptance.predictor import AcceptancePredictor, Prediction
-from ..errors import InputError
 from .acceptance import AcceptanceLength
 from .adaptive_length import AdaptiveLength
 from .bandit import Bandit

@@ -5,8 +5,8 @@ With a predictor of lag 1, the product at y_{i+1} runs to i.
 
 from __future__ import annotations
 
+from ...common.errors import InputError
 from ..acceptance.predictor import AcceptancePredictor
-from ..errors import InputError
 from ..sampling import SamplingParams
 from .base import LengthController, Step
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import InputError
+from ...common.errors import InputError
 from .base import MAX_DRAFT, LengthController, Step
 
 WEIGHT = 0.2  # weight of the last round in the moving average

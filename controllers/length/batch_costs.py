@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import InputError
-from ..json_file import blaming, build, read_object
+from ...common.errors import InputError
+from ...common.json_file import blaming, build, read_object
 from .cost_model import MEASURE, CostModel
 
 

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
-from ..finite import is_finite
-from ..json_file import blaming, build, read_object
+from ...common.errors import InputError, is_finite
+from ...common.json_file import blaming, build, read_object
 
 LEAST_SHARE = 0.01  # of the time for one token, that a measured ``t_verify_token`` is at least
 MEASURE = "measure again with 'specpilot bench cost --output FILE'"

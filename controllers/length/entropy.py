@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ..errors import InputError
+from ...common.errors import InputError
 from .base import LengthController, Step
 
 

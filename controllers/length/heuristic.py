@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import InputError
+from ...common.errors import InputError
 from .base import MAX_DRAFT, LengthController, Step
 
 

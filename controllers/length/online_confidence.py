@@ -12,8 +12,8 @@ from collections import deque
 
 import torch
 
+from ...common.errors import InputError
 from ..acceptance.calibration import sigmoid
-from ..errors import InputError
 from .base import Step
 from .batch_costs import BatchCosts
 from .cost_model import CostModel

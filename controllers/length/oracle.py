@@ -6,7 +6,7 @@ position. At other temperatures it would depend on random draws of the verificat
 
 from __future__ import annotations
 
-from ..errors import InputError
+from ...common.errors import InputError
 from ..sampling import SamplingParams
 from .base import MAX_DRAFT, LengthController, Step
 

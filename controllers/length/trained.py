@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...common.errors import InputError
 from ..acceptance.acceptance_head import AcceptanceHead
 from ..acceptance.calibration import parse_calibration, undo_weights
 from ..acceptance.feature_model import FeatureModel
@@ -23,7 +24,6 @@ from ..checkpoints.feature_model import FeatureModelConfig
 from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.lag_free_head import LagFreeHeadConfig
 from ..checkpoints.provenance import EXACT
-from ..errors import InputError
 from .acceptance import AcceptanceLength
 from .base import LengthController
 from .cost_model import CostModel

@@ -20,10 +20,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from ...common.errors import InputError, is_finite
+from ...common.json_file import blaming, build, parse_object
 from ..checkpoints.fingerprint import weights_digest
-from ..errors import InputError
-from ..finite import is_finite
-from ..json_file import blaming, build, parse_object
 from ..sampling import SamplingParams
 from .base import Router, certain
 from .policy import PolicyRouter

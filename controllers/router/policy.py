@@ -10,7 +10,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ...common.errors import InputError
 from ..sampling import SamplingParams
 from .base import Router, certain
 

@@ -2,7 +2,7 @@
 
 There are six domains: math, sql, shell, code, prose and dialogue. The prompts of ``builtin-copy`` ask to edit,
 summarise or answer questions about texts of all domains. A prompt's id, text and split never change. The files were
-written by ``recipes/prompts`` and are checked against the hashes below when they are read.
+written by ``experiments/prompts`` and are checked against the hashes below when they are read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import lzma
 from dataclasses import dataclass
 from importlib import resources
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 
 # File → SHA-256 of the decompressed lines.
 FILES = {

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams, require_finite
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...common.errors import InputError
 from ...controllers.acceptance.sibling_acceptance import DRAWN, GREEDY, SAMPLED, Coefficients, Sibling, drawn_logit
-from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from ...controllers.top_k import top_k

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ...common.errors import InputError
 from ...controllers.acceptance.ngram_index import NgramMatch
-from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, Step
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft

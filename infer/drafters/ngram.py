@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...common.errors import InputError
 from ...controllers.acceptance.copy_head import copy_evidence
 from ...controllers.acceptance.copy_predictor import CopyPredictor
 from ...controllers.acceptance.draft_signals import DraftSignals
-from ...controllers.errors import InputError
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.copy_rates import MAX_RUN, CopyRates
 from ...controllers.length.cost_model import CostModel

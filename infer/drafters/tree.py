@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from ..distribution import TokenDistribution
 from ..draft import Draft
 from ..models import LanguageModel

@@ -29,10 +29,10 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams
 from ..arguments import seeds_of
-from ..generation_defaults import FOLLOWED, IDLE
+from ..loading.generation_defaults import FOLLOWED, IDLE
 from ..models import LanguageModel
 from ..random_source import RandomSource
 from ..request import Request

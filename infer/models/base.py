@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from .loaded import LoadedModel
 from .text_cache import TextCache
 from .tree_mask import TreeMask

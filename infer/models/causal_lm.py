@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...controllers.errors import InputError
-from ..devices import input_device
+from ...common.errors import InputError
 from .base import LanguageModel, Read
+from .devices import input_device
 from .hidden import forward_with_hidden
 from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward

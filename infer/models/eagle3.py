@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from .state_input import StateReader
 from .trimmed_head import TrimmedHead
 

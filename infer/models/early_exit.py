@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from .causal_lm import CausalLM
 
 

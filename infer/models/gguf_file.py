@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...controllers.errors import InputError, optional_import
+from ...common.errors import InputError, optional_import
 
 SUFFIX = ".gguf"
 MAGIC = b"GGUF"

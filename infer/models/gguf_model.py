@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+from ...common.errors import InputError
 from ...controllers.checkpoints.fingerprint import FingerprintedModel
-from ...controllers.errors import InputError
 from .gguf_file import GgufFile
 from .llama_context import LlamaContext, first_error, library
 

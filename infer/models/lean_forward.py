@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..devices import is_dispatched
 from .base import Read
+from .devices import is_dispatched
 from .kv_cache import RaggedKVCache
 from .masks import mask_types
 from .packing import SHORT, AttentionGroup, Tables, attention_group, group_reads

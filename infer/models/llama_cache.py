@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from .llama_context import MOST_SEQUENCES, PAD, Entry, LlamaContext
 from .text_cache import TextCache
 from .tree_mask import TreeMask

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..machine import processor
+from ...common.machine import processor
 
 FEW = 150_000  # multiplications below which calling oneDNN costs more than the product
 # Longer inputs are padded to a multiple of this many rows: for every number of rows oneDNN generates code, which takes

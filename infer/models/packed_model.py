@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ..devices import is_dispatched
+from .devices import is_dispatched
 from .packed_linear import FEW, packing_pays
 from .quantized_linear import MakeLinear, Quantization, linears
 from .state_input import StateInput

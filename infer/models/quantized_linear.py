@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from .packed_linear import PackedLinear
 
 Quantization = Literal["int8", "int4"]

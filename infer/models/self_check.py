@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from .base import Read
 from .causal_lm import CausalLM
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 
 if TYPE_CHECKING:
     from .causal_lm import CausalLM

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from ..distribution import TokenDistribution
 from ..draft import Draft
 from ..random_source import RandomSource

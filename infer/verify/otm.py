@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...controllers.errors import InputError
+from ...common.errors import InputError
 from ..random_source import RandomSource
 
 MOST = 200_000  # unknowns of the linear program

@@ -14,7 +14,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extr
 from specpilot.infer.models import CausalLM, LlamaCpp, language_model
 from specpilot.infer.models.gguf_model import GgufModel
 
-from recipes.gguf.convert import write_gguf
+from experiments.gguf.convert import write_gguf
 
 from ..tiny import byte_tokenizer, make
 
@@ -48,7 +48,7 @@ def random_llama(folder: Path, name: str, *, seed: int = 0, layers: int = 2, kin
 
 def both(folder: Path, name: str = "target", **options: int) -> tuple[LlamaCpp, CausalLM]:
     """One random Llama, by llama.cpp and by transformers."""
-    from specpilot.infer.loading import load_model
+    from specpilot.infer.loading.names import load_model
 
     path, place = random_llama(folder, name, **options)
     ours, theirs = language_model(GgufModel(path)), language_model(load_model(place))

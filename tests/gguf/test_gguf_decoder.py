@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.controllers.length import AcceptanceLength, Fixed
 from specpilot.controllers.router.simple import RandomRouter
 from specpilot.data_gen.prompts import load_prompts

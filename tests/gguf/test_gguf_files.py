@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from specpilot import main as cli
+from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
-from specpilot.controllers.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.gguf_tokenizer import OWN, PROBE
-from specpilot.infer.loading import load_any_model, load_model, load_tokenizer
+from specpilot.infer.loading.gguf_tokenizer import OWN, PROBE
+from specpilot.infer.loading.names import load_any_model, load_model, load_tokenizer
 from specpilot.infer.models import GgufModel, output_embedding
 
 from .files import random_llama, write_gguf  # skips where the extra is missing

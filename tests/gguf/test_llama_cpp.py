@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.texts import Text
 from specpilot.infer.models import CausalLM, LanguageModel, LlamaCpp, Read, TextCache, TreeMask, llama_cache

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.data_gen.workers import OnDone, ignore
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from specpilot.bench.micro.ray import make_under_kills, rows_per_second
-from specpilot.options import AcceptanceDataOptions
+from specpilot.data_gen.options import AcceptanceDataOptions
+
+from experiments.micro.ray import make_under_kills, rows_per_second
 
 pytest.importorskip("ray", reason="ray is not installed (extra ray): run make test-ray")
 

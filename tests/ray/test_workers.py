@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.data_gen import ray_workers
 from specpilot.data_gen.acceptance import make_acceptance_data
+from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions, WorkerOptions
 from specpilot.data_gen.router import make_router_data
-from specpilot.options import AcceptanceDataOptions, FeatureDataOptions, RouterDataOptions, WorkerOptions
 from specpilot.train.features import make_features
+from specpilot.train.options import FeatureDataOptions
 
 from ..processes import assert_same_bytes
 from ..tiny import save_pair

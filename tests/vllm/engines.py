@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from specpilot.bench.workloads import vllm_engines
-from specpilot.bench.workloads.vllm_engines import generate, model_runner, vllm_sampling
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
+from specpilot.compare.engines import vllm_engines
+from specpilot.compare.engines.vllm_engines import generate, model_runner, vllm_sampling
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
-from specpilot.infer.loading import load_tokenizer
+from specpilot.infer.loading.names import load_tokenizer
 from specpilot.infer.prompting import encode_prompt
 
 try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .engines import PAIR, prompts  # skips where the extra is missing  # isort: skip
-from specpilot.bench.workloads.vllm_checks import FIXED, fixed_run
+from specpilot.compare.engines.vllm_checks import FIXED, fixed_run
 
 
 def test_fixed_length_is_that_of_vllm() -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from specpilot import main as cli
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.data_gen import vllm_responses
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.dataset import read_dataset, read_manifest, read_shards
-from specpilot.options import AcceptanceDataOptions, ResponseOptions
+from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 
 from ..processes import assert_same_bytes
 from .engines import vllm  # skips where vLLM is missing

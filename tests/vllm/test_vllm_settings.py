@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.infer.integrations.vllm import engine_config
 from specpilot.infer.integrations.vllm.settings import VARIABLE
 

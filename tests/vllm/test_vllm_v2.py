@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from specpilot.checkpoints import shipped
-from specpilot.controllers.errors import InputError
+from specpilot.common.errors import InputError
 from specpilot.infer.integrations.vllm.acceptance_estimator import estimate
 from specpilot.infer.integrations.vllm.engine_config import apply, prepare
 from specpilot.infer.integrations.vllm.lengths import load_predictor
 from specpilot.infer.integrations.vllm.settings import Settings
-from specpilot.infer.loading import load_causal_lm
+from specpilot.infer.loading.names import load_causal_lm
 
 from .engines import PAIR, vllm  # skips where the extra is missing
 

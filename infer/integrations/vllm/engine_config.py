@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ....controllers.errors import InputError
+from ....common.errors import InputError
 from .settings import Settings
 
 VERSIONS = ("0.32",)  # of vLLM that the plugin was tested with

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ....controllers.acceptance.lag_free_predictor import LagFreePredictor
 from ....controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ....controllers.length import LengthController, OnlineConfidence, RateOptimal, load_trained, parse_rule, trained
-from ...loading import load_causal_lm, load_tokenizer
+from ...loading.names import load_causal_lm, load_tokenizer
 from ...models import output_embedding
 from .settings import Settings
 

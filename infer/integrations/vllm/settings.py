@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ....common.errors import InputError
+from ....common.json_file import blaming, build, parse_object
 from ....controllers.checkpoints.checkpoint import load_controller
 from ....controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from ....controllers.checkpoints.provenance import EXACT, TOKENIZER
-from ....controllers.errors import InputError
-from ....controllers.json_file import blaming, build, parse_object
 from ....controllers.length import names_rule, parse_rule, takes_cost
 from ....controllers.length.batch_costs import BatchCosts
 from ....controllers.length.cost_model import CostModel

@@ -1,1 +1,0 @@
-"""Benchmarks: workloads, timing, studies, tables and plots."""

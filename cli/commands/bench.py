@@ -1,0 +1,55 @@
+"""`specpilot bench`: costs, the server under load, vLLM."""
+
+from __future__ import annotations
+
+from ..compare.options import CostBenchOptions, ServeBenchOptions, VllmBenchOptions
+from .measuring import begin, finish
+
+
+def cost(options: CostBenchOptions) -> None:
+    """Measure the costs of drafting and verifying a token on this machine, for controllers that use them."""
+    from ..compare.cost import CHECK_COST, bench_cost, trained_predictor
+    from ..compare.load import load
+    from ..controllers.length import takes_cost
+    from ..infer.batch_costs import batch_costs
+
+    console = begin()
+    decoder, prompts = load(options)
+    controllers = {
+        name: decoder.load_length(name, cost=CHECK_COST if takes_cost(name) else None) for name in options.check or ()
+    }
+    predictor = None if options.judge is None else trained_predictor(decoder, options.judge)
+    result = bench_cost(
+        decoder, prompts, console,
+        repeats=options.repeats, sampling=options.sampling, predictor=predictor, check=controllers,
+    )  # fmt: skip
+    if options.batch is not None:
+        result["batch"] = batch_costs(decoder, sorted({*options.batch})).as_dict()
+    for warning in result["warnings"]:
+        console.print(f"warning: {warning}")
+    for name in controllers:
+        ratio = result["loop"]["measured_over_fitted"][name]
+        console.print(f"{name}: {'nothing was decoded' if ratio is None else f'{ratio:.3f} of the predicted time'}")
+    finish(result, options, options.output)
+
+
+def serve(options: ServeBenchOptions) -> None:
+    """Time servers under concurrent requests: a trained controller, a fixed length, and no drafts."""
+    from ..compare.engines.serve import as_table, bench_serve
+    from ..compare.engines.served_texts import summary
+
+    console = begin()
+    result = bench_serve(options, console)
+    console.print(as_table(result))
+    console.print(summary(result["sampled_texts"], options.temperature))
+    finish(result, options, options.output)
+
+
+def vllm(options: VllmBenchOptions) -> None:
+    """Time vLLM with the plugin's controllers, with its own drafts and without: one request alone, and 64 at once."""
+    from ..compare.engines.vllm import as_table, bench_vllm
+
+    console = begin()
+    result = bench_vllm(options, console)
+    console.print(as_table(result))
+    finish(result, options, options.output)

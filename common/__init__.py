@@ -1,0 +1,1 @@
+"""What every part uses: errors, options, JSON files, locks, machine, progress."""

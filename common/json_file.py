@@ -1,0 +1,166 @@
+"""Validated reading of files: every problem is an InputError with the file's name and a remedy.
+
+:func:`read_object` reads a JSON or YAML object, :func:`build` makes a dataclass from it and checks every value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from reprlib import repr as short
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from .errors import InputError, is_finite
+
+MAX_BYTES = 256 * 2**20  # larger files are refused
+MAX_YAML = 256 * 2**10  # characters; PyYAML takes some 200 bytes and 5 µs for each
+EXPECTED: dict[Any, str] = {
+    **{bool: "true or false", int: "a whole number", float: "a finite number", str: "text"},
+    **{list: "a list", tuple: "a list", dict: "an object of keys and values"},
+}
+
+T = TypeVar("T")
+
+
+def read_text(file: str | Path, remedy: str) -> str:
+    """The text of a UTF-8 file, without a byte order mark.
+
+    Raises:
+        InputError: the file does not exist, cannot be read, is too large or is not UTF-8.
+    """
+    path = Path(file).expanduser()
+    try:
+        if path.is_dir():
+            raise InputError(f"{file}: is a folder, where a file is expected; {remedy}")
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{file}: {path.stat().st_size} bytes, more than {MAX_BYTES}; {remedy}")
+        return path.read_text(encoding="utf-8-sig")
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file; {remedy}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: not UTF-8 text (byte {error.start}); {remedy}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{file}: cannot be read ({reason})") from error
+
+
+def parse_json(text: str) -> Any:
+    """Parse ``text`` as JSON; raises InputError if it is malformed."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON ({error})") from None
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse ``text`` as YAML; raises InputError if it is malformed or has more than 256 KiB."""
+    import yaml
+
+    if len(text) > MAX_YAML:
+        raise InputError(f"{len(text)} characters of YAML, more than {MAX_YAML}")
+    try:
+        return yaml.safe_load(text)
+    # Values such as 2020-13-45 and !!int '' raise whatever their conversion raises.
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError, LookupError, AttributeError) as error:
+        raise InputError(f"not YAML ({' '.join(str(error).split())})") from None
+
+
+def read_object(file: str | Path, remedy: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
+    """The JSON object in ``file``.
+
+    Args:
+        remedy: end of the error message.
+        parse: parser of the text; raises InputError if it is malformed.
+
+    Raises:
+        InputError: see :func:`read_text`; or the text is malformed or not an object.
+    """
+    text = read_text(file, remedy)
+    with blaming(file, remedy):
+        return parse_object(text, parse)
+
+
+def parse_object(text: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
+    """Parse ``text`` as an object of keys and values; raises InputError if it is not one."""
+    found = parse(text)
+    if not isinstance(found, dict):
+        raise InputError(f"an object of keys and values is expected, not {_kind_of(found)}")
+    return found
+
+
+@contextmanager
+def blaming(file: str | Path, remedy: str) -> Iterator[None]:
+    """Prepend the name of ``file`` to an InputError raised in the block, and append ``remedy`` if it has none."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{file}: {error}" + ("" if "; " in str(error) else f"; {remedy}")) from error
+
+
+def build(kind: type[T], value: object, name: str = "") -> T:
+    """Convert a JSON value to ``kind``: a dataclass of numbers, text, lists, dictionaries, unions and dataclasses.
+
+    Raises:
+        InputError: a value has another type or is not finite, or a key is unknown or missing.
+    """
+    return cast(T, _build(kind, value, name))
+
+
+def _build(kind: Any, value: Any, name: str) -> Any:  # noqa: PLR0911 - a line for each form a type has
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        return _build_dataclass(kind, value, name)
+    if origin in (Union, UnionType):
+        return _build_union(arguments, value, name)
+    if origin is Literal and value in arguments:
+        return value
+    if origin in (list, tuple) and isinstance(value, list):
+        return origin(_build(arguments[0], element, f"{name}[{i}]") for i, element in enumerate(value))
+    if origin is dict and isinstance(value, Mapping):
+        return {key: _build(arguments[1], element, f"{name}.{key}") for key, element in value.items()}
+    if kind is float and _is_finite_number(value):
+        return value
+    if kind in (bool, int, str) and type(value) is kind:
+        return value
+    expected = f"one of {', '.join(map(str, arguments))}" if origin is Literal else EXPECTED[origin or kind]
+    raise InputError(f"{name}={short(value)}: {expected} is expected")
+
+
+def _build_union(options: Sequence[Any], value: Any, name: str) -> Any:
+    if value is None and NoneType in options:
+        return None
+    *others, last = (option for option in options if option is not NoneType)
+    for option in others:
+        with suppress(InputError):
+            return _build(option, value, name)
+    return _build(last, value, name)
+
+
+def _build_dataclass(kind: Any, value: Any, name: str) -> Any:
+    where = f"{name}: " if name else ""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where}an object of keys and values is expected, not {_kind_of(value)}")
+    entries = {entry.name: entry for entry in fields(kind) if entry.init}
+    if unknown := sorted(set(value) - set(entries), key=str):
+        raise InputError(f"{where}unknown key {unknown[0]!r}; the keys are {', '.join(sorted(entries))}")
+    for key, entry in entries.items():
+        if key not in value and entry.default is MISSING and entry.default_factory is MISSING:
+            raise InputError(f"{where}key {key!r} is missing")
+    types, prefix = get_type_hints(kind), f"{name}." if name else ""
+    return kind(**{key: _build(types[key], element, f"{prefix}{key}") for key, element in value.items()})
+
+
+def _is_finite_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and is_finite(value)
+
+
+def _kind_of(value: object) -> str:
+    return {list: "a list", str: "text", bool: "true or false", NoneType: "nothing"}.get(type(value), "a number")

@@ -1,0 +1,1 @@
+"""Compares decoders: replay and clock, costs, intervals, results."""

@@ -1,0 +1,246 @@
+"""``specpilot bench cost``: the cost model of a pair on this machine, measured in two ways.
+
+*Bare forwards*: t_draft of one token, t_v(n) of 1 to 21 tokens, fitted as t_v(n) = a + b·n. *The loop*: seconds of
+whole generations against their counters, as SpecDec++ does (Huang et al. 2024, eq. 2.1 and Table 2). Decisions go by
+the loop's costs: a step of the loop also samples, evaluates the controller and updates the request's state.
+
+With chain drafts a generation verifies N_draft + N_target tokens, so the loop determines two sums only, t_draft + b and
+a + b. A length controller needs no more than these; b, which splits them, is that of the bare forwards. Generations
+without drafts give a + b of such rounds; what rounds with drafts take beyond it is ``t_draft_start``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from sklearn.linear_model import LinearRegression
+
+from ..common.errors import InputError
+from ..controllers.length import MAX_DRAFT, AcceptancePredictor, Fixed, LengthController, RateOptimal, Step, names_rule
+from ..controllers.length.cost_model import CostModel
+from ..infer.decoder import SpeculativeDecoder
+from ..infer.generation import Generation, Stats
+from ..infer.models import LanguageModel, TextReader
+from .forward import read_context, time_forward
+from .runner import Run, decode_all, interleave
+
+READ = range(1, MAX_DRAFT + 2)  # what a verification may read: the last token and a draft
+DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations that are timed
+# And of those the line is fitted to: what drafting pays at. Rounds without drafts are off the line, and long drafts
+# weigh most in a fit though they are rarely accepted whole.
+FITTED = (1, 2, 4, 6, 8)
+WARM_UP = 3
+CHECK_COST = CostModel(0.2, 1.0, 0.0)  # of trained controllers that are only timed
+
+
+def trained_predictor(decoder: SpeculativeDecoder, name: str) -> AcceptancePredictor:
+    """The predictor of the trained controller ``name``.
+
+    Raises:
+        InputError: ``name`` is a rule, or no controller of this pair.
+    """
+    controller = None if names_rule(name) else decoder.load_length(name, cost=CHECK_COST)
+    if not isinstance(controller, RateOptimal):
+        raise InputError(f"judge={name!r}: a rule predicts nothing; name a trained controller")
+    return controller.predictor
+
+
+class PredictingFixed(Fixed):
+    """A fixed length at which ``predictor`` is evaluated for every token, and its prediction ignored.
+
+    Attributes:
+        seconds: what each prediction took; copies for requests share the list.
+    """
+
+    def __init__(self, k: int, predictor: AcceptancePredictor) -> None:
+        super().__init__(k)
+        self.predictor = predictor
+        self.seconds: list[float] = []
+
+    def observe(self, step: Step) -> bool:
+        if step.index > self.predictor.lag:
+            started = time.perf_counter()
+            self.predictor.predict(step)
+            self.seconds.append(time.perf_counter() - started)
+        return super().observe(step)
+
+
+def bench_cost(
+    decoder: SpeculativeDecoder,
+    prompts: list[list[int]],
+    console: Console,
+    *,
+    repeats: int,
+    sampling: dict[str, Any],
+    predictor: AcceptancePredictor | None = None,
+    check: Mapping[str, LengthController] | None = None,
+) -> dict[str, Any]:
+    """Both measurements, and the cost model to decide by.
+
+    Costs that noise made negative are clamped, which ``warnings`` reports.
+
+    Args:
+        decoder: the pair.
+        prompts: token ids of what is generated from.
+        repeats: how often each generation, and ten times that how often each forward is timed; medians are taken.
+        sampling: keywords of the decoder's ``generate``.
+        predictor: evaluated for every drafted token; its time is part of the loop's draft step. The fixed lengths are
+            then decoded without it as well, in turn: ``prediction`` is what it adds to a draft step.
+        check: controllers timed beside the fixed lengths: how well the model predicts times it was not fitted to.
+
+    Raises:
+        InputError: no generation is longer than the token of its prefill.
+    """
+    (draft,) = decoder.drafts
+    bare, r_squared, t_verify = forward_cost(decoder.target, draft, 10 * repeats, console)
+    plain: dict[str, LengthController] = {str(k): Fixed(k) for k in DRAFTED}
+    predicting = {} if predictor is None else {k: PredictingFixed(int(k), predictor) for k in plain if k != "0"}
+    lengths = {**plain, **predicting, **{f"{k}, plain": plain[k] for k in predicting}, **(check or {})}
+    decoders: dict[str, Callable[..., Generation]] = {
+        name: partial(decoder.generate, length=length) for name, length in lengths.items()
+    }
+    if decoder.target.device.type == "cpu" and torch.get_num_threads() == 1:
+        decoders = {name: in_processor_time(generate) for name, generate in decoders.items()}
+    runs = decode_all(decoders, prompts, sampling, console, repeats=repeats)
+    loop, loop_r_squared = fit_loop([run for k in FITTED for run in runs[str(k)]])
+    prediction = {}
+    if predicting:
+        without, _ = fit_loop([run for k in FITTED for run in runs[f"{k}, plain"]])
+        prediction = {"prediction": prediction_cost(predicting.values(), loop, without)}
+    cost = split_sums(loop, bare.t_verify_token, without_drafts(loop, runs["0"]))
+    return {
+        "cost": cost.as_dict(),
+        "forward": {
+            **bare.as_dict(),
+            "r_squared": r_squared,
+            "t_v": {str(n): seconds for n, seconds in t_verify.items()},
+        },
+        "loop": {
+            "t_draft": loop.per_token,
+            "t_target": loop.verification(1),
+            "r_squared": loop_r_squared,
+            "measured_over_fitted": {name: _misfit(cost, of_name) for name, of_name in runs.items()},
+        },
+        **prediction,
+        "warnings": warnings(loop, bare.t_verify_token),
+    }
+
+
+def in_processor_time(generate: Callable[..., Generation]) -> Callable[..., Generation]:
+    """``generate`` with its times in processor seconds: of one thread, what they would be on an idle machine."""
+
+    def timed(*arguments: Any, **keywords: Any) -> Generation:
+        wall, processor = time.perf_counter(), time.process_time()
+        generation = generate(*arguments, **keywords)
+        share = (time.process_time() - processor) / (time.perf_counter() - wall)
+        generation.stats.seconds *= share
+        generation.stats.prefill_seconds *= share
+        return generation
+
+    return timed
+
+
+def prediction_cost(timed: Iterable[PredictingFixed], loop: CostModel, without: CostModel) -> dict[str, float]:
+    """What a prediction takes: the median call, and by how much the loop's draft step is longer with predictions.
+
+    Args:
+        loop, without: the loop's costs with and without predictions.
+    """
+    call = median(seconds for length in timed for seconds in length.seconds)
+    return {
+        "median_call": call,
+        "added_to_draft_step": loop.per_token - without.per_token,
+        "draft_step": without.per_token,
+        "share_of_draft_step": call / without.per_token if without.per_token else math.inf,
+    }
+
+
+def fit_loop(runs: list[Stats]) -> tuple[CostModel, float]:
+    """Non-negative least squares of seconds on counters over whole generations; prefills are left out.
+
+    Returns:
+        the two sums as a cost model with ``t_verify_token`` 0, and R².
+
+    Raises:
+        InputError: no generation is longer than the token of its prefill.
+    """
+    # (n, 2) and (n,)
+    forwards = np.array([[run.n_draft_forwards, run.n_target_forwards - 1] for run in runs], dtype=float)
+    seconds = np.array([run.seconds for run in runs])
+    if not forwards[:, 1].any():
+        raise InputError("prompts: every generation ended with its first token; take others to measure costs on")
+    fit = LinearRegression(fit_intercept=False, positive=True).fit(forwards, seconds)
+    t_draft, t_target = map(float, fit.coef_)
+    if t_target == 0:  # noise only: all time is then the target's
+        t_draft, t_target = 0.0, float(seconds.sum() / forwards[:, 1].sum())
+    return CostModel(t_draft, t_target, 0.0), float(fit.score(forwards, seconds))
+
+
+def without_drafts(loop: CostModel, runs: list[Stats]) -> float:
+    """Seconds of a round of ``runs``, which draft nothing; that of ``loop`` if each of them is a prefill alone."""
+    rounds = sum(run.n_target_forwards - 1 for run in runs)
+    return sum(run.seconds for run in runs) / rounds if rounds else loop.verification(1)
+
+
+def split_sums(loop: CostModel, t_verify_token: float, alone: float) -> CostModel:
+    """The loop's costs with the cost of a verified token taken out of both sums, which stay as they are.
+
+    Args:
+        alone: seconds of a round without a draft; what ``loop`` has for one beyond that is ``t_draft_start``.
+    """
+    with_draft = loop.verification(1)
+    alone = min(alone, with_draft)
+    per_token = min(t_verify_token, loop.per_token, alone)
+    return CostModel(loop.per_token - per_token, alone - per_token, per_token, with_draft - alone)
+
+
+def warnings(loop: CostModel, t_verify_token: float) -> list[str]:
+    """What was clamped, and what that means."""
+    found = []
+    if loop.per_token == 0:
+        found.append("loop: a draft step came out as taking no time; measure again on an idle machine")
+    if t_verify_token > min(loop.per_token, loop.verification(1)):
+        found.append(
+            f"cost: t_verify_token={t_verify_token:.3g} of bare forwards is more than a whole step of the loop, and is "
+            "clamped to it; decisions do not depend on it"
+        )
+    return found
+
+
+def forward_cost(
+    target: LanguageModel, draft: LanguageModel, repeats: int, console: Console
+) -> tuple[CostModel, float, dict[int, float]]:
+    """Cost model of bare forwards, the R² of its line, and the medians t_v(n) that it was fitted to."""
+    t_reader, d_reader = (read_context(model, max(READ)) for model in (target, draft))
+
+    def timed(reader: TextReader, n: int) -> Run[float]:
+        return lambda item, repeat: time_forward(reader, n)
+
+    runs = {str(n): timed(t_reader, n) for n in READ} | {"draft": timed(d_reader, 1)}
+    found = interleave(runs, 1, console, repeats=repeats, warm_up=WARM_UP, label="forwards")
+    medians = {name: median(timed.value for timed in of_name[0]) for name, of_name in found.items()}
+    t_verify = {n: medians[str(n)] for n in READ}
+    a, b, r_squared = fit_line(t_verify)
+    return CostModel(medians["draft"], a, b), r_squared, t_verify
+
+
+def fit_line(points: dict[int, float]) -> tuple[float, float, float]:
+    """a, b and R² of y = a + b·x by least squares with a, b ≥ 0: neither a forward nor a token takes negative time."""
+    x, y = np.array([[1.0, n] for n in points]), np.array([*points.values()])
+    fit = LinearRegression(fit_intercept=False, positive=True).fit(x, y)
+    return float(fit.coef_[0]), float(fit.coef_[1]), float(fit.score(x, y))
+
+
+def _misfit(cost: CostModel, runs: list[Stats]) -> float | None:
+    """Measured seconds of ``runs`` over those of the cost model; None where nothing was decoded after the prefills."""
+    total = sum(runs, Stats())
+    fitted = cost.seconds(total.n_draft_forwards, total.n_target_forwards - len(runs))
+    return float(total.seconds / fitted) if fitted else None

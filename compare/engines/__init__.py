@@ -1,0 +1,1 @@
+"""Other engines and servers that are measured."""

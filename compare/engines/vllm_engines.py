@@ -1,0 +1,113 @@
+"""vLLM engines for measurements, several in this process, with and without specpilot's plugin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...checkpoints import shipped
+from ...common.errors import optional_import
+from ...controllers.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from vllm import LLM
+
+CELLS = 200 * 2**20  # bytes of an engine's keys and values
+ROWS = 64  # requests that may run together
+COUNTERS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos")
+_engines: list[Any] = []  # an engine that is freed ends what the others of its process share
+
+
+def import_vllm() -> Any:
+    """vLLM, set to run its engines in this process.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    with optional_import("vllm"):
+        import vllm
+    return vllm
+
+
+def arguments(
+    target: str,
+    draft: str,
+    settings: dict[str, Any] | None = None,
+    *,
+    drafted: int,
+    dtype: str = "bfloat16",
+    **more: Any,
+) -> dict[str, Any]:
+    """Arguments of ``vllm.LLM``.
+
+    Args:
+        settings: the plugin's; None leaves vLLM to itself.
+        drafted: ``num_speculative_tokens``; 0 does not speculate.
+        more: other arguments.
+    """
+    speculative = {
+        "method": "draft_model",
+        "model": str(shipped(draft) or draft),
+        "num_speculative_tokens": drafted,
+        "draft_sample_method": "probabilistic",  # by default vLLM's draft is greedy, and fewer tokens are accepted
+    }
+    return {
+        "model": str(shipped(target) or target),
+        "dtype": dtype,
+        "max_num_seqs": ROWS,
+        "enforce_eager": True,
+        "disable_log_stats": False,
+        "enable_prefix_caching": False,
+        "kv_cache_memory_bytes": CELLS,
+        "speculative_config": speculative if drafted else None,
+        "additional_config": {} if settings is None else {"specpilot": settings},
+        **more,
+    }
+
+
+def engine(*args: Any, **options: Any) -> LLM:
+    """An engine of :func:`arguments`, in which sampling works."""
+    made: LLM = import_vllm().LLM(**arguments(*args, **options))
+    _engines.append(made)
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        from ...infer.integrations.vllm.cpu_build import mend
+
+        assert mend(), "vLLM samples beside drafts"
+    return made
+
+
+def model_runner(llm: LLM) -> Any:
+    """The model runner of an engine in this process."""
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+
+def vllm_sampling(sampling: SamplingParams, max_tokens: int, **more: Any) -> Any:
+    """vLLM's sampling parameters."""
+    top_k = 0 if sampling.top_k is None or sampling.temperature == 0 else sampling.top_k
+    return import_vllm().SamplingParams(
+        temperature=sampling.temperature, top_k=top_k, top_p=sampling.top_p, max_tokens=max_tokens, **more
+    )
+
+
+def generate(llm: LLM, prompts: Sequence[list[int]], sampling: Any, seed: int = 0) -> list[list[int]]:
+    """New tokens after each of ``prompts``, which share rounds.
+
+    Args:
+        sampling: vLLM's sampling parameters, of all or of each.
+    """
+    torch.manual_seed(seed)
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def counters(llm: LLM) -> dict[str, Any]:
+    """vLLM's counters of speculation since the last engine of this process was made."""
+    found = {metric.name.removeprefix("vllm:spec_decode_"): vars(metric) for metric in llm.get_metrics()}
+    return {name: found[name].get("value", found[name].get("values")) for name in COUNTERS}

@@ -1,0 +1,96 @@
+"""``specpilot bench forward``: milliseconds of one cached forward of target and draft, by the number of new tokens."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from ..infer.loading.names import load_causal_lm
+from ..infer.models import CausalLM, LanguageModel, TextReader
+from .options import ForwardBenchOptions
+from .runner import Run, interleave
+from .table import Table
+
+READ = (1, 2, 3, 4, 5, 7, 9, 13)
+CONTEXT = 128  # tokens in the cache before
+
+
+def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, Any]:
+    """Median milliseconds by model, path and number of tokens, and the ratio t_draft / t_target(1).
+
+    The paths are the forward of transformers, the lean forward if the model has one or else that of transformers with
+    reordered weights if these are faster, and with ``compile`` the compiled forward of transformers. They run in turn.
+    """
+    result: dict[str, Any] = {}
+    repeats = options.repeats
+    models = {
+        name: load_causal_lm(
+            source, dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code
+        )
+        for name, source in (("target", options.target), ("draft", options.draft))
+    }
+    for name, model in models.items():
+        paths = _paths(CausalLM(model), options.compile)
+        found = interleave(paths, 1, console, repeats=repeats, warm_up=2, label=f"{name}: passes")
+        result[name] = {
+            path: {str(n): round(median(timed.value[n] for timed in of_path[0]) * 1e3, 4) for n in READ}
+            for path, of_path in found.items()
+        }
+    best = {name: min(path["1"] for path in paths.values()) for name, paths in result.items()}
+    return {"milliseconds": result, "ratio": best["draft"] / best["target"], "context": CONTEXT, "repeats": repeats}
+
+
+def _paths(model: CausalLM, compile: bool) -> dict[str, Run[dict[int, float]]]:
+    """For each path, a function that times one forward for each number of tokens."""
+    paths: dict[str, tuple[Any, Any, Any]] = {"transformers": (None, model.model, None)}
+    if model.lean is not None:
+        paths["lean"] = (model.lean, model.model, None)
+    elif model.packed is not model.model:
+        paths["packed"] = (None, model.packed, None)
+    if compile:
+        model.lean = None
+        model.compile()
+        paths["compiled"] = (None, model.model, model.call)
+
+    def timed(path: str) -> dict[int, float]:
+        model.lean, model.packed, model.call = paths[path]
+        reader = read_context(model)
+        for n in READ[:2]:
+            time_forward(reader, n)  # warm-up: the CPU caches still hold another path's code
+        return {n: time_forward(reader, n) for n in READ}
+
+    return {path: lambda item, repeat, path=path: timed(path) for path in paths}  # type: ignore[misc]
+
+
+@torch.inference_mode()
+def read_context(model: LanguageModel, longest: int = max(READ)) -> TextReader:
+    """A reader of ``model`` with ``CONTEXT`` tokens in its cache and room for ``longest`` more."""
+    reader, text = TextReader.begin(model, [token % model.vocab_size for token in range(CONTEXT)], longest)
+    reader.read(text, keep=1)
+    return reader
+
+
+@torch.inference_mode()
+def time_forward(reader: TextReader, n: int) -> float:
+    """Seconds of a forward of ``n`` tokens after ``CONTEXT`` cached ones."""
+    tokens = [token % reader.model.vocab_size for token in range(n)]
+    started = time.perf_counter()
+    logits, _ = reader.read(tokens)
+    float(logits[-1, 0])  # waits for an accelerator
+    seconds = time.perf_counter() - started
+    reader.crop(CONTEXT)
+    return seconds
+
+
+def as_table(result: dict[str, Any]) -> Table:
+    """Milliseconds by model, path and number of tokens read."""
+    rows = [
+        {"model": model, "path": path} | {f"{n} token{'s' * (n != '1')}": f"{ms:.2f}" for n, ms in row.items()}
+        for model, paths in result["milliseconds"].items()
+        for path, row in paths.items()
+    ]
+    return Table("milliseconds", rows)

@@ -1,0 +1,189 @@
+"""Options of comparisons and measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from ..common.errors import InputError
+from ..common.options import Count, File, Folder, Names, Options, OutputFileOptions, Range, SeedOptions, Several
+from ..data_gen.options import BUILTIN, PromptOptions, PromptSourceOptions
+from ..infer.options import DeviceOptions, DraftPrecisionOptions, LoadingOptions, PairOptions, SamplingOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatOptions(Options):
+    """Measurement.
+
+    Attributes:
+        repeats: Number of timed repetitions; medians are reported.
+    """
+
+    repeats: Count = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFolderOptions(OutputFileOptions):
+    """Output.
+
+    Attributes:
+        folder: Folder for intermediate results; an interrupted run is continued from it.
+    """
+
+    folder: Folder = Path("runs/study")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions(PairOptions, PromptOptions, SamplingOptions, LoadingOptions):
+    """Models.
+
+    Attributes:
+        compile: Compile the decoder's models first.
+    """
+
+    split: str = "test"
+    limit: Count = 20
+    compile: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedOptions(WorkloadOptions, DraftPrecisionOptions, OutputFileOptions):
+    """Benchmark.
+
+    Attributes:
+        length: Trained controller that drafts.
+        cost: Its cost model: a file of `specpilot bench cost --batch`; by default the server measures it.
+    """
+
+    length: str = "tiny-lag-free"
+    cost: str | float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeBenchOptions(ServedOptions, RepeatOptions):
+    """Benchmark.
+
+    Attributes:
+        fixed: Tokens a draft of the server that drafts a fixed length.
+        loads: Numbers of requests at once.
+        requests: Requests of each measurement; at least the number at once.
+    """
+
+    fixed: Count = 2
+    loads: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], Several()] = (1, 4, 16, 64)
+    requests: Count = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmBenchOptions(PairOptions, PromptOptions, SamplingOptions, RepeatOptions, OutputFileOptions):
+    """Benchmark.
+
+    Attributes:
+        length: Length controller that drafts; a trained one, or online-confidence, goes by the measured costs.
+        longest: Most tokens it drafts in a round.
+        fixed: Tokens a draft of vLLM's own drafter, an engine for each.
+        batches: Number of batches of 64 requests in a repetition.
+        checks: Also check that counters, greedy texts and the distribution of sampled texts are vLLM's.
+        cost: File for the measured costs, which the plugin reads.
+    """
+
+    split: str = "test"
+    limit: Count = 20
+    length: str = "tiny-lag-free"
+    longest: Count = 10
+    fixed: Annotated[tuple[Count, ...], Several()] = (1, 2, 3, 4, 5, 6)
+    batches: Count = 2
+    checks: bool = True
+    cost: Path = Path("runs/vllm-cost.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostBenchOptions(WorkloadOptions, DraftPrecisionOptions, RepeatOptions, OutputFileOptions):
+    """Benchmark. A few prompts suffice; they should not be those that controllers are compared on.
+
+    Attributes:
+        repeats: Number of timed repetitions of each generation; forwards are timed ten times as often. Medians are
+            taken.
+        judge: A trained controller that predicts for every drafted token, so that the costs include its time.
+        check: Length controllers, as in `specpilot generate`, whose predicted times are compared with measured ones;
+            trained ones use a draft step of 0.2 verifications.
+        batch: Numbers of requests whose shared rounds are also timed, such as "[1,4,16,64]"; `specpilot serve` then
+            adapts drafts to the number of requests.
+        output: File for the JSON that is printed to standard output; `specpilot generate --cost` reads it.
+    """
+
+    split: str = "train"
+    limit: Count = 4
+    max_new_tokens: Count = 64
+    repeats: Count = 5
+    judge: str | None = None
+    check: Names | None = None
+    batch: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], Several()] | None = None
+    output: File | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardBenchOptions(PairOptions, LoadingOptions):
+    """Benchmark.
+
+    Attributes:
+        repeats: Number of timed forwards; medians are reported.
+        compile: Also time the compiled path.
+    """
+
+    repeats: Count = 50
+    compile: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutOptions(PromptSourceOptions):
+    """Prompts.
+
+    Attributes:
+        in_domain: Training domains of the controllers; the others are only evaluated. Default: math, code, sql and
+            prose of the built-in prompts, or else all.
+        per_domain: Number of held-out prompts per domain.
+    """
+
+    prompts: str = "builtin-large"
+    split: str = "test"
+    in_domain: tuple[str, ...] = ()
+    per_domain: Count = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.in_domain and self.prompts in BUILTIN and self.domains is None:
+            object.__setattr__(self, "in_domain", ("math", "code", "sql", "prose"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationOptions(PairOptions, HeldOutOptions, SamplingOptions, SeedOptions, DeviceOptions, StudyFolderOptions):
+    """Study.
+
+    Attributes:
+        controllers: Trained controllers as name=PATH, in the order of the table.
+        ours: Name of the controller that is compared with the rules. Default: the last.
+        costs: Cost models: ratios t_draft / t_verify, or files of `specpilot bench cost --output`.
+    """
+
+    controllers: Names
+    ours: str | None = None
+    costs: Annotated[tuple[float | str, ...], Several()] = (0.21, 0.05)
+    per_domain: Count = 300
+    max_new_tokens: Count = 64
+    folder: Folder = Path("runs/ablation")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "costs", tuple(map(str, self.costs)))
+        names = [controller.partition("=")[0] for controller in self.controllers]
+        for controller, name in zip(self.controllers, names, strict=True):
+            if not name or "=" not in controller:
+                raise InputError(f"controllers: {controller!r}: give it as name=PATH")
+            if names.count(name) > 1:
+                raise InputError(f"controllers: the name {name!r} is given twice")
+        if self.ours is None:
+            object.__setattr__(self, "ours", names[-1])
+        elif self.ours not in names:
+            raise InputError(f"ours={self.ours!r}: choose one of {', '.join(names)}")

@@ -1,0 +1,180 @@
+"""The timing loop of every benchmark: several configurations over the same items, in turn, in one process.
+
+The speed of a machine varies over minutes, so configurations that are compared must alternate. After one warm-up run
+each, all configurations run on an item before the next item begins; the order rotates from item to item. The items are
+repeated ``repeats`` times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+
+from ..common.progress import progress_bar
+from ..controllers.length.cost_model import CostModel
+from ..infer.generation import Generation, Stats
+from ..infer.prompting import Prompt
+from .energy import Meter
+from .store import Store
+
+T = TypeVar("T")
+Run = Callable[[int, int], T]  # (item, repeat) → result
+
+
+@dataclass(frozen=True)
+class Timed(Generic[T]):
+    """The result of a call.
+
+    Attributes:
+        seconds: wall time of the call.
+        processor_seconds: processor time of the process; other work on the machine lengthens it less.
+        joules: energy of all devices during the call; None without a counter.
+    """
+
+    value: T
+    seconds: float
+    processor_seconds: float
+    joules: float | None = None
+
+
+def clocked(call: Callable[[], T], meter: Meter | None = None) -> Timed[T]:
+    """Call, and measure the wall time, the processor time and, with a ``meter``, the energy."""
+    with (meter or Meter([])).interval() as reading:
+        started, processor = time.perf_counter(), time.process_time()
+        value = call()
+        seconds, processor = time.perf_counter() - started, time.process_time() - processor
+    return Timed(value, seconds, processor, reading.total)
+
+
+def interleave(
+    runs: Mapping[str, Run[T]],
+    items: int,
+    console: Console,
+    *,
+    repeats: int | Mapping[str, int] = 1,
+    pending: Mapping[str, Collection[int]] | None = None,
+    warm_up: int = 1,
+    meter: Meter | None = None,
+    label: str = "generations",
+    on_result: Callable[[str, int, Timed[T]], None] = lambda name, item, timed: None,
+) -> dict[str, list[list[Timed[T]]]]:
+    """Run every configuration on every item.
+
+    Args:
+        runs: configurations by name, called with (item, repeat).
+        items: number of items.
+        console: shows the progress bar, labelled ``label``.
+        repeats: passes over the items, for all configurations or by name.
+        pending: items to run each configuration on. Default: all.
+        warm_up: untimed calls of each configuration on the first item.
+        on_result: called with (name, item, result), outside the measured time.
+
+    Returns:
+        The results of all repeats by name and item.
+    """
+    names = [name for name in runs if pending is None or pending[name]]
+    passes = {name: repeats if isinstance(repeats, int) else repeats.get(name, 1) for name in names}
+    for name in names * warm_up:
+        runs[name](0, 0)
+    results: dict[str, list[list[Timed[T]]]] = {name: [[] for _ in range(items)] for name in runs}
+    total = sum(passes[name] * (items if pending is None else len(pending[name])) for name in names)
+    with progress_bar(console, label, total) as advance:
+        for repeat in range(max(passes.values(), default=0)):
+            for item in range(items):
+                first = (item + repeat) % len(names)
+                for name in names[first:] + names[:first]:
+                    if repeat >= passes[name] or (pending is not None and item not in pending[name]):
+                        continue
+                    timed = clocked(lambda run=runs[name], i=item, r=repeat: run(i, r), meter)  # type: ignore[misc]
+                    results[name][item].append(timed)
+                    on_result(name, item, timed)
+                    advance()
+    return results
+
+
+def interleave_stored(
+    runs: Mapping[str, Run[T]],
+    items: int,
+    console: Console,
+    *,
+    store: Store,
+    identity: Callable[[str, int], Mapping[str, Any]],
+    record: Callable[[str, int, Timed[T]], Any],
+    meter: Meter | None = None,
+    label: str = "generations",
+) -> dict[str, list[Any]]:
+    """:func:`interleave` with one repeat, skipping results already in ``store``; an interrupted run continues.
+
+    Args:
+        identity: everything that the result of (name, item) depends on.
+        record: the JSON value to store for a result; called outside the measured time.
+
+    Returns:
+        The records by name and item.
+    """
+    pending = {name: [i for i in range(items) if store.get(identity(name, i)) is None] for name in runs}
+
+    def keep(name: str, item: int, timed: Timed[T]) -> None:
+        store.put(identity(name, item), record(name, item, timed))
+
+    interleave(runs, items, console, pending=pending, meter=meter, label=label, on_result=keep)
+    return {name: [store.get(identity(name, i)) for i in range(items)] for name in runs}
+
+
+def decode_all(
+    decoders: Mapping[str, Callable[..., Generation]],
+    prompts: Sequence[Prompt],
+    settings: Mapping[str, Any],
+    console: Console,
+    *,
+    repeats: int | Mapping[str, int] = 1,
+    first_seed: int = 0,
+    on_generation: Callable[[str, int, Generation], None] = lambda name, index, generation: None,
+) -> dict[str, list[Stats]]:
+    """Decode every prompt with every decoder; the seed is ``first_seed`` and the prompt's index.
+
+    Args:
+        decoders: ``generate`` functions by name.
+        settings: keywords of ``generate``.
+        repeats: passes over the prompts. The runs of a prompt differ only in time; the one of median time is returned.
+
+    Returns:
+        The counters by name and prompt.
+    """
+
+    def run(generate: Callable[..., Generation]) -> Run[Generation]:
+        return lambda index, repeat: generate(prompts[index], seed=first_seed + index, **settings)
+
+    found = interleave(
+        {name: run(generate) for name, generate in decoders.items()}, len(prompts), console, repeats=repeats,
+        on_result=lambda name, index, timed: on_generation(name, index, timed.value),
+    )  # fmt: skip
+    return {
+        name: [_median_run([timed.value.stats for timed in of_prompt]) for of_prompt in by_prompt]
+        for name, by_prompt in found.items()
+    }
+
+
+def _median_run(runs: list[Stats]) -> Stats:
+    return sorted(runs, key=lambda stats: stats.seconds + stats.prefill_seconds)[len(runs) // 2]
+
+
+def rates(runs: Sequence[Stats], baseline: Sequence[Stats], cost: CostModel) -> dict[str, float]:
+    """Speed and counters of a configuration over all prompts; ``baseline`` decodes them autoregressively."""
+    total, plain = sum(runs, Stats()), sum(baseline, Stats())
+    pairs = zip(runs, baseline, strict=True)
+    return {
+        "tokens_per_second": total.tokens_per_second,
+        "speedup": total.tokens_per_second / plain.tokens_per_second,
+        "speedup_median": median(a.tokens_per_second / b.tokens_per_second for a, b in pairs),
+        "discard_rate": total.discard_rate,
+        "verification_rate": total.verification_rate,
+        "acceptance_rate": total.acceptance_rate,
+        "block_efficiency": total.block_efficiency,
+        "throughput_eq23": cost.throughput(total.n_generated, total.n_drafted, total.n_target_forwards),
+    }

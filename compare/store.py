@@ -1,0 +1,88 @@
+"""Benchmark results on disk, each stored under a hash of everything that it depends on.
+
+An interrupted benchmark continues where it stopped. Files appear by atomic rename, and one process at a time writes to
+a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from ..common.errors import InputError
+from ..common.files import replacing
+from ..common.json_file import read_object
+from ..common.lock import FolderLock
+
+RECORDS = "records"
+
+
+def content_key(identity: Mapping[str, Any]) -> str:
+    """Hash of ``identity``, a mapping of JSON values in any order, as 20 hex digits."""
+    text = json.dumps(identity, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+class Store:
+    """Results as JSON files in ``folder``/``records``. A context manager: the folder is locked inside the block.
+
+    Args:
+        folder: the benchmark's folder; created when the block is entered.
+
+    Raises:
+        InputError: on entering, if another process uses the folder, or it is a file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock: FolderLock | None = None
+
+    def __enter__(self) -> Self:
+        self._lock = FolderLock(self.folder, "is measuring there")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._lock is not None
+        self._lock.release()
+
+    def get(self, identity: Mapping[str, Any]) -> Any | None:
+        """The result stored under ``identity``; None if there is none.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        file = self._file(identity)
+        if not file.exists():
+            return None
+        again = "remove it, and it is computed again"
+        found = read_object(file, again)
+        digest = found.pop("sha256", None)  # records of version 0.1 have none
+        if found.keys() != {"identity", "result"} or (digest is not None and digest != _digest(found)):
+            raise InputError(f"{file}: damaged, it holds no result; {again}")
+        return found["result"]
+
+    def put(self, identity: Mapping[str, Any], result: Any) -> None:
+        """Store ``result``, a JSON value; the file holds ``identity`` too."""
+        file = self._file(identity)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as temporary:
+            record = {"identity": identity, "result": result}
+            temporary.write_text(json.dumps(record | {"sha256": _digest(record)}) + "\n", encoding="utf-8")
+
+    def compute(self, identity: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+        """The result stored under ``identity``; if there is none, call ``make`` and store its result."""
+        found = self.get(identity)
+        if found is None:
+            found = make()
+            self.put(identity, found)
+        return found
+
+    def _file(self, identity: Mapping[str, Any]) -> Path:
+        return self.folder / RECORDS / f"{content_key(identity)}.json"
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()

@@ -1,0 +1,238 @@
+"""Options of prompts and datasets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ..common.errors import InputError
+from ..common.options import (
+    Count,
+    Folder,
+    Names,
+    Natural,
+    Options,
+    Pattern,
+    Positive,
+    Range,
+    SeedOptions,
+    Several,
+    Share,
+    WebAddress,
+)
+from ..infer.options import LoadingOptions, PairOptions, PlacementOptions, SamplingOptions, TargetOptions
+
+HostPort = Annotated[
+    str, Pattern(r"[^/:]+:\d{1,5}", "no address of a head node; give HOST:PORT, such as 10.0.0.1:6379")
+]
+
+
+BUILTIN = ("builtin", "builtin-large", "builtin-copy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSourceOptions(Options):
+    """Prompts.
+
+    Attributes:
+        prompts: builtin, builtin-large, builtin-copy, a JSON Lines, Parquet or text file, a folder of such files, or
+            the id of a dataset on the hub.
+        column: Column that holds the prompt; columns named id and domain are used if present.
+        split: Split of the built-in prompts (train, validation, test) or of a hub dataset; a file has none.
+        domains: Take only prompts of these domains.
+        chat: Apply the tokenizer's chat template; otherwise prompts are continued as plain text.
+        system: System message of the chat.
+    """
+
+    prompts: str = "builtin"
+    column: str = "prompt"
+    split: str = "train"
+    domains: Names | None = None
+    chat: bool = True
+    system: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.system is not None and not self.chat:
+            raise InputError("system: is part of the chat template; leave it or chat=False (--no-chat) out")
+        if self.prompts in BUILTIN:
+            self.refuse_ignored(("column",), "the built-in prompts have no columns")
+        elif self.local:
+            self.refuse_ignored(("split", "train_split"), f"{self.prompts!r} is a file or folder and has no splits")
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """These fields, for other options on the same prompts."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(PromptSourceOptions)}
+
+    @property
+    def local(self) -> bool:
+        """Whether the prompts are in a local file or folder, which has no splits."""
+        return self.prompts not in BUILTIN and Path(self.prompts).expanduser().exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions(PromptSourceOptions):
+    """Prompts.
+
+    Attributes:
+        limit: Maximum number of prompts.
+        skip: Number of prompts to skip first.
+    """
+
+    limit: Count | None = None
+    skip: Natural = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSplitOptions(Options):
+    """Prompts.
+
+    Attributes:
+        train_split: Split of the training prompts. Held-out prompts are excluded from it, so it may be the same split.
+    """
+
+    train_split: str = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetOptions(PromptOptions, SamplingOptions, LoadingOptions, SeedOptions):
+    """Dataset. Every field that its rows depend on is part of its identity.
+
+    Attributes:
+        max_prompt_tokens: Skip longer prompts; by default a prompt that fills the context is an error.
+        batch_size: Prompts generated together.
+        shard_size: Prompts per shard; a killed run loses at most one shard.
+    """
+
+    max_prompt_tokens: Count | None = None
+    batch_size: Count = 64
+    shard_size: Count = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceDataOptions(PairOptions, PlacementOptions, DatasetOptions):
+    """Acceptance dataset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersDataOptions(TargetOptions, PlacementOptions, DatasetOptions):
+    """Dataset of the target's own answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyDataOptions(AcceptanceDataOptions):
+    """Dataset of the decoder's rounds.
+
+    Attributes:
+        length: Length controller: a number, a rule, or a trained controller.
+        threshold: Stopping threshold of a trained controller.
+        cost: Cost model of a trained controller, instead of a threshold: a file of `specpilot bench cost --output`, or
+            the time of a draft step in units of a verification, such as 0.2.
+    """
+
+    length: str = "8"
+    threshold: Share | None = None
+    cost: str | float | None = None
+
+
+ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sql-shell", "autoregressive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterDataOptions(TargetOptions, PlacementOptions, DatasetOptions):
+    """Router dataset.
+
+    Attributes:
+        arms: The arms in order: draft models, exit:LAYER (the target's first layers draft), ngram (copies from the
+            text), and autoregressive (no draft).
+    """
+
+    arms: Annotated[tuple[str, ...], Several(2)] = ARMS
+    max_new_tokens: Count = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFolderOptions(Options):
+    """Output.
+
+    Attributes:
+        output: Folder of the dataset: Parquet shards and a manifest. An unfinished one is continued.
+    """
+
+    output: Folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedDatasetOptions(DatasetFolderOptions):
+    """Output.
+
+    Attributes:
+        plan: Print the planned work, its size on disk and its time; write nothing.
+    """
+
+    plan: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions(Options):
+    """Workers.
+
+    Attributes:
+        workers: Number of workers on a Ray cluster, each with a device and models of its own. Shards are the same bytes
+            for any number. Default: none, the models are loaded by this process.
+        ray: Address of the cluster's head node, such as 10.0.0.1:6379. Default: a cluster on this machine is started.
+        gpus_per_worker: GPUs that a worker takes if the cluster has any; several are for a target with a --device-map.
+    """
+
+    workers: Annotated[int, Range(1, 1024)] | None = None
+    ray: HostPort | None = None
+    gpus_per_worker: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ray is not None and self.workers is None:
+            raise InputError(f"ray={self.ray!r}: needs the number of workers; add --workers")
+        if self.workers is None:
+            self.refuse_ignored(("gpus_per_worker",), "there are no workers")
+
+
+ONE_PROCESS = WorkerOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseOptions(Options):
+    """Texts of another engine.
+
+    Attributes:
+        responses: What generates the target's texts, which target and draft then label here. openai: a server with
+            OpenAI's completions API. vllm: vLLM in this process, or in each worker. Default: the target itself.
+        base_url: Address of the server, such as http://localhost:8000/v1. The environment variable OPENAI_API_KEY is
+            sent as the key.
+        model: The target's name at the server. Default: that of --target.
+        retries: Number of times that a request is sent again when the server is busy or cannot be reached.
+        timeout: Seconds to wait for a text.
+        tensor_parallel: GPUs that vLLM divides the target among.
+        kv_cache_gib: Memory for vLLM's keys and values in GiB. Default: as much as vLLM takes.
+    """
+
+    responses: Literal["openai", "vllm"] | None = None
+    base_url: WebAddress | None = None
+    model: str | None = None
+    retries: Natural = 8
+    timeout: Positive = 600.0
+    tensor_parallel: Count = 1
+    kv_cache_gib: Positive | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.responses != "openai":
+            self.refuse_ignored(("base_url", "model", "retries", "timeout"), "no server generates the texts")
+        if self.responses != "vllm":
+            self.refuse_ignored(("tensor_parallel", "kv_cache_gib"), "vLLM does not generate the texts")
+        if self.responses == "openai" and self.base_url is None:
+            raise InputError("responses='openai': needs the server's address; add --base-url http://HOST:PORT/v1")
+
+
+OWN_RESPONSES = ResponseOptions()

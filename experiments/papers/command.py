@@ -1,0 +1,105 @@
+"""``specpilot bench papers``: the papers' tables for one pair, with Markdown, JSON and a plot for each paper."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from specpilot.common.errors import InputError
+from specpilot.common.files import replacing
+from specpilot.common.json_file import read_object
+from specpilot.common.machine import commit, machine, versions
+from specpilot.compare.energy import NOT_AVAILABLE, Meter, counters
+from specpilot.compare.load import load
+from specpilot.compare.options import WorkloadOptions
+from specpilot.compare.store import Store
+from specpilot.infer.decoder import SpeculativeDecoder
+
+from ..options import PapersOptions
+from ..scoring.rouge import rouge_l
+from . import PAPERS
+from .report import Report
+from .selection import SELECTION
+from .specs import Runner, Scorer
+
+
+def chosen(paper: str, work: PapersOptions) -> list[str]:
+    """The papers that ``paper`` names. ``all`` leaves out assistant selection if only one draft was given.
+
+    Raises:
+        InputError: there is no such paper, or it needs other drafts.
+    """
+    if paper != "all" and paper not in PAPERS:
+        raise InputError(f"paper={paper!r}: choose one of {', '.join([*PAPERS, 'all'])}")
+    foreign = work.target != PapersOptions.target and work.drafts == PapersOptions.drafts
+    if foreign and paper == SELECTION.name:
+        raise InputError(
+            f"drafts={list(work.drafts)}: made for {PapersOptions.target!r}; name drafts of {work.target!r}"
+        )
+    return [name for name in PAPERS if name != SELECTION.name or not foreign] if paper == "all" else [paper]
+
+
+def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console) -> dict[str, Any]:
+    """Reproduce ``paper`` (or all) into ``output``; results of other papers in ``output`` are kept.
+
+    Returns:
+        The content of ``papers.json``.
+    """
+    names = chosen(paper, work)
+    if paper == "all" and SELECTION.name not in names:
+        console.print(f"{SELECTION.name}: skipped: it needs several drafts; name drafts of {work.target!r}")
+    rouge_l("", "")  # fails before measuring if rouge-score is missing
+    pair, prompts = load(work)
+    _, validation = load(work.validation(), pair)
+    with Store(output) as store:
+        meter = Meter(counters(pair.target.device.type))
+        idle = meter.idle_watts()
+        result = _read(output / "papers.json")
+        runner = Runner(pair, prompts, validation, work, store, console, meter)
+        runner.score = agreement(pair, runner.greedy_outputs())
+        for name in names:
+            console.print(f"{name}: {PAPERS[name].title}")
+            report = PAPERS[name].run(runner)
+            result |= report.figures
+            result.setdefault("made_by", {})[name] = {
+                "command": f"specpilot bench papers {name}",
+                "settings": asdict(work),
+                "idle_watts": NOT_AVAILABLE if idle is None else idle,
+                "commit": commit(),
+                "machine": machine(),
+                "versions": versions(),
+            }
+            _write(output, name, report, work)
+            with replacing(output / "papers.json") as file:
+                file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
+
+
+def agreement(pair: SpeculativeDecoder, greedy: list[list[int]]) -> Scorer:
+    """ROUGE-L with the target's greedy output, the score for prompts without a reference answer."""
+    assert pair.tokenizer is not None
+    decode = pair.tokenizer.decode
+    references = [str(decode(tokens, skip_special_tokens=True)) for tokens in greedy]
+    return lambda index, tokens: rouge_l(str(decode(tokens, skip_special_tokens=True)), references[index])
+
+
+def _write(output: Path, name: str, report: Report, work: WorkloadOptions) -> None:
+    picture = f"papers-{name}.png"
+    about = (
+        f"`specpilot bench papers {name}`: {work.target} + {work.draft}, {work.limit} prompts of {work.prompts}, up to "
+        f"{work.max_new_tokens} tokens at temperature {work.temperature:g}, top-k {work.top_k}, top-p {work.top_p:g}, "
+        "unless a table says otherwise. In brackets 95 % intervals over resampled prompts. Perplexity is the target's "
+        "at temperature 1; the score is ROUGE-L with the target's greedy output."
+    )
+    parts = [f"## {PAPERS[name].title}", "", about, "", *(table.markdown() for table in report.tables)]
+    parts += [f"![{name}]({picture})", ""]
+    with replacing(output / f"papers-{name}.md") as file:
+        file.write_text("\n".join(parts), encoding="utf-8")
+    report.draw(output / picture)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_object(path, "move it away") if path.is_file() else {}

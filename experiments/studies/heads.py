@@ -1,0 +1,162 @@
+"""Trains acceptance heads over a grid of depths and loss weights, with their data and rules."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from specpilot.common.errors import InputError
+from specpilot.common.files import replacing
+from specpilot.compare.held_out import PromptBatch, in_domain
+from specpilot.compare.replay import MakeController, Rule
+from specpilot.compare.store import content_key
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.length import AcceptanceLength, HeadPredictor, Prediction
+from specpilot.data_gen.acceptance import make_acceptance_data
+from specpilot.data_gen.options import AcceptanceDataOptions
+from specpilot.data_gen.prompts import PromptRow, load_prompts
+from specpilot.simulate.replay import PrecomputedPredictor
+from specpilot.simulate.trace import Trace
+from specpilot.train.acceptance import train_acceptance
+from specpilot.train.export import best_head
+from specpilot.train.features import make_features
+from specpilot.train.options import AcceptanceTrainingOptions
+from specpilot.train.run_folder import RESULT, read_run
+
+from ..options import SweepOptions
+
+
+@dataclass(frozen=True)
+class Head:
+    """A trained head of the grid.
+
+    Attributes:
+        digest: SHA-256 of its weights.
+        metrics: validation metrics.
+    """
+
+    depth: int
+    w_rej: float
+    head: AcceptanceHead
+    digest: str
+    metrics: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        return f"head D={self.depth} w={self.w_rej:g}"
+
+    def rule(self, thresholds: Sequence[float]) -> Rule:
+        """The rule that stops when the rejection probability exceeds a threshold, for each of ``thresholds``."""
+
+        def make(traces: Sequence[Trace]) -> MakeController:
+            predictors = precompute(self.head, traces)
+            return lambda index, threshold: AcceptanceLength(predictors[index], threshold)
+
+        return Rule(self.name, tuple(thresholds), {"rule": "head", "weights": self.digest}, make)
+
+
+def precompute(head: AcceptanceHead, traces: Sequence[Trace]) -> list[PrecomputedPredictor]:
+    """A predictor for each trace, with all predictions of ``head`` computed in one batch."""
+    predictor = HeadPredictor(head)
+    return [
+        PrecomputedPredictor(predictor, [Prediction(a) for a in head.probability(t.states).tolist()]) for t in traces
+    ]
+
+
+def training_prompts(settings: SweepOptions, batches: Sequence[PromptBatch]) -> list[PromptRow]:
+    """The first prompts of the training split from the in-domain domains, without those held out in ``batches``.
+
+    Raises:
+        InputError: no prompt of a domain is left.
+    """
+    domains, tested = in_domain(settings, batches), {row.prompt for batch in batches for row in batch.prompts}
+    rows = [
+        row
+        for row in load_prompts(settings.prompts, column=settings.column, split=settings.train_split)
+        if row.domain in domains and row.prompt not in tested
+    ]
+    missing = set(domains) - {row.domain for row in rows}
+    if missing:
+        raise InputError(
+            f"in_domain: {settings.prompts} has no prompts of {sorted(missing)[0]!r} left to train on besides those "
+            "held out; give more prompts, or a smaller per_domain"
+        )
+    return rows[: settings.train_prompts]
+
+
+def training_data(settings: SweepOptions, batches: Sequence[PromptBatch], folder: Path, console: Console) -> str:
+    """Path of the dataset of :func:`training_prompts`, generated or completed if necessary."""
+    text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in training_prompts(settings, batches))
+    source = folder / f"prompts-{hashlib.sha256(text.encode()).hexdigest()[:20]}.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not source.exists():
+        with replacing(source) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    options = AcceptanceDataOptions(
+        target=settings.target,
+        draft=settings.draft,
+        prompts=str(source),
+        chat=settings.chat,
+        system=settings.system,
+        max_new_tokens=settings.max_new_tokens,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        seed=settings.seed,
+        device=settings.device,
+    )
+    key = content_key({"version": version("specpilot"), **vars(options)})
+    return str(make_acceptance_data(options, folder / f"data-{key}", console))
+
+
+def train_heads(
+    settings: SweepOptions, data: str, manifest: dict[str, Any], folder: Path, console: Console
+) -> list[Head]:
+    """A head for each depth and loss weight, trained on the same hidden states or loaded from ``folder``."""
+    base = AcceptanceTrainingOptions(
+        data=data,
+        draft=settings.draft,
+        mixing=settings.mixing,
+        mixings=settings.epochs,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        lr=settings.lr,
+        validation_fraction=settings.validation_fraction,
+        seed=settings.seed,
+        traced=0,  # SpecDec++ chooses the epoch by validation KL
+        device=settings.device,
+    )
+    common = {
+        "version": version("specpilot"), "data": manifest["dataset_fingerprint"],
+        **{name: value for name, value in vars(base).items() if name not in ("data", "depth", "w_rej")},
+    }  # fmt: skip
+    grid = [replace(base, depth=depth, w_rej=w_rej) for w_rej in settings.weights for depth in settings.depths]
+    names = [content_key({**common, "depth": config.depth, "w_rej": config.w_rej}) for config in grid]
+    outputs = [folder / "heads" / name for name in names]
+    features = folder / "heads" / f"features-{content_key(common)}"
+    if not all((output / RESULT).exists() for output in outputs):
+        make_features(base.features, features, console)
+    heads = []
+    for config, output in zip(grid, outputs, strict=True):
+        if not (output / RESULT).exists():
+            console.print(f"head D={config.depth} w_rej={config.w_rej:g}")
+            train_acceptance(replace(config, data=str(features)), output=output, resume=True)
+        head, metrics = best_head(read_run(output, AcceptanceTrainingOptions))
+        heads.append(Head(config.depth, config.w_rej, head, weights_digest(head), metrics))
+    shutil.rmtree(features, ignore_errors=True)  # large, and quick to recompute
+    return heads
+
+
+def weights_digest(head: AcceptanceHead) -> str:
+    """SHA-256 of a head's weights."""
+    digest = hashlib.sha256()
+    for name, tensor in head.state_dict().items():
+        digest.update(f"{name} {list(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()

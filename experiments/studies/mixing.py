@@ -1,0 +1,123 @@
+"""``specpilot bench mixing``: heads trained at several shares of target tokens, on datasets of different acceptance.
+
+A head is evaluated on tokens drafted after the target's own output (binary KL with the loss weight undone, AUROC), and
+by throughput (eq. 2.3 of SpecDec++, Huang et al. 2024) at its best threshold on held-out prompts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from specpilot.compare.held_out import held_out, in_domain
+from specpilot.compare.replay import replay_all
+from specpilot.compare.store import Store
+from specpilot.compare.table import Table
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.data_gen.split import is_validation
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.train.datasets import acceptance_manifest
+from specpilot.train.metrics import auroc, binary_kl, undo_weights
+from specpilot.train.positions import Positions, load_rows, read_positions
+
+from ..options import MixingOptions
+from .heads import Head, train_heads, training_data
+from .sweep import rules, tracer_of
+from .sweep_tables import PAPER_RATIO, summarise
+
+COSTS = {str(PAPER_RATIO): CostModel(PAPER_RATIO, 1.0, 0.0)}  # in units of a target forward
+
+
+def run_mixing(study: MixingOptions, folder: Path, console: Console) -> dict[str, Any]:
+    """``rows``, one for each dataset and share; results already in ``folder`` are reused."""
+    with Store(folder) as store:
+        rows = [
+            row
+            for draft in study.drafts
+            for temperature in study.temperatures
+            for row in _dataset_rows(study, draft, temperature, store, console)
+        ]
+    return {"rows": rows, "best": best(rows), "ratio": PAPER_RATIO}
+
+
+def _dataset_rows(
+    study: MixingOptions, draft: str, temperature: float, store: Store, console: Console
+) -> list[dict[str, Any]]:
+    """Rows for the dataset of one draft and temperature, one for each share."""
+    console.rule(f"{draft}, temperature {temperature:g}", align="left")
+    batches = held_out(study)
+    domains = in_domain(study, batches)
+    first = study.sweep(draft, temperature, study.mixings[0], domains)
+    decoder = SpeculativeDecoder.from_pretrained(study.target, draft, device=study.device)
+    tracer = tracer_of(first, decoder)
+    data = training_data(first, batches, store.folder, console)
+    manifest = acceptance_manifest([data])
+    validation = [row for row in load_rows(data) if is_validation(row.prompt_id, study.validation_fraction)]
+    positions = read_positions(decoder.drafts[0], validation, tracer.sampling, manifest.get("vocab_size"))
+    rows = []
+    for mixing in study.mixings:
+        settings = replace(first, mixing=mixing)
+        heads = train_heads(settings, data, manifest, store.folder, console)
+        counted = replay_all(tracer, batches, rules(settings, heads), store, console)
+        table = summarise(counted, heads, domains, COSTS)["table_1"][str(PAPER_RATIO)]["in_domain"]
+        rows.append(
+            {
+                "draft": draft,
+                "temperature": temperature,
+                "mean_acceptance": manifest["mean_acceptance"],
+                "mixing": mixing,
+                **evaluate(heads[0], positions),
+                "threshold": table["best_head"]["parameter"],
+                "over_autoregressive": table["best_head"]["over_autoregressive"],
+                "best_fixed": table["best_fixed"]["over_autoregressive"],
+                "best_confidence": table["best_confidence"]["over_autoregressive"],
+            }
+        )
+    return rows
+
+
+def evaluate(head: Head, positions: Positions) -> dict[str, float]:
+    """Binary KL and AUROC of a head on tokens drafted after the target's own output."""
+    p = torch.from_numpy(positions.p)
+    logits = undo_weights(head.head(positions.hidden).detach(), 1.0, head.w_rej)
+    return {"kl": binary_kl(logits, p), "auroc": auroc(logits, p)}
+
+
+def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each dataset, in order of mean acceptance, the best share by each measure."""
+    found = []
+    for key in sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows}):
+        some = [row for row in rows if (row["mean_acceptance"], row["draft"], row["temperature"]) == key]
+        found.append(
+            {
+                "mean_acceptance": key[0],
+                "draft": key[1],
+                "temperature": key[2],
+                "by_kl": min(some, key=lambda row: row["kl"])["mixing"],
+                "by_auroc": max(some, key=lambda row: row["auroc"])["mixing"],
+                "by_throughput": max(some, key=lambda row: row["over_autoregressive"])["mixing"],
+            }
+        )
+    return found
+
+
+def as_table(result: dict[str, Any]) -> Table:
+    """A row for each dataset and share."""
+    rows = [
+        {
+            "draft": row["draft"],
+            "T": f"{row['temperature']:g}",
+            "mean acceptance": f"{row['mean_acceptance']:.3f}",
+            "r": f"{row['mixing']:g}",
+            "KL": f"{row['kl']:.4f}",
+            "AUROC": f"{row['auroc']:.4f}",
+            "× autoregressive (h)": f"{row['over_autoregressive']:.3f} ({row['threshold']:g})",
+            "confidence": f"{row['best_confidence']:.3f}",
+            "fixed": f"{row['best_fixed']:.3f}",
+        }
+        for row in result["rows"]
+    ]
+    return Table("", rows)

@@ -1,0 +1,113 @@
+"""``specpilot bench sweep``: SpecDec++'s grid of heads (Huang et al. 2024, §4.3), trained and replayed.
+
+The output folder holds the training data, a run folder for each head, and in ``records`` the measured costs and the
+counters of every rule on every batch of prompts. An interrupted sweep continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from specpilot.common.errors import InputError
+from specpilot.common.json_file import read_object
+from specpilot.common.machine import machine
+from specpilot.compare.cost import bench_cost
+from specpilot.compare.held_out import PromptBatch, Tracer, held_out, in_domain
+from specpilot.compare.load import load
+from specpilot.compare.options import CostBenchOptions
+from specpilot.compare.replay import Rule, replay_all
+from specpilot.compare.store import Store
+from specpilot.controllers.length import CumulativeConfidence, Fixed
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.dataset import read_dataset
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.train.datasets import acceptance_manifest
+
+from ..options import SweepOptions
+from .heads import Head, train_heads, training_data, training_prompts
+from .sweep_tables import costs_of, summarise, table_2
+
+COST_REPEATS = 3
+
+
+def run_sweep(settings: SweepOptions, folder: Path, cost: Path | None, console: Console) -> dict[str, Any]:
+    """Train, replay and summarise; results already in ``folder`` are reused.
+
+    Args:
+        cost: file written by ``specpilot bench cost``. Default: the costs are measured and stored in ``folder``.
+
+    Raises:
+        InputError: a setting is invalid, a training prompt is also held out, or another process writes to ``folder``.
+    """
+    batches = held_out(settings)
+    if cost is not None:
+        _read_costs(cost)  # fails before training if the file is invalid
+    if settings.data is None:
+        training_prompts(settings, batches)
+    with Store(folder) as store:
+        decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, device=settings.device)
+        data = training_data(settings, batches, folder, console) if settings.data is None else settings.data
+        manifest = acceptance_manifest([data])
+        _check_apart(data, batches)
+        heads = train_heads(settings, data, manifest, folder, console)
+        counted = replay_all(tracer_of(settings, decoder), batches, rules(settings, heads), store, console)
+        document = _read_costs(cost) if cost is not None else _measured_costs(settings, store, console)
+    return {
+        **summarise(counted, heads, in_domain(settings, batches), costs_of(document)),
+        **table_2(document),
+        "training": {name: manifest[name] for name in ("prompts", "mean_acceptance", "dataset_fingerprint")},
+        "judged_prompts": sum(len(batch.prompts) for batch in batches),
+    }
+
+
+def tracer_of(settings: SweepOptions, decoder: SpeculativeDecoder) -> Tracer:
+    sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
+    return Tracer(decoder, sampling, settings.max_new_tokens, settings.seed, chat=settings.chat, system=settings.system)
+
+
+def rules(settings: SweepOptions, heads: Sequence[Head]) -> list[Rule]:
+    """All rules that are replayed."""
+    return [
+        Rule.untrained("fixed", settings.lengths, lambda k: Fixed(int(k))),
+        replace(Rule.untrained("cumulative confidence", settings.confidences, CumulativeConfidence), name="confidence"),
+        *(head.rule(settings.thresholds) for head in heads),
+    ]
+
+
+def _measured_costs(settings: SweepOptions, store: Store, console: Console) -> dict[str, Any]:
+    """The result of ``bench cost`` for the pair, measured once and stored."""
+    work = CostBenchOptions(
+        target=settings.target, draft=settings.draft, device=settings.device, temperature=settings.temperature,
+        top_k=settings.top_k, top_p=settings.top_p, prompts=settings.prompts, column=settings.column,
+        split=settings.train_split, chat=settings.chat, system=settings.system,
+    )  # fmt: skip
+
+    def measure() -> dict[str, Any]:
+        console.print("costs of the pair on this machine")
+        decoder, prompts = load(work)
+        return bench_cost(decoder, prompts, console, repeats=COST_REPEATS, sampling=work.sampling)
+
+    identity = {"work": vars(work), "machine": machine(), "repeats": COST_REPEATS}
+    return dict(store.compute(identity, measure))
+
+
+def _read_costs(file: Path) -> dict[str, Any]:
+    again = "write it with 'specpilot bench cost --output FILE'"
+    document = read_object(file, again)
+    try:
+        table_2(document)
+        costs_of(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"cost={str(file)!r}: holds no measured costs; {again}") from error
+    return document
+
+
+def _check_apart(data: str, batches: Sequence[PromptBatch]) -> None:
+    tested = {row.prompt for batch in batches for row in batch.prompts}
+    both = next((row.prompt_id for row in read_dataset(data) if row.prompt in tested), None)
+    if both is not None:
+        raise InputError(f"data={data!r}: prompt {both!r} is among the held-out prompts; train on others")

@@ -1,0 +1,205 @@
+"""The tables of ``specpilot bench sweep`` (SpecDec++, Huang et al. 2024, §4.3 and Appendix C.3).
+
+Table 1 compares the best setting of each family by eq. 2.3; as in the paper, it is the best on the table's own prompts.
+Table 3 varies D, w_rej and h. Figure 4 shows the discard and verification rates of each setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specpilot.compare.interval import interval, show
+from specpilot.compare.replay import DomainCounts, Setting, columns, groups_of, rates_of
+from specpilot.compare.table import Table
+from specpilot.controllers.length.cost_model import CostModel
+
+from .heads import Head
+
+PAPER = {"depth": 3, "w_rej": 6.0, "parameter": 0.7}
+PAPER_RATIO = 0.21  # t_draft / t_target of the paper's 7B and 70B models
+
+Counted = Mapping[Setting, DomainCounts]
+
+
+def summarise(
+    counted: Counted, heads: Sequence[Head], in_domain: Sequence[str], costs: Mapping[str, CostModel]
+) -> dict[str, Any]:
+    """Tables 1 and 3 and the points of Figure 4.
+
+    Args:
+        costs: cost models by name; Table 3 uses the first.
+    """
+    groups = groups_of(list(next(iter(counted.values()))), in_domain)
+    first = next(iter(costs.values()))
+    return {
+        "groups": groups,
+        "table_1": {
+            name: {group: _table_1(counted, heads, domains, cost) for group, domains in groups.items()}
+            for name, cost in costs.items()
+        },
+        "table_3": [_table_3(counted, head, groups, first) for head in heads],
+        "figure_4": {
+            group: [
+                {"rule": rule, "parameter": x, **rates_of(*columns(counts, groups[group]))}
+                for (rule, x), counts in counted.items()
+            ]
+            for group in ("in_domain", "left_out")
+            if group in groups
+        },
+    }
+
+
+def _table_1(counted: Counted, heads: Sequence[Head], domains: list[str], cost: CostModel) -> dict[str, Any]:
+    """The best setting of each family, ratios of the best head to the others, and the paper's own setting."""
+    families = {"best_fixed": ["fixed"], "best_confidence": ["confidence"], "best_head": [head.name for head in heads]}
+    best = {family: _best(counted, names, domains, cost) for family, names in families.items()}
+    row: dict[str, Any] = {"autoregressive": {"throughput": 1 / cost.round(0)}}
+    row |= {family: _row(counted, setting, domains, cost) for family, setting in best.items()}
+
+    def ratio(*sums: Any) -> Any:
+        return cost.throughput(*sums[:3]) / cost.throughput(*sums[3:])
+
+    head = _counters(counted[best["best_head"]], domains)
+    for against in ("best_fixed", "best_confidence"):
+        other = _counters(counted[best[against]], domains)
+        row[f"best_head_over_{against}"] = interval(ratio, *head, *other).as_dict("ratio")
+    papers = f"head D={PAPER['depth']} w={PAPER['w_rej']:g}", PAPER["parameter"]
+    if papers in counted:
+        row["paper_setting"] = _row(counted, papers, domains, cost)
+    return row
+
+
+def _table_3(counted: Counted, head: Head, groups: Mapping[str, list[str]], cost: CostModel) -> dict[str, Any]:
+    shown = {name: head.metrics[name] for name in ("kl", "kl_undone", "auroc", "brier_undone")}
+    best = {}
+    for group, domains in groups.items():
+        setting = _best(counted, [head.name], domains, cost)
+        best[group] = {"threshold": setting[1], "throughput": _throughput(counted[setting], domains, cost)}
+    return {"depth": head.depth, "w_rej": head.w_rej, "eval": shown, "best": best}
+
+
+def _best(counted: Counted, names: Sequence[str], domains: list[str], cost: CostModel) -> Setting:
+    return max(
+        (setting for setting in counted if setting[0] in names),
+        key=lambda setting: _throughput(counted[setting], domains, cost),
+    )
+
+
+def _row(counted: Counted, setting: Setting, domains: list[str], cost: CostModel) -> dict[str, Any]:
+    throughput = _throughput(counted[setting], domains, cost)
+    return {
+        "rule": setting[0],
+        "parameter": setting[1],
+        "throughput": throughput,
+        "over_autoregressive": throughput * cost.round(0),
+        **rates_of(*columns(counted[setting], domains)),
+    }
+
+
+def _counters(counts: DomainCounts, domains: list[str]) -> tuple[Any, Any, Any]:
+    """(prompts,) each: the arguments of eq. 2.3."""
+    generated, drafted, _, target_forwards = columns(counts, domains)
+    return generated, drafted, target_forwards
+
+
+def _throughput(counts: DomainCounts, domains: list[str], cost: CostModel) -> float:
+    return float(cost.throughput(*(x.sum() for x in _counters(counts, domains))))
+
+
+def table_2(document: Mapping[str, Any]) -> dict[str, Any]:
+    """From the result of ``bench cost``: regressions over the loop (eq. 2.1) and over bare forwards, and ``costs``."""
+    loop, forward = document["loop"], document["forward"]
+    measured = {name: loop[name] for name in ("t_draft", "t_target", "r_squared")}
+    stand_alone = {
+        "t_draft": forward["t_draft"],
+        "t_target": forward["t_verify"] + forward["t_verify_token"],
+        "r_squared_of_t_verify": forward["r_squared"],
+    }
+    papers = measured | {"t_draft": PAPER_RATIO * loop["t_target"]}
+    return {
+        "table_2": {"loop": measured, "stand_alone": stand_alone},
+        "costs": {"measured": measured, str(PAPER_RATIO): papers},
+    }
+
+
+def costs_of(document: Mapping[str, Any]) -> dict[str, CostModel]:
+    """Cost models of the tables: as measured in the loop, and with the paper's ratio at the same target time."""
+    t_draft, t_target = float(document["loop"]["t_draft"]), float(document["loop"]["t_target"])
+    return {
+        "measured": CostModel(t_draft, t_target, 0.0),
+        str(PAPER_RATIO): CostModel(PAPER_RATIO * t_target, t_target, 0.0),
+    }
+
+
+def as_tables(result: Mapping[str, Any]) -> list[Table]:
+    """Tables 1, 2 and 3."""
+    groups = {group: group for group in result["groups"]}
+    return [
+        *(table_1_of(ratio, rows, groups) for ratio, rows in result["table_1"].items()),
+        table_2_of(result["table_2"]),
+        table_3_of(result["table_3"], groups),
+    ]
+
+
+def table_1_of(ratio: str, rows: Mapping[str, Any], groups: Mapping[str, str]) -> Table:
+    """A row for each of ``groups`` (name → label): settings with their tokens per second."""
+    costs = "times measured here" if ratio == "measured" else f"t_draft / t_target = {ratio}"
+
+    def best(row: Mapping[str, Any] | None) -> str:
+        return (
+            "" if row is None else f"{row['throughput']:.1f} ({row['rule'].removeprefix('head ')} {row['parameter']:g})"
+        )
+
+    return Table(
+        f"SpecDec++, Table 1: tokens/s by eq. 2.3, {costs}",
+        [
+            {
+                "prompts": label,
+                "autoregressive": f"{rows[group]['autoregressive']['throughput']:.1f}",
+                "best fixed K": best(rows[group]["best_fixed"]),
+                "best confidence": best(rows[group]["best_confidence"]),
+                "paper's head (w_rej 6, D 3, h 0.7)": best(rows[group].get("paper_setting")),
+                "best head": best(rows[group]["best_head"]),
+                "best head over best confidence": show(rows[group]["best_head_over_best_confidence"], "ratio", 3),
+                "best head over best fixed K": show(rows[group]["best_head_over_best_fixed"], "ratio", 3),
+            }
+            for group, label in groups.items()
+        ],
+    )
+
+
+def table_2_of(rows: Mapping[str, Any]) -> Table:
+    """A row for each method of measuring."""
+    return Table(
+        "SpecDec++, Table 2: forward times",
+        [
+            {
+                "setting": name.replace("_", " "),
+                "t_draft, ms": f"{1e3 * row['t_draft']:.3f}",
+                "t_target, ms": f"{1e3 * row['t_target']:.3f}",
+                "R²": f"{row.get('r_squared', row.get('r_squared_of_t_verify')):.4f}",
+            }
+            for name, row in rows.items()
+        ],
+    )
+
+
+def table_3_of(heads: Sequence[Mapping[str, Any]], groups: Mapping[str, str]) -> Table:
+    """A row for each head: validation KL, and for each of ``groups`` tokens per second at the best h."""
+    return Table(
+        "SpecDec++, Table 3: loss weight and depth",
+        [
+            {
+                "w_rej": f"{head['w_rej']:g}",
+                "D": str(head["depth"]),
+                "eval KL": f"{head['eval']['kl']:.3f}",
+                "AUROC": f"{head['eval']['auroc']:.3f}",
+                **{
+                    f"tokens/s {label}": f"{head['best'][g]['throughput']:.1f} (h = {head['best'][g]['threshold']:g})"
+                    for g, label in groups.items()
+                },
+            }
+            for head in heads
+        ],
+    )

@@ -1,0 +1,246 @@
+"""``python -m experiments tiny-t5``: the shipped encoder-decoders from text, end to end.
+
+A target is trained on the text of all tasks → it answers training prompts of each task, including the built-in ones →
+one draft per task is trained on these answers with the target's distributions → held-out loss, exact match, agreement
+of every draft on every task → model cards. Every stage writes its result to the output folder and is skipped if the
+result exists, so that an interrupted run continues.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from specpilot.common.files import replacing
+from specpilot.common.machine import commit, machine, versions
+from specpilot.infer.loading.names import load_model, load_tokenizer
+
+from ..prompts import builtin
+from ..tiny.corpus import Document, load_documents
+from ..tiny.recipe import MAX_SHARD, finish, same_settings
+from .answers import kept_answers
+from .card import write_card
+from .evaluation import SAMPLING, EvalSet, agree, evaluate_target, held_out_loss
+from .model import fit, new_model
+from .pairs import Pair
+from .settings import TARGET, TinyT5Options, draft_name
+
+VALIDATION_PAIRS = 300
+# The chat template adds no tokens: chat and plain text are the same.
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}{{- message['content'] -}}{%- if not loop.last -%}{{- '\\n' -}}{%- endif -%}"
+    "{%- endfor -%}"
+)
+
+
+def train_tiny_t5(settings: TinyT5Options, output: Path, console: Console | None = None) -> Path:
+    """Train the target and its drafts into ``output/<name>``; logs and checkpoints are in ``output/work``.
+
+    Raises:
+        InputError: a source of text is missing, or the folder belongs to a run with other settings.
+    """
+    recipe = Recipe(settings, output, console or Console(stderr=True))
+    recipe.target()
+    recipe.drafts()
+    recipe.report()
+    return output
+
+
+class Recipe:
+    """The text, the tokenizer and the stages."""
+
+    def __init__(self, settings: TinyT5Options, output: Path, console: Console) -> None:
+        self.settings, self.output, self.console = settings, output, console
+        self.documents = {task: load_documents(settings.data, names) for task, names in settings.sources.items()}
+        self.work = output / "work"
+        self.work.mkdir(parents=True, exist_ok=True)
+        same_settings(settings, self.work / "settings.json")
+        self.tokenizer = load_tokenizer(settings.vocabulary)
+        vocabulary: Any = load_model(settings.vocabulary)
+        self.embeddings = vocabulary.get_input_embeddings().weight
+        self.tokenizer.chat_template = CHAT_TEMPLATE
+        self.train = {task: self._fitting(task, lambda d: not d.held_out) for task in self.documents}
+        self.held_out = {task: self._fitting(task, lambda d: d.held_out) for task in self.documents}
+
+    def _fitting(self, task: str, wanted: Callable[[Document], bool]) -> list[tuple[Document, Pair]]:
+        """The task's wanted documents with their tokens, without those that are too long."""
+        settings, found = self.settings, []
+        for document in filter(wanted, self.documents[task]):
+            pair = Pair(self._encode(document.prompt), [*self._encode(document.response), self.tokenizer.eos_token_id])
+            if len(pair.prompt) <= settings.prompt_tokens and len(pair.output) <= settings.output_tokens:
+                found.append((document, pair))
+        return found
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def target(self) -> None:
+        """Train the target on the text of every task."""
+        if (self.output / TARGET / "config.json").exists():
+            return
+        self.console.rule(f"{TARGET}: the target")
+        text = [pair for rows in self.train.values() for _, pair in rows]
+        model = new_model("target", self.tokenizer, self.embeddings, self.settings.seed)
+        self._fit(model, text, self._some_held_out(), TARGET, self.settings.target_epochs, self.settings.lr)
+        finish(self.work / TARGET / "model", self.output / TARGET, self.tokenizer)
+
+    def _some_held_out(self) -> list[Pair]:
+        pairs = [pair for rows in self.held_out.values() for _, pair in rows]
+        random.Random(self.settings.seed).shuffle(pairs)
+        return pairs[:VALIDATION_PAIRS]
+
+    def drafts(self) -> None:
+        """Train a draft for each task on the target's answers: first by cross-entropy, then for overlap."""
+        settings = self.settings
+        for task in self.train:
+            name = draft_name(task)
+            if (self.output / name / "config.json").exists():
+                continue
+            self.console.rule(f"{name}: the target's distributions")
+            data, check = self._draft_data(task), self._answers(task, self._eval_prompts(task), "held-out")
+            followed, final = f"{name}-followed", f"{name}-overlap"
+            if not (self.work / followed / "model").exists():
+                model = new_model("draft", self.tokenizer, self.embeddings, settings.seed)
+                self._fit(model, data, check, followed, settings.draft_epochs, settings.draft_lr)
+            if not (self.work / final / "model").exists():
+                model = load_model(str(self.work / followed / "model")).requires_grad_(True).train()
+                self._fit(model, data, check, final, settings.overlap_epochs, settings.overlap_lr, overlap=True)
+            finish(self.work / final / "model", self.output / name, self.tokenizer)
+
+    def _draft_data(self, task: str) -> list[Pair]:
+        """The target's answers to training prompts of the task, from its text and from the built-in prompts."""
+        settings = self.settings
+        prompts = list({tuple(pair.prompt): pair.prompt for _, pair in self.train[task]}.values())
+        random.Random(settings.seed).shuffle(prompts)
+        built_in = self._builtin_prompts(task, "train") * settings.builtin_answers
+        return self._answers(task, prompts[: settings.rollouts] + built_in, "answers")
+
+    def _builtin_prompts(self, task: str, split: str) -> list[list[int]]:
+        prompts = (self._encode(p.prompt) for p in builtin() if p.domain == task and p.split == split)
+        return [prompt for prompt in prompts if len(prompt) <= self.settings.prompt_tokens]
+
+    def _eval_prompts(self, task: str) -> list[list[int]]:
+        return [pair.prompt for _, pair in self._eval_rows(task)]
+
+    def _eval_rows(self, task: str) -> list[tuple[Document, Pair]]:
+        """Held-out rows with distinct prompts that do not occur in the training rows."""
+        known = {document.prompt for document, _ in self.train[task]}
+        rows = list({d.prompt: (d, pair) for d, pair in self.held_out[task] if d.prompt not in known}.values())
+        random.Random(self.settings.seed).shuffle(rows)
+        return rows[: self.settings.held_out_prompts]
+
+    def _answers(self, task: str, prompts: list[list[int]], kind: str) -> list[Pair]:
+        model: Any = load_model(str(self.output / TARGET), dtype="bfloat16")  # as it was trained
+        return kept_answers(
+            model,
+            prompts,
+            self.work / f"{kind}-{task}",
+            sampling=SAMPLING,
+            budget=self.settings.output_tokens,
+            end=self.tokenizer.eos_token_id,
+            seed=self.settings.seed,
+        )
+
+    def report(self) -> None:
+        """Evaluate the target and every draft on every task; write model cards and ``results.json``."""
+        self.console.rule("held-out loss, exact match, agreement, model cards")
+        settings, budget = self.settings, self.settings.output_tokens
+        models: dict[str, Any] = {
+            name: load_model(str(self.output / name)) for name in (TARGET, *map(draft_name, self.train))
+        }
+        eval_sets: list[EvalSet] = []
+        for task in self.train:
+            rows = self._eval_rows(task)
+            parts = [
+                ("text", [pair.prompt for _, pair in rows], [document.response for document, _ in rows]),
+                ("built-in", self._builtin_prompts(task, "test")[: settings.held_out_prompts], None),
+            ]
+            for origin, prompts, references in parts:
+                if prompts:
+                    eval_sets.append(
+                        evaluate_target(
+                            models[TARGET],
+                            self.tokenizer,
+                            task,
+                            origin,
+                            prompts,
+                            references,
+                            budget=budget,
+                            seed=settings.seed,
+                        )
+                    )
+        losses = {
+            name: {task: held_out_loss(model, [pair for _, pair in rows]) for task, rows in self.held_out.items()}
+            for name, model in models.items()
+        }
+        agreements = [
+            agree(models[draft_name(task)], self.tokenizer, draft_name(task), eval_set, budget=budget)
+            for task in self.train
+            for eval_set in eval_sets
+        ]
+        tokens = {TARGET: settings.target_epochs * sum(len(pair) for rows in self.train.values() for _, pair in rows)}
+        for task in self.train:
+            epochs = settings.draft_epochs + settings.overlap_epochs
+            tokens[draft_name(task)] = epochs * sum(map(len, self._draft_data(task)))
+        read = {TARGET: [document for rows in self.train.values() for document, _ in rows]} | {
+            draft_name(task): [document for document, _ in rows] for task, rows in self.train.items()
+        }
+        match = {eval_set.task: eval_set.exact_match for eval_set in eval_sets if eval_set.exact_match is not None}
+        for name in models:
+            own = [a for a in agreements if a.draft == name]
+            write_card(self.output / name, name, settings, tokens[name], read[name], losses[name], match, own)
+        with replacing(self.output / "results.json") as path:
+            path.write_text(
+                json.dumps(
+                    {
+                        "parameters": {
+                            name: sum(p.numel() for p in model.parameters()) for name, model in models.items()
+                        },
+                        "training_tokens": tokens,
+                        "held_out_loss": losses,
+                        "exact_match": match,
+                        "agreement": [asdict(agreement) for agreement in agreements],
+                        "settings": asdict(settings) | {"data": "<folder of text>"},
+                        "commit": commit(),
+                        "machine": machine(),
+                        "versions": versions(),
+                    },
+                    indent=1,
+                )
+                + "\n",
+                encoding="utf-8",
+            )
+
+    def _fit(
+        self,
+        model: Any,
+        train: list[Pair],
+        validation: list[Pair],
+        name: str,
+        epochs: int,
+        lr: float,
+        overlap: bool = False,
+    ) -> None:
+        """Train ``model`` in ``work/name`` and save it in bfloat16 to ``work/name/model``, atomically."""
+        settings, folder = self.settings, self.work / name
+        fit(
+            model,
+            train,
+            validation,
+            folder,
+            epochs=epochs,
+            batch_tokens=settings.batch_tokens,
+            lr=lr,
+            decay=settings.decay,
+            overlap=overlap,
+            seed=settings.seed,
+        )
+        model.to(dtype=torch.bfloat16).save_pretrained(folder / "new", max_shard_size=MAX_SHARD)
+        (folder / "new").rename(folder / "model")

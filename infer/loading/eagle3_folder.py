@@ -1,0 +1,212 @@
+"""EAGLE-3 drafts on disk: checkpoints of the library speculators, and those of EAGLE-3's authors in safetensors.
+
+The folder holds ``config.json`` and ``model.safetensors``. It has no tokenizer, and its embedding is the target's if it
+holds none. ``d2t`` maps its trimmed vocabulary: output i is the token i + d2t[i].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from ...common.errors import InputError
+from ...common.json_file import blaming, build
+from ..models import LoadedModel
+from ..models.eagle3 import Eagle3Input, FirstLayer, NormedHead
+from ..models.lean_forward import STATIC_ROPE
+from ..models.state_input import NAME
+from ..models.trimmed_head import TrimmedHead, spread_logits
+from .draft_folder import check_weights, lending, stored_file
+
+KIND, ORIGINAL = "speculators_model_type", "LlamaForCausalLMEagle3"
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+LAYERS = ("llama", "qwen3")  # architectures of its layer
+AGAIN = "fetch the draft again"
+DEFAULT_LAYERS = 3  # number of the target's layers that are read if the file does not name them
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+LONGEST = 2**20  # tokens of a text
+UNUSED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # for training
+
+
+@dataclass(frozen=True)
+class Eagle3File:
+    """The keys of ``config.json`` that tell what the draft computes, as speculators names them."""
+
+    transformer_layer_config: dict[str, Any]
+    draft_vocab_size: int
+    norm_before_residual: bool
+    target_hidden_size: int | None = None
+    eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+
+    @classmethod
+    def of(cls, name: str | Path, found: Mapping[str, Any]) -> Eagle3File:
+        """Read the keys of ``config.json``.
+
+        Raises:
+            InputError: a key is missing or of another type, or the checkpoint is of another kind.
+        """
+        kind = found.get(KIND)
+        if kind not in (None, "eagle3"):
+            raise InputError(f"{name}: a checkpoint of speculators of kind {kind!r}; 'eagle3' can be read")
+        known = {key: found[key] for key in cls.__dataclass_fields__ if found.get(key) is not None}
+        with blaming(Path(f"{name}/{CONFIG}"), AGAIN):
+            if kind is None:
+                known |= _original(found)
+            return build(cls, known)
+
+
+def _original(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a draft by EAGLE-3's authors, whose configuration is that of its layer with more keys."""
+    more = found.get("eagle_config") or {}
+    if not more.get("use_aux_hidden_state", True):
+        raise InputError("use_aux_hidden_state=false: a draft that reads the target's last state alone; give another")
+    names = ("eagle_aux_hidden_state_layer_ids", "norm_before_fc")
+    return {
+        "transformer_layer_config": dict(found),
+        "norm_before_residual": found.get("norm_before_residual", False),
+        "draft_vocab_size": found.get("draft_vocab_size") or found.get("vocab_size"),
+        **{name: more[name] for name in names if more.get(name) is not None},
+    }
+
+
+def is_eagle3(found: Mapping[str, Any]) -> bool:
+    """Whether the keys of a ``config.json`` are those of a checkpoint of speculators or of EAGLE-3's authors."""
+    return KIND in found or ORIGINAL in (found.get("architectures") or ())
+
+
+def load_eagle3(
+    name: str | Path,
+    path: str,
+    found: Mapping[str, Any],
+    *,
+    lender: Callable[[], LoadedModel | None],
+    dtype: torch.dtype | Literal["auto"],
+    place: torch.device,
+    revision: str | None,
+    local_files_only: bool,
+) -> PreTrainedModel:
+    """The draft in the folder or hub repository ``path``, on ``place``.
+
+    Args:
+        found: the keys of its ``config.json``.
+        lender: gives the target it drafts for; called if it has no embedding of its own.
+        revision, local_files_only: as for transformers.
+
+    Raises:
+        InputError: a file is missing or damaged, or it does not belong to the target.
+    """
+    file = Eagle3File.of(name, found)
+    hub = {"revision": revision, "local_files_only": local_files_only}
+    stored = stored_file(path, WEIGHTS, hub, f"{path}: an EAGLE-3 draft without {WEIGHTS}; {AGAIN}, in safetensors")
+    weights = {_renamed(key, file): value for key, value in load_file(stored).items() if key not in UNUSED}
+    tokens = _tokens(stored, weights.pop("d2t", None), len(weights.get(HEAD, ())), file)
+    config = _layer_config(name, file, weights)
+    with torch.device("meta"), no_init_weights():  # shapes alone, since a damaged file may ask for any
+        model = AutoModelForCausalLM.from_config(config)
+        _rebuild(model, config, file, tokens)
+    needed = {key: value for key, value in model.state_dict().items() if key != EMBEDDING or key in weights}
+    check_weights(stored, weights, needed)
+    own = weights[HEAD].dtype if isinstance(dtype, str) else dtype
+    weights = {key: value.to(place, own) for key, value in weights.items()}
+    if EMBEDDING not in weights:
+        shape = model.get_input_embeddings().weight.shape
+        weights[EMBEDDING] = _lent(name, lender(), shape).to(place, own)
+    model.load_state_dict(weights, assign=True)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config).to(place)  # as it is no part of the file
+    model.lm_head.tokens = torch.tensor(tokens, device=place)
+    model.config._name_or_path = str(path)
+    return model  # type: ignore[no-any-return]
+
+
+def _renamed(key: str, file: Eagle3File) -> str:
+    """The name in our model of a weight."""
+    key = key.replace("midlayer.", "layers.0.")
+    if key == "norm.weight" and not file.norm_output:
+        return "lm_head.norm.weight"
+    if key.startswith(("fc.", "fc_norm.", "input_norm.")):
+        return f"{NAME}.{key}"
+    return f"model.{key}" if key.startswith(("layers.", "embed_tokens.", "norm.")) else key
+
+
+def _tokens(file: Path, d2t: Tensor | None, rows: int, draft: Eagle3File) -> list[int]:
+    """The token of each output, of which the file has ``rows``."""
+    size, outputs = build(int, draft.transformer_layer_config.get("vocab_size"), "vocab_size"), draft.draft_vocab_size
+    if rows != outputs:
+        raise InputError(f"{file}: lm_head.weight has {rows} rows, draft_vocab_size is {outputs}; {AGAIN}")
+    if d2t is None:
+        if outputs != size:
+            raise InputError(f"{file}: d2t is missing, which maps {outputs} of {size} tokens; {AGAIN}")
+        return [*range(size)]
+    tokens: list[int] = (torch.arange(len(d2t)) + d2t).tolist()
+    if len(tokens) != outputs or tokens != sorted({*tokens}) or not 0 <= tokens[0] <= tokens[-1] < size:
+        raise InputError(
+            f"{file}: d2t must map {outputs} outputs to different tokens below {size}, in ascending order; {AGAIN}"
+        )
+    return tokens
+
+
+def _layer_config(name: str | Path, file: Eagle3File, weights: Mapping[str, Tensor]) -> PreTrainedConfig:
+    """The configuration of its layers, as transformers has it."""
+    values = dict(file.transformer_layer_config)
+    kind = values.pop("model_type", None)
+    if kind not in LAYERS:
+        raise InputError(f"{name}: an EAGLE-3 draft with layers of {kind!r}; those of {' and '.join(LAYERS)} are known")
+    for other in (KIND, "architectures", "tie_word_embeddings"):
+        values.pop(other, None)
+    config = AutoConfig.for_model(kind, **values, tie_word_embeddings=False)
+    stored = {key.split(".")[2] for key in weights if key.startswith("model.layers.")}
+    if config.num_hidden_layers != len(stored):
+        raise InputError(f"{name}: num_hidden_layers={config.num_hidden_layers}, but it has {len(stored)}; {AGAIN}")
+    if config.rope_parameters["rope_type"] in STATIC_ROPE:
+        # Many are trained on short texts and used on long ones: beyond its context a draft is worse, but never wrong.
+        config.max_position_embeddings = max(config.max_position_embeddings, LONGEST)
+    config.eagle3 = {  # part of the fingerprint
+        "layers": file.eagle_aux_hidden_state_layer_ids,
+        "norms": [file.norm_before_residual, file.norm_before_fc, file.fc_norm, file.norm_output],
+    }
+    return config
+
+
+def _rebuild(model: Any, config: Any, file: Eagle3File, tokens: list[int]) -> None:
+    """Turn a model of transformers into an EAGLE-3 draft, whose weights are not set yet."""
+    width, eps, body = config.hidden_size, config.rms_norm_eps, model.model
+    layers = file.eagle_aux_hidden_state_layer_ids
+    reader = Eagle3Input(
+        layers, count=DEFAULT_LAYERS if layers is None else len(layers), vocabulary=config.vocab_size,
+        target=file.target_hidden_size or width, width=width, eps=eps, norm_all=file.norm_before_fc,
+        norm_each=file.fc_norm,
+    )  # fmt: skip
+    body.layers[0] = FirstLayer(body.layers[0], width, eps, norm_before_residual=file.norm_before_residual)
+    weight = model.lm_head.weight.detach()[: len(tokens)]
+    if file.norm_output:
+        head = TrimmedHead(weight, None, tokens, config.vocab_size)
+    else:
+        head, body.norm = NormedHead(weight, tokens, config.vocab_size, body.norm), nn.Identity()
+    model.set_output_embeddings(head)
+    model.add_module(NAME, reader)
+    model.register_forward_hook(spread_logits)
+
+
+def _lent(name: str | Path, target: LoadedModel | None, shape: torch.Size) -> Tensor:
+    """The target's embedding, where the draft has none."""
+    target, problem = lending(name, "its target", target)
+    weight: Any = target.get_input_embeddings().weight
+    if weight.is_meta:
+        raise InputError(f"{problem} has its embedding offloaded; choose another device_map")
+    if weight.shape != shape:
+        raise InputError(
+            f"{problem} has one of shape {tuple(weight.shape)} instead of {tuple(shape)}; give the target it was made "
+            "for"
+        )
+    return weight.detach()  # type: ignore[no-any-return]

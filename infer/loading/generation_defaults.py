@@ -1,0 +1,166 @@
+"""Settings of a checkpoint's ``generation_config.json``: supported ones are used, others that change the text refused.
+
+transformers applies a checkpoint's generation settings to every ``generate`` call. Ignoring a setting that changes the
+distribution, such as Qwen2.5's repetition penalty, would silently give text from another distribution.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from ...common.errors import InputError
+from ...controllers.sampling import SamplingParams
+from ..arguments import check_count
+from ..models import LoadedModel
+
+AUTO = "auto"  # take the setting from the checkpoint
+MAX_NEW_TOKENS = 128  # if neither the call nor the checkpoint sets it
+
+# Supported settings, and those without effect on decoding without beams.
+FOLLOWED = {
+    "do_sample", "temperature", "top_k", "top_p", "eos_token_id", "pad_token_id", "max_length", "max_new_tokens",
+    "num_return_sequences", "return_dict_in_generate",
+}  # fmt: skip
+IDLE = {
+    "bos_token_id", "decoder_start_token_id", "early_stopping", "length_penalty", "compile_config", "disable_compile",
+    "transformers_version", "_from_model_config", "_commit_hash",
+}  # fmt: skip
+# Settings of the execution of transformers' `generate`: cache, lossless drafting, further outputs. They do not change
+# the text, so they are ignored in a checkpoint; in a call they are refused.
+RUNTIME = {
+    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size", "low_memory",
+    "continuous_batching_config", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
+    "renormalize_logits", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",
+    "prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type", "use_mtp",
+}  # fmt: skip
+# Values without effect for settings whose default is None.
+NEUTRAL: dict[str, Any] = {"guidance_scale": 1.0, "min_new_tokens": 0, "min_p": 0.0, "penalty_alpha": 0.0}
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """Settings of a checkpoint; None if it does not set them.
+
+    Attributes:
+        temperature: divides the logits; 0 (greedy) if the checkpoint has ``do_sample: false``.
+        top_k: keep the k most probable tokens; 0 keeps all, as in transformers.
+        top_p: keep the most probable tokens of this total probability.
+        max_new_tokens: maximum number of new tokens.
+        max_length: maximum number of tokens of prompt and continuation together; None if ``max_new_tokens`` is set,
+            which takes precedence, or if it is transformers' default of 20.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+
+    def sampling_params(self, **given: Any) -> SamplingParams:
+        """The sampling parameters ``given``; ``"auto"`` is replaced by the checkpoint's setting, else the default."""
+        named = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        own: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        if own.get("top_k") == 0:
+            own["top_k"] = None
+        return SamplingParams(**(own | {name: value for name, value in given.items() if value != AUTO}))
+
+    def budget(self, max_new_tokens: int | str, prompt_tokens: int) -> int:
+        """Maximum number of new tokens after ``prompt_tokens`` (1 for an encoder-decoder, its start token).
+
+        ``max_new_tokens="auto"`` is the checkpoint's setting, else 128.
+
+        Raises:
+            InputError: ``max_new_tokens`` is not a positive whole number, or the prompt is not shorter than the
+                checkpoint's ``max_length``.
+        """
+        if not isinstance(max_new_tokens, str) or max_new_tokens != AUTO:
+            return check_count("max_new_tokens", max_new_tokens)
+        if self.max_length is None:
+            return self.max_new_tokens or MAX_NEW_TOKENS
+        if prompt_tokens >= self.max_length:
+            raise InputError(
+                f"prompt: {prompt_tokens} tokens, but the checkpoint's generation_config has max_length="
+                f"{self.max_length}; shorten the prompt, or give max_new_tokens"
+            )
+        return self.max_length - prompt_tokens
+
+
+def generation_defaults(model: LoadedModel) -> GenerationDefaults:
+    """The settings of ``model.generation_config``.
+
+    Raises:
+        InputError: a setting that changes the text is not supported, or one is out of range.
+    """
+    given = model.generation_config
+    refused = unfollowed(given, RUNTIME)
+    if refused:
+        raise InputError(_refusal(refused))
+    bounded = given.max_new_tokens is None and given.max_length != neutral("max_length")
+    asked = GenerationDefaults(
+        temperature=0.0 if given.do_sample is False else given.temperature,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        max_new_tokens=given.max_new_tokens,
+        max_length=given.max_length if bounded else None,
+    )
+    _check_types(asked)
+    try:
+        asked.sampling_params()
+    except InputError as error:
+        raise InputError(f"model.generation_config: {error}, or pass generation_config='ignore'") from None
+    return asked
+
+
+def unfollowed(given: GenerationConfig, without_effect: Collection[str] = ()) -> dict[str, Any]:
+    """The settings of ``given``, with their values, that are not neutral, not supported and not ``without_effect``.
+
+    All settings of the installed version of transformers are considered, in reverse order.
+    """
+    passed = FOLLOWED | IDLE | set(without_effect)
+    # Reversed, so that min_new_tokens comes before min_length, which transformers derives from it.
+    names = [name for name in reversed(vars(GenerationConfig())) if name not in passed]
+    return {name: vars(given)[name] for name in names if not _is_neutral(name, vars(given)[name])}
+
+
+def neutral(name: str) -> Any:
+    """The value of the setting ``name`` without effect, which is transformers' default."""
+    return GenerationConfig._get_default_generation_params().get(name, NEUTRAL.get(name))
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    default = neutral(name)
+    return value is None or value == default or (value is False and default is not True)
+
+
+def _refusal(refused: dict[str, Any]) -> str:
+    shown = [f"{name}={' '.join(reprlib.repr(value).split())}" for name, value in refused.items()]
+    remedies = [f"model.generation_config.{name}={neutral(name)}" for name in refused]
+    return (
+        f"generation_config: the checkpoint sets {', '.join(shown)}, which the decoder does not support; set "
+        f"{', '.join(remedies)}, or pass generation_config='ignore' (--generation-config ignore)"
+    )
+
+
+def _check_types(asked: GenerationDefaults) -> None:
+    """Raise InputError for values that are not numbers."""
+    for name, value in vars(asked).items():
+        number = int | float if name in ("temperature", "top_p") else int
+        if value is not None and (isinstance(value, bool) or not isinstance(value, number)):
+            raise InputError(
+                f"generation_config: the checkpoint has {name}={reprlib.repr(value)}, of type {type(value).__name__}; "
+                f"set model.generation_config.{name} to a number, or pass generation_config='ignore'"
+            )
+
+
+def stop_tokens_of(model: LoadedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+    """The ids that end a text: those of the model's generation_config, as in transformers, else the tokenizer's."""
+    ids = model.generation_config.eos_token_id
+    if ids is None and tokenizer is not None:
+        ids = tokenizer.eos_token_id
+    return frozenset() if ids is None else frozenset([ids] if isinstance(ids, int) else ids)

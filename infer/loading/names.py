@@ -1,0 +1,270 @@
+"""Models and tokenizers, loaded by name onto a device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.quantizers.auto import AutoHfQuantizer
+
+from ...common.errors import InputError
+from ..models import GgufModel, LoadedModel
+from ..models.devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
+from .draft_folder import MARK, load_saved_draft
+from .eagle3_folder import is_eagle3, load_eagle3
+from .gguf_tokenizer import load_gguf_tokenizer
+from .model_files import Source, find_files, gguf_path, is_gguf, one_line
+
+
+def load_model(
+    name: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    decoder_only: bool = False,
+    device_map: DeviceMap | None = None,
+    offload_folder: str | Path | None = None,
+    target: LoadedModel | str | Path | None = None,
+) -> PreTrainedModel:
+    """A language model in evaluation mode, without gradients: a causal one or an encoder-decoder.
+
+    A checkpoint whose weights are quantised (bitsandbytes, GPTQ, AWQ, compressed-tensors, torchao, FP8, …) is loaded
+    where the library for its format is installed; ``dtype="auto"`` is then what it was made for.
+
+    Args:
+        name: ``tiny`` and the like (see ``specpilot.checkpoints``), a folder in transformers' format, or a hub id.
+        dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``, the checkpoint's own.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, … One device for the whole model.
+        revision: branch, tag or commit on the hub.
+        decoder_only: refuse an encoder-decoder, before its weights are fetched.
+        device_map: spread the model over devices instead, by accelerate: ``auto``, or a device for each module name,
+            such as ``{"model.layers": 0, "model.norm": "cpu", "lm_head": "disk", …}``.
+        offload_folder: where weights on ``disk`` are kept that cannot be read from the checkpoint as they are.
+        target: the target that the model is to draft for, or its name, which is loaded if the draft uses its embedding.
+
+    Raises:
+        InputError: there is no such model, it is no language model, a file of it is damaged or incomplete, a library it
+            needs is missing, or a device does not exist here or has no such dtype.
+    """
+    if dtype not in DTYPES:
+        raise InputError(f"dtype={dtype!r}: choose one of {', '.join(DTYPES)}")
+    if device_map is not None:
+        check_device_map(device_map, device)
+    elif offload_folder is not None:
+        raise InputError(
+            f"offload_folder={str(offload_folder)!r}: only a device_map offloads; give one, or leave it out"
+        )
+    place = pick_device(device)
+    check_dtype(DTYPES[dtype], place)
+    source = find_files(name, revision)
+    options: dict[str, Any] = {
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "local_files_only": source.local_files_only,
+    }
+    lender = partial(_lender, target, dtype, device, trust_remote_code)
+    found = _config_keys(name, source, revision)
+    if is_eagle3(found):
+        if device_map is not None:
+            raise InputError(f"device_map: {name} is an EAGLE-3 draft, which is on one device; leave it out")
+        with _refusing(name, "cannot be loaded as an EAGLE-3 draft"):
+            model = load_eagle3(
+                name, source.path, found, lender=lender, dtype=DTYPES[dtype], place=place, revision=revision,
+                local_files_only=source.local_files_only,
+            )  # fmt: skip
+        return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
+    with _refusing(name, "cannot be loaded as a language model"):
+        config = AutoConfig.from_pretrained(source.path, **options)
+    if config.is_encoder_decoder and decoder_only:
+        raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
+    if vars(config).get(MARK) is not None:
+        if device_map is not None:
+            raise InputError(f"device_map: {name} is a draft made by specpilot, which is on one device; leave it out")
+        with _refusing(name, "cannot be loaded as a draft"):
+            model = load_saved_draft(
+                name, source.path, config, lender=lender, dtype=DTYPES[dtype], place=place, **options
+            )
+        return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
+    options |= {"dtype": DTYPES[dtype], "device_map": device_map, "offload_folder": offload_folder}
+    model = _read_weights(name, source.path, config, place, options)
+    return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
+
+
+def _read_weights(
+    name: str | Path, path: str, config: PreTrainedConfig, place: torch.device, options: dict[str, Any]
+) -> PreTrainedModel:
+    """The model of ``config`` with the weights of its files, on ``place`` or where the device map puts it."""
+    quantised = _quantisation(name, config)
+    problem = "cannot be loaded as a language model"
+    if quantised is not None:
+        problem = f"its weights are quantised with {quantised} and cannot be loaded here"
+        if options["device_map"] is None:  # weights in such a format are loaded in place, never moved
+            require_accelerate(f"{name}: weights quantised with {quantised}")
+            options = options | {"device_map": {"": str(place)}}
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with _refusing(name, problem):
+        loaded: Any = kind.from_pretrained(
+            path,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+            output_loading_info=True,
+            **options,
+        )
+    model, report = loaded
+    _check_complete(name, report)
+    if options["device_map"] is None:
+        check_dtype(model.dtype, place)
+        model = model.to(place)
+    return model  # type: ignore[no-any-return]
+
+
+load_causal_lm = partial(
+    load_model, decoder_only=True
+)  # what benchmarks of the lean forward and experiments are made for
+
+
+def _lender(
+    target: LoadedModel | str | Path | None, dtype: str, device: str, trust_remote_code: bool
+) -> LoadedModel | None:
+    """The target, loaded if it is given by name."""
+    if not isinstance(target, str | Path):
+        return target
+    return load_any_model(target, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+
+
+def load_any_model(name: str | Path, **options: Any) -> LoadedModel:
+    """A GGUF file's model, by llama.cpp, or whatever :func:`load_model` takes, with the same ``options``.
+
+    Raises:
+        InputError: it cannot be loaded, or an option is none of a GGUF model's.
+    """
+    if not is_gguf(name):
+        return load_model(name, **options)
+    if options.get("device", "auto") not in ("auto", "cpu"):
+        raise InputError(f"device={options['device']!r}: llama.cpp runs {name} on the CPU; use 'auto' or 'cpu'")
+    options.pop("target", None)
+    for option in ("device_map", "offload_folder", "revision"):
+        if options.get(option) is not None:
+            raise InputError(f"{option}={options[option]!r}: none for {name}, a GGUF file; leave it out")
+    return GgufModel(gguf_path(name), options.get("dtype", "float32"))
+
+
+def has_own_tokenizer(name: str | Path, *, revision: str | None = None) -> bool:
+    """Whether a tokenizer comes with the model ``name``; none does with EAGLE-3 drafts.
+
+    Raises:
+        InputError: there is no such model.
+    """
+    return not is_eagle3(_config_keys(name, find_files(name, revision), revision))
+
+
+def _config_keys(name: str | Path, source: Source, revision: str | None) -> dict[str, Any]:
+    """The keys of the model's ``config.json``."""
+    with _refusing(name, "cannot be loaded as a language model"):
+        found, _ = PreTrainedConfig.get_config_dict(
+            source.path, revision=revision, local_files_only=source.local_files_only
+        )
+    return found
+
+
+def load_tokenizer(
+    name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """The tokenizer that belongs to the model ``name``; that in a GGUF file, where it is one.
+
+    Raises:
+        InputError: there is none.
+    """
+    if is_gguf(name):
+        return load_gguf_tokenizer(gguf_path(name))
+    source = find_files(name, revision)
+    if is_eagle3(_config_keys(name, source, revision)):
+        raise InputError(f"{name}: an EAGLE-3 draft, which has no tokenizer; give it as the draft of a decoder")
+    with _refusing(name, "has no tokenizer that can be loaded"):
+        return AutoTokenizer.from_pretrained(
+            source.path,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            local_files_only=source.local_files_only,
+        )
+
+
+def check_same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> None:
+    """Target and draft must give every id the same meaning.
+
+    Raises:
+        InputError: they don't; names the first difference.
+    """
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    if ours != theirs:
+        differing = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
+        token = differing[0]
+        raise InputError(
+            f"target and draft do not share a tokenizer: {len(differing)} tokens differ, the first is {token!r} "
+            f"(id {ours.get(token)} in the target, {theirs.get(token)} in the draft); choose a draft of the same family"
+        )
+
+
+def _quantisation(name: str | Path, config: PreTrainedConfig) -> str | None:
+    """The format of a checkpoint's quantised weights, None where they are plain.
+
+    Raises:
+        InputError: transformers does not know it, and would read the weights as if they were plain.
+    """
+    for part in (config, config.get_text_config(decoder=True)):
+        found = vars(part).get("quantization_config")
+        if found is not None:
+            break
+    else:
+        return None
+    with _refusing(name, "its quantization_config is damaged"):
+        method, known = found.get("quant_method"), AutoHfQuantizer.supports_quant_method(found)
+    if not known:
+        raise InputError(f"{name}: weights quantised with {method!r}, which transformers does not read; take others")
+    return str(method or "bitsandbytes")
+
+
+def _check_complete(name: str | Path, report: Mapping[str, Any]) -> None:
+    """Refuse weights that are missing or have another shape than the model's."""
+    mismatched = sorted(report["mismatched_keys"])
+    if mismatched:
+        weight, found, needed = mismatched[0]
+        raise InputError(
+            f"{name}: {weight} and {len(mismatched) - 1} more weights do not have the shape config.json asks for "
+            f"({tuple(found)} instead of {tuple(needed)}); fetch the model again"
+        )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise InputError(f"{name}: the weights of {missing[0]} and {len(missing) - 1} more are missing from its files")
+
+
+@contextmanager
+def _refusing(name: str | Path, problem: str) -> Iterator[None]:
+    """Turn whatever transformers raises over a checkpoint's files into one line: they may hold anything."""
+    try:
+        yield
+    except InputError:
+        raise
+    except SafetensorError as error:
+        raise InputError(f"{name}: a weight file is truncated or damaged ({error}); fetch it again") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{name}: {problem}: a file is damaged, not JSON ({error}); fetch it again") from error
+    except Exception as error:
+        raise InputError(f"{name}: {problem} ({one_line(error)})") from error

@@ -1,0 +1,240 @@
+"""Options of loading models, sampling and decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from ..common.errors import InputError
+from ..common.options import Count, Folder, NotNegative, Options, Pattern, Range, SeedOptions, Several, Share
+
+MAX_LENGTH = 20  # largest draft length
+
+
+DType = Literal["float32", "bfloat16", "float16", "float64", "auto"]
+
+
+DraftDType = Literal[DType, "int8", "int4"]
+
+
+Device = Annotated[
+    str, Pattern(r"auto|(?!meta)[a-z]+(:\d{1,3})?", "no device of this machine; give 'auto', 'cpu', 'cuda' or 'cuda:1'")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions(Options):
+    """Models.
+
+    Attributes:
+        target: Target model: a shipped model, a folder, a hub id, or a GGUF file. The text has its distribution.
+    """
+
+    target: str = "tiny"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOptions(TargetOptions):
+    """Models.
+
+    Attributes:
+        draft: Draft model with the target's tokenizer: a shipped model, a folder, a hub id, or a GGUF file.
+    """
+
+    draft: str = "tiny-draft"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(Options):
+    """Models.
+
+    Attributes:
+        device: auto (an accelerator if there is one), cpu, cuda, cuda:1, …
+    """
+
+    device: Device = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions(DeviceOptions):
+    """Models.
+
+    Attributes:
+        dtype: Precision of the models; auto uses that of each checkpoint.
+        trust_remote_code: Run code that comes with the models; only for sources you trust.
+    """
+
+    dtype: DType = "float32"
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftPrecisionOptions(Options):
+    """Models.
+
+    Attributes:
+        draft_dtype: Precision of the draft models, if it is not that of the target. int8 and int4 round the weights of
+            drafts on a CPU.
+    """
+
+    draft_dtype: DraftDType | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementOptions(Options):
+    """Models.
+
+    Attributes:
+        device_map: Spread the target over several devices: "auto" or "balanced" as in transformers, or a device, "cpu"
+            or "disk" for each of its modules.
+        offload_folder: Folder for weights that a device map puts on disk.
+    """
+
+    device_map: str | dict[str, int | str] | None = None
+    offload_folder: Folder | None = None
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """Keywords of ``load_model`` for the target."""
+        return {"device_map": self.device_map, "offload_folder": self.offload_folder}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairCheckOptions(Options):
+    """Models.
+
+    Attributes:
+        pair_check: What a trained controller asks of the pair: exact, the models it was trained for; tokenizer, models
+            with their tokenizer, such as the same ones in another precision or as GGUF files, with a warning.
+    """
+
+    pair_check: Literal["exact", "tokenizer"] = "exact"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncationOptions(Options):
+    """Sampling.
+
+    Attributes:
+        max_new_tokens: Maximum number of new tokens per text.
+        top_k: Sample from the k most probable tokens; null keeps all.
+        top_p: Sample from the most probable tokens with this total probability; 1 keeps all.
+    """
+
+    max_new_tokens: Count = 128
+    top_k: Count | None = 50
+    top_p: Annotated[float, Range(0, 1, "(]")] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions(TruncationOptions):
+    """Sampling.
+
+    Attributes:
+        temperature: Divides the logits of both models; 0 is greedy.
+    """
+
+    temperature: NotNegative = 1.0
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Keywords of ``SpeculativeDecoder.generate``."""
+        return {name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
+
+
+Auto = Literal["auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(
+    TargetOptions, PlacementOptions, LoadingOptions, DraftPrecisionOptions, PairCheckOptions, SeedOptions
+):
+    """Generation.
+
+    Attributes:
+        prompt: The prompt, as a positional argument or by flag; "-" reads it from standard input.
+        draft: Draft model with the target's tokenizer. Several, as "[a,b]", form one tree, or are the arms of a router.
+            "auto" is tiny-draft, or the router's arms; null decodes without a draft. "ngram" drafts the continuation of
+            an earlier occurrence of the text's last tokens, at most four of them ("ngram:6": six); "tiny-draft+ngram"
+            chooses between the model, the n-gram draft and both in each round.
+        length: Draft length: a number of tokens (default: 4), a controller checkpoint (folder or hub id), a rule such
+            as "cumulative-confidence:0.4", or "none" for autoregressive decoding.
+        router: Trained router (folder or hub id) that chooses between several drafts by the prompt, such as
+            "[a,b,exit:2,autoregressive]". If no draft is given, it uses its own arms. The length is then one for all
+            arms, or a list.
+        sample_arm: Sample the arm from the router's policy instead of taking the most probable one.
+        threshold: Stopping threshold of a trained controller, instead of its checkpoint's.
+        cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification, such as
+            0.2. A trained controller then stops when another draft token no longer pays, without a threshold. "auto"
+            measures the cost at the start and adapts it.
+        adapt: Correct the cost by the rounds' wall times; drafts then no longer depend on the seed alone.
+        copies: Trained copy head (folder or hub id), which predicts for n-gram drafts whether the target accepts a
+            copied token.
+        tree: Draft a tree with this number of children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
+            "auto" grows trees node by node as far as that pays by the predictions of `length` (a lag-free or feature
+            predictor, or online-confidence) and `cost`.
+        verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
+            replacement), k-seq or otm also for trees. These keep the target's distribution. typical, bild and mtad do
+            not; their threshold follows a colon, "mtad:0.5". mtjd chooses `length` tokens of the target jointly,
+            without a draft.
+        beams: Number of beams of mtad and mtjd. Default: 4.
+        argmax: Keep the most probable beams instead of sampling them.
+        n: Number of independent samples, printed one after another.
+        max_new_tokens: Maximum number of new tokens; "auto" is the target's generation_config, else 128.
+        temperature: Divides the logits; 0 is greedy. "auto" is the target's generation_config, else 1.
+        top_k: Sample from the k most probable tokens; null keeps all. "auto" as for temperature, else 50.
+        top_p: Sample from the most probable tokens with this total probability; 1 keeps all. "auto" as for temperature,
+            else 1.
+        generation_config: "follow" takes sampling settings from the target's generation_config and refuses those that
+            are not supported, "ignore" does not read it.
+        chat: Apply the tokenizer's chat template, if it has one.
+        system: System message of the chat.
+        stream: Print the text while it is generated.
+        color: Print the complete text with accepted, rejected and target tokens in colour.
+        stats: Print counters and rates to standard error.
+        json: Print one JSON object with text, tokens, rounds and counters instead of text.
+        compile: Compile both models first; useful only for long texts.
+        revision: Branch, tag or commit of the target on the hub.
+        tokenizer: Whose tokenizer and chat template to take instead of the target's own: a folder or hub id.
+    """
+
+    prompt: str = field(default="-", kw_only=False)
+    draft: Annotated[str | tuple[str, ...], Several(distinct=False)] | None = "auto"
+    length: Annotated[int | str | tuple[int | str, ...], Several(distinct=False)] | None = None
+    router: str | None = None
+    sample_arm: bool = False
+    threshold: Share | None = None
+    cost: str | float | None = None
+    adapt: bool = False
+    copies: str | None = None
+    tree: str | None = None
+    verifier: str = "token-wise"
+    beams: Count | None = None
+    argmax: bool = False
+    n: Count = 1
+    max_new_tokens: Count | Auto = "auto"
+    temperature: NotNegative | Auto = "auto"
+    top_k: Count | Auto | None = "auto"
+    top_p: Annotated[float, Range(0, 1, "(]")] | Auto = "auto"
+    generation_config: Literal["follow", "ignore"] = "follow"
+    chat: bool = True
+    system: str | None = None
+    stream: bool = True
+    color: bool = False
+    stats: bool = False
+    json: bool = False
+    compile: bool = False
+    revision: str | None = None
+    tokenizer: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.system is not None and not self.chat:
+            raise InputError("system: is part of the chat template; leave it or --no-chat out")
+        if self.color and self.json:
+            raise InputError("color: JSON has no colours; give one of color and json")
+
+    @property
+    def drafts(self) -> str | tuple[str, ...] | None:
+        """The drafts to load; None if there are none, or if the router names them."""
+        return self.draft if self.draft != "auto" else None if self.router is not None else "tiny-draft"

@@ -1,0 +1,457 @@
+"""Options of training, calibration and export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ..common.errors import InputError
+from ..common.options import (
+    LARGEST,
+    Count,
+    File,
+    Folder,
+    Fraction,
+    LearningRate,
+    Natural,
+    NotNegative,
+    Options,
+    OverwriteOptions,
+    Picture,
+    Positive,
+    Range,
+    Seed,
+    SeedOptions,
+    Several,
+    Share,
+)
+from ..infer.options import MAX_LENGTH, DeviceOptions, DType, LoadingOptions, PlacementOptions, TargetOptions
+
+MAX_DEPTH = 64  # largest depth of a head in a checkpoint
+
+
+Depth = Annotated[int, Range(0, MAX_DEPTH)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(Options):
+    """Data.
+
+    Attributes:
+        data: Folder written by `specpilot data …`, or several with the same models and sampling, as "[A,B]".
+    """
+
+    data: Annotated[str | tuple[str, ...], Several()]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return (self.data,) if isinstance(self.data, str) else self.data
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationOptions(Options):
+    """Data.
+
+    Attributes:
+        validation_fraction: Share of the prompts held out for validation, chosen by a hash of their id.
+    """
+
+    validation_fraction: Fraction = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittingOptions(ValidationOptions):
+    """Training.
+
+    Attributes:
+        epochs: Passes over the data.
+        batch_size: Examples per step: rollouts, drafted tokens or queries.
+        lr: Highest learning rate.
+    """
+
+    epochs: Count = 3
+    batch_size: Count = 16
+    lr: LearningRate = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(DataOptions, FittingOptions, SeedOptions, DeviceOptions):
+    """Training.
+
+    Attributes:
+        weight_decay: Decoupled weight decay; 0 is plain Adam.
+    """
+
+    weight_decay: NotNegative = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedTrainingOptions(TrainingOptions):
+    """Training.
+
+    Attributes:
+        checkpoint_every: Steps between two checkpoints; there is also one at the end of each epoch.
+        log_every: Steps between two rows of metrics.csv.
+        wandb: Weights & Biases project to log to; offline if WANDB_API_KEY is not set.
+        threads: CPU threads per process; by default PyTorch's choice.
+        devices: Number of devices of each machine to train on, one process each. Batches are split among them.
+        num_nodes: Number of machines. The same command is run on each, with NODE_RANK, MASTER_ADDR and MASTER_PORT set,
+            and the data and the run folder on storage that all of them see.
+        strategy: auto or ddp; several devices or machines always use ddp.
+        precision: Precision of the computation; weights are float32.
+    """
+
+    checkpoint_every: Count = 100
+    log_every: Count = 10
+    wandb: str | None = None
+    threads: Annotated[int, Range(1, 1024)] | None = None
+    devices: Annotated[int, Range(1, 1024)] = 1
+    num_nodes: Annotated[int, Range(1, 1024)] = 1
+    strategy: Literal["auto", "ddp"] = "auto"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+
+
+Predictor = Literal["specdec", "lag-free", "features"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
+    """Features. The inputs of predictors, computed once with the models that the data was made with.
+
+    Attributes:
+        target: Target model, if it has moved since the data was made.
+        draft: Draft model, if it has moved since the data was made.
+        dtype: Precision of these models.
+        texts: Maximum number of training texts per dataset.
+        traced: Number of held-out texts on which decoding is simulated to choose the best epoch. With 0 it is the epoch
+            of lowest validation KL, and the target is not needed.
+        max_length: Maximum tokens of prompt and response together; longer responses are cut.
+        states: Precision of the draft's hidden states on disk.
+    """
+
+    target: str | None = None
+    draft: str | None = None
+    dtype: DType = "float32"
+    texts: Count | None = None
+    traced: Natural = 100
+    max_length: Annotated[int, Range(2, LARGEST)] = 2048
+    states: Literal["float16", "float32"] = "float16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureDataOptions(FeatureSourceOptions, PlacementOptions, SeedOptions):
+    """Feature dataset.
+
+    Attributes:
+        data: Folder written by `specpilot data acceptance` or, except for the predictor specdec, `specpilot data
+            on-policy`; or several with the same models, as "[A,B]". They may differ in sampling, again except for
+            specdec.
+        predictor: Predictor that the features are for: specdec, lag-free or features. The last two use the same.
+        mixing: Share r of target tokens in the texts that the draft reads; the other tokens are the draft's and are the
+            training examples. At 1 every draft token is an example, with the target's text as context. Default: 0.15 as
+            in the paper, or 0.5 if the data's mean acceptance is below one half.
+        mixings: Number of different mixings of the texts; training epochs use them in turn.
+        seed: Seed of the mixing.
+    """
+
+    data: Annotated[str | tuple[str, ...], Several()]
+    predictor: Predictor = "specdec"
+    mixing: Share | None = None
+    mixings: Count = 3
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.predictor != "specdec":
+            self.refuse_ignored(("mixing", "mixings", "seed"), f"predictor={self.predictor} mixes no texts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
+    """Acceptance predictor.
+
+    Attributes:
+        data: Folder written by `specpilot data features`; or data for that command, to make the features in the run
+            folder.
+        predictor: The predictor to train: specdec, lag-free or features. Each has further options:
+            `--predictor NAME --help`.
+        cost: Costs for the simulated tokens/s by which epochs are compared: a file of `specpilot bench cost --output`,
+            or the time of a draft step in units of a verification. Default: 0.21, as in SpecDec++.
+    """
+
+    data: Annotated[str | tuple[str, ...], Several()]
+    predictor: Predictor = "specdec"
+    cost: str | float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = next(entry.default for entry in fields(self) if entry.name == "predictor")
+        if self.predictor != own:
+            raise InputError(
+                f"predictor={self.predictor!r}: the other options are those of {own!r}; train it by 'specpilot train "
+                f"acceptance --predictor {self.predictor}'"
+            )
+
+    @property
+    def features(self) -> FeatureDataOptions:
+        """The features to make, if ``data`` holds none."""
+        names = {entry.name for entry in fields(FeatureDataOptions)} & {entry.name for entry in fields(self)}
+        if self.predictor != "specdec":
+            names.remove("seed")
+        return FeatureDataOptions(**{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceTrainingOptions(PredictorTrainingOptions):
+    """Acceptance head. Defaults are those of SpecDec++ (Huang et al. 2024, §4.1 and Appendix C.1).
+
+    Attributes:
+        depth: Residual blocks D of the head; 0 is a linear head.
+        w_acc: Loss weight of acceptance.
+        w_rej: Loss weight of rejection.
+        mixing: Share r of target tokens in the texts that the draft reads; the other tokens are the draft's and are the
+            training examples. At 1 every draft token is an example, with the target's text as context. Default: 0.15 as
+            in the paper, or 0.5 if the data's mean acceptance is below one half.
+        mixings: Number of different mixings of the texts; epochs use them in turn.
+    """
+
+    predictor: Predictor = "specdec"
+    depth: Depth = 3
+    w_acc: Positive = 1.0
+    w_rej: Positive = 6.0
+    mixing: Share | None = None
+    mixings: Count = 3
+    batch_size: Count = 32
+    lr: LearningRate = 5e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class LagFreeTrainingOptions(PredictorTrainingOptions):
+    """Lag-free head. The learning rate is the highest of a one-cycle schedule of AdamW.
+
+    Attributes:
+        width: Hidden units of the head. A prediction takes about 0.3 µs for each.
+        light: Train a design that predicts in a third of the time: it divides the draft's state by a constant instead
+            of normalising it, does not use the entropy, and has ReLU units instead of SiLU.
+        dropout: Dropout on the draft's state and the token's embedding; it helps on text of other domains than the
+            training data.
+        use_ngrams: Use features of n-gram matches in the text.
+    """
+
+    predictor: Predictor = "lag-free"
+    width: Count = 32
+    light: bool = True
+    dropout: Annotated[float, Range(0, 1, "[)")] = 0.3
+    use_ngrams: bool = True
+    epochs: Count = 4
+    batch_size: Count = 512
+    lr: LearningRate = 2e-3
+    weight_decay: NotNegative = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureTrainingOptions(PredictorTrainingOptions):
+    """Feature model with four parameters. Each epoch is a step of Newton's method, which has no learning rate."""
+
+    predictor: Predictor = "features"
+    epochs: Count = 6
+    batch_size: Count = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse_ignored(("lr", "weight_decay"), "the feature model is fitted by Newton's method")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyTrainingOptions(LoggedTrainingOptions):
+    """Copy head. The learning rate is the highest of a one-cycle schedule of AdamW.
+
+    Attributes:
+        data: Folder of the target's own texts, written by `specpilot data answers`, acceptance or on-policy; or several
+            of the same target, as "[A,B]". They may differ in sampling.
+        target: Target model, if it has moved since the data was made. Only its embedding is kept in memory.
+        width: Hidden units of the head.
+        dropout: Dropout on the embeddings.
+        batch_size: Copied tokens per step.
+    """
+
+    data: Annotated[str | tuple[str, ...], Several()]
+    target: str | None = None
+    width: Count = 32
+    dropout: Annotated[float, Range(0, 1, "[)")] = 0.2
+    batch_size: Count = 256
+    lr: LearningRate = 3e-3
+    weight_decay: NotNegative = 1e-2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterTrainingOptions(LoggedTrainingOptions):
+    """Router. Defaults are those of assistant selection (Huang et al. 2024, §3.1 and Table 9).
+
+    Attributes:
+        reward: rouge (the paper's proxy, eq. 2), or throughput (tokens per second that the cost model expects from an
+            arm's acceptance rates along the target's output, relative to the target alone).
+        alpha: With rouge: weight of alignment; the cost has weight 1 - alpha.
+        cost: With rouge: parameters (A.5: c = 1 - e^P / e^P_max, P in billions) or time (c = 1 - t / t_max, measured).
+        length: With throughput: draft length; null takes the best for each prompt and arm.
+        gradient: sampled (REINFORCE, as in the paper) or exact (from all arms' rewards, which are known offline).
+        baseline: Baseline subtracted from the reward: none (as in the paper), batch (mean over the other queries of the
+            batch) or query (mean over the query's arms).
+        entropy: Weight of the policy's entropy in nats, to prevent early convergence.
+        standardize: Divide every entry of the embedding by its standard deviation over the training data; the exported
+            policy includes the scaling in its first layer.
+        width: Hidden size of the MLP.
+        examples: Maximum number of training queries.
+    """
+
+    reward: Literal["rouge", "throughput"] = "rouge"
+    alpha: Share = 0.5
+    cost: Literal["parameters", "time"] = "parameters"
+    length: Annotated[int, Range(1, MAX_LENGTH)] | None = None
+    gradient: Literal["sampled", "exact"] = "sampled"
+    baseline: Literal["none", "batch", "query"] = "none"
+    entropy: NotNegative = 0.0
+    standardize: bool = False
+    width: Count = 512
+    batch_size: Count = 64
+    weight_decay: NotNegative = 1e-2
+    examples: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(DataOptions):
+    """Data.
+
+    Attributes:
+        data: Text: a JSON Lines, Parquet or text file, a folder of such, or a hub dataset, with a column prompt and
+            perhaps response; or the target's own answers, a folder written by `specpilot data answers`, acceptance or
+            on-policy. Or several, as "[A,B]".
+        chat: Put prompt and response together by the tokenizer's chat template.
+        limit: Maximum number of texts of each source.
+    """
+
+    data: Annotated[str | tuple[str, ...], Several()]
+    chat: bool = True
+    limit: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, LoggedTrainingOptions):
+    """Draft. Without an initial one it is made of the target's layers, and its embedding is the target's.
+
+    Attributes:
+        initial: Draft to begin with instead: one of `train draft`, or any model with the target's tokenizer and number
+            of tokens. Layers, vocabulary, output and features are then its own.
+        features: target: the draft also reads the target's last hidden state at the position before, and its own at
+            drafted positions (EAGLE).
+        positions: With features: number of drafted positions that are trained, from the second on with the draft's own
+            states.
+        layers: Layers of the target that the draft begins with: a number, of which one is the last and the others are
+            the first ones; or their indices, as "[0,1,29]". Default: 3, or 1 with features.
+        vocabulary: Number of tokens that the draft can propose, the most frequent ones of the data; null for all.
+        own_output: Train an output projection of the draft's own, instead of using the target's.
+        window: Tokens of text that are read together.
+        batch_size: Windows per step.
+        dtype: Precision of the target; the draft is trained in float32.
+        cache_states: Run the target once before the first epoch, and keep its last hidden states in the run folder
+            until the run is complete, so that every epoch needs only the draft. They take 2 bytes × the target's hidden
+            size for every token of the data.
+    """
+
+    initial: str | None = None
+    features: Literal["target"] | None = None
+    positions: Annotated[int, Range(1, 8)] = 3
+    layers: Natural | Annotated[tuple[Natural, ...], Several()] | None = None
+    vocabulary: Count | None = 8192
+    own_output: bool = False
+    window: Annotated[int, Range(2, LARGEST)] = 256
+    epochs: Count = 1
+    batch_size: Count = 4
+    dtype: DType = "float32"
+    cache_states: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.initial is not None:
+            self.refuse_ignored(("features", "layers", "vocabulary", "own_output"), "the initial draft has its own")
+        elif self.features is None:
+            self.refuse_ignored(("positions",), "only drafts with --features target are trained by positions")
+        if self.cache_states and self.num_nodes > 1:
+            raise InputError("cache_states: one machine makes and reads the states; leave it out or take num_nodes=1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """Output.
+
+    Attributes:
+        output: Run folder for resolved settings, metrics and checkpoints.
+        resume: Continue the unfinished run in the folder.
+    """
+
+    output: Folder
+    resume: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(OverwriteOptions):
+    """Export.
+
+    Attributes:
+        run: Run folder of `specpilot train`; or a controller checkpoint, which is rewritten in the current format.
+        output: Folder of the checkpoint: config.json, model.safetensors, README.md.
+        threshold: Default stopping threshold h of an acceptance head. Default: 0.7, as in the paper.
+        push_to: Hub repository (owner/name) to upload the checkpoint to.
+        private: Make that repository private if it is new.
+    """
+
+    run: Path = field(kw_only=False)
+    output: Folder = field(kw_only=False)
+    threshold: Share | None = None
+    push_to: str | None = None
+    private: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimOptions(TextOptions, OverwriteOptions):
+    """Trimmed vocabulary.
+
+    Attributes:
+        draft: Draft model: a shipped model, a folder or a hub id.
+        keep: Number of tokens that it can propose, the most frequent ones of the data.
+        target: Its target, for a draft that has the target's embedding.
+        output: Folder of the trimmed draft.
+        trust_remote_code: Run code that comes with the model; only for sources you trust.
+    """
+
+    draft: str = field(kw_only=False)
+    keep: Count = 8192
+    target: str | None = None
+    output: Folder
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
+    """Calibration.
+
+    Attributes:
+        controller: Checkpoint: a folder, a hub id or a shipped name.
+        data: Folder written by `specpilot data acceptance` for the same pair.
+        output: Folder of the calibrated checkpoint.
+        method: weights (undo the loss weights), temperature, platt or isotonic.
+        draft: Draft model that the data was made with, if it has moved since.
+        validation_fraction: Share of prompts that training held out, if the head was trained on this data.
+        plot: File for the reliability plot before and after calibration.
+        report: File for the JSON that is printed to standard output.
+    """
+
+    controller: str = field(kw_only=False)
+    data: str
+    output: Folder
+    method: Literal["weights", "temperature", "platt", "isotonic"] = "platt"
+    draft: str | None = None
+    validation_fraction: Fraction = 0.1
+    plot: Picture | None = None
+    report: File | None = None
