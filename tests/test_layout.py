@@ -1,39 +1,63 @@
-"""The layout of the package, checked on its source: which part imports which, how, and what is never imported.
+"""The layout of the tree, checked on its source: which part imports which, how, what is never imported, and sizes.
 
-controllers ← infer ← data_gen ← simulate ← train ← bench     serve → infer, data_gen     cli → all, lazily
-checkpoints, options ← all
+common ← controllers ← infer ← data_gen ← simulate ← train ← compare     serve → infer, data_gen     cli → all, lazily
+checkpoints ← all     experiments → all
 """
 
 import ast
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from specpilot.main import COMMANDS, Commands
 
 ROOT = Path(__file__).parent.parent
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 
-# Part of the package → the parts it may import, besides itself.
-MAY_IMPORT = {
-    "controllers": {"checkpoints"},
-    "infer": {"controllers", "checkpoints"},
-    "data_gen": {"controllers", "infer", "checkpoints"},
-    "simulate": {"controllers", "infer", "data_gen", "checkpoints"},
-    "train": {"controllers", "infer", "data_gen", "simulate", "checkpoints"},
-    "serve": {"controllers", "infer", "data_gen", "checkpoints"},
-    "bench": {"controllers", "infer", "data_gen", "simulate", "train", "checkpoints"},
+# Part of the package → the parts it may import, besides itself, `common` and `checkpoints`.
+LAYERS = {
+    "common": set(),
     "checkpoints": set(),
-    "cli": {"controllers", "infer", "data_gen", "simulate", "train", "serve", "bench", "checkpoints"},
+    "controllers": set(),
+    "infer": {"controllers"},
+    "data_gen": {"controllers", "infer"},
+    "simulate": {"controllers", "infer", "data_gen"},
+    "train": {"controllers", "infer", "data_gen", "simulate"},
+    "compare": {"controllers", "infer", "data_gen", "simulate", "train"},
+    "serve": {"controllers", "infer", "data_gen"},
+    "cli": {"controllers", "infer", "data_gen", "simulate", "train", "compare", "serve"},
+}
+GROUND = {"common", "checkpoints"}
+FLOORS = 8  # of files that import each other, in a folder
+MORE_FLOORS = {"infer": 9, "infer/models": 10}
+KNOWN_CIRCLES = [  # by imports at any place: in a function, or for the type checker only
+    {"infer.models.causal_lm", "infer.models.lean_forward", "infer.models.packed_model", "infer.models.state_input"},
+    {"infer.recorder", "infer.request", "infer.drafters", *(f"infer.drafters.{name}" for name in (
+        "base", "best_first_tree", "chain", "copying", "early_exit", "joint", "mixed", "mixed_tree", "ngram", "oracle",
+        "partial_tree", "several", "tree",
+    ))},
+    {"data_gen.ray_workers", "data_gen.workers"},
+    {"data_gen.openai_responses", "data_gen.responses", "data_gen.vllm_responses"},
+]  # fmt: skip
+SMALL = 40  # lines of a file that is small
+MOST = {  # at most
+    "lines of the package": 32_500,
+    "files of the package": 326,
+    "small files of the package": 55,
+    "lines of experiments": 14_600,
+    "lines of tests": 26_000,
+    "verbs": 21,
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve
 PLUGIN = "specpilot.infer.integrations.vllm."  # what vLLM alone imports
 OPTIONAL = {"llama_cpp", "gguf", "wandb", "ray", "zeus", "matplotlib", "scipy", "rouge_score", "vllm"} | SERVER
 UNSAFE = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-OPTIONS = "specpilot.options"  # of the command line, and yet every part may import it
 LIGHT = {"jsonargparse", "docstring_parser"}  # all that `import specpilot` and --help may import from outside
 
 
@@ -56,7 +80,7 @@ class Import(NamedTuple):
 
 def part_of(module: str) -> str:
     head = (module + "..").split(".")[1]
-    return head if head in MAY_IMPORT else "cli"
+    return head if head in LAYERS else "cli"
 
 
 def sources() -> Iterator[Source]:
@@ -94,12 +118,12 @@ def imports_of(source: Source) -> Iterator[Import]:
         for alias in node.names:
             # `from . import name` may mean a module: count it as one where there is such a module.
             name = f"{base}.{alias.name}"
-            yield Import(name if name in MODULES else base, True, lazy, node.lineno)
+            yield Import(name if name in BY_NAME else base, True, lazy, node.lineno)
 
     yield from walk(source.tree, lazy=False)
 
 
-MODULES = {source.module for source in SOURCES}
+BY_NAME = {source.module: source for source in SOURCES}
 
 
 def place(source: Source, line: int) -> str:
@@ -107,25 +131,56 @@ def place(source: Source, line: int) -> str:
 
 
 def test_who_imports_whom() -> None:
-    assert {source.part for source in SOURCES} == set(MAY_IMPORT)
+    assert {source.part for source in SOURCES} == set(LAYERS)
     wrong = [
         f"{place(source, found.line)}: {source.part} must not import {found.target}"
         for source in SOURCES
         for found in imports_of(source)
-        if found.relative
-        and part_of(found.target) not in MAY_IMPORT[source.part] | {source.part}
-        and found.target != OPTIONS
+        if found.relative and part_of(found.target) not in LAYERS[source.part] | GROUND | {source.part}
     ]
     assert wrong == []
 
 
-def test_options_import_nothing_slow() -> None:
-    (options,) = [source for source in SOURCES if source.module == OPTIONS]
-    own = {found.target for found in imports_of(options) if found.relative}
-    assert own == {"specpilot.common.errors", "specpilot.controllers.finite"}  # which import nothing but Python's
-    assert {found.target.partition(".")[0] for found in imports_of(options) if not found.relative} <= (
-        sys.stdlib_module_names
-    )
+def loaded(modules: Iterable[str]) -> Iterator[tuple[Source, Import]]:
+    """What importing ``modules`` imports: their own imports, those of the files that these are in, and so on."""
+    waiting, seen = list(modules), set[str]()
+    while waiting:
+        module = waiting.pop()
+        if module in seen or module not in BY_NAME:
+            continue
+        seen.add(module)
+        waiting.append(module.rpartition(".")[0])  # a module's packages are imported before it
+        for found in imports_of(BY_NAME[module]):
+            if not found.lazy:
+                yield BY_NAME[module], found
+                waiting += [found.target] * found.relative
+
+
+def foreign(modules: Iterable[str], allowed: Set[str]) -> list[str]:
+    """Imports of packages that are not ``allowed`` which importing ``modules`` brings about."""
+    return [
+        f"{place(source, found.line)}: {found.target}"
+        for source, found in loaded(modules)
+        if not found.relative and found.target.partition(".")[0] not in allowed
+    ]
+
+
+def test_options_import_nothing_heavy() -> None:
+    options = [module for module in BY_NAME if module.endswith(".options")]
+    assert {part_of(module) for module in options} > {"infer", "data_gen", "train", "serve", "compare"}
+    assert foreign(options, sys.stdlib_module_names) == []
+
+
+def test_imports_at_start_are_light() -> None:
+    """What `import specpilot` and the command line's --help load: the standard library and the argument parser."""
+    commands = [module for module in BY_NAME if module.startswith("specpilot.commands.")]
+    assert foreign(["specpilot", "specpilot.main", *commands], sys.stdlib_module_names | LIGHT) == []
+    assert "specpilot.parser" in {found.target for _, found in loaded(["specpilot.main"])}
+
+
+def test_the_package_knows_nothing_of_what_is_not_installed() -> None:
+    outside = {"experiments", "tests", "examples"}
+    assert [place(s, i.line) for s in SOURCES for i in imports_of(s) if i.target.partition(".")[0] in outside] == []
 
 
 def test_imports_inside_the_package_are_relative_and_exist() -> None:
@@ -135,32 +190,83 @@ def test_imports_inside_the_package_are_relative_and_exist() -> None:
         for source in SOURCES
         for found in imports_of(source)
         if (not found.relative and found.target.partition(".")[0] in folders | {"specpilot"})
-        or (found.relative and found.target not in MODULES)
+        or (found.relative and found.target not in BY_NAME)
     ]
     assert wrong == []
 
 
-def test_imports_at_start_are_light() -> None:
-    """What `import specpilot` and the command line's --help load: the standard library and the argument parser."""
-    by_name = {source.module: source for source in SOURCES}
-    waiting = ["specpilot", "specpilot.main", *(name for name in MODULES if name.startswith("specpilot.commands."))]
-    seen: set[str] = set()
-    wrong = []
+def graph() -> dict[str, set[str]]:
+    """File → the files that it imports, at any place."""
+    return {
+        source.module: {i.target for i in imports_of(source) if i.relative and i.target in BY_NAME} - {source.module}
+        for source in SOURCES
+    }
+
+
+def reach(graph: Mapping[str, Set[str]], start: str) -> set[str]:
+    """All that can be reached from ``start`` by at least one step."""
+    reached, waiting = set[str](), [*graph[start]]
     while waiting:
         module = waiting.pop()
-        if module in seen or module not in by_name:
-            continue
-        seen.add(module)
-        waiting.append(module.rpartition(".")[0])  # a module's packages are imported before it
-        for found in imports_of(by_name[module]):
-            if found.lazy:
-                continue
-            if found.relative:
-                waiting.append(found.target)
-            elif found.target.partition(".")[0] not in sys.stdlib_module_names | LIGHT:
-                wrong.append(f"{place(by_name[module], found.line)}: {found.target}")
-    assert wrong == []
-    assert "specpilot.parser" in seen
+        if module not in reached:
+            reached.add(module)
+            waiting += graph[module]
+    return reached
+
+
+def circles(graph: Mapping[str, Set[str]]) -> set[frozenset[str]]:
+    """Sets of files that all import each other, by way of others or at once."""
+    reached = {module: reach(graph, module) for module in graph}
+    found = {module: frozenset(other for other in reached[module] if module in reached[other]) for module in graph}
+    return {circle for circle in found.values() if circle}
+
+
+def floors(graph: Mapping[str, Set[str]], folder: Set[str]) -> int:
+    """Files in the longest chain of imports in ``folder``; files of a circle are on one floor."""
+    inside = {module: graph[module] & folder for module in folder}
+    circle = {module: found for found in circles(inside) for module in found}
+
+    @cache
+    def height(floor: frozenset[str]) -> int:
+        below = {circle.get(t, frozenset({t})) for module in floor for t in inside[module] if t not in floor}
+        return 1 + max(map(height, below), default=0)
+
+    return max(height(circle.get(module, frozenset({module}))) for module in folder)
+
+
+def test_no_circles_among_files() -> None:
+    known = [{f"specpilot.{name}" for name in circle} for circle in KNOWN_CIRCLES]
+    assert [sorted(circle) for circle in circles(graph()) if not any(circle <= one for one in known)] == []
+
+
+def test_floors() -> None:
+    folders = defaultdict[str, set[str]](set)
+    for source in SOURCES:
+        folders[source.path.parent.relative_to(ROOT).as_posix()].add(source.module)
+    imports = graph()
+    found = {folder: floors(imports, modules) for folder, modules in folders.items()}
+    assert {name: height for name, height in found.items() if height > MORE_FLOORS.get(name, FLOORS)} == {}
+
+
+def test_sizes() -> None:
+    def lines(paths: Iterable[Path]) -> list[int]:
+        return [path.read_bytes().count(b"\n") for path in paths]
+
+    def verbs(commands: Commands) -> int:
+        return sum(verbs(entry) if isinstance(entry, Mapping) else 1 for entry in commands.values())
+
+    package = lines(source.path for source in SOURCES)
+    found = {
+        "lines of the package": sum(package),
+        "files of the package": len(package),
+        "small files of the package": sum(
+            line < SMALL for line in lines(source.path for source in SOURCES if source.path.stem != "__init__")
+        ),
+        "lines of experiments": sum(lines((ROOT / "experiments").rglob("*.py"))),
+        "lines of tests": sum(lines((ROOT / "tests").rglob("*.py"))),
+        "verbs": verbs(COMMANDS),
+    }
+    assert {what: f"{n}, at most {MOST[what]}" for what, n in found.items() if n > MOST[what]} == {}
 
 
 def test_optional_packages_are_imported_where_they_are_used() -> None:
@@ -231,3 +337,16 @@ def test_no_folder_shadows_the_installed_package() -> None:
 def test_the_reader_of_imports(module: str, code: str, expected: list[tuple[str, bool, bool]]) -> None:
     found = imports_of(Source(Path("cache.py"), module, ast.parse(code)))
     assert [(i.target, i.relative, i.lazy) for i in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("imports", "found", "height"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set(), "d": {"c"}}, [], 3),
+        ({"a": {"b"}, "b": {"a"}, "c": {"a"}}, [{"a", "b"}], 2),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}}, [{"a", "b", "c"}, {"d", "e"}], 2),
+    ],
+)
+def test_the_search_for_circles_and_floors(imports: dict[str, set[str]], found: list[set[str]], height: int) -> None:
+    assert circles(imports) == {frozenset(circle) for circle in found}
+    assert floors(imports, imports.keys()) == height
