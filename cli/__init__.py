@@ -18,7 +18,7 @@ __all__ = ["InputError", "SamplingParams", "SpeculativeDecoder", "__version__", 
 _HOMES = {
     "SpeculativeDecoder": ".infer.decoder",
     "SamplingParams": ".controllers.sampling",
-    "InputError": ".controllers.errors",
+    "InputError": ".common.errors",
     "load_controller": ".controllers.checkpoints.checkpoint",
 }
 

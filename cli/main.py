@@ -1,8 +1,8 @@
 """The command line: `specpilot <verb> …`.
 
-A command is a function in `commands/` whose parameters are dataclasses of `options.py`; their fields define its flags,
-YAML keys and --help. New commands are added to `COMMANDS`. To keep --help fast, a parser is built only for the chosen
-command, and commands import slow modules in their bodies.
+A command is a function in `commands/` whose parameters are dataclasses of a stage's `options.py`; their fields define
+its flags, YAML keys and --help. New commands are added to `COMMANDS`. To keep --help fast, a parser is built only for
+the chosen command, and commands import slow modules in their bodies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TypeAlias, Union
 
 from .commands import (
     bench,
-    calibrate,
     data,
     demo,
     env,
@@ -23,7 +22,6 @@ from .commands import (
     generate,
     serve,
     train,
-    trim_vocabulary,
 )
 from .common.errors import InputError
 from .parser import CommandParser
@@ -41,15 +39,13 @@ COMMANDS: Commands = {
     },
     "train": {
         "acceptance": train.acceptance,
-        "features": train.features,
-        "lag-free": train.lag_free,
         "copies": train.copies,
         "router": train.router,
         "draft": train.draft,
     },
-    "trim-vocabulary": trim_vocabulary.trim_vocabulary,
+    "trim-vocabulary": export.trim_vocabulary,
     "export": export.export,
-    "calibrate": calibrate.calibrate,
+    "calibrate": export.calibrate,
     "generate": generate.generate,
     "serve": serve.serve,
     "bench": {"cost": bench.cost, "serve": bench.serve, "vllm": bench.vllm},
@@ -96,12 +92,12 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
             print(f"specpilot {__version__}")
             return
         word, *words = words
-        if [*path[1:], word] == ["train", "acceptance"]:
-            word = train.verb_of_predictor(words)
         if word not in here:
             raise InputError(f"unknown command '{' '.join([*path[1:], word])}': choose from {', '.join(here)}")
         path.append(word)
         here = here[word]
+    if here is train.acceptance:
+        here = train.of_predictor(words)
 
     here(**CommandParser(here, prog=" ".join(path)).read(words))
 
@@ -114,10 +110,7 @@ def overview(path: list[str], commands: Commands) -> str:
     for name, command in rows:
         summary = (inspect.getdoc(command) or "").partition("\n")[0]
         lines.append(f"  {name:<{width}}  {summary}")
-    lines += [
-        "",
-        f"`{' '.join(path)} <command> --help` shows a command's options; each is also a key of --config FILE.",
-    ]
+    lines += ["", f"`{' '.join(path)} <command> --help` shows its options, also keys of --config."]
     return "\n".join(lines)
 
 

@@ -15,14 +15,10 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 from specpilot import main as cli
+from specpilot.commands import train
 from specpilot.common import options
 from specpilot.common.errors import InputError
-from specpilot.common.options import Options
-from specpilot.compare import options as compare_options
-from specpilot.data_gen import options as data_options
-from specpilot.infer import options as infer_options
 from specpilot.parser import CommandParser, described, one_line
-from specpilot.serve import options as serve_options
 from specpilot.train import options as train_options
 from specpilot.train.options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions
 
@@ -80,6 +76,14 @@ def test_version_help_and_no_arguments() -> None:
     assert help_.stdout == nothing.stdout
     assert "generate" in nothing.stdout
     assert (version.returncode, help_.returncode, nothing.returncode) == (0, 0, 0)
+
+
+def test_help_fits_a_screen_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 25
+    assert len(COMMANDS) <= 20
 
 
 def test_env_as_json() -> None:
@@ -168,7 +172,7 @@ def test_bad_yaml(capsys: pytest.CaptureFixture[str], tmp_path: Path, yaml: str,
     assert named in in_process(capsys, "generate", "--config", str(config), "hello")
 
 
-@pytest.mark.parametrize("name", ["generate", "train acceptance", "bench vllm"])
+@pytest.mark.parametrize("name", ["generate", "train acceptance", "data router"])
 def test_a_printed_configuration_is_one(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     given = [*flags(COMMANDS[name]), "--seed", "7"]
     with pytest.raises(SystemExit) as stop:
@@ -234,14 +238,15 @@ def test_words(words: list[str], expected: tuple[str, int, bool]) -> None:
 
 # Options
 
-MODULES = (options, infer_options, data_options, train_options, serve_options, compare_options)
-KINDS = [
-    kind
-    for module in MODULES
-    for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Options) and kind.__module__ == module.__name__
-]
 COMMANDS = dict(cli._leaves("", cli.COMMANDS))
+KINDS = sorted(
+    {
+        kind
+        for command in [*COMMANDS.values(), *train.PREDICTORS.values()]
+        for kind in CommandParser(command, "x").kinds.values()
+    },
+    key=lambda kind: kind.__name__,
+)
 EXAMPLES = {"tuple": ("1=b",), "path": Path("a"), "str": "a"}  # of options without a default, by type
 
 
@@ -369,16 +374,15 @@ def test_every_device_picture_count_and_seed_has_a_limit() -> None:
             ["data", "features", "--data=a", "--output=b", "--predictor", "lag-free", "--mixings", "2"],
             "mixings=2: would be ignored, predictor=lag-free mixes no texts",
         ),
-        (["data", "acceptance", "--output=b", "--skip", "626"], "skip=626: builtin has 626 prompts, so none is left"),
+        (["bench", "cost", "--split", "test", "--skip", "626"], "skip=626: builtin has 626 prompts, so none is left"),
+        (["bench", "serve", "--loads", "[]"], "loads=[]: give at least one value"),
+        (["calibrate", "a", "--data=b", "--output=c", "--plot", "a.xyz"], "plot='a.xyz': unknown format"),
         (["data", "router", "--skip", "9999", "--output", "x"], "skip=9999: builtin has "),
         (
             ["bench", "cost", "--column", "text"],
             "column='text': would be ignored, the built-in prompts have no columns",
         ),
-        (
-            ["data", "acceptance", "--output=b", "--prompts", __file__, "--split", "train"],
-            "split='train': would be ignored, ",
-        ),
+        (["bench", "cost", "--prompts", __file__, "--split", "test"], "split='test': would be ignored, "),
     ],
 )
 def test_classes_of_bad_options(
@@ -408,7 +412,7 @@ def test_one_dataset_or_several(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name.partition(" ")[0] in ("generate", "data", "bench")])
 def test_commands_take_the_users_own_models_and_prompts(name: str) -> None:
     known = {entry.name for kind in CommandParser(COMMANDS[name], "x").kinds.values() for entry in fields(kind)}
-    if name == "data features":  # it has the models of the data
+    if name == "data features":  # has the models and the prompts of its data
         return
     assert "target" in known
     assert name == "data answers" or known & {"draft", "drafts", "arms"}
@@ -489,4 +493,4 @@ def test_each_predictor_has_options_of_its_own(
     with pytest.raises(InputError, match=r"predictor: expected .*, got 'other'"):
         cli.run(["train", "acceptance", "--data", "a", "--output", "b", "--predictor", "other"])
     with pytest.raises(InputError, match=r"predictor='lag-free': .* --predictor lag-free"):
-        cli.run(["train", "features", "--data", "a", "--output", "b", "--config", "lag-free.yaml"])
+        CommandParser(train.features, "x").read(["--data", "a", "--output", "b", "--config", "lag-free.yaml"])

@@ -7,7 +7,7 @@ from .measuring import begin, finish
 
 
 def cost(options: CostBenchOptions) -> None:
-    """Measure the costs of drafting and verifying a token on this machine, for controllers that use them."""
+    """Measure what drafting and verifying a token costs here."""
     from ..compare.cost import CHECK_COST, bench_cost, trained_predictor
     from ..compare.load import load
     from ..controllers.length import takes_cost
@@ -34,7 +34,10 @@ def cost(options: CostBenchOptions) -> None:
 
 
 def serve(options: ServeBenchOptions) -> None:
-    """Time servers under concurrent requests: a trained controller, a fixed length, and no drafts."""
+    """Time servers under concurrent requests.
+
+    One has a trained controller, one drafts a fixed length, and one decodes without drafts.
+    """
     from ..compare.engines.serve import as_table, bench_serve
     from ..compare.engines.served_texts import summary
 
@@ -46,7 +49,10 @@ def serve(options: ServeBenchOptions) -> None:
 
 
 def vllm(options: VllmBenchOptions) -> None:
-    """Time vLLM with the plugin's controllers, with its own drafts and without: one request alone, and 64 at once."""
+    """Time vLLM with trained controllers, its drafts, and none.
+
+    One request is measured alone, and 64 at once.
+    """
     from ..compare.engines.vllm import as_table, bench_vllm
 
     console = begin()

@@ -18,7 +18,10 @@ from ..train.options import FeatureDataOptions
 def acceptance(
     options: AcceptanceDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions, responses: ResponseOptions
 ) -> None:
-    """Generate the target's outputs for prompts and label the draft's proposals along them (SpecDec++ §3.3)."""
+    """Roll out the target and label the draft's proposals.
+
+    SpecDec++, §3.3: the proposals are drawn after every prefix of the target's outputs.
+    """
     from ..data_gen.acceptance import make_acceptance_data, plan_acceptance_data
 
     _prepare()
@@ -29,7 +32,7 @@ def acceptance(
 
 
 def answers(options: AnswersDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
-    """Generate the target's answers to prompts, to train a draft on."""
+    """Generate the target's answers, to train a draft on."""
     from ..data_gen.answers import make_answers, plan_answers
 
     _prepare()
@@ -40,7 +43,7 @@ def answers(options: AnswersDataOptions, dataset: PlannedDatasetOptions, workers
 
 
 def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> None:
-    """Log the decoder's rounds: the drafted tokens and their acceptance probabilities."""
+    """Log the decoder's rounds: drafts and their acceptance."""
     from ..data_gen.on_policy import make_on_policy_data
 
     _prepare()
@@ -48,7 +51,10 @@ def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> No
 
 
 def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
-    """Compute the features of acceptance predictors: the draft's hidden states, evidence, and validation traces."""
+    """Compute the inputs of acceptance predictors once.
+
+    They are the draft's hidden states, evidence, and traces for validation.
+    """
     from ..train.features import make_features, plan_features
 
     _prepare()
@@ -59,7 +65,10 @@ def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions, worker
 
 
 def router(options: RouterDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
-    """Generate outputs of the target and every arm, and score their similarity (assistant selection, §2.3)."""
+    """Generate outputs of the target and of a router's arms.
+
+    They are scored by their similarity (assistant selection, §2.3).
+    """
     from ..data_gen.router import make_router_data, plan_router_data
 
     _prepare()

@@ -27,7 +27,7 @@ class DemoOptions(SeedOptions):
 
 
 def demo(options: DemoOptions) -> None:
-    """Run data generation, training, export and decoding on the shipped tiny models and built-in prompts."""
+    """Run the whole pipeline on the included models and prompts."""
     from ..common.quiet import quiet
     from ..demo import run_demo
     from ..train.fitting import threads

@@ -1,12 +1,13 @@
-"""`specpilot export`: write a controller checkpoint, or a draft, from a training run."""
+"""`specpilot export`, `calibrate` and `trim-vocabulary`: what is done with trained controllers and drafts."""
 
 from __future__ import annotations
 
-from ..train.options import ExportOptions
+from ..train.options import CalibrateOptions, ExportOptions, TrimOptions
+from .measuring import begin, finish
 
 
 def export(options: ExportOptions) -> None:
-    """Write a training run's best weights as a controller checkpoint or a draft, and push it to the hub if asked."""
+    """Write a run's best weights as a checkpoint."""
     from ..common.quiet import quiet
     from ..controllers.checkpoints.checkpoint import push_controller, read_config
     from ..controllers.checkpoints.hub import upload
@@ -31,3 +32,46 @@ def export(options: ExportOptions) -> None:
     print(f"{folder}: a controller checkpoint; use it with specpilot generate {flag} {folder}")
     if options.push_to is not None:
         print(push_controller(folder, options.push_to, private=options.private))
+
+
+def calibrate(options: CalibrateOptions) -> None:
+    """Calibrate an acceptance head on data it was not trained on.
+
+    The calibration is fitted to half of the prompts and evaluated on the other half. The last line printed is one JSON
+    document.
+    """
+    from rich.table import Table
+
+    from ..train import calibrate as calibrator
+
+    console = begin()
+    result = calibrator.calibrate(
+        options.controller,
+        options.data,
+        options.output,
+        method=options.method,
+        draft=options.draft,
+        validation_fraction=options.validation_fraction,
+        device=options.device,
+        plot=options.plot,
+        overwrite=options.overwrite,
+    )
+    table = Table("calibration", "AUROC", "Brier", "KL", "ECE", title=f"{result['judged']} held-out positions")
+    for name, judged in result["metrics"].items():
+        table.add_row(name, *(f"{judged[key]:.4f}" for key in ("auroc", "brier", "kl", "ece")))
+    console.print(table)
+    print(f"{options.output}: the calibrated controller; with --cost FILE it needs no threshold")
+    finish(result, options, options.report)
+
+
+def trim_vocabulary(options: TrimOptions) -> None:
+    """Restrict a draft to the most frequent tokens of some text.
+
+    All other tokens get probability 0.
+    """
+    from ..common.quiet import quiet
+    from ..train.trim import trim_vocabulary as trim
+
+    quiet()
+    folder = trim(options)
+    print(f"{folder}: proposes {options.keep} tokens; use it with specpilot generate --draft {folder}")

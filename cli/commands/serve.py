@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def serve(options: ServeOptions) -> None:
-    """Serve a pair over HTTP, with OpenAI's API, metrics, and a page to watch it."""
+    """Serve a pair over OpenAI's API, with metrics and a page."""
     if options.router_state is not None and options.router is None:
         raise InputError("router_state: there is no router that could learn; name one, or leave it out")
     listener = _listen(options.host, options.port)  # before seconds of loading

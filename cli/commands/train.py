@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def acceptance(options: AcceptanceTrainingOptions, run: RunOptions) -> None:
-    """Train an acceptance predictor: --predictor specdec, lag-free or features."""
+    """Train a predictor: specdec, lag-free or features."""
     _predictor(options, run)
 
 
 def lag_free(options: LagFreeTrainingOptions, run: RunOptions) -> None:
-    """Train a head that predicts the acceptance of a token, before the draft has read it, and of the next one."""
+    """Train a head that predicts the acceptance of a token before the draft has read it."""
     _predictor(options, run)
 
 
@@ -39,8 +39,11 @@ def features(options: FeatureTrainingOptions, run: RunOptions) -> None:
     _predictor(options, run)
 
 
-def verb_of_predictor(words: Sequence[str]) -> str:
-    """The verb for ``train acceptance`` with ``words``: each --predictor has its own verb and options."""
+PREDICTORS = {"specdec": acceptance, "lag-free": lag_free, "features": features}
+
+
+def of_predictor(words: Sequence[str]) -> Callable[..., None]:
+    """The command that ``train acceptance`` with ``words`` means: each --predictor has options of its own."""
     given: dict[str, str] = {}
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
@@ -49,7 +52,7 @@ def verb_of_predictor(words: Sequence[str]) -> str:
     if predictor is None and (file := Path(given.get("--config", ""))).is_file():
         with suppress(InputError):  # the parser reports it
             predictor = read_object(file, "give a YAML file of options", parse_yaml).get("predictor")
-    return predictor if predictor in ("lag-free", "features") else "acceptance"
+    return PREDICTORS.get(str(predictor), acceptance)
 
 
 def _predictor(options: PredictorTrainingOptions, run: RunOptions) -> None:
@@ -61,7 +64,10 @@ def _predictor(options: PredictorTrainingOptions, run: RunOptions) -> None:
 
 
 def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
-    """Train a head that predicts whether the target accepts a token copied from the text (n-gram drafts)."""
+    """Train a head that predicts the acceptance of copied tokens.
+
+    Copies are n-gram drafts: they continue an earlier occurrence of the text's last tokens.
+    """
     from ..common.quiet import quiet
     from ..train.copies import train_copies
 
@@ -70,7 +76,7 @@ def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
 
 
 def router(options: RouterTrainingOptions, run: RunOptions) -> None:
-    """Train a router on a dataset of rewards (assistant selection, §2.4)."""
+    """Train a router between drafts (assistant selection, §2.4)."""
     from ..common.quiet import quiet
     from ..train.router import train_router
 
@@ -79,7 +85,10 @@ def router(options: RouterTrainingOptions, run: RunOptions) -> None:
 
 
 def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
-    """Train a draft of a target's layers, which shares its embedding and proposes its most frequent tokens."""
+    """Train a draft made of the target's own layers.
+
+    It shares the target's embedding and proposes its most frequent tokens.
+    """
     from ..common.quiet import quiet
     from ..train.draft import train_draft
 
