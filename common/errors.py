@@ -1,4 +1,4 @@
-"""The error for bad user input, and a check of numbers. Other exceptions are defects and keep their traceback."""
+"""The error for bad user input, and checks of arguments. Other exceptions are defects and keep their traceback."""
 
 from __future__ import annotations
 
@@ -24,6 +24,25 @@ def optional_import(extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         package = (error.name or "a package").partition(".")[0]
         raise InputError(f"{package} is not installed: pip install 'specpilot[{extra}]'") from error
+
+
+def check_count(name: str, value: object) -> int:
+    """Return ``value`` if it is a whole number of at least 1.
+
+    Raises:
+        InputError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{name}={value!r}: must be a whole number, at least 1")
+    if value < 1:
+        raise InputError(f"{name}={value}: must be at least 1")
+    return value
+
+
+def check_boolean(name: str, value: bool) -> None:
+    """Raise InputError if ``value`` is neither True nor False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name}={value!r}: must be True or False")
 
 
 def is_finite(value: SupportsFloat) -> bool:

@@ -6,7 +6,7 @@ from ..common.errors import InputError
 from ..controllers.checkpoints.provenance import EXACT
 from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.drafters import split_ngram
+from ..infer.drafters.ngram import split_ngram
 from ..infer.options import DraftPrecisionOptions, PairCheckOptions
 from ..infer.prompting import encode_prompt
 from .options import WorkloadOptions

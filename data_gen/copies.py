@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..infer.drafters import Ngram
+from ..infer.drafters.ngram import Ngram
 from ..infer.drafters.prompt_lookup import PromptLookup
 
 

@@ -20,7 +20,7 @@ from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation
-from ..infer.loading.lengths import length_digest
+from ..infer.loading.controllers import length_digest
 from ..infer.random_source import sample_seed
 from .builder import DatasetBuilder, Item, write_shards
 from .dataset import SCHEMA_VERSION, ParquetWriter, read_shards

@@ -17,7 +17,7 @@ from ..controllers.length import Fixed
 from ..controllers.sampling import SamplingParams
 from ..infer.distribution import TokenDistribution
 from ..infer.draft import Draft
-from ..infer.drafters import Autoregressive
+from ..infer.drafters.base import Autoregressive
 from ..infer.engine import Engine
 from ..infer.generation import Generation
 from ..infer.models import LanguageModel

@@ -17,12 +17,11 @@ from ..common.machine import machine
 from ..controllers.arms import NGRAM
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
-from ..infer.loading.arms import load_arms
+from ..infer.costs import step_times
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_any_model, load_tokenizer
-from ..infer.models import LanguageModel, language_model
-from ..infer.prefill import read_prompts
-from ..infer.step_times import step_times
+from ..infer.loading.routing import load_arms
+from ..infer.models import LanguageModel, Read, language_model
 from .builder import DatasetBuilder, Item, encode_prompts, plan, write_shards
 from .copies import copied, copies
 from .dataset import SCHEMA_VERSION
@@ -152,9 +151,10 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         found = []
         for start in range(0, len(prompts), size):
             cache = self.target.new_cache()
-            group = dict(enumerate(prompts[start : start + size]))
-            hidden = read_prompts(self.target, cache, group, lambda _: 0)
-            found += [self.target.embed(cache, row, hidden[row]) for row in group]
+            group = enumerate(prompts[start : start + size])
+            reads = [Read(row, self.target.begin(cache, row, prompt, 0)) for row, prompt in group]
+            _, hidden = self.target.forward(cache, reads)
+            found += [self.target.embed(cache, row, last) for row, last in enumerate(hidden)]
         return torch.stack(found).float().cpu()
 
 

@@ -19,7 +19,9 @@ from ..controllers.length import (
 from ..controllers.length.online_confidence_tree import OnlineConfidenceTree
 from ..controllers.length.rate_optimal_tree import RateOptimalTree
 from ..controllers.sampling import SamplingParams
-from .drafters import AUTO_TREE, Beams, Ngram, TreeShape, parse_expansions
+from .drafters.beams import Beams
+from .drafters.ngram import Ngram
+from .drafters.tree import AUTO_TREE, TreeShape, parse_expansions
 from .verify import SELECTIONS, Verifier, candidates, parse_verifier
 from .verify.otm import MOST, unknowns
 

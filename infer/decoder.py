@@ -17,29 +17,29 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from ..common.errors import InputError
+from ..common.errors import InputError, check_boolean, check_count
 from ..controllers.acceptance.copy_predictor import CopyPredictor
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
 from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
-from .arguments import check_boolean, check_count, seeds_of
 from .config import DecoderConfig
-from .drafters import Beams, Ngram, parse_tree
+from .drafters.beams import Beams
+from .drafters.ngram import Ngram
+from .drafters.tree import parse_tree
 from .drafting import Drafting
 from .engine import Engine
 from .generation import Generation
 from .integrations.custom_generate import custom_generate
-from .loading.copies import load_copies
+from .loading.controllers import AUTO, load_copies, load_length
 from .loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
-from .loading.lengths import AUTO, load_length
 from .loading.pair import Model, Name, check_pair, load_pair, with_states, wrap_model
+from .loading.routing import Routing, load_routing
 from .models import GgufModel, LanguageModel
 from .prompting import PromptLike, as_prompts, encode_prompt
-from .random_source import RandomSource
+from .random_source import RandomSource, seeds_of
 from .request import Request
-from .routing import Routing, load_routing
 from .scheduler import Scheduler
 from .text_stream import TextStream
 

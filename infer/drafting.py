@@ -7,27 +7,18 @@ from functools import partial
 
 from ..common.errors import InputError
 from .config import DecoderConfig
-from .drafters import (
-    AUTO_TREE,
-    Autoregressive,
-    BeamDrafter,
-    BestFirstDrafter,
-    ChainDrafter,
-    Drafter,
-    EarlyExitDrafter,
-    JointDrafter,
-    MixedDrafter,
-    MixedTreeDrafter,
-    Ngram,
-    NgramDrafter,
-    OracleDrafter,
-    SeveralDrafters,
-    TreeDrafter,
-)
+from .drafters.base import Autoregressive
+from .drafters.beams import BeamDrafter, JointDrafter
+from .drafters.best_first_tree import BestFirstDrafter
+from .drafters.chain import ChainDrafter, EarlyExitDrafter
+from .drafters.mixed import MixedDrafter, MixedTreeDrafter
+from .drafters.ngram import Ngram, NgramDrafter
+from .drafters.oracle import OracleDrafter
+from .drafters.tree import AUTO_TREE, SeveralDrafters, TreeDrafter
 from .engine import Engine
+from .loading.routing import Routing
 from .models import EarlyExit, LanguageModel
-from .request import Arm
-from .routing import Routing
+from .request import Arm, Drafter
 
 
 class Drafting:

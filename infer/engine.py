@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..common.errors import InputError
-from .distribution import TokenDistribution, distributions
+from ..controllers.router import Router
+from .distribution import RowwiseDistribution, TokenDistribution, distributions
 from .draft import NO_DRAFT, Draft
 from .models import LanguageModel, Read
-from .rowwise_distribution import RowwiseDistribution
-
-if TYPE_CHECKING:
-    from ..controllers.router import Router
-    from .drafters import Drafter
-    from .request import Request
+from .request import Drafter, Request
 
 NOTHING_READ = TokenDistribution(torch.empty(0, 0), None, 0)
 

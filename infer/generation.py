@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .draft import Draft
-    from .verify import Verdict
 
 
 @dataclass
@@ -110,18 +105,6 @@ class Generation:
     seed: int | None = None
     rounds: list[Round] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
-
-    def record_verdict(self, draft: Draft, verdict: Verdict, stop_tokens: frozenset[int]) -> list[int]:
-        """Add the round of a verified draft and count its forwards; returns its output."""
-        emitted = [*(draft.tokens[node] for node in verdict.path), verdict.token]
-        if draft.from_target:  # its forwards read one token per beam
-            self.stats.n_target_forwards += draft.n_forwards
-            return self.record(Round([], [], emitted), stop_tokens)
-        self.stats.n_draft_forwards += draft.n_forwards
-        self.stats.n_target_forwards += 1
-        if self.rounds:  # the first token comes from the prefill
-            self.stats.n_verified_tokens += len(draft.tokens) + 1
-        return self.record(Round(draft.tokens, verdict.path, emitted, verdict.ratios, draft.parents), stop_tokens)
 
     def record(self, round: Round, stop_tokens: frozenset[int]) -> list[int]:
         """Add a round, with its output truncated after the first stop token; returns that output."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
 
 import torch
 from torch import Tensor
 
+from ..common.errors import InputError
 from ..controllers.sampling import require_finite
 
 
@@ -74,3 +76,18 @@ def sample_seed(seed: int, index: int) -> int:
     if index == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}/{index}".encode()).digest()[:8], "big")
+
+
+def seeds_of(seed: int | Sequence[int], count: int) -> list[int]:
+    """The seeds of ``count`` texts: the given list, or seeds derived from a single one, which is the first.
+
+    Raises:
+        InputError: ``seed`` is not a whole number, or a list of other length.
+    """
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        return [sample_seed(seed, index) for index in range(count)]
+    if not isinstance(seed, list | tuple) or not all(isinstance(s, int) and not isinstance(s, bool) for s in seed):
+        raise InputError(f"seed={seed!r}: must be a whole number, or a list with one for each text")
+    if len(seed) != count:
+        raise InputError(f"seed: {len(seed)} seeds for {count} texts; give one for each, or a single one")
+    return list(seed)

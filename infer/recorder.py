@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..controllers.length import RateOptimal
-
-if TYPE_CHECKING:
-    from .distribution import TokenDistribution
-    from .draft import Draft
-    from .request import Request
-    from .verify import Verdict
+from .distribution import TokenDistribution
+from .draft import Draft
+from .request import Request
+from .verify import Verdict
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""A request: a prompt, its continuation and all its state.
+"""A request: a prompt, its continuation and all its state; and the interface of drafters, which propose its tokens.
 
 Models and decoders hold no state of a request, so any number of requests may share a forward.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,14 +17,56 @@ from torch import Tensor
 from ..controllers.acceptance.ngram_index import NgramIndex
 from ..controllers.length import LengthController
 from ..controllers.sampling import SamplingParams
+from .distribution import TokenDistribution
 from .draft import Draft
-from .generation import Generation
+from .generation import Generation, Round
 from .random_source import RandomSource
 from .verify import Verdict, Verifier
 
-if TYPE_CHECKING:
-    from .drafters import Drafter
-    from .recorder import RoundRecorder
+
+class Drafter(ABC):
+    """Proposes drafts, using each request's random source, length controller and sampling parameters.
+
+    It owns the caches of its draft models, and serves all requests of an engine together, which share its forwards.
+
+    Attributes:
+        reads_states: whether it reads ``Request.states``, the target's hidden states.
+    """
+
+    reads_states = False
+
+    def start(self, requests: Sequence[Request]) -> None:  # noqa: B027 — not every drafter prepares something
+        """Add requests whose prompts the target has read."""
+
+    @abstractmethod
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        """A draft for each request, at most ``max_draft`` tokens deep."""
+
+    @abstractmethod
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+        """Called when the nodes ``path`` of ``draft`` were accepted; ``request.text`` does not include them yet."""
+
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most do not go by time
+        """Called after a round with its wall time; its drafts had so many tokens and forwards at most."""
+
+    @abstractmethod
+    def release(self, request: Request) -> None:
+        """Remove a request."""
+
+    def room(self, request: Request) -> int:
+        """Number of cache columns needed after a request's prompt."""
+        return request.budget
+
+    def clear(self) -> None:  # noqa: B027 — not every drafter holds something
+        """Remove all requests, also after an interrupted round."""
+
+
+class Recorder(Protocol):
+    """Records the rounds of one request, such as :class:`~specpilot.infer.recorder.RoundRecorder`."""
+
+    def record(
+        self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution, logits: Tensor
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +118,7 @@ class Request:
     error: BaseException | None = None
     cancelled: bool = False
     states: list[Tensor] = field(default_factory=list)
-    recorder: RoundRecorder | None = None
+    recorder: Recorder | None = None
 
     def begin(self, text: list[int]) -> None:
         """Set the first tokens of the target's text."""
@@ -117,10 +160,23 @@ class Request:
         steered = len(draft.tokens) - draft.copied
         if steered and verdict.accepted >= draft.copied and not draft.from_target:
             self.length.end_round(steered, verdict.accepted - draft.copied)
-        emitted = self.output.record_verdict(draft, verdict, self.stop_tokens)
+        emitted = self._record(draft, verdict)
         self.text += emitted
         if emitted[-1] in self.stop_tokens:
             self.output.finish_reason = "eos"
             self.ended = True
         elif len(self.output.tokens) >= self.budget:
             self.ended = True
+
+    def _record(self, draft: Draft, verdict: Verdict) -> list[int]:
+        """Add the round of a verified draft to the output and count its forwards; returns the round's tokens."""
+        emitted, stats = [*(draft.tokens[node] for node in verdict.path), verdict.token], self.output.stats
+        if draft.from_target:  # its forwards read one token per beam
+            stats.n_target_forwards += draft.n_forwards
+            return self.output.record(Round([], [], emitted), self.stop_tokens)
+        stats.n_draft_forwards += draft.n_forwards
+        stats.n_target_forwards += 1
+        if self.output.rounds:  # the first token comes from the prefill
+            stats.n_verified_tokens += len(draft.tokens) + 1
+        round = Round(draft.tokens, verdict.path, emitted, verdict.ratios, draft.parents)
+        return self.output.record(round, self.stop_tokens)

@@ -12,11 +12,10 @@ from typing import Any
 from ..common.errors import InputError
 from ..controllers.length import LengthController, parse_rule
 from ..controllers.sampling import SamplingParams
-from ..infer.arguments import seeds_of
 from ..infer.config import DecoderConfig
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.prompting import Prompt, as_prompts, encode_prompt
-from ..infer.random_source import RandomSource
+from ..infer.random_source import RandomSource, seeds_of
 from ..infer.recorder import RoundRecorder
 from ..infer.request import Request
 from .choice import Choice, Delta

@@ -11,7 +11,7 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import Ngram
+from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.generation import Generation
 
 from .clock import Clock, Timed, time_forwards

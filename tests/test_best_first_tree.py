@@ -23,8 +23,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.draft import Draft
-from specpilot.infer.drafters import BestFirstDrafter
-from specpilot.infer.drafters.best_first_tree import depth_first
+from specpilot.infer.drafters.best_first_tree import BestFirstDrafter, depth_first
 from specpilot.infer.models import TextReader, ancestors_of
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify import candidates

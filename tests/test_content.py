@@ -27,7 +27,7 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading.lengths import length_digest
+from specpilot.infer.loading.controllers import length_digest
 from specpilot.infer.loading.names import load_model, load_tokenizer
 
 from .tiny import save_pair

@@ -28,10 +28,9 @@ from specpilot.controllers.length.draft_sources import DraftSources, Plan
 from specpilot.data_gen.answers import make_answers
 from specpilot.data_gen.options import AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import Ngram
-from specpilot.infer.drafters.ngram import TextCopies
+from specpilot.infer.drafters.ngram import Ngram, TextCopies
 from specpilot.infer.drafters.prompt_lookup import Match
-from specpilot.infer.loading.copies import load_copies
+from specpilot.infer.loading.controllers import load_copies
 from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
 from specpilot.train.copies import train_copies
 from specpilot.train.copy_data import copied_tokens

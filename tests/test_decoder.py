@@ -11,7 +11,8 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.length import CumulativeConfidence, Fixed, LengthController, Oracle, parse_rule
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import ChainDrafter, SeveralDrafters, TreeDrafter
+from specpilot.infer.drafters.chain import ChainDrafter
+from specpilot.infer.drafters.tree import SeveralDrafters, TreeDrafter
 from specpilot.infer.models import TextReader
 from specpilot.infer.random_source import RandomSource
 from transformers import PreTrainedModel

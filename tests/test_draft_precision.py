@@ -13,7 +13,7 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import Ngram
+from specpilot.infer.drafters.ngram import Ngram
 
 from .architectures import VOCAB, pair
 from .test_lossless import Remembering, decoder_distribution, target_distribution

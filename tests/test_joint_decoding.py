@@ -17,8 +17,7 @@ from specpilot.controllers.length import Confidence, Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
-from specpilot.infer.drafters import Beams
-from specpilot.infer.drafters.beams import draft_beams
+from specpilot.infer.drafters.beams import Beams, draft_beams
 from specpilot.infer.models import TextReader, language_model
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify import parse_verifier

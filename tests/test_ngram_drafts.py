@@ -32,12 +32,13 @@ from specpilot.controllers.length.draft_sources import DraftSources, Plan
 from specpilot.controllers.router import RandomRouter
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import Beams, Ngram
+from specpilot.infer.drafters.beams import Beams
+from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.drafters.prompt_lookup import Match, PromptLookup
+from specpilot.infer.loading.routing import ArmRuntime, Routing
 from specpilot.infer.models import CausalLM, EarlyExit, language_model
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
-from specpilot.infer.routing import ArmRuntime, Routing
 from specpilot.main import main
 
 from . import test_lossless

@@ -44,7 +44,7 @@ from specpilot.controllers.length.rate import (
 from specpilot.controllers.length.rate_optimal import FIRST, PRIOR, ROUNDS, TOKENS
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading.lengths import load_length
+from specpilot.infer.loading.controllers import load_length
 from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
 
 from .tiny import make

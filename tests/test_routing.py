@@ -20,10 +20,9 @@ from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
 from specpilot.controllers.router import RandomRouter, Router, RouterPolicy, SingleArm
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading.arms import load_arms
 from specpilot.infer.loading.names import load_model, load_tokenizer
+from specpilot.infer.loading.routing import ArmRuntime, Routing, load_arms
 from specpilot.infer.models import CausalLM, EarlyExit, RaggedKVCache, Read, language_model
-from specpilot.infer.routing import ArmRuntime, Routing
 from specpilot.main import main
 from transformers import PreTrainedModel
 

@@ -11,9 +11,8 @@ from specpilot.controllers.length.base import FEW
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.distribution import TokenDistribution
+from specpilot.infer.distribution import RowwiseDistribution, TokenDistribution
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.rowwise_distribution import RowwiseDistribution
 
 from .tiny import make
 

@@ -17,7 +17,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.draft import Draft
-from specpilot.infer.drafters import ChainDrafter
+from specpilot.infer.drafters.chain import ChainDrafter
 from specpilot.infer.models import CausalLM, RaggedKVCache, Read
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request

@@ -18,8 +18,8 @@ from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
-from specpilot.infer.drafters import Ngram
-from specpilot.infer.drafters.copying import CopyingDrafter
+from specpilot.infer.drafters.mixed import CopyingDrafter
+from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, Read, ancestors_of

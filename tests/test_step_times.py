@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.costs import DRAFTED, READ, WARM, step_times, verification_costs
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import TextReader, language_model
-from specpilot.infer.step_times import DRAFTED, READ, WARM, step_times, verification_costs
 
 
 def test_what_is_read_in_which_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOption
 from specpilot.data_gen.router import make_router_data
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
-from specpilot.infer.drafters import Ngram
+from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM, Read, output_embedding

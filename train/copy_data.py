@@ -15,7 +15,7 @@ from ..controllers.acceptance.ngram_index import NgramIndex
 from ..controllers.length.copy_rates import CopyRates
 from ..data_gen.documents import Document
 from ..data_gen.split import is_validation
-from ..infer.drafters import Ngram
+from ..infer.drafters.ngram import Ngram
 from ..infer.drafters.prompt_lookup import PromptLookup
 from .data_module import ResumableData
 from .loader import ResumableLoader

@@ -20,7 +20,7 @@ def generate(options: GenerateOptions) -> None:
 
     from ..common.quiet import quiet
     from ..infer.decoder import SpeculativeDecoder
-    from ..infer.drafters import Beams
+    from ..infer.drafters.beams import Beams
     from ..infer.text_stream import TextStream
 
     quiet()

@@ -18,7 +18,8 @@ from specpilot.compare.table import Row
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.length import parse_rule
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import Beams, parse_expansions
+from specpilot.infer.drafters.beams import Beams
+from specpilot.infer.drafters.tree import parse_expansions
 from specpilot.infer.generation import Generation
 from specpilot.infer.verify import LOSSY
 

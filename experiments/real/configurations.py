@@ -10,9 +10,10 @@ from specpilot.compare.engines.assisted import Assistance, Transformers, generat
 from specpilot.compare.engines.llama_loops import LlamaLoops
 from specpilot.controllers.length import Fixed, OnlineConfidence, RateOptimal, parse_rule
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.costs import quick_costs
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import AUTO_TREE, Ngram
-from specpilot.infer.loading.lengths import quick_costs
+from specpilot.infer.drafters.ngram import Ngram
+from specpilot.infer.drafters.tree import AUTO_TREE
 from specpilot.infer.models import GgufModel
 
 AUTOREGRESSIVE = "specpilot-autoregressive"

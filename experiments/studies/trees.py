@@ -31,7 +31,8 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.tree_cost import tree_cost
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import AUTO_TREE, Ngram
+from specpilot.infer.drafters.ngram import Ngram
+from specpilot.infer.drafters.tree import AUTO_TREE
 from specpilot.infer.generation import Generation
 
 from ..options import TreeStudyOptions

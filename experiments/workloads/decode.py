@@ -20,9 +20,9 @@ from specpilot.compare.runner import Run, interleave
 from specpilot.compare.table import Table
 from specpilot.controllers.length import CumulativeConfidence, Fixed, LengthController
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.costs import quick_costs
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
-from specpilot.infer.loading.lengths import quick_costs
 from specpilot.infer.models import GgufModel, LoadedModel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 

@@ -20,10 +20,10 @@ from specpilot.compare.runner import Run, Timed, interleave
 from specpilot.compare.table import Table
 from specpilot.controllers.length import takes_cost
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.infer.costs import quick_costs
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import Ngram
+from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.generation import Generation, Stats
-from specpilot.infer.loading.lengths import quick_costs
 
 from ..options import NgramBenchOptions
 

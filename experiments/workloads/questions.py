@@ -21,8 +21,8 @@ from specpilot.compare.runner import Run, clocked, interleave_stored
 from specpilot.compare.store import Store
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import Beams
-from specpilot.infer.loading.lengths import length_digest
+from specpilot.infer.drafters.beams import Beams
+from specpilot.infer.loading.controllers import length_digest
 
 from ..options import QuestionsOptions
 from ..scoring.answer import answer_score

@@ -1,15 +1,9 @@
-"""The interface of drafters, which propose tokens for the requests of a round.
-
-A drafter owns the caches of its draft models. It serves all requests of an engine together, so that they share its
-forwards.
-"""
+"""What drafters with a model have in common, and the one that drafts nothing."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,45 +11,7 @@ from torch import Tensor
 from ..distribution import TokenDistribution, distributions
 from ..draft import NO_DRAFT, Draft
 from ..models import CausalLM, LanguageModel, Read
-from ..prefill import read_prompts
-
-if TYPE_CHECKING:
-    from ..request import Request
-
-
-class Drafter(ABC):
-    """Proposes drafts, using each request's random source, length controller and sampling parameters.
-
-    Attributes:
-        reads_states: whether it reads ``Request.states``, the target's hidden states.
-    """
-
-    reads_states = False
-
-    def start(self, requests: Sequence[Request]) -> None:  # noqa: B027 — not every drafter prepares something
-        """Add requests whose prompts the target has read."""
-
-    @abstractmethod
-    def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        """A draft for each request, at most ``max_draft`` tokens deep."""
-
-    @abstractmethod
-    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
-        """Called when the nodes ``path`` of ``draft`` were accepted; ``request.text`` does not include them yet."""
-
-    def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most do not go by time
-        """Called after a round with its wall time; its drafts had so many tokens and forwards at most."""
-
-    @abstractmethod
-    def release(self, request: Request) -> None:
-        """Remove a request."""
-
-    def room(self, request: Request) -> int:
-        """Number of cache columns needed after a request's prompt."""
-        return request.budget
-
-    def clear(self) -> None:  # noqa: B027 — not every drafter holds something
-        """Remove all requests, also after an interrupted round."""
+from ..request import Drafter, Request
 
 
 class Autoregressive(Drafter):
@@ -137,7 +93,11 @@ class ModelDrafter(Drafter):
         prompts = {request: request.prompt for request in requests if request not in self.cache}
         if not prompts:
             return
-        read_prompts(self.model, self.cache, prompts, self.room)
+        reads = [
+            Read(request, self.model.begin(self.cache, request, prompt, self.room(request)))
+            for request, prompt in prompts.items()
+        ]
+        self.model.forward(self.cache, reads)
         seconds = time.perf_counter() - started
         for request in prompts:
             request.output.stats.prefill_seconds += seconds

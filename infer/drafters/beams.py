@@ -12,7 +12,8 @@ end the best beam's columns are moved to follow the text.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,8 +21,10 @@ from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams, require_finite
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft
-from ..models import TextReader, TreeMask
+from ..models import LanguageModel, TextCache, TextReader, TreeMask
 from ..random_source import RandomSource
+from ..request import Drafter, Request
+from .base import ModelDrafter
 
 MOST_BEAMS = 64
 
@@ -162,3 +165,72 @@ def _choose(weights: torch.Tensor, beams: Beams, rng: RandomSource) -> list[int]
         chosen.append(rng.pick(left))
         left[chosen[-1]] = 0.0
     return chosen
+
+
+def search(
+    model: LanguageModel,
+    cache: TextCache,
+    request: Request,
+    unread: list[int],
+    beams: Beams,
+    length: int,
+    size: int,
+) -> Draft:
+    """The best of ``model``'s beams of at most ``length`` tokens, for a text whose ``unread`` tokens are not cached."""
+    return draft_beams(
+        TextReader(model, cache, request), unread, beams, length, request.sampling, request.rng,
+        vocab_size=size, stop_tokens=request.stop_tokens,
+    )  # fmt: skip
+
+
+class BeamDrafter(ModelDrafter):
+    """MTAD: the beam of the largest joint probability under the draft model, ``length`` tokens long (γ)."""
+
+    def __init__(self, model: LanguageModel, vocab_size: int, beams: Beams, length: int) -> None:
+        super().__init__(model, vocab_size)
+        self.beams, self.length = beams, length
+
+    def room(self, request: Request) -> int:
+        return request.budget + self.beams.width * self.length
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        return [self._draft(request, self.unread(request)) for request in requests]
+
+    def _draft(self, request: Request, unread: list[int]) -> Draft:
+        length = min(self.length, request.max_draft)
+        if not unread or length < 1:
+            return NO_DRAFT
+        self.read_prompts([request])
+        return search(self.model, self.cache, request, unread, self.beams, length, self.vocab_size)
+
+
+class JointDrafter(Drafter):
+    """MTJD: in each step the target chooses ``length`` tokens (K), its best beam.
+
+    Args:
+        cache: the target's cache.
+    """
+
+    def __init__(self, target: LanguageModel, cache: TextCache, beams: Beams, length: int) -> None:
+        self.target, self.cache, self.length = target, cache, length
+        # A step of one token is sampled, since there is no joint choice (after Definition 3.1).
+        self.beams = Beams(1) if length == 1 else beams
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        size = self.target.vocab_size
+        return [
+            replace(
+                search(
+                    self.target, self.cache, request, request.text[-1:], self.beams,
+                    min(self.length, request.max_draft + 1), size,
+                ),
+                from_target=True,
+            )
+            for request in requests
+        ]  # fmt: skip
+
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+        pass
+
+    def release(self, request: Request) -> None:
+        pass

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,13 +24,11 @@ from ..distribution import TokenDistribution
 from ..draft import Draft
 from ..models import LanguageModel, ancestors_of
 from ..models.tree_mask import children_of
+from ..request import Request
 from ..verify.mcss import without
 from .base import ModelDrafter
 from .ngram import point_masses
-from .partial_tree import PartialTree
-
-if TYPE_CHECKING:
-    from ..request import Request
+from .tree import PartialTree
 
 MAX_NODES = 128  # of a tree
 MAX_LEVEL = 32  # nodes read in one level

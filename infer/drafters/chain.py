@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -12,11 +11,9 @@ from ...controllers.acceptance.ngram_index import NgramMatch
 from ...controllers.length import MAX_DRAFT, Step
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft
-from ..models import Read
+from ..models import EarlyExit, Read, TextCache
+from ..request import Request
 from .base import ModelDrafter
-
-if TYPE_CHECKING:
-    from ..request import Request
 
 
 class Chain:
@@ -93,3 +90,30 @@ class ChainDrafter(ModelDrafter):
                     chain.add(q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
                 except InputError as error:  # this request's alone
                     chain.request.error, chain.drafting = error, False
+
+
+class EarlyExitDrafter(ChainDrafter):
+    """Drafts with an early exit; afterwards the cache has its previous length.
+
+    Args:
+        cache: the target's cache.
+    """
+
+    def __init__(self, model: EarlyExit, vocab_size: int, cache: TextCache) -> None:
+        super().__init__(model, vocab_size)
+        self.cache = cache
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        drafts = super().propose(requests)
+        for request in requests:
+            self.cache.crop_text(request, len(request.text) - 1)
+        return drafts
+
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+        pass
+
+    def release(self, request: Request) -> None:
+        pass
+
+    def clear(self) -> None:
+        pass

@@ -1,18 +1,53 @@
-"""N-gram drafts and a draft model's: for each round a copy, the model's chain, or a copy and the chain after it."""
+"""N-gram drafts and a draft model's, chosen for each round by predicted acceptance and cost.
+
+:class:`MixedDrafter` takes a copy, the model's chain, or a copy and the chain after it; :class:`MixedTreeDrafter` a
+copy or a rate-optimal tree. :mod:`~specpilot.controllers.length.draft_sources` chooses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...controllers.acceptance.ngram_index import NgramMatch
-from ..draft import Draft
+from ..draft import NO_DRAFT, Draft
+from ..models import LanguageModel
+from ..request import Request
+from .base import ModelDrafter
+from .best_first_tree import BestFirstDrafter
 from .chain import Chain, ChainDrafter
-from .copying import CopyingDrafter
-from .ngram import point_masses
+from .ngram import CopyCosts, Ngram, TextCopies, copied_draft, point_masses
 
-if TYPE_CHECKING:
-    from ..request import Request
+
+class CopyingDrafter(ModelDrafter):
+    """Keeps every request's n-gram index, and what rounds take.
+
+    Attributes:
+        joined: whether the model can draft after a copy.
+    """
+
+    joined = True
+
+    def __init__(self, model: LanguageModel, vocab_size: int, options: Ngram) -> None:
+        super().__init__(model, vocab_size)
+        self.joined = type(self).joined and not self.reads_states  # copied tokens have no states yet
+        self.options, self.costs = options, CopyCosts(options)
+        self.texts: dict[Request, TextCopies] = {}
+
+    def start(self, requests: Sequence[Request]) -> None:
+        super().start(requests)
+        for request in requests:
+            self.texts[request] = TextCopies(request, self.options, self.costs, model=True, joined=self.joined)
+
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        self.costs.add(tokens, forwards, seconds)
+
+    def release(self, request: Request) -> None:
+        super().release(request)
+        self.texts.pop(request, None)
+
+    def clear(self) -> None:
+        super().clear()
+        self.texts.clear()
 
 
 class ContinuedChain(Chain):
@@ -52,5 +87,34 @@ class MixedDrafter(CopyingDrafter, ChainDrafter):
         if request not in self.texts:  # the round in which it joins
             return
         if request in self.cache and self.cache.length(request) > self.trunk(request):
+            super().commit(request, draft, path)
+        self.texts[request].end_round(draft, len(path))
+
+
+class MixedTreeDrafter(CopyingDrafter, BestFirstDrafter):
+    """Chooses between the sources of every request's round (:mod:`~specpilot.controllers.length.draft_sources`).
+
+    Trees have copies among their nodes as well, one at a node; a copy alone needs no forward of the draft.
+    """
+
+    joined = False
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        found: dict[Request, Draft] = {}
+        growing = []
+        for request in requests:
+            plan, copied = self.texts[request].plan()
+            found[request] = NO_DRAFT
+            if copied:
+                found[request] = copied_draft(copied, self.vocab_size, self.model.device)
+            elif plan.model:
+                growing.append(request)
+        found |= zip(growing, super().propose(growing), strict=True)
+        return [found[request] for request in requests]
+
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+        if request not in self.texts:  # the round in which it joins
+            return
+        if not draft.copied:
             super().commit(request, draft, path)
         self.texts[request].end_round(draft, len(path))

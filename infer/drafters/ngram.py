@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,11 +19,8 @@ from ...controllers.length.draft_sources import DraftSources, Plan
 from ...controllers.length.running_cost import RunningCost
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft
-from .base import Drafter
+from ..request import Drafter, Request
 from .prompt_lookup import Match, PromptLookup
-
-if TYPE_CHECKING:
-    from ..request import Request
 
 NGRAM = "ngram"
 MAX_LONGEST = 16

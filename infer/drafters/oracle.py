@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...controllers.length import Oracle
 from ..models import LanguageModel, TextReader
+from ..request import Request
 from .chain import ChainDrafter
-
-if TYPE_CHECKING:
-    from ..request import Request
 
 
 class OracleDrafter(ChainDrafter):

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ...common.errors import InputError
 from ..distribution import TokenDistribution
-from ..draft import Draft
-from ..models import LanguageModel
+from ..draft import NO_DRAFT, Draft, merge
+from ..models import LanguageModel, Read, TreeMask, ancestors_of
+from ..request import Drafter, Request
 from ..verify.mcss import without
 from .base import ModelDrafter
-from .partial_tree import PartialTree
-
-if TYPE_CHECKING:
-    from ..request import Request
 
 MOST_NODES = 256
 AUTO_TREE = "auto"  # a tree whose shape is chosen while it is drafted
@@ -58,6 +55,45 @@ def count_nodes(expansions: tuple[int, ...]) -> int:
         level *= factor
         total += level
     return total
+
+
+class PartialTree:
+    """One request's tree while it is drafted level by level.
+
+    Args:
+        unread: what the draft reads first; empty if it cannot.
+        trunk: number of tokens in its cache then.
+
+    Attributes:
+        level: the nodes whose children are chosen next, -1 for the root; empty when the tree is done.
+        columns: where the nodes that the draft has read stand in its cache.
+        hidden: (1, d) the draft's hidden state after the root (-1) and each node that it has read.
+    """
+
+    def __init__(self, request: Request, unread: list[int], trunk: int) -> None:
+        self.request, self.unread, self.trunk = request, unread, trunk
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.distributions: list[TokenDistribution] = []
+        self.columns: dict[int, int] = {}
+        self.hidden: dict[int, Tensor] = {}
+        self.n_forwards = 0
+        self.level: list[int] = []
+
+    def read_level(self, drafter: ModelDrafter) -> Read:
+        """What the draft of ``drafter`` reads for the next level: the text, or the level's nodes."""
+        if self.level == [-1]:
+            return drafter.read_text(self.request, self.unread)
+        above = [[self.columns[a] for a in ancestors_of(self.parents, node)] for node in self.level]
+        first = self.trunk + len(self.columns)
+        self.columns |= {node: first + place for place, node in enumerate(self.level)}
+        tokens, states = [self.tokens[node] for node in self.level], None
+        if drafter.reads_states:
+            states = torch.cat([self.hidden[self.parents[node]] for node in self.level])
+        return Read(self.request, tokens, len(tokens), TreeMask(self.trunk, above), states=states)
+
+    def draft(self) -> Draft:
+        return Draft(self.tokens, self.distributions, self.parents, self.n_forwards) if self.tokens else NO_DRAFT
 
 
 class Growth(PartialTree):
@@ -124,3 +160,38 @@ class TreeDrafter(ModelDrafter):
                 except InputError as error:  # this request's alone
                     tree.request.error, tree.level = error, []
         return [tree.draft() for tree in trees]
+
+
+class SeveralDrafters(Drafter):
+    """Several draft models that form one tree, each with its own branches (SpecInfer, Miao et al. 2024, §3)."""
+
+    def __init__(self, parts: Sequence[Drafter]) -> None:
+        self.parts = parts
+        self.own: dict[Request, list[Draft]] = {}  # drafts of each part in the current round
+
+    def start(self, requests: Sequence[Request]) -> None:
+        for part in self.parts:
+            part.start(requests)
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        each = [part.propose(requests) for part in self.parts]
+        self.own = {request: [drafts[i] for drafts in each] for i, request in enumerate(requests)}
+        return [merge(drafts) for drafts in self.own.values()]
+
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+        kept = [draft.tokens[node] for node in path]
+        for part, own in zip(self.parts, self.own.get(request, []), strict=False):
+            part.commit(request, own, own.follow(kept))
+
+    def release(self, request: Request) -> None:
+        self.own.pop(request, None)
+        for part in self.parts:
+            part.release(request)
+
+    def room(self, request: Request) -> int:
+        return sum(part.room(request) for part in self.parts)
+
+    def clear(self) -> None:
+        self.own = {}
+        for part in self.parts:
+            part.clear()

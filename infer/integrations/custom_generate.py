@@ -31,10 +31,9 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams
-from ..arguments import seeds_of
 from ..loading.generation_defaults import FOLLOWED, IDLE
 from ..models import LanguageModel
-from ..random_source import RandomSource
+from ..random_source import RandomSource, seeds_of
 from ..request import Request
 from ..scheduler import Scheduler
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ...common.errors import InputError
+from ...common.errors import InputError, check_count
 from ...controllers.sampling import SamplingParams
-from ..arguments import check_count
 from ..models import LoadedModel
 
 AUTO = "auto"  # take the setting from the checkpoint

@@ -14,12 +14,13 @@ from ...controllers.acceptance.copy_predictor import CopyPredictor
 from ...controllers.checkpoints.provenance import EXACT
 from ...controllers.length import LengthController, OnlineConfidence, RateOptimal, takes_cost
 from ...controllers.length.cost_model import CostModel
-from ..drafters import Ngram, split_ngram
+from ..costs import quick_costs
+from ..drafters.ngram import Ngram, split_ngram
 from ..models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
-from .copies import load_copies
-from .draft_precision import draft_precision
+from ..models.devices import DTYPES
+from ..models.quantized_linear import QUANTIZATIONS, Quantization
+from .controllers import AUTO, load_copies, load_length
 from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
-from .lengths import AUTO, load_length, quick_costs
 from .model_files import is_gguf
 from .names import check_same_tokenizer, has_own_tokenizer, load_any_model, load_tokenizer
 
@@ -212,3 +213,22 @@ def with_states(target: LanguageModel, drafts: Sequence[LanguageModel]) -> Langu
     if len(read) > 1:
         raise InputError(f"draft: two of them read different layers of the target ({sorted(read)}); give one of them")
     return target.with_layers(read.pop()) if read else target
+
+
+def draft_precision(draft_dtype: str | None, loading: Mapping[str, Any]) -> tuple[dict[str, Any], Quantization | None]:
+    """How drafts are loaded, and what their weights are rounded to.
+
+    Args:
+        draft_dtype: a dtype, ``int8`` or ``int4``; None for the target's dtype.
+        loading: keywords of :func:`.loading.load_any_model`.
+
+    Raises:
+        InputError: there is no such precision.
+    """
+    if draft_dtype is None:
+        return {**loading}, None
+    if draft_dtype in QUANTIZATIONS:
+        return {**loading, "dtype": "bfloat16"}, draft_dtype
+    if draft_dtype not in DTYPES:
+        raise InputError(f"draft_dtype={draft_dtype!r}: choose one of {', '.join([*DTYPES, *QUANTIZATIONS])}")
+    return {**loading, "dtype": draft_dtype}, None

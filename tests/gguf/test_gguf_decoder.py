@@ -15,7 +15,7 @@ from specpilot.controllers.length import AcceptanceLength, Fixed
 from specpilot.controllers.router.simple import RandomRouter
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters import Beams
+from specpilot.infer.drafters.beams import Beams
 from specpilot.infer.models.gguf_model import GgufModel
 from specpilot.infer.models.llama_context import library
 

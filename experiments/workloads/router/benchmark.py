@@ -17,11 +17,10 @@ from specpilot.data_gen.router import make_router_data
 from specpilot.data_gen.router_dataset import RouterDataset, read_router_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
-from specpilot.infer.loading.arms import LoadedArm, load_arms
-from specpilot.infer.loading.lengths import load_length
+from specpilot.infer.loading.controllers import load_length
 from specpilot.infer.loading.names import load_model, load_tokenizer
+from specpilot.infer.loading.routing import ArmRuntime, LoadedArm, Routing, load_arms
 from specpilot.infer.models import language_model
-from specpilot.infer.routing import ArmRuntime, Routing
 
 from ...options import RouterBenchOptions
 from .headline import headline, no_help_loss, overhead

@@ -23,6 +23,7 @@ DRAFTED = 8  # tokens of a timed draft; the result is per token
 READ = (1, 2, 3, 5, 9)  # tokens of timed verifications
 REPEATS = 30
 WARM = 3
+QUICK = 15  # repetitions of a rough measurement
 
 
 @torch.inference_mode()
@@ -72,6 +73,12 @@ def step_times(
     times = [t[1] if model is None else next(steps) for model in models]
     first = next((s for s, model in zip(times, models, strict=True) if model is not None), 0.0)
     return verification_costs(t, first), times
+
+
+def quick_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
+    """Rough costs of a pair, or of a target alone, measured in about a second: initial costs for adaptation."""
+    # Any text will do. The sampling parameters are typical ones that keep few tokens.
+    return step_times(target, [] if draft is None else [draft], [0] * 32, SamplingParams(1.0, 50), QUICK)[0]
 
 
 def verification_costs(t: Mapping[int, float], t_draft: float) -> CostModel:
