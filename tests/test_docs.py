@@ -24,7 +24,7 @@ from .commands import inert
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]  # outside the site
-PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if not page.name.startswith("papers-")]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
 # Names of the first release that the documentation no longer uses.
 RENAMED = [

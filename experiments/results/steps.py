@@ -8,10 +8,7 @@ from dataclasses import dataclass, field, replace
 TRAINED = '--prompts builtin-large --domains "[math,code,sql,prose]" --max-new-tokens 64'
 FULL = "--no-light --width 128"  # the full design of the lag-free head
 COSTS = '--costs "[cost.json,0.21,0.05]"'
-PAPERS = (
-    "papers.json",
-    *(f"papers-{name}.{kind}" for name in ("specdecpp", "selection", "spectr", "mtad") for kind in ("md", "png")),
-)
+PAPERS = ("papers.json",)
 T5 = "tiny-t5-draft-shell,tiny-t5-draft-sql"
 
 
@@ -40,12 +37,12 @@ class Step:
     threads: int = 1
 
 
-def _timed(name: str, command: str, *, threads: int = 1, draws: str | None = None) -> Step:
-    return replace(_printed(name, command, draws=draws), timed=True, threads=threads)
+def _timed(name: str, command: str, *, threads: int = 1) -> Step:
+    return replace(_printed(name, command), timed=True, threads=threads)
 
 
-def _printed(name: str, command: str, *, draws: str | None = None) -> Step:
-    return Step(name, (command,), printed=name, files={draws: draws} if draws else {})
+def _printed(name: str, command: str) -> Step:
+    return Step(name, (command,), printed=name)
 
 
 def _head(name: str, train: str) -> Step:
@@ -69,7 +66,7 @@ STEPS = (
         timed=True,
         files={"demo.json": "demo/report.json", "pareto.png": "demo/pareto.png"},
     ),
-    _timed("decode.json", "bench decode --limit 8 --repeats 3 --plot decode.png", threads=2, draws="decode.png"),
+    _timed("decode.json", "bench decode --limit 8 --repeats 3 --plot decode.png", threads=2),
     _timed(
         "decode-bfloat16.json", "bench decode --limit 4 --repeats 2 --dtype bfloat16 --plot bfloat16.png", threads=2
     ),
@@ -87,11 +84,10 @@ STEPS = (
         threads=2,
     ),
     # SpecDec++'s grid of heads
-    _printed("sweep.json", "bench sweep --cost cost.json --folder sweep --plot sweep.png", draws="sweep.png"),
+    _printed("sweep.json", "bench sweep --cost cost.json --folder sweep --plot sweep.png"),
     _printed(
         "mixing.json",
         'bench mixing --temperatures "[0.5,1.0]" --folder mixing --plot mixing.png',
-        draws="mixing.png",
     ),
     _printed("stopping.json", "bench stopping"),
     # Controllers for the ablation
@@ -181,7 +177,7 @@ STEPS = (
         "--limit 50 --train-limit 300 --work router-t5",
     ),
     _printed("spectr.json", "bench spectr --limit 40"),
-    _printed("otm.json", "bench otm --output otm.png", draws="otm.png"),
+    _printed("otm.json", "bench otm --output otm.png"),
     Step(
         "papers",
         ("bench papers all --output papers",),
