@@ -59,8 +59,8 @@ class Store:
             return None
         again = "remove it, and it is computed again"
         found = read_object(file, again)
-        digest = found.pop("sha256", None)  # records of version 0.1 have none
-        if found.keys() != {"identity", "result"} or (digest is not None and digest != _digest(found)):
+        digest = found.pop("sha256", None)
+        if found.keys() != {"identity", "result"} or digest != _digest(found):
             raise InputError(f"{file}: damaged, it holds no result; {again}")
         return found["result"]
 

@@ -22,7 +22,6 @@ from ..common.errors import InputError
 from ..common.files import replacing, sha256
 from ..common.json_file import blaming, build, read_object
 from ..common.lock import LOCK, FolderLock
-from ..controllers.checkpoints.old_keys import rename_old_keys
 from ..controllers.sampling import SamplingParams
 from .rows import read_parquet
 
@@ -264,23 +263,22 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 
 def check_manifest(data: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Validate the manifest ``data``, read from ``path``, and return it with current key names.
+    """Validate the manifest ``data``, read from ``path``, and return it.
 
     Raises:
         InputError: see :func:`read_manifest`.
     """
-    manifest: dict[str, Any] = rename_old_keys(data)
     with blaming(path, AGAIN):
-        if manifest.get("schema_version") not in (1, SCHEMA_VERSION):
+        if data.get("schema_version") != SCHEMA_VERSION:
             raise InputError(
-                f"schema_version={manifest.get('schema_version')!r}: this version reads up to {SCHEMA_VERSION}"
+                f"schema_version={data.get('schema_version')!r}: this version of specpilot reads {SCHEMA_VERSION}"
             )
         for name, kind in KEYS.items():
-            build(kind, manifest.get(name), name)
-        for i, shard in enumerate(manifest["shards"]):
+            build(kind, data.get(name), name)
+        for i, shard in enumerate(data["shards"]):
             for name in ("file", "sha256"):
                 build(str, shard.get(name), f"shards[{i}].{name}")
-    return manifest
+    return data
 
 
 def read_dataset(folder: str | Path) -> list[Row]:

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from .tiny import byte_tokenizer, save_pair
 
-OLD = Path(__file__).parent / "files" / "v0.1"
+FILES = Path(__file__).parent / "files"  # a small dataset, run and controller of some kinds, all valid
 BOM = b"\xef\xbb\xbf"
 
 Change = bytes | dict[str, Any] | None | Callable[[bytes], bytes]
@@ -118,7 +118,7 @@ QUANTISED = {
 
 
 def controllers(place: Path) -> None:
-    head, router = OLD / "acceptance-head", OLD / "router"
+    head, router = FILES / "acceptance-head", FILES / "router"
     changes: dict[str, dict[str, Change]] = {
         "head-flipped": {"model__safetensors": lambda content: content[:-1] + b"?"},
         "head-weightless": {"model__safetensors": None},
@@ -126,7 +126,7 @@ def controllers(place: Path) -> None:
         "head-list": {"config__json": b"[1]"},
         "head-latin": {"config__json": b"\xff"},
         "head-empty": {"config__json": b""},
-        "head-type": {"config__json": {"type": "toaster"}},
+        "head-type": {"config__json": {"kind": "toaster"}},
         "head-new": {"config__json": {"schema_version": 99}},
         "head-unknown": {"config__json": {"colour": "red"}},
         "head-text": {"config__json": {"hidden_size": "128"}},
@@ -134,22 +134,21 @@ def controllers(place: Path) -> None:
         "head-deep": {"config__json": {"depth": 65}},
         "head-threshold": {"config__json": {"threshold": 7}},
         "head-nan": {"config__json": {"w_acc": float("nan")}},
-        "head-sampling": {"config__json": {"warp": {"temperature": -1}}},
         "head-calibration": {"config__json": {"calibration": {"method": "isotonic", "logits": [1]}}},
         "head-digest": {"config__json": {"weights_sha256": 3}},
     }
+    provenance = json.loads((head / "config.json").read_text())["provenance"]
+    changes["head-sampling"] = {"config__json": {"provenance": provenance | {"sampling": {"temperature": -1}}}}
     for name, files in changes.items():
         copy(head, place / name, **files)
     copy(router, place / "router-arms", config__json={"arms": []})
     copy(router, place / "router-arm", config__json={"arms": [{"kind": "draft"}, 3]})
     copy(router, place / "router-alpha", config__json={"alpha": "x"})
-    (place / "features.json").write_text(json.dumps(json.loads((OLD / "features.json").read_text()) | {"bias": "x"}))
-    (place / "features-cut.json").write_bytes((OLD / "features.json").read_bytes()[:100])
     shutil.copytree(FOLDER / "tiny-head", place / "head-shipped")
 
 
 def datasets_and_runs(place: Path) -> None:
-    data = OLD / "acceptance"
+    data = FILES / "acceptance"
     manifest = json.loads((data / "manifest.json").read_text())
     (shard,) = manifest["shards"]
     changes: dict[str, dict[str, Change]] = {
@@ -163,7 +162,7 @@ def datasets_and_runs(place: Path) -> None:
         "data-complete-text": {"manifest__json": {"complete": "yes"}},
         "data-shards": {"manifest__json": {"shards": 3}},
         "data-shard": {"manifest__json": {"shards": [{"file": 3, "sha256": "0"}]}},
-        "data-sampling": {"manifest__json": {"warp": {"temperature": "hot", "top_k": 50, "top_p": 1.0}}},
+        "data-sampling": {"manifest__json": {"sampling": {"temperature": "hot", "top_k": 50, "top_p": 1.0}}},
         "data-fingerprint": {"manifest__json": {"fingerprint": [1]}},
         "data-shardless": {"shard-00000__parquet": None},
         "data-flipped": {"shard-00000__parquet": lambda content: content[:-1] + b"?"},
@@ -173,11 +172,11 @@ def datasets_and_runs(place: Path) -> None:
         copy(data, place / name, **files)
     forged = dict(shard, sha256=hashlib.sha256(b"hello").hexdigest())
     copy(data, place / "data-forged", **{"shard-00000__parquet": b"hello", "manifest__json": {"shards": [forged]}})
-    copy(OLD / "router-data", place / "router-times-cut", times__json=b"{")
-    copy(OLD / "router-data", place / "router-times-text", times__json={"seconds_per_token": ["x"]})
-    copy(OLD / "router-data", place / "router-times-cost", times__json={"cost": {"t_draft": -1}})
-    copy(OLD / "router-data", place / "router-timeless", times__json=None)
-    run = OLD / "run"
+    copy(FILES / "router-data", place / "router-times-cut", times__json=b"{")
+    copy(FILES / "router-data", place / "router-times-text", times__json={"seconds_per_token": ["x"]})
+    copy(FILES / "router-data", place / "router-times-cost", times__json={"cost": {"t_draft": -1}})
+    copy(FILES / "router-data", place / "router-timeless", times__json=None)
+    run = FILES / "run"
     changes = {
         "run-cut": {"run__yaml": b"data: [\n"},
         "run-list": {"run__yaml": b"- a\n"},

@@ -1,7 +1,7 @@
 """Bad input on the command line: one line that names it on standard error, exit code 2, and nothing written.
 
 Each table belongs to one command, in which ``{}`` stands for what is tried: a name in the folder of ``bad_files``, or
-more words. ``@place`` is that folder, ``@old`` the files of version 0.1 and ``@out`` a folder that must not appear.
+more words. ``@place`` is that folder, ``@files`` ``tests/files``, ``@out`` one that must not appear.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from specpilot import main as cli
 
-from .bad_files import OLD, QUANTISED, make_bad_files
+from .bad_files import FILES, QUANTISED, make_bad_files
 
 PAIR = "--target @place/target --draft @place/draft"
-SOME = "--validation-fraction 0.4"  # of the eight prompts of version 0.1's datasets
+SOME = "--validation-fraction 0.4"  # of the eight prompts of these datasets
 TABLES: dict[str, list[tuple[str, str]]] = {}
 
 TABLES["generate hello --target @place/{} --draft @place/draft"] = [
@@ -77,7 +77,7 @@ TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
     ("nothing", "nothing: no such controller"),
     ("folder", "folder: not a controller, it holds no config.json"),
     ("target", "config.json: kind=None: unknown kind of controller"),
-    ("prompts.txt", "prompts.txt: not JSON"),
+    ("prompts.txt", "prompts.txt: not a controller"),
     ("head-flipped", "model.safetensors: truncated or changed"),
     ("head-weightless", "head-weightless: holds no model.safetensors"),
     ("head-cut", "config.json: not JSON"),
@@ -85,7 +85,7 @@ TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
     ("head-list", "config.json: an object of keys and values is expected, not a list"),
     ("head-latin", "config.json: not UTF-8 text"),
     ("head-type", "kind='toaster': unknown kind of controller"),
-    ("head-new", "schema_version=99: this version reads up to"),
+    ("head-new", "schema_version=99: this version of specpilot reads"),
     ("head-unknown", "unknown key 'colour'"),
     ("head-text", "hidden_size='128': a whole number is expected"),
     ("head-huge", "hidden_size=1000000000000: must be between"),
@@ -96,8 +96,6 @@ TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
     ("head-calibration", "calibration={'method': 'isotonic'"),
     ("head-digest", "its SHA-256 is not the one in config.json"),
     ("head-shipped", "another target and draft and tokenizer is given"),
-    ("features.json", "features.json: bias='x': a finite number is expected"),
-    ("features-cut.json", "features-cut.json: not JSON"),
     ("router-arms", "config.json: arms: none: a router needs at least two"),
 ]
 TABLES["generate hello --target @place/target --router @place/{}"] = [
@@ -232,7 +230,7 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@place/data-cut", "manifest.json: not JSON"),
     ("@place/data-list", "manifest.json: an object of keys and values is expected"),
     ("@place/data-latin", "manifest.json: not UTF-8 text"),
-    ("@place/data-new", "manifest.json: schema_version=99: this version reads up to"),
+    ("@place/data-new", "manifest.json: schema_version=99: this version of specpilot reads"),
     ("@place/data-kind", "a dataset of kind 'poems'"),
     ("@place/data-kind-number", "manifest.json: kind=3: text is expected"),
     ("@place/data-incomplete", "the dataset is incomplete"),
@@ -244,40 +242,40 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@place/data-shardless", "shard-00000.parquet: missing or changed"),
     ("@place/data-flipped", "shard-00000.parquet: missing or changed"),
     ("@place/data-forged", "shard-00000.parquet: not a readable Parquet file"),
-    ("@old/router-data", "router-data: a dataset of kind 'router'"),
-    ("[@old/acceptance,@old/router-data]", "router-data: a dataset of kind 'router'"),
-    ("@old/acceptance --validation-fraction 0.01", "validation_fraction=0.01: gives 8 texts to training and 0"),
-    ("@old/acceptance --draft tiny-draft-math", "draft='tiny-draft-math': is not the draft the data was made with"),
-    ("@old/acceptance --draft @place/nothing", "nothing: no such model folder"),
-    ("@old/acceptance --lr 1e30", "lr=1e+30: must be at most 1"),
-    ("@old/acceptance --depth 65", "depth=65: must be at most 64"),
-    ("@old/acceptance --threads 100000", "threads=100000: must be at most 1024"),
-    ("@old/acceptance --seed null", "seed: expected int, got null"),
-    ("@old/acceptance --output @place/file", "output='@place/file'"),
-    ("@old/acceptance --output @place/target", "is not empty (it holds"),
-    ("@old/acceptance --output @place/run-cut", "run.yaml: not YAML"),
-    ("@old/acceptance --output @place/run-text", "run.yaml: depth='deep': a whole number is expected"),
+    ("@files/router-data", "router-data: a dataset of kind 'router'"),
+    ("[@files/acceptance,@files/router-data]", "router-data: a dataset of kind 'router'"),
+    ("@files/acceptance --validation-fraction 0.01", "validation_fraction=0.01: gives 8 texts to training and 0"),
+    ("@files/acceptance --draft tiny-draft-math", "draft='tiny-draft-math': is not the draft the data was made with"),
+    ("@files/acceptance --draft @place/nothing", "nothing: no such model folder"),
+    ("@files/acceptance --lr 1e30", "lr=1e+30: must be at most 1"),
+    ("@files/acceptance --depth 65", "depth=65: must be at most 64"),
+    ("@files/acceptance --threads 100000", "threads=100000: must be at most 1024"),
+    ("@files/acceptance --seed null", "seed: expected int, got null"),
+    ("@files/acceptance --output @place/file", "output='@place/file'"),
+    ("@files/acceptance --output @place/target", "is not empty (it holds"),
+    ("@files/acceptance --output @place/run-cut", "run.yaml: not YAML"),
+    ("@files/acceptance --output @place/run-text", "run.yaml: depth='deep': a whole number is expected"),
 ]
 TABLES["train {}"] = [
-    (f"features {SOME} --output @out --data @old/acceptance --output @place/target", "is not empty"),
+    (f"features {SOME} --output @out --data @files/acceptance --output @place/target", "is not empty"),
     (f"lag-free {SOME} --output @out --data @place/nothing", "nothing: no dataset, it holds no manifest.json"),
-    (f"lag-free {SOME} --output @out --data @old/router-data", "router-data: a dataset of kind 'router'"),
-    (f"lag-free {SOME} --output @out --data @old/acceptance --cost @place/cost-cut.json", "cost-cut.json: not JSON"),
-    (f"lag-free {SOME} --output @out --data @old/acceptance --dropout 1", "dropout=1.0: must be below 1"),
-    (f"lag-free {SOME} --output @out --data @old/acceptance --output @place/target", "is not empty"),
-    (f"router {SOME} --output @out --data @old/acceptance", "acceptance: a dataset of kind 'acceptance'"),
+    (f"lag-free {SOME} --output @out --data @files/router-data", "router-data: a dataset of kind 'router'"),
+    (f"lag-free {SOME} --output @out --data @files/acceptance --cost @place/cost-cut.json", "cost-cut.json: not JSON"),
+    (f"lag-free {SOME} --output @out --data @files/acceptance --dropout 1", "dropout=1.0: must be below 1"),
+    (f"lag-free {SOME} --output @out --data @files/acceptance --output @place/target", "is not empty"),
+    (f"router {SOME} --output @out --data @files/acceptance", "acceptance: a dataset of kind 'acceptance'"),
     (f"router {SOME} --output @out --data @place/router-timeless", "times.json: no such file"),
     (f"router {SOME} --output @out --data @place/router-times-cut", "times.json: not JSON"),
     (f"router {SOME} --output @out --data @place/router-times-text", "times.json: seconds_per_token[0]='x'"),
     (f"router {SOME} --output @out --data @place/router-times-cost", "times.json: cost: key 't_verify' is missing"),
     (
-        f"router {SOME} --output @out --data @old/router-data --reward fame",
+        f"router {SOME} --output @out --data @files/router-data --reward fame",
         "reward: expected 'rouge' or 'throughput', got 'fame'",
     ),
 ]
 TABLES["export {} @out"] = [
     ("@place/nothing", "nothing: no training run, it holds no run.yaml"),
-    ("@place/file", "file: not JSON"),
+    ("@place/file", "file: no training run"),
     ("@place/target", "config.json: kind=None: unknown kind of controller"),
     ("@place/head-flipped", "model.safetensors: truncated or changed"),
     ("@place/run-cut", "run.yaml: not YAML"),
@@ -294,23 +292,23 @@ TABLES["export {} @out"] = [
     ("@place/run-best-empty", "best.ckpt: truncated or damaged"),
     ("@place/run-best-text", "best.ckpt: truncated or damaged"),
     ("@place/run-bestless", "no epoch is finished yet"),
-    ("@old/router --threshold 0.5", "threshold=0.5: an exported controller keeps its own"),
-    ("@old/run --threshold 2", "threshold=2.0: must be at most 1"),
+    ("@files/router --threshold 0.5", "threshold=0.5: an exported controller keeps its own"),
+    ("@files/run --threshold 2", "threshold=2.0: must be at most 1"),
 ]
 TABLES["calibrate --output @out {}"] = [
-    ("@place/nothing --data @old/acceptance", "nothing: no such controller"),
-    ("tiny-lag-free --data @old/acceptance", "controller='tiny-lag-free': is a lag-free-head"),
+    ("@place/nothing --data @files/acceptance", "nothing: no such controller"),
+    ("tiny-lag-free --data @files/acceptance", "controller='tiny-lag-free': is a lag-free-head"),
     ("tiny-head --data @place/data-cut", "manifest.json: not JSON"),
-    ("tiny-head --data @old/acceptance --method magic", "got 'magic'"),
-    ("tiny-head --data @old/acceptance --plot a.gif", "plot='a.gif': unknown format"),
-    ("tiny-head --data @old/acceptance --report @place/folder", "report='@place/folder': is a folder"),
-    ("tiny-head --data @old/acceptance --output @place/target", "is not empty"),
+    ("tiny-head --data @files/acceptance --method magic", "got 'magic'"),
+    ("tiny-head --data @files/acceptance --plot a.gif", "plot='a.gif': unknown format"),
+    ("tiny-head --data @files/acceptance --report @place/folder", "report='@place/folder': is a folder"),
+    ("tiny-head --data @files/acceptance --output @place/target", "is not empty"),
 ]
 TABLES["{}"] = [
     ("toast", "unknown command 'toast'"),
     ("bench toast", "unknown command 'bench toast'"),
     ("env --yaml", "unknown option or extra word: --yaml"),
-    ("export @old/run @place/target --overwrite", "which is not part of a controller"),
+    ("export @files/run @place/target --overwrite", "which is not part of a controller"),
     ("bench decode --target @place/nothing", "nothing: no such model folder"),
     ("bench decode --prompts @place/table.csv", "table.csv: .csv files are not supported"),
     ("bench decode --plot a.txt", "plot='a.txt': unknown format"),
@@ -342,10 +340,10 @@ TABLES["{}"] = [
     ("demo --output @place/target", "target: holds files that are no demo's"),
 ]
 DIVERGING = (
-    "acceptance --w-rej 1e300 --data @old/acceptance",
-    "acceptance --weight-decay 1e30 --data @old/acceptance",
-    "lag-free --weight-decay 1e30 --data @old/acceptance",
-    "router --entropy 1e300 --data @old/router-data",
+    "acceptance --w-rej 1e300 --data @files/acceptance",
+    "acceptance --weight-decay 1e30 --data @files/acceptance",
+    "lag-free --weight-decay 1e30 --data @files/acceptance",
+    "router --entropy 1e300 --data @files/router-data",
 )
 ROWS = [(command.replace("{}", what), message) for command, rows in TABLES.items() for what, message in rows]
 
@@ -387,7 +385,7 @@ def test_one_line_and_nothing_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def at(text: str) -> str:
-        return text.replace("@place", str(place)).replace("@old", str(OLD)).replace("@out", str(tmp_path / "out"))
+        return text.replace("@place", str(place)).replace("@files", str(FILES)).replace("@out", str(tmp_path / "out"))
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", None)
@@ -401,7 +399,7 @@ def test_one_line_and_nothing_written(
 def test_a_training_that_diverges(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Features that were made on the way may stay, a run may not."""
     out = tmp_path / "out"
-    command = f"train {words.replace('@old', str(OLD))} {SOME} --output {out}"
+    command = f"train {words.replace('@files', str(FILES))} {SOME} --output {out}"
     assert cli.main(command.split()) == 2
     *_, line = capsys.readouterr().err.splitlines()
     assert re.match("specpilot: error: lr=.*: training diverged, .* not finite after step 1; use a smaller lr", line)

@@ -70,10 +70,6 @@ def test_a_controllers_digest_is_that_of_its_weights_and_configuration(train: Tr
     (Path(head) / "config.json").write_text(json.dumps(config | {"threshold": 0.5}))
     assert controller_digest(head) != first
     assert controller_digest("tiny-head") == controller_digest(FOLDER / "tiny-head")
-    (tmp_path / "f.json").write_text("{}")  # a feature model was one file in version 0.1
-    before = controller_digest(tmp_path / "f.json")
-    (tmp_path / "f.json").write_text("{} ")
-    assert controller_digest(tmp_path / "f.json") != before
     with pytest.raises(InputError, match="no such controller"):
         controller_digest("./nowhere")
 

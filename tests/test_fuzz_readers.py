@@ -48,7 +48,7 @@ LONG = "FUZZ_EXAMPLES" in os.environ
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
 MEMORY = 1 << 21  # bytes that any reader may take
 TIMES_SIZE = 128  # bytes of memory for a byte of the file: an empty list in JSON takes 64 for three
-OLD = Path(__file__).parent / "files" / "v0.1"
+FILES = Path(__file__).parent / "files"
 POLICY = PolicyRouter(RouterPolicy(4, 2, 3))
 IDENTITY = {"what": "fuzz"}
 
@@ -106,8 +106,8 @@ def read_gguf(path: Path) -> None:
 
 
 def readers(folder: Path) -> dict[str, Reader]:
-    data, run = copied(OLD / "acceptance", folder / "data"), copied(OLD / "run", folder / "run")
-    router, head = copied(OLD / "router-data", folder / "router"), copied(FOLDER / "tiny-lag-free", folder / "head")
+    data, run = copied(FILES / "acceptance", folder / "data"), copied(FILES / "run", folder / "run")
+    router, head = copied(FILES / "router-data", folder / "router"), copied(FOLDER / "tiny-lag-free", folder / "head")
     cost = {"t_draft": 0.1, "t_verify": 1.0, "t_verify_token": 0.0}
     costs = write(folder / "cost.json", {"cost": cost, "batch": {"1": cost, "2": cost}})
     parser = CommandParser(generate.generate, prog="specpilot")
@@ -136,10 +136,6 @@ def readers(folder: Path) -> dict[str, Reader]:
         "times": Reader(router / "times.json", lambda: Times.load(router)),
         "controller": Reader(head / "config.json", lambda: load_controller(head)),
         "weights": Reader(head / "model.safetensors", lambda: load_controller(head), seal),
-        "feature model": Reader(
-            write(folder / "features.json", (OLD / "features.json").read_bytes()),
-            lambda: load_controller(folder / "features.json"),
-        ),
         "costs": Reader(costs, lambda: CostModel.load(costs)),
         "costs of batches": Reader(costs, lambda: BatchCosts.load(str(costs))),
         "configuration": Reader(words, lambda: parser.read(["--config", str(words)])),
@@ -156,7 +152,7 @@ def readers(folder: Path) -> dict[str, Reader]:
 
 NAMES = (
     "manifest", "settings of a run", "environment of a run", "checkpoint of a run", "times", "controller", "weights",
-    "feature model", "costs", "costs of batches", "configuration", "GGUF", "router state", "record", "Parquet",
+    "costs", "costs of batches", "configuration", "GGUF", "router state", "record", "Parquet",
     "JSON Lines", "configuration of a model", "configuration of EAGLE-3", "weights of EAGLE-3",
 )  # fmt: skip
 JUNK: list[Any] = [

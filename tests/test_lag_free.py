@@ -30,7 +30,6 @@ from specpilot.train.options import LagFreeTrainingOptions
 
 from .tiny import save_pair
 
-OLD = Path(__file__).parent / "files" / "v0.1"
 PROMPTS = "one two\nthree\nfour five six\nseven\neight nine\nten\neleven twelve\nthirteen\n"
 
 
@@ -281,9 +280,3 @@ def test_a_light_head_is_saved_and_loaded_and_no_other_fits_its_config(tmp_path:
         save_controller(tmp_path / "other", head, replace(config, light=False))
     with pytest.raises(InputError, match=r"inner\.weight has shape"):
         save_controller(tmp_path / "other", LagFreeHead(8, 5, light=True), config)
-
-
-def test_a_config_without_the_key_is_of_the_full_design() -> None:
-    config = load_controller(OLD / "lag-free-head").config
-    assert isinstance(config, LagFreeHeadConfig)
-    assert not config.light

@@ -57,7 +57,7 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
     Raises:
         InputError: ``run`` is no run or has no finished epoch, ``output`` exists, or the threshold is not in [0, 1].
     """
-    is_controller = run.is_file() or (run / CONFIG).is_file()
+    is_controller = (run / CONFIG).is_file()
     kind = run_kind(run)
     if threshold is not None and (is_controller or kind != "specdec"):
         what = "an exported controller keeps its own" if is_controller else f"a {kind} controller has none"

@@ -130,8 +130,6 @@ def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
             raise InputError(f"{folder}: no training run, it holds no {name}; give the output folder of a training")
     dataset = check_manifest(read_object(folder / DATASET, AGAIN), folder / DATASET)
     values = read_object(folder / SETTINGS, AGAIN, parse_yaml)
-    for old in ("cache_features", "cache_epochs"):  # of version 0.1
-        values.pop(old, None)
     with blaming(folder / SETTINGS, AGAIN):
         settings = build(kind, values)
     environment = read_object(folder / ENVIRONMENT, AGAIN)

@@ -26,10 +26,9 @@ from .acceptance_head import AcceptanceHeadConfig
 from .card import model_card
 from .config import CONFIG, SCHEMA_VERSION, ControllerConfig
 from .copy_head import CopyHeadConfig
-from .feature_model import FeatureModelConfig, take_weights
+from .feature_model import FeatureModelConfig
 from .hub import download, upload
 from .lag_free_head import LagFreeHeadConfig
-from .old_keys import upgrade_config
 from .router import RouterConfig
 
 KINDS: dict[str, type[ControllerConfig]] = {
@@ -87,7 +86,7 @@ def load_controller(name: str | Path, *, revision: str | None = None, token: str
 
     Args:
         name: the name of a shipped controller, a folder that :func:`save_controller` wrote, or ``owner/name`` on the
-            Hugging Face hub, in this order. A feature model may also be the JSON file that version 0.1 wrote.
+            Hugging Face hub, in this order.
         revision: branch, tag or commit on the hub.
         token: access token for a private repository. Default: the one stored on this machine.
 
@@ -95,14 +94,8 @@ def load_controller(name: str | Path, *, revision: str | None = None, token: str
         InputError: it cannot be found, or its files are missing, truncated, changed or invalid.
     """
     path = locate(name, revision=revision, token=token)
-    if path.is_file():
-        data = read_object(path, AGAIN)
-        with blaming(path, AGAIN):
-            state = take_weights(data)
-            config = _parse_config(data)
-    else:
-        config = read_config(path)
-        state = _read_weights(path / WEIGHTS, config)
+    config = read_config(path)
+    state = _read_weights(path / WEIGHTS, config)
     _check_finite(state, str(path))
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced
         head = config.module()
@@ -111,7 +104,7 @@ def load_controller(name: str | Path, *, revision: str | None = None, token: str
 
 
 def locate(name: str | Path, *, revision: str | None = None, token: str | None = None) -> Path:
-    """The folder or file of a controller, downloaded if necessary; ``name`` as for :func:`load_controller`.
+    """The folder of a controller, downloaded if necessary; ``name`` as for :func:`load_controller`.
 
     Raises:
         InputError: it cannot be found.
@@ -148,12 +141,11 @@ def read_config(folder: Path) -> ControllerConfig:
 
 
 def _parse_config(data: dict[str, Any]) -> ControllerConfig:
-    data = upgrade_config(data)
     kind, version = data.pop("kind", None), data.pop("schema_version", None)
     if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f"kind={kind!r}: unknown kind of controller; this version supports {', '.join(KINDS)}")
-    if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
-        raise InputError(f"schema_version={version!r}: this version reads up to {SCHEMA_VERSION}; upgrade specpilot")
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise InputError(f"schema_version={version!r}: this version of specpilot reads {SCHEMA_VERSION}")
     return build(KINDS[kind], data)
 
 

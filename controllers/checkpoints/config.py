@@ -13,7 +13,7 @@ from ..acceptance.calibration import parse_calibration
 from .provenance import Provenance
 
 CONFIG = "config.json"
-SCHEMA_VERSION = 4  # for all kinds; version 0.1 wrote 1 and 2
+SCHEMA_VERSION = 4  # for all kinds
 WIDEST = 65536  # largest layer width; protects against a damaged config.json
 
 

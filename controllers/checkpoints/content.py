@@ -22,7 +22,5 @@ def controller_digest(name: str | Path) -> str:
         InputError: it cannot be found, or its weights do not match its configuration.
     """
     path = locate(name)
-    if path.is_dir():
-        read_config(path)
-    files = [path / WEIGHTS, path / CONFIG] if path.is_dir() else [path]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    read_config(path)
+    return hashlib.sha256((path / WEIGHTS).read_bytes() + (path / CONFIG).read_bytes()).hexdigest()

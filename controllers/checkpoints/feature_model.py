@@ -1,14 +1,9 @@
-"""The configuration of the feature model, and the JSON file in which version 0.1 stored one."""
+"""The configuration of the feature model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from ...common.json_file import build
 from ..acceptance.feature_model import FeatureModel
 from .config import ControllerConfig, check_range
 
@@ -43,9 +38,3 @@ class FeatureModelConfig(ControllerConfig):
 
     def rows(self) -> dict[str, str]:
         return {"mean acceptance": f"{self.mean:.3f}"}
-
-
-def take_weights(data: dict[str, Any]) -> dict[str, Tensor]:
-    """Remove the weights from ``data``, the content of a version 0.1 file, and return them."""
-    bias, *weight = (build(float, data.pop(name, None), name) for name in ("bias", "confidence", "doubt", "entropy"))
-    return {"bias": torch.tensor(float(bias)), "weight": torch.tensor(weight, dtype=torch.float32)}
