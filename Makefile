@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test soak test-gguf test-vllm test-ray real results test-oldest check docs clean
+.PHONY: demo test test-slow soak test-gguf test-vllm test-ray real results test-oldest check docs clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -15,7 +15,11 @@ demo: $(READY)
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test: $(READY)
-	@$(PYTEST)
+	@$(PYTEST) -m "not slow"
+
+# What `make test` leaves out: combinatorial sweeps, and the experiments.
+test-slow: $(READY)
+	@$(PYTEST) -m slow
 
 # What the extra `gguf` adds, in an environment of its own: pip builds llama.cpp from source, once. That takes some minutes
 # and a C++ compiler; CMake comes as a package where there is none.
@@ -60,13 +64,13 @@ test-oldest: $(READY)
 		transformers==5.17.0 huggingface_hub==1.33.0
 	@PYTHONPATH=build/oldest $(PYTEST)
 
-# Kills, full disks, damaged files, thousands of requests, and mutated files: about half an hour on two cores. What is done
-# stays in runs/faults, and is not done again for the same commit. Root may mount a small disk; others get limits of the
-# process. KILLS is how often every stage is killed by SIGKILL.
-KILLS := 50
+# Kills, full disks, damaged files, thousands of requests, and mutated files: some minutes on two cores. KILLS is how often
+# each fault befalls each stage: with 50 it is about half an hour. Root may mount a small disk; others get limits of the
+# process.
+KILLS := 3
 soak: $(READY)
-	@OMP_NUM_THREADS=1 $(VENV)/bin/specpilot bench faults --kills $(KILLS) --folder runs/faults --output runs/faults/faults.json
-	@FUZZ_EXAMPLES=500 $(PYTEST) --timeout 1200 tests/test_fuzz_readers.py
+	@$(PYTEST) --dist loadgroup tests/soak --kills $(KILLS)
+	@FUZZ_EXAMPLES=$$((10 * $(KILLS))) $(PYTEST) --timeout 1200 tests/test_fuzz_readers.py
 
 # Lint, format, types, and dependencies with known vulnerabilities. mypy reads a plain install in build/check: it cannot follow the import hook of an editable one.
 check: $(READY)

@@ -4,13 +4,22 @@ Sums over several threads are rounded differently, and results are compared bit 
 """
 
 import gc
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of the experiments are slow ones."""
+    for item in items:
+        if Path(__file__).parent / "experiments" in item.path.parents:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

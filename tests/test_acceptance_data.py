@@ -24,7 +24,8 @@ from specpilot.data_gen.rollout import MISSING, Rollout, roll_out
 from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw
 
-from .processes import assert_same_bytes, kill_ten_times
+from .folders import assert_same_bytes
+from .processes import kill_ten_times
 from .tiny import ARCHITECTURES, make, save_pair
 
 

@@ -22,7 +22,6 @@ from experiments.micro.profile import profile
 from experiments.workloads.batch import BUDGETS, LENGTHS, SIZES, bench_batch, bench_continuous
 
 from .clock import time_forwards
-from .soak.memory import bench_memory
 from .tiny import make, save_pair
 
 PROMPTS = [[1, 2, 3], [9, 8], [7] * 12]
@@ -64,13 +63,6 @@ def test_continuous_batching(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
 
 
-def test_requests_leave_nothing_behind() -> None:
-    decoder = SpeculativeDecoder(make(), make(layers=1))
-    readings = bench_memory(decoder, PROMPTS, SAMPLING, 300, QUIET)["readings"]
-    assert [reading["requests"] // 100 for reading in readings] == [1, 2, 3]  # a list may pass the hundred
-    assert len({reading["tensors"] for reading in readings}) == 1
-
-
 def test_profile_counts_what_was_done_and_is_taken_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward of the target takes 5 s, one of the draft 1 s, a verification 2 s, and all the rest nothing."""
     decoder = SpeculativeDecoder(make(), make(layers=1), length=Fixed(4))
@@ -110,7 +102,6 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--target", target, "--draft", draft, "--limit", "2", "--max-new-tokens", "4", "--prompts", str(prompts)]
     for command, more, key in (
         ("batch", ["--repeats", "1", "--requests", "4", "--running", "2"], "tokens_per_second"),
-        ("memory", ["--requests", "100"], "readings"),
         ("profile", ["--length", "2"], "parts"),
         ("spectr", [], "block_efficiency"),
     ):
@@ -118,7 +109,5 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         result = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert result[key]
         assert result["settings"]["limit"] == 2
-    assert main(["bench", "memory", *words, "--requests", "0"]) == 2
-    assert "requests=0: must be at least 1" in capsys.readouterr().err
     assert main(["bench", "batch", "--limit", "0"]) == 2
     assert "limit=0: must be at least 1" in capsys.readouterr().err

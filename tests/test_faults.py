@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
-import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -25,13 +23,9 @@ from specpilot.infer.models.kv_cache import RaggedLayer
 from specpilot.infer.random_source import RandomSource
 from specpilot.serve.round_log import RoundLog
 
+from .folders import contents, one_bit, truncated
+from .processes import SIGNAL, Fault, command, run, succeed
 from .serving import serving
-from .soak.campaign import begin_worker
-from .soak.contents import contents
-from .soak.damage import one_bit, truncated
-from .soak.disks import disk
-from .soak.processes import SIGNAL, Fault, run
-from .soak.requests import through_a_decoder
 from .test_router_training import make_rows as make_router_rows
 from .test_router_training import write as write_router_data
 from .tiny import save_pair
@@ -50,14 +44,14 @@ def test_a_signal_ends_a_training_as_it_ends_any_command(tmp_path: Path, number:
     output = tmp_path / "run"
     words = ["train", "router", "--data", str(tmp_path / "data"), "--width", "8", "--epochs", "4", "--batch-size", "16"]
     words += ["--checkpoint-every", "1", "--device", "cpu", "--output", str(output), "--resume"]
-    whole = run(cli.main, words, output)
-    assert whole.code == 0, whole.text
+    work = command(*words)
+    whole = succeed(work, output)
     expected = contents(output)
     output.rename(tmp_path / "whole")
     for at in (whole.touches // 2, whole.touches // 2):
-        ended = run(cli.main, words, output, Fault(SIGNAL, at, number))
-        assert (ended.code, ended.complaint()) == (code, "interrupted" if number == signal.SIGINT else None)
-    assert run(cli.main, words, output).code == 0
+        ended = run(work, output, Fault(SIGNAL, at, number))
+        assert (ended.code, ended.complaint) == (code, "interrupted" if number == signal.SIGINT else "")
+    succeed(work, output)
     assert contents(output) == expected
 
 
@@ -120,39 +114,6 @@ def test_a_log_continues_after_its_last_shard(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "log", IDENTITY) as writer:
         writer.write(make_rows(3))
     assert len(read_dataset(tmp_path / "log")) == 2 + 2 + 3
-
-
-def test_mixed_requests_through_a_decoder() -> None:
-    outcome = through_a_decoder(60, seed=0)
-    assert outcome.problems == []
-    assert 0 < outcome.finished < outcome.attempts >= 60
-
-
-def test_a_campaign_knows_its_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "faults"
-    assert cli.main(["bench", "faults", "--stages", "[serving]", "--folder", str(folder)]) == 2
-    assert "stages='serving': no such stage; the stages are serve, bench ablation" in capsys.readouterr().err
-    assert not folder.exists()
-
-
-def mount_and_wait(folder: Path) -> None:
-    begin_worker(os.getppid())
-    with disk(folder / "disk") as mounted:
-        (folder / "mounted").write_text(str(mounted))
-        signal.pause()
-
-
-def test_a_worker_that_is_killed_leaves_no_disk(tmp_path: Path) -> None:
-    """Nor does this process see the disk."""
-    worker = multiprocessing.get_context("spawn").Process(target=mount_and_wait, args=(tmp_path,), daemon=True)
-    worker.start()
-    while not (tmp_path / "mounted").exists():
-        worker.join(0.01)
-    seen = os.path.ismount(tmp_path / "disk")
-    worker.kill()
-    worker.join()
-    assert not seen
-    (tmp_path / "disk").rmdir()
 
 
 def test_a_dataset_of_served_requests_is_not_to_be_made_again(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from specpilot.infer.integrations.vllm import engine_config
 from specpilot.infer.loading.names import load_tokenizer
 from specpilot.serve.server import Server
 
-from .processes import assert_same_bytes
+from .folders import assert_same_bytes
 from .serving import serving
 from .tiny import save_pair
 

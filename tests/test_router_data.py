@@ -20,7 +20,8 @@ from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, router_manifest
 from specpilot.infer.models import CausalLM
 
-from .processes import assert_same_bytes, kill_ten_times
+from .folders import assert_same_bytes
+from .processes import kill_ten_times
 from .test_ngram_drafts import defined
 from .tiny import byte_tokenizer, make, save_pair
 

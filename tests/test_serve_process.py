@@ -2,77 +2,73 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TextIO
 
 import httpx
 import pytest
 from specpilot import main as cli
 from specpilot.data_gen.on_policy import read_rounds
 
-from .processes import start_command
+from .processes import Process, command
 
 WORDS = ["serve", "--length", "tiny-lag-free", "--cost", "0.2", "--port", "0"]
 BODY = {"prompt": "What is 12 plus 30?", "max_tokens": 64, "temperature": 1.0}
 
 
 @contextmanager
-def process(folder: Path, *words: str) -> Iterator[tuple[BaseProcess, str, TextIO]]:
-    """A server of its own process, its address, and its standard error."""
-    pipe = folder / "errors"
-    os.mkfifo(pipe)
-    started = start_command([*WORDS, *words], errors=pipe)
+def process(folder: Path, *words: str) -> Iterator[tuple[Process, str]]:
+    """A server of its own process, and its address."""
+    server = Process(command(*WORDS, *words), folder)
     try:
-        with pipe.open(encoding="utf-8") as errors:
-            found = re.search(r"on (http://\S+)", errors.readline())
-            assert found is not None
-            yield started, found[1], errors
+        yield server, said(server, r"on (http://\S+)")
     finally:
-        started.kill()
-        started.join()
-        pipe.unlink()
+        server.send(signal.SIGKILL)
+        server.end()
+
+
+def said(server: Process, pattern: str) -> str:
+    """Wait for a line of its standard error; its part in brackets."""
+    while (found := re.search(pattern, server.text)) is None:
+        assert server.wait(0.02) is None, server.text
+    return found[1]
 
 
 def test_a_signal_lets_running_requests_finish(tmp_path: Path) -> None:
-    with process(tmp_path) as (server, address, _):
+    with process(tmp_path) as (server, address):
         with httpx.stream(
             "POST", f"{address}/v1/completions", json=BODY | {"stream": True, "max_tokens": 300}
         ) as found:
             lines = found.iter_lines()
             next(lines)
-            server.terminate()
+            server.send(signal.SIGTERM)
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert '"finish_reason":"length"' in rest[-2] or '"finish_reason":"stop"' in rest[-2]
-        server.join(30)
-        assert server.exitcode == 0
+        assert server.end().code == 0
 
 
 def test_after_kill_9_the_logged_shards_are_whole(tmp_path: Path) -> None:
     for _ in range(2):
-        with process(tmp_path, "--log-rounds", str(tmp_path / "log")) as (server, address, _):
+        with process(tmp_path, "--log-rounds", str(tmp_path / "log")) as (server, address):
             for texts in (64, 3):
                 body = BODY | {"max_tokens": 8, "n": texts}
                 assert httpx.post(f"{address}/v1/completions", json=body, timeout=60).status_code == 200
-            server.kill()
-            server.join(30)
+            server.send(signal.SIGKILL)
+            server.end()
     rows = read_rounds(tmp_path / "log")
     assert len(rows) == 128
     assert not list((tmp_path / "log").glob("*.tmp"))
 
 
 def test_sighup_loads_the_controller_again(tmp_path: Path) -> None:
-    with process(tmp_path) as (server, address, errors):
-        assert server.pid is not None
-        os.kill(server.pid, signal.SIGHUP)
-        assert errors.readline() == "specpilot: controller 'tiny-lag-free' loaded again\n"
+    with process(tmp_path) as (server, address):
+        server.send(signal.SIGHUP)
+        assert said(server, "specpilot: (.* loaded again)\n") == "controller 'tiny-lag-free' loaded again"
         assert httpx.get(f"{address}/v1/controllers").json()["reloads"] == 1
 
 

@@ -28,7 +28,7 @@ from experiments.papers import specdecpp
 from experiments.studies.heads import Head, precompute
 from experiments.studies.sweep_tables import costs_of, summarise
 
-from .processes import in_a_process
+from .processes import SIGNAL, Fault, run
 
 METRICS = {"kl": 0.4, "kl_undone": 0.3, "auroc": 0.7, "brier_undone": 0.1}
 COSTS = {"loop": {"t_draft": 1.0, "t_target": 5.0, "r_squared": 0.99}}
@@ -146,7 +146,7 @@ def test_a_killed_sweep_goes_on(tracer: Tracer, cost: Path, tmp_path: Path, caps
     words = ["bench", "sweep", *TOY, "--cost", str(cost)]
     replayed = tmp_path / "killed" / "records"
     work = partial(cli.main, [*words, "--folder", str(tmp_path / "killed")])
-    assert in_a_process(work, replayed, die_at=12) == -1
+    assert run(work, replayed, Fault(SIGNAL, 12)).code < 0
     before = {file.name: file.stat().st_mtime_ns for file in replayed.glob("*.json")}
     heads = {file: file.read_bytes() for file in (tmp_path / "killed" / "heads").glob("*/checkpoints/best.ckpt")}
     assert 2 <= len(before) < 6 * 4

@@ -44,7 +44,8 @@ from transformers.utils.generic import ModelOutput
 
 from .architectures import MAKERS, t5, target_of
 from .eagle3 import write_draft
-from .processes import assert_same_bytes, kill_ten_times
+from .folders import assert_same_bytes
+from .processes import kill_ten_times
 from .tiny import byte_tokenizer, make, save_pair
 from .training import assert_same_run, metrics_rows
 

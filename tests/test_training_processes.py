@@ -33,7 +33,8 @@ from specpilot.train.options import (
 from specpilot.train.router import train_router
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-from .processes import assert_same_bytes, kill_ten_times, start_command
+from .folders import assert_same_bytes
+from .processes import Process, command, kill_ten_times
 from .test_router_training import make_rows as make_router_rows
 from .test_router_training import write as write_router_data
 from .tiny import save_pair
@@ -165,10 +166,9 @@ def test_two_machines_do_what_one_does(work: Path, tmp_path: Path) -> None:
         "--device", "cpu", "--num-nodes", "2", "--output", str(tmp_path / "two"),
     ]  # fmt: skip
     where = {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    machines = [start_command(words, where | {"NODE_RANK": str(rank)}) for rank in range(2)]
-    for machine in machines:
-        machine.join()
-    assert [machine.exitcode for machine in machines] == [0, 0]
+    folder = tmp_path / "two"
+    machines = [Process(command(*words), folder, environment=where | {"NODE_RANK": str(rank)}) for rank in range(2)]
+    assert [machine.end().code for machine in machines] == [0, 0]
     two = json.loads((tmp_path / "two" / "result.json").read_text())
     assert two["metrics"] == pytest.approx(one.metrics, abs=1e-5)
     for a, b in zip(metrics_rows(tmp_path / "one"), metrics_rows(tmp_path / "two"), strict=True):

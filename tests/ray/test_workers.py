@@ -16,7 +16,7 @@ from specpilot.data_gen.router import make_router_data
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 
-from ..processes import assert_same_bytes
+from ..folders import assert_same_bytes
 from ..tiny import save_pair
 from .makers import Different, Maker, begun, killed, killed_once, refused, short_of_memory_once
 

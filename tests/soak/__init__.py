@@ -1,1 +1,1 @@
-"""``specpilot bench faults``: every stage is killed, starved and given damaged files, and must end the same."""
+"""``make soak``: every stage and the server are killed, starved and given damaged files, and must end the same."""

@@ -1,22 +1,22 @@
-"""The stages of the pipeline, each a command of about a second on the shipped models."""
+"""The stages of the pipeline, each a command of about a second on the shipped models; what an undisturbed run leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from itertools import cycle
 from pathlib import Path
 
-from specpilot.common.errors import InputError
+from ..folders import contents
+from ..processes import Ended, Fault, Process, Work, command, succeed
 
-from .contents import contents
-from .processes import Ended, Fault, Main, Process, run
-
-PROMPTS = ["--limit", "16", "--shard-size", "4", "--batch-size", "4"]
-FEATURES = ["--validation-fraction", "0.3", "--traced", "2"]
-MIXED = [*FEATURES, "--mixings", "2"]
-TRAINING = ["--epochs", "2", "--checkpoint-every", "2", "--log-every", "1", "--threads", "1", "--resume"]
-GIVEN = {"data": "data acceptance", "features": "data features", "router": "data router"}  # by folder
-STUDY = ["--controllers", "[a=tiny-head]", "--per-domain", "2", "--max-new-tokens", "12", "--costs", "[0.2]"]
+PROMPTS = ("--limit", "16", "--shard-size", "4", "--batch-size", "4")
+FEATURES = ("--validation-fraction", "0.3", "--traced", "2")
+MIXED = (*FEATURES, "--mixings", "2")
+TRAINING = ("--epochs", "2", "--checkpoint-every", "2", "--log-every", "1", "--threads", "1", "--resume")
+ROUTER_DATA = ("data", "router", "--arms", "[tiny-draft,autoregressive]", *PROMPTS, "--max-new-tokens", "8")
 
 
 @dataclass(frozen=True)
@@ -24,101 +24,90 @@ class Stage:
     """A command that writes one folder, and continues there when it is given again.
 
     Attributes:
-        words: all of it but the folder.
-        consumer: a command that reads the folder if it is a dataset, but for the folder that it writes.
-        kept: the folder, in the stage's own, of what a run continues from.
+        words: all of it but its folders.
+        reads: the stage whose dataset it reads.
+        consumer: a command that reads the folder if it is a dataset, but for its folders.
     """
 
-    name: str
     words: tuple[str, ...]
+    reads: str | None = None
     consumer: tuple[str, ...] = ()
-    kept: str = "checkpoints"
 
-    def command(self, folder: Path) -> list[str]:
-        """The words that write ``folder``."""
-        place = ["--output", str(folder)]
-        if self.words[0] == "bench":
-            place = ["--folder", str(folder), "--output", str(folder / "result.json")]
-        return [*self.words, "--device", "cpu", *place]
 
-    def start(self, main: Main, folder: Path, fault: Fault | None = None) -> Process:
-        return Process(main, self.command(folder), folder, fault)
-
-    def run(self, main: Main, folder: Path, fault: Fault | None = None) -> Ended:
-        return run(main, self.command(folder), folder, fault)
+STAGES = {
+    "data acceptance": Stage(
+        ("data", "acceptance", *PROMPTS, "--max-new-tokens", "12"), consumer=("data", "features", *MIXED)
+    ),
+    "data features": Stage(
+        ("data", "features", "--predictor", "lag-free", *FEATURES), "data acceptance",
+        consumer=("train", "acceptance", "--predictor", "lag-free"),
+    ),
+    "data router": Stage(ROUTER_DATA, consumer=("train", "router")),
+    "train acceptance": Stage(("train", "acceptance", *MIXED, "--batch-size", "4", *TRAINING), "data acceptance"),
+    "train lag-free": Stage(
+        ("train", "acceptance", "--predictor", "lag-free", "--width", "8", "--batch-size", "40", *TRAINING),
+        "data features",
+    ),
+    "train router": Stage(("train", "router", "--width", "8", "--batch-size", "4", *TRAINING), "data router"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A run of a stage that nothing happens to: its contents, and how long it takes."""
+    """A run of a stage that nothing happens to: its folder, what that holds, and how long it takes."""
 
+    folder: Path
     contents: dict[str, str]
     touches: int
     seconds: float
 
 
-def undisturbed(main: Main, stage: Stage, folder: Path) -> Undisturbed:
-    """Run a stage twice, each time in a new folder, and check that both have the same contents.
+class Stages:
+    """All stages; an undisturbed run is made when the first test needs it. ``folder`` holds these runs."""
 
-    Raises:
-        InputError: it fails, or the contents differ.
-    """
-    first, second = folder / "whole", folder / "again"
-    ended = _succeed(main, stage, first)
-    ended = _succeed(main, stage, second)  # the first one also imports and warms caches of the disk
-    found = contents(first)
-    if found != contents(second):
-        raise InputError(f"{stage.name}: two undisturbed runs differ; see {folder}")
-    return Undisturbed(found, ended.touches, ended.seconds)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
+    def work(self, name: str, output: Path) -> Work:
+        """The stage's command, which writes ``output``."""
+        stage = STAGES[name]
+        given = () if stage.reads is None else ("--data", str(self.whole(stage.reads).folder))
+        return command(*stage.words, *given, "--device", "cpu", "--output", str(output))
 
-def _succeed(main: Main, stage: Stage, folder: Path) -> Ended:
-    ended = stage.run(main, folder)
-    if ended.code:
-        raise InputError(f"{stage.name}: fails undisturbed; {ended.last_words()}")
-    return ended
+    def start(self, name: str, output: Path, fault: Fault | None = None) -> Process:
+        return Process(self.work(name, output), output, fault)
 
+    def run(self, name: str, output: Path, fault: Fault | None = None) -> Ended:
+        return self.start(name, output, fault).end()
 
-def make_stages(folder: Path) -> list[Stage]:
-    """All stages, those that take longest first; ``folder`` has what :func:`make_given` makes."""
-    data, features, router = (str(folder / name) for name in GIVEN)
-    return [
-        Stage("bench ablation", ("bench", "ablation", *STUDY), kept="records"),
-        Stage("train acceptance", ("train", "acceptance", "--data", data, *MIXED, "--batch-size", "4", *TRAINING)),
-        Stage(
-            "data acceptance",
-            ("data", "acceptance", *PROMPTS, "--max-new-tokens", "12"),
-            ("data", "features", *MIXED, "--data"),
-        ),
-        Stage(
-            "data router",
-            ("data", "router", "--arms", "[tiny-draft,autoregressive]", *PROMPTS, "--max-new-tokens", "8"),
-            ("train", "router", "--data"),
-        ),
-        Stage(
-            "data features",
-            ("data", "features", "--data", data, "--predictor", "lag-free", *FEATURES),
-            ("train", "lag-free", "--data"),
-        ),
-        Stage("train router", ("train", "router", "--data", router, "--width", "8", "--batch-size", "4", *TRAINING)),
-        Stage(
-            "train lag-free", ("train", "lag-free", "--data", features, "--width", "8", "--batch-size", "40", *TRAINING)
-        ),
-    ]
+    def consume(self, name: str, dataset: Path, output: Path) -> Ended:
+        """Have a stage's dataset read by the command that follows it."""
+        words = (*STAGES[name].consumer, "--data", str(dataset), "--device", "cpu", "--output", str(output))
+        return Process(command(*words), output).end()
+
+    @cache  # noqa: B019 - there is one object in a session
+    def whole(self, name: str) -> Undisturbed:
+        """The stage's undisturbed run: two of them, each in a new folder, leave the same."""
+        first, second = (self.folder / f"{name} {i}" for i in range(2))
+        succeed(self.work(name, first), first)  # it also imports, and warms caches of the disk
+        ended = succeed(self.work(name, second), second)
+        assert contents(first) == contents(second)
+        return Undisturbed(first, contents(first), ended.touches, ended.seconds)
+
+    def finish(self, name: str, output: Path) -> None:
+        """Nothing happens any more: the stage comes to its end, and leaves what an undisturbed run leaves."""
+        ended = self.run(name, output)
+        assert ended.code == 0, ended
+        assert contents(output) == self.whole(name).contents
 
 
-def make_given(main: Main, folder: Path) -> None:
-    """Make the datasets that some stages read.
-
-    Raises:
-        InputError: one cannot be made.
-    """
-    stages = {stage.name: stage for stage in make_stages(folder)}
-    for name, stage in GIVEN.items():
-        _succeed(main, stages[stage], folder / name)
+def spread(whole: Undisturbed, count: int, first: int = 1) -> Iterator[int]:
+    """``count`` touches, from the ``first`` to the last of a run."""
+    yield from (first + number * (whole.touches - first) // count for number in range(count))
 
 
-def consume(main: Main, stage: Stage, dataset: Path, output: Path) -> Ended:
-    """Have a stage's dataset read by the command that follows it."""
-    words: Sequence[str] = [*stage.consumer, str(dataset), "--device", "cpu", "--output", str(output)]
-    return run(main, words, output)
+def change_times(folder: Path) -> None:
+    """Give the files in ``folder`` times of change that are decades apart: 1970, 2038, 2001."""
+    for path, moment in zip(sorted(folder.rglob("*")), cycle((0, 2**31 - 1, 1_000_000_000)), strict=False):
+        if path.is_file():
+            os.utime(path, (moment, moment))

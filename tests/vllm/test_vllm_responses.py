@@ -17,7 +17,7 @@ from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_accepta
 from specpilot.data_gen.dataset import read_dataset, read_manifest, read_shards
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 
-from ..processes import assert_same_bytes
+from ..folders import assert_same_bytes
 from .engines import vllm  # skips where vLLM is missing
 
 SETTINGS = AcceptanceDataOptions(limit=12, max_new_tokens=24, shard_size=5, batch_size=8, device="cpu")

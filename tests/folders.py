@@ -1,10 +1,11 @@
-"""What a stage leaves on disk: whether any file is half-written, and a digest to compare two runs by."""
+"""What work leaves on disk: whether any file is half-written, whether two folders are the same, and damage to files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -17,19 +18,16 @@ from specpilot.data_gen.dataset import MANIFEST, shard_files
 
 # A run's id and command lines, measured times, and the lock of a process that was killed.
 DIFFERENT = ("env.json", "command.txt", "times.json", LOCK)
-MEASURED = ("machine", "versions", "settings")  # of a benchmark's result
 UNFINISHED = ".tmp"  # replaced, or removed, by the next run
 
 
-def damage(folder: Path) -> str | None:
-    """The first file that cannot be read to its end or is not what its manifest says; None if there is none."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix != UNFINISHED:
-            try:
-                _read(path)
-            except Exception as error:  # whatever the file's reader raises
-                return f"{path.relative_to(folder)}: {type(error).__name__}: {error}"
-    return None
+def assert_same_bytes(folder: Path, other: Path) -> None:
+    ours, theirs = (
+        {path.relative_to(top): path for path in top.rglob("*") if path.is_file()} for top in (folder, other)
+    )
+    assert ours.keys() == theirs.keys()
+    for name, path in ours.items():
+        assert path.read_bytes() == theirs[name].read_bytes(), name
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -41,13 +39,23 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-def difference(folder: Path, whole: dict[str, str]) -> str | None:
-    """The first file that differs from the contents of an undisturbed run; None if there is none."""
-    found = contents(folder)
-    for name in sorted(found.keys() | whole.keys()):
-        if found.get(name) != whole.get(name):
-            return f"{name} is {'left over' if name not in whole else 'missing' if name not in found else 'different'}"
-    return None
+def assert_whole(folder: Path) -> None:
+    """Every file can be read to its end and is what its manifest says; those that are not finished yet aside."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix != UNFINISHED:
+            _read(path)
+
+
+def truncated(content: bytes, random: Random) -> bytes:
+    return content[: random.randrange(len(content))]
+
+
+def one_bit(content: bytes, random: Random) -> bytes:
+    """One bit is turned."""
+    place = random.randrange(8 * len(content))
+    turned = bytearray(content)
+    turned[place // 8] ^= 1 << place % 8
+    return bytes(turned)
 
 
 def _read(path: Path) -> object:
@@ -67,17 +75,11 @@ def _read(path: Path) -> object:
 
 
 def _digest(path: Path) -> str:
-    if path.suffix == ".ckpt":
-        return _digest_of(_weights(torch.load(path, weights_only=True)))
-    if path.name == "result.json":
-        result = json.loads(path.read_text(encoding="utf-8"))
-        return _digest_of({name: value for name, value in result.items() if name not in MEASURED})
-    return sha256(path)
-
-
-def _weights(checkpoint: dict[str, Any]) -> Any:
-    """All of the best weights' file, and the weights of a training's state: the rest counts batches since a start."""
-    return checkpoint.get("state_dict", checkpoint)
+    if path.suffix != ".ckpt":
+        return sha256(path)
+    checkpoint = torch.load(path, weights_only=True)
+    # All of the best weights' file; of a training's state the weights: the rest counts batches since a start.
+    return _digest_of(checkpoint.get("state_dict", checkpoint))
 
 
 def _digest_of(value: Any) -> str:

@@ -1,0 +1,32 @@
+"""How often faults are tried, and disks that only these tests see."""
+
+from __future__ import annotations
+
+import pytest
+
+from .disks import own_mounts
+from .servers import Served, undisturbed_server
+from .stages import Stages
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=3, help="times that each fault befalls each stage (default: 3)")
+
+
+def pytest_sessionstart() -> None:
+    own_mounts()  # before the process is started that all stages are forked from
+
+
+@pytest.fixture(scope="session")
+def kills(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--kills"))
+
+
+@pytest.fixture(scope="session")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
+    return Stages(tmp_path_factory.mktemp("stages"))
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return undisturbed_server(tmp_path_factory.mktemp("served") / "log")

@@ -1,0 +1,200 @@
+"""Requests of all kinds through one decoder and one server: right texts, none is lost, and memory stays flat."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from specpilot.common.errors import InputError
+from specpilot.compare.engines.http_client import complete, message, send
+from specpilot.infer.decoder import SpeculativeDecoder
+
+from .servers import Serving
+
+pytestmark = pytest.mark.timeout(3600)
+
+REQUESTS = 200  # for each kill that other tests try
+ROUND = 100  # requests between two readings of memory
+GROWTH = 0.2  # of the resident memory, from the first fifth of the readings to the last one
+THREADS = 4  # that use the decoder at once
+MOST = 8  # prompts in a list
+PAIR = "tiny", "tiny-draft"
+PROMPTS = (
+    "What is 12 plus 30?", "Write a line about rain.", "List the files of a folder.", "a", "Select all rows.",
+    "Ana has 3 apples and buys 4 more. How many has she?",
+)  # fmt: skip
+GREEDY: dict[str, Any] = {"temperature": 0, "max_new_tokens": 16}
+SETTINGS: tuple[dict[str, Any], ...] = (
+    GREEDY,
+    {"temperature": 1.0, "max_new_tokens": 12},
+    {"temperature": 0.7, "top_k": 20, "max_new_tokens": 24},
+    {"temperature": 1.3, "top_k": None, "top_p": 0.9, "max_new_tokens": 5},
+    {"temperature": 1.0, "max_new_tokens": 12, "verifier": "block"},
+    {"temperature": 1.0, "max_new_tokens": 12, "length": "confidence:0.4"},
+    GREEDY | {"length": 1},
+)
+BAD: tuple[dict[str, Any], ...] = (
+    {"prompt": ""}, {"prompt": [10**9]}, {"prompt": "a " * 5000}, {"temperature": -1.0}, {"top_p": 2.0}, {"top_k": 0},
+    {"max_new_tokens": 0}, {"seed": "one"}, {"verifier": "no rule"}, {"length": "no controller"},
+)  # fmt: skip
+Memory = tuple[float, int]  # MiB that are resident, tensors that are alive
+
+
+def resident(process: int | str = "self") -> float:
+    """Resident memory of a process in MiB."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def live_tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
+def assert_flat(readings: list[float]) -> None:
+    assert readings[-1] <= (1 + GROWTH) * readings[len(readings) // 5], readings
+
+
+class Requests:
+    """One decoder, and the texts of every prompt under every setting, each decoded alone by another."""
+
+    def __init__(self) -> None:
+        alone = SpeculativeDecoder.from_pretrained(*PAIR)
+        self.texts = {
+            (prompt, setting): alone.generate(PROMPTS[prompt], seed=prompt, **SETTINGS[setting]).text
+            for prompt in range(len(PROMPTS))
+            for setting in range(len(SETTINGS))
+        }
+        self.decoder = SpeculativeDecoder.from_pretrained(*PAIR)
+
+    def several(self, random: Random, setting: int) -> None:
+        """A list of prompts."""
+        chosen = random.choices(range(len(PROMPTS)), k=random.randint(1, MOST))
+        found = self.decoder.generate([PROMPTS[prompt] for prompt in chosen], seed=chosen, **SETTINGS[setting])
+        assert [one.text for one in found] == [self.texts[prompt, setting] for prompt in chosen]
+
+    def stream(self, random: Random, setting: int) -> None:
+        """A stream that is read to its end."""
+        prompt = random.randrange(len(PROMPTS))
+        pieces = self.decoder.stream(PROMPTS[prompt], seed=prompt, **SETTINGS[setting])
+        assert "".join(pieces) == self.texts[prompt, setting]
+
+    def cancelled(self, random: Random, setting: int) -> None:
+        """A stream that is given up after a piece."""
+        prompt = random.randrange(len(PROMPTS))
+        stream = self.decoder.stream(PROMPTS[prompt], seed=prompt, **SETTINGS[setting])
+        with closing(stream) as pieces:  # type: ignore[type-var]
+            assert self.texts[prompt, setting].startswith(next(pieces))
+
+    def bad(self, random: Random, setting: int) -> None:
+        """A request that is refused."""
+        with pytest.raises(InputError):
+            self.decoder.generate(**{"prompt": PROMPTS[0]} | SETTINGS[setting] | random.choice(BAD))
+
+
+def test_through_a_decoder(kills: int) -> None:
+    """By several threads at once: each text is as if it were decoded alone."""
+    requests, random, readings = Requests(), Random(0), list[Memory]()
+    kinds = (requests.several, requests.stream, requests.cancelled, requests.bad)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in range(0, REQUESTS * kills, ROUND):
+            jobs = [
+                pool.submit(random.choice(kinds), Random(random.random()), random.randrange(len(SETTINGS)))
+                for _ in range(ROUND)
+            ]
+            for job in jobs:
+                job.result()
+            readings.append((resident(), live_tensors()))
+    assert_flat([mebibytes for mebibytes, _ in readings])
+    assert readings[-1][1] <= readings[len(readings) // 5][1]
+
+
+GOOD = 0.7  # of the requests to the server
+AT_ONCE = 48
+PATH = "/v1/completions"
+Client = Callable[[int, dict[str, Any], str], Awaitable[bool]]  # (port, body, right text) → whether it went well
+
+
+async def good(port: int, body: dict[str, Any], text: str) -> bool:
+    for _ in range(100):
+        answer = await complete(port, body)
+        if answer.status != 429:
+            return (answer.status, answer.text) == (200, text)
+        await asyncio.sleep(0.1)
+    return False
+
+
+async def slow(port: int, body: dict[str, Any], text: str) -> bool:
+    answer = await complete(port, body, slow=0.02)
+    return answer.status == 429 or (answer.status, answer.text) == (200, text)
+
+
+def raw(change: Callable[[dict[str, Any]], bytes], expected: tuple[int, ...] = (), read: int | None = None) -> Client:
+    """A client that sends bytes, and gets one of these statuses or leaves after it has ``read`` so many bytes."""
+
+    async def client(port: int, body: dict[str, Any], text: str) -> bool:
+        return await send(port, change(body), read=read) in expected or read is not None
+
+    return client
+
+
+def request(body: dict[str, Any], **changes: Any) -> bytes:
+    return message(PATH, json.dumps(body | changes).encode())
+
+
+CLIENTS: dict[str, Client] = {
+    "good": good,
+    "slow": slow,
+    "leaves": raw(lambda body: request(body, stream=True, max_tokens=256), read=100),
+    "leaves at once": raw(request, read=0),
+    "half a body": raw(lambda body: request(body)[: len(request(body)) // 2], read=0),
+    "rubbish": raw(lambda body: bytes(range(256)) * 4 + b"\r\n\r\n", (0, 400)),
+    "no JSON": raw(lambda body: message(PATH, b'{"prompt": "a", '), (400,)),
+    "wrong value": raw(lambda body: request(body, temperature="hot"), (400,)),
+    # The server may answer and close before it has read all: the client then sees a broken connection.
+    "five megabytes": raw(lambda body: request(body, prompt="a" * (5 << 20)), (0, 400, 413)),
+}
+
+
+def test_through_a_server(kills: int) -> None:
+    """Good requests are greedy, so that each has one right text, whatever shares its rounds."""
+    decoder = SpeculativeDecoder.from_pretrained(*PAIR)
+    texts = {prompt: decoder.generate(prompt, **GREEDY).text for prompt in PROMPTS}
+    server, readings, kinds = Serving(None), list[float](), drawn_kinds()
+    assert server.port is not None, server.process.end()
+    for _ in range(0, REQUESTS * kills, ROUND):
+        failed = asyncio.run(ask(server.port, [*islice(kinds, ROUND)], texts))
+        assert failed == []
+        readings.append(resident(server.process.pid))
+    server.stop()
+    assert_flat(readings)
+
+
+def drawn_kinds() -> Iterator[str]:
+    random, bad = Random(0), (1 - GOOD) / (len(CLIENTS) - 1)
+    while True:
+        yield random.choices([*CLIENTS], [GOOD, *[bad] * (len(CLIENTS) - 1)])[0]
+
+
+async def ask(port: int, kinds: list[str], texts: dict[str, str]) -> list[str]:
+    """Send requests of these kinds; returns the kinds of those that did not go well."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(i: int, kind: str) -> bool:
+        prompt = PROMPTS[i % len(PROMPTS)]
+        async with gate:
+            body = {"prompt": prompt, "max_tokens": GREEDY["max_new_tokens"], "temperature": 0}
+            return await CLIENTS[kind](port, body, texts[prompt])
+
+    went_well = await asyncio.gather(*(one(i, kind) for i, kind in enumerate(kinds)))
+    return [kind for kind, well in zip(kinds, went_well, strict=True) if not well]

@@ -1,0 +1,133 @@
+"""Every fault befalls a server that logs its rounds, while clients wait for their texts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from specpilot.common.errors import InputError
+from specpilot.data_gen.dataset import MANIFEST, shard_files
+from specpilot.data_gen.on_policy import read_rounds
+
+from ..folders import assert_whole, one_bit, truncated
+from ..processes import CLOCK, Fault, fill
+from .disks import disk, unwritable
+from .servers import Served, Serving
+from .stages import change_times
+
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.xdist_group("serve")]
+
+
+def test_killed(served: Served, kills: int, tmp_path: Path) -> None:
+    """SIGKILL while requests are answered; the next server continues the log."""
+    random, log = Random(0), tmp_path / "log"
+    for _ in range(kills):
+        serving = Serving(log)
+        answers = serving.load(random.uniform(0, 4 * served.seconds), signal.SIGKILL)
+        serving.process.send(signal.SIGKILL)
+        serving.process.end()
+        for answer, text in zip(answers, served.texts, strict=True):
+            assert answer.text == text if answer.status == 200 else text.startswith(answer.text)
+        assert_whole(log)
+    served.finish(log)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ended_by_a_signal(served: Served, number: int, kills: int, tmp_path: Path) -> None:
+    """What was accepted is answered, then the server ends with exit code 0."""
+    random, log = Random(number), tmp_path / "log"
+    for _ in range(kills):
+        serving = Serving(log)
+        answers = serving.load(random.uniform(0, served.seconds), number)
+        serving.stop()
+        for answer, text in zip(answers, served.texts, strict=True):
+            assert (answer.status, answer.text) in ((0, ""), (503, ""), (200, text))
+        assert_whole(log)
+    served.finish(log)
+
+
+def test_a_full_disk(served: Served, tmp_path: Path) -> None:
+    """The log's disk is full for two loads: texts go on, one line says so, and the log goes on when there is space."""
+    with disk(tmp_path / "disk") as mounted:
+        if not mounted:
+            pytest.skip("no disk can be mounted here")
+        log, filler = tmp_path / "disk" / "log", tmp_path / "disk" / "filler"
+        serving = Serving(log)
+        fill(filler)
+        for _ in range(2):
+            served.check(serving.load())
+        assert_whole(log)
+        assert serving.process.text.count("specpilot: error: ") == 1
+        filler.unlink()
+        served.check(serving.load())
+        serving.stop()
+        served.finish(log)
+        assert len(read_rounds(log)) >= 2 * served.logged
+
+
+def test_a_read_only_disk(served: Served, tmp_path: Path) -> None:
+    """A new log, and one with texts, on a disk that cannot be written: refused before the server listens."""
+    place = tmp_path / "disk"
+    with disk(place) as mounted:
+        serving = Serving(place / "log")
+        served.check(serving.load())
+        serving.stop()
+        left = sorted(place.rglob("*"))
+        for folder in (place / "new", place / "log"):
+            with unwritable(place, mounted):
+                assert_refused(folder, "Read-only file system" if mounted else "Permission denied")
+            assert sorted(place.rglob("*")) == left
+        served.finish(place / "log")
+
+
+def assert_refused(log: Path, reason: str) -> None:
+    ended = Serving(log).process.end()
+    assert ended.code == 2, ended
+    assert reason in ended.complaint
+
+
+def test_two_servers_of_one_log(served: Served, tmp_path: Path) -> None:
+    serving = Serving(tmp_path / "log")
+    assert_refused(tmp_path / "log", "another process")
+    serving.stop()
+    served.finish(tmp_path / "log")
+
+
+def test_a_clock_that_is_set_back(served: Served, kills: int, tmp_path: Path) -> None:
+    """Every reading of the clock is a day before the last, and files change their times between two servers."""
+    log = tmp_path / "log"
+    for _ in range(kills):
+        serving = Serving(log, Fault(CLOCK))
+        served.check(serving.load())
+        serving.stop()
+        change_times(log)
+    served.finish(log)
+    assert len(read_rounds(log)) == (kills + 1) * served.logged
+
+
+@pytest.mark.parametrize("damage", [truncated, one_bit])
+def test_a_damaged_log(served: Served, damage: Callable[[bytes, Random], bytes], tmp_path: Path) -> None:
+    """Every shard in turn: its reader names it; a server continues the log without it, as the message says."""
+    random, log, copy = Random(0), tmp_path / "log", tmp_path / "copy"
+    serving = Serving(log)
+    for _ in range(2):
+        served.check(serving.load())
+    serving.stop()
+    for shard in sorted(path.name for path in log.glob("shard-*")):
+        shutil.copytree(log, copy)
+        (copy / shard).write_bytes(damage((log / shard).read_bytes(), random))
+        with pytest.raises(InputError, match=shard):
+            read_rounds(copy)
+        manifest = json.loads((copy / MANIFEST).read_text())
+        manifest["shards"] = [entry for entry in manifest["shards"] if entry["file"] != shard]
+        (copy / MANIFEST).write_text(json.dumps(manifest))
+        (copy / shard).unlink()
+        left = {path.name for path in shard_files(copy)}
+        served.finish(copy)
+        assert left < {path.name for path in shard_files(copy)}
+        shutil.rmtree(copy)

@@ -1,0 +1,203 @@
+"""Every fault befalls every stage: its files stay whole, and it comes to the same end when it is given again."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ..folders import assert_whole, contents, one_bit, truncated
+from ..processes import CLOCK, FILES, FULL, SIGNAL, Ended, Fault
+from .disks import disk, unwritable
+from .stages import STAGES, Stages, change_times, spread
+
+Damage = Callable[[bytes, Random], bytes]
+Harm = Callable[[Path, int, Random], Ended]  # (folder, number of the attempt, random) → its end
+DATASETS = [name for name, stage in STAGES.items() if stage.consumer]
+TRAININGS = [name for name in STAGES if name not in DATASETS]
+pytestmark = pytest.mark.timeout(3600)
+
+
+def on_each(names: list[str]) -> pytest.MarkDecorator:
+    """For each of these stages; all tests of a stage run in one process, which makes its undisturbed run once."""
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names])
+
+
+def harm_and_resume(
+    stages: Stages, name: str, place: Path, harm: Harm, fits: Callable[[Ended], bool], times: int
+) -> None:
+    """Harm a stage so many times; each attempt continues what the last one left, until the stage is finished.
+
+    After each attempt no file may be half-written, and an attempt that was harmed must end as ``fits`` says. A finished
+    folder must have the contents of an undisturbed run; then another is begun.
+    """
+    random, folders = Random(name), (place / f"run-{number}" for number in count())
+    folder, harmed = next(folders), 0
+    for number in range(3 * times):
+        ended = harm(folder, number, random)
+        assert_whole(folder)
+        if ended.code == 0:
+            assert contents(folder) == stages.whole(name).contents
+            folder = next(folders)
+        else:
+            assert fits(ended), ended
+            harmed += 1
+        if harmed == times:
+            break
+    assert harmed
+    stages.finish(name, folder)
+
+
+def in_one_line(ended: Ended) -> bool:
+    """Whether a command was refused as it should be."""
+    return ended.code == 2 and ended.complaint != ""
+
+
+ENDS: dict[int, Callable[[Ended], bool]] = {
+    signal.SIGKILL: lambda ended: ended.code == -signal.SIGKILL,
+    # Without a word; the shell shows 143 either way.
+    signal.SIGTERM: lambda ended: ended.code in (-signal.SIGTERM, 128 + signal.SIGTERM) and not ended.complaint,
+    signal.SIGINT: lambda ended: (ended.code, ended.complaint) == (130, "interrupted"),
+}
+
+
+@on_each([*STAGES])
+@pytest.mark.parametrize("number", ENDS)
+def test_ended_by_a_signal(stages: Stages, name: str, number: int, kills: int, tmp_path: Path) -> None:
+    """Half of the signals come at a random time, half at a random file operation."""
+    whole = stages.whole(name)
+
+    def harm(folder: Path, attempt: int, random: Random) -> Ended:
+        if attempt % 2 == 0:
+            return stages.run(name, folder, Fault(SIGNAL, random.randint(1, whole.touches), number))
+        process = stages.start(name, folder)
+        ended = process.wait(random.uniform(0.02, whole.seconds))
+        process.send(number)
+        return ended or process.end()
+
+    harm_and_resume(stages, name, tmp_path, harm, ENDS[number], kills)
+
+
+@on_each([*STAGES])
+def test_a_full_disk(stages: Stages, name: str, kills: int, tmp_path: Path) -> None:
+    """It is full at the first, second, … file operation; between two attempts there is space again."""
+    places = [*spread(stages.whole(name), kills)]
+    with disk(tmp_path / "disk") as mounted:
+        filler = tmp_path / "disk" / "filler" if mounted else None  # without a disk, no file may grow
+
+        def harm(folder: Path, attempt: int, random: Random) -> Ended:
+            ended = stages.run(name, folder, Fault(FULL, places[attempt % len(places)], filler=filler))
+            if filler is not None:
+                filler.unlink(missing_ok=True)
+            return ended
+
+        harm_and_resume(stages, name, tmp_path / "disk", harm, in_one_line, kills)
+
+
+@on_each([*STAGES])
+def test_no_more_files_can_be_opened(stages: Stages, name: str, kills: int, tmp_path: Path) -> None:
+    places = [*spread(stages.whole(name), kills)]
+    harm_and_resume(
+        stages, name, tmp_path,
+        lambda folder, attempt, _: stages.run(name, folder, Fault(FILES, places[attempt % len(places)])),
+        in_one_line, kills,
+    )  # fmt: skip
+
+
+@on_each([*STAGES])
+def test_a_read_only_disk(stages: Stages, name: str, tmp_path: Path) -> None:
+    """A new folder, and one with a half-finished run, on a disk that cannot be written; then it can."""
+    place = tmp_path / "disk"
+    with disk(place) as mounted:
+        stages.run(name, place / "half", Fault(SIGNAL, stages.whole(name).touches // 2))
+        left = sorted(place.rglob("*"))
+        for folder in (place / "new", place / "half"):
+            with unwritable(place, mounted):
+                ended = stages.run(name, folder)
+            assert in_one_line(ended), ended
+            assert sorted(place.rglob("*")) == left
+        assert_whole(place)
+        stages.finish(name, place / "half")
+
+
+@on_each([*STAGES])
+def test_two_processes_in_one_folder(stages: Stages, name: str, kills: int, tmp_path: Path) -> None:
+    """The first is stopped at different moments and goes on when the second has been refused."""
+    whole = stages.whole(name)
+    for number, at in enumerate(spread(whole, kills, first=4)):  # the first three make the folder and its lock
+        folder = tmp_path / f"run-{number}"
+        first = stages.start(name, folder, Fault(SIGNAL, at, signal.SIGSTOP))
+        while first.running() and not is_stopped(first.pid):
+            first.wait(0.01)
+        was_stopped = first.running()
+        second = stages.run(name, folder)
+        assert not was_stopped or (in_one_line(second) and "another process" in second.complaint), second
+        first.send(signal.SIGCONT)
+        ended = first.end()
+        assert ended.code == 0, ended
+        assert contents(folder) == whole.contents
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
+
+
+@on_each([*STAGES])
+def test_a_clock_that_is_set_back(stages: Stages, name: str, kills: int, tmp_path: Path) -> None:
+    """Every reading of the clock is a day before the last, and files change their times between kills."""
+
+    def harm(folder: Path, attempt: int, random: Random) -> Ended:
+        process = stages.start(name, folder, Fault(CLOCK))
+        ended = process.wait(random.uniform(0.02, stages.whole(name).seconds))
+        process.send(signal.SIGKILL)
+        change_times(folder)
+        return ended or process.end()
+
+    harm_and_resume(stages, name, tmp_path, harm, ENDS[signal.SIGKILL], kills)
+
+
+@on_each(DATASETS)
+@pytest.mark.parametrize("damage", [truncated, one_bit])
+def test_damaged_shards(stages: Stages, name: str, damage: Damage, kills: int, tmp_path: Path) -> None:
+    """The command that reads the dataset names the shard, the one that made it makes it again."""
+    random, folder, whole = Random(name), tmp_path / "dataset", stages.whole(name).folder
+    for shard in sorted(path.name for path in whole.glob("shard-*"))[:kills]:
+        shutil.copytree(whole, folder)
+        (folder / shard).write_bytes(damage((folder / shard).read_bytes(), random))
+        ended = stages.consume(name, folder, tmp_path / "consumed")
+        assert in_one_line(ended), ended
+        assert shard in ended.complaint
+        stages.finish(name, folder)
+        for used in (folder, tmp_path / "consumed"):
+            shutil.rmtree(used, ignore_errors=True)
+
+
+@on_each(TRAININGS)
+@pytest.mark.parametrize("damage", [truncated, one_bit])
+def test_damaged_checkpoints(stages: Stages, name: str, damage: Damage, tmp_path: Path) -> None:
+    """Of a run without its result: the next run names the file, or comes to the right end.
+
+    Without the checkpoints, as the message says, it also does.
+    """
+    random, half, folder = Random(name), tmp_path / "half", tmp_path / "run"
+    shutil.copytree(stages.whole(name).folder, half)
+    (half / "result.json").unlink()
+    names = sorted(path.name for path in (half / "checkpoints").iterdir())
+    assert names
+    for file in names:
+        shutil.copytree(half, folder)
+        checkpoint = folder / "checkpoints" / file
+        checkpoint.write_bytes(damage(checkpoint.read_bytes(), random))
+        ended = stages.run(name, folder)
+        if ended.code:
+            assert in_one_line(ended), ended
+            assert str(checkpoint) in ended.complaint
+            shutil.rmtree(checkpoint.parent)
+            stages.finish(name, folder)
+        assert contents(folder) == stages.whole(name).contents
+        shutil.rmtree(folder)
