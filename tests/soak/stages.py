@@ -1,4 +1,4 @@
-"""The stages of the pipeline, each a command of about a second on the shipped models; what an undisturbed run leaves."""
+"""The stages of the pipeline, each a command of about a second on the shipped models, and their undisturbed runs."""
 
 from __future__ import annotations
 
