@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -28,7 +29,18 @@ PROMPTS = [
     torch.randint(1, 60, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
     for seed, length in enumerate(LENGTHS)
 ]
+COMMON = {  # of every kind of mask, position and cache; the others are slow tests
+    "gemma3", "gpt-oss", "llama4", "mistral", "gpt-neo", "phi3-longrope", "llama", "qwen3-full", "gpt2", "mpt",
+    "deepseek-v3", "t5",
+}  # fmt: skip
 FEWER = {*PLAIN, *ENCODER_DECODERS}  # they have no window that a text could outgrow
+
+
+def each(names: Iterable[str]) -> pytest.MarkDecorator:
+    """A test for each of these architectures."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in COMMON)) for n in names]
+    )
 
 
 def read_context(draft: PreTrainedModel, row: Row) -> tuple[Tensor, Tensor]:
@@ -89,7 +101,7 @@ def decoder_of(name: str, *, tree: bool, grown: bool = False) -> SpeculativeDeco
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", [*MAKERS, *ENCODER_DECODERS])
+@each([*MAKERS, *ENCODER_DECODERS])
 def test_every_mode_is_transformers_greedy(name: str, mode: str) -> None:
     generate, tree = MODES[mode]
     outputs = generate(decoder_of(name, tree=tree), prompts_of(name))
@@ -101,7 +113,7 @@ def test_every_mode_is_transformers_greedy(name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("generate", [one_by_one, together])
-@pytest.mark.parametrize("name", [*MAKERS, *ENCODER_DECODERS])
+@each([*MAKERS, *ENCODER_DECODERS])
 def test_rate_optimal_trees_are_transformers_greedy(name: str, generate: Any) -> None:
     """Trees of uneven branches, of which the draft has read a part."""
     outputs = generate(decoder_of(name, tree=True, grown=True), prompts_of(name))
@@ -111,7 +123,7 @@ def test_rate_optimal_trees_are_transformers_greedy(name: str, generate: Any) ->
     assert any(r.path != list(range(len(r.path))) for r in rounds)
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@each(MAKERS)
 def test_custom_generate_is_transformers_greedy(name: str) -> None:
     """Of each row alone: some of transformers' own models are led astray by padding."""
     prompts = prompts_of(name)
@@ -125,7 +137,7 @@ def test_custom_generate_is_transformers_greedy(name: str) -> None:
     assert output[:, width:].tolist() == references(name)
 
 
-@pytest.mark.parametrize("name", [*MAKERS, *ENCODER_DECODERS])
+@each([*MAKERS, *ENCODER_DECODERS])
 def test_the_texts_are_no_easy_ones(name: str) -> None:
     """Many different tokens, and hardly one by a margin near what rounding may change (some 1e-6)."""
     texts = references(name)
@@ -135,16 +147,17 @@ def test_the_texts_are_no_easy_ones(name: str) -> None:
     assert margins[len(margins) // 100] > 1e-4
 
 
-@pytest.mark.parametrize(("name", "feature"), sorted((name, one) for name, of in FEATURES.items() for one in of))
-def test_the_feature_matters(name: str, feature: str) -> None:
+@each(FEATURES)
+def test_the_features_matter(name: str) -> None:
     """With the window, or what else there is, out of force the texts are others."""
-    without = target_of(name, **FEATURES[name][feature])
-    texts = [transformers_greedy(without, prompt)[0] for prompt in prompts_of(name)[:4]]
-    same = [text == reference for text, reference in zip(texts, references(name), strict=False)]
-    assert sum(same) < len(same) / 2
+    for changes in FEATURES[name].values():
+        without = target_of(name, **changes)
+        texts = [transformers_greedy(without, prompt)[0] for prompt in prompts_of(name)[:4]]
+        same = [text == reference for text, reference in zip(texts, references(name), strict=False)]
+        assert sum(same) < len(same) / 2
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@each(MAKERS)
 def test_target_context_is_a_plain_forward(name: str) -> None:
     """Of the prefix and the drafted token; texts outgrow the windows, and the second the short frequencies."""
     _, draft = pair_of(name)
