@@ -374,30 +374,6 @@ def test_a_missing_key(saved: Path, name: str) -> None:
         load_controller(saved)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"{", "not JSON"),
-        (b"", "not JSON"),
-        (b"[]", "an object of keys and values is expected, not a list"),
-        (b"3", "not a number"),
-        (b'{"kind": "\xff"}', "not UTF-8 text"),
-        (b"[" * 100_000, "not JSON"),
-        (None, ""),
-    ],
-)
-def test_a_config_that_is_no_json_object(saved: Path, content: bytes | None, words: str) -> None:
-    file = saved / "config.json"
-    file.unlink()
-    if content is None:
-        file.mkdir()
-    else:
-        file.write_bytes(content)
-    with pytest.raises(InputError, match=rf"config\.json.*{words}") as error:
-        load_controller(saved)
-    one_line(error)
-
-
 def test_a_byte_order_mark_is_no_harm(saved: Path) -> None:
     file = saved / "config.json"
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
@@ -499,12 +475,6 @@ def test_an_unreachable_hub_is_one_line(hub: FakeHub) -> None:
     with pytest.raises(InputError, match="not found on the hub") as error:
         load_controller("me/none")
     assert "cannot reach the hub" in one_line(error)
-
-
-def test_a_name_the_hub_would_not_have_is_one_line() -> None:
-    with pytest.raises(InputError, match="on the hub") as error:
-        load_controller("a/b/c/d")
-    one_line(error)
 
 
 def test_a_refused_upload_is_one_line(hub: FakeHub, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,26 +152,6 @@ def test_bad_words(capsys: pytest.CaptureFixture[str], words: list[str], named: 
     assert named in in_process(capsys, *words)
 
 
-@pytest.mark.parametrize(
-    ("yaml", "named"),
-    [
-        ("max_new_token: 3", "unknown key 'max_new_token'"),
-        ("max_new_tokens: many", "max_new_tokens: expected int or 'auto', got 'many'"),
-        ("chat: 3", "chat: expected bool, got '3'"),
-        ("target: 3", "target: expected str, got '3'"),
-        ("- a list", "run.yaml: an object of keys and values is expected, not a list"),
-        ("", "run.yaml: an object of keys and values is expected, not nothing"),
-        ("target: [", "run.yaml: not YAML"),
-        ("tarjet: &a [*a]", "config: a value contains itself"),
-        ("target: ''", "target: it is empty; give a value"),
-    ],
-)
-def test_bad_yaml(capsys: pytest.CaptureFixture[str], tmp_path: Path, yaml: str, named: str) -> None:
-    config = tmp_path / "run.yaml"
-    config.write_text(yaml)
-    assert named in in_process(capsys, "generate", "--config", str(config), "hello")
-
-
 @pytest.mark.parametrize("name", ["generate", "train acceptance", "data router"])
 def test_a_printed_configuration_is_one(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     given = [*flags(COMMANDS[name]), "--seed", "7"]
@@ -342,11 +322,6 @@ def test_places_that_cannot_be_written_are_errors(kind: type, tmp_path: Path) ->
         kind(**required(kind) | {name: tmp_path / "folder.png" if limit.folder else file})
 
 
-def test_a_configuration_that_is_no_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_bytes(b"\xff\xfe")
-    assert "not UTF-8 text (byte 0)" in in_process(capsys, "generate", "x", "--config", str(tmp_path / "c.yaml"))
-
-
 def test_every_device_picture_count_and_seed_has_a_limit() -> None:
     limits = {"device": options.Pattern, "plot": options.Pattern, "seed": options.Range, "threads": options.Range}
     for kind in KINDS:
@@ -355,43 +330,6 @@ def test_every_device_picture_count_and_seed_has_a_limit() -> None:
                 assert name in dict(limited(kind, limits[name])), (kind, name)
             elif int in (get_type_hints(kind)[name], *get_args(get_type_hints(kind)[name])) and "length" not in name:
                 assert name in dict(limited(kind, options.Range)), (kind, name)
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["generate", "x", "--device", "meta"], "device='meta': no device of this machine"),
-        (["generate", "x", "--seed", "1" * 31], "seed=1111111111111111111111111111111: must be at most"),
-        (["generate", "x", "--color", "--json"], "color: JSON has no colours"),
-        (["generate", "x", "--system", "y", "--no-chat"], "system: is part of the chat template"),
-        (["generate", "x", "--threshold", "0.5"], "threshold=0.5: belongs to a trained controller"),
-        (["generate", "x", "--config", "{temperature: .nan}"], "temperature=nan: must be a finite number"),
-        (["generate", "x", "--target", "tinny"], "or a shipped model: tiny, tiny-draft, "),
-        (["train", "acceptance", "--data=a", "--output=b", "--threads", "100000"], "threads=100000: must be at most"),
-        (["train", "acceptance", "--data=a", "--output=b", "--depth", "65"], "depth=65: must be at most 64"),
-        (["train", "acceptance", "--data=a", "--output=b", "--lr", "1e30"], "lr=1e+30: must be at most 1"),
-        (
-            ["data", "features", "--data=a", "--output=b", "--predictor", "lag-free", "--mixings", "2"],
-            "mixings=2: would be ignored, predictor=lag-free mixes no texts",
-        ),
-        (["bench", "cost", "--split", "test", "--skip", "626"], "skip=626: builtin has 626 prompts, so none is left"),
-        (["bench", "serve", "--loads", "[]"], "loads=[]: give at least one value"),
-        (["calibrate", "a", "--data=b", "--output=c", "--plot", "a.xyz"], "plot='a.xyz': unknown format"),
-        (["data", "router", "--skip", "9999", "--output", "x"], "skip=9999: builtin has "),
-        (
-            ["bench", "cost", "--column", "text"],
-            "column='text': would be ignored, the built-in prompts have no columns",
-        ),
-        (["bench", "cost", "--prompts", __file__, "--split", "test"], "split='test': would be ignored, "),
-    ],
-)
-def test_classes_of_bad_options(
-    words: list[str], named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of each; nothing is written."""
-    monkeypatch.chdir(tmp_path)
-    assert named in in_process(capsys, *words)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_head_is_no_deeper_than_a_checkpoint_may_be() -> None:

@@ -208,27 +208,6 @@ def test_a_rule_predicts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "judge='confidence:0.5': a rule predicts nothing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "cost.json: not JSON"),
-        ("[]", "cost.json: an object of keys and values is expected, not a list"),
-        ("{}", "cost.json: holds no costs of a pair"),
-        ('{"cost": {"t_draft": 1}}', "cost.json: cost: key 't_verify' is missing"),
-        ('{"cost": {"t_draft": 1, "t_verify": "x", "t_verify_token": 0}}', "cost.t_verify=.x.: a finite number"),
-        ('{"cost": {"t_draft": -1, "t_verify": 1, "t_verify_token": 0}}', r"cost.json: t_draft=-1: a cost"),
-    ],
-)
-def test_files_that_are_no_cost_model(tmp_path: Path, text: str, words: str) -> None:
-    file = tmp_path / "cost.json"
-    with pytest.raises(InputError, match=r"cost\.json: no such file"):
-        CostModel.load(file)
-    file.write_text(text)
-    with pytest.raises(InputError, match=words) as error:
-        CostModel.load(file)
-    assert "\n" not in str(error.value)
-
-
 def test_a_ratio_instead_of_a_file() -> None:
     assert CostModel.load("0.21") == CostModel(0.21, 1.0, 0.0)
     with pytest.raises(InputError, match=r"t_draft=-1.0"):

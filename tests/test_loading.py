@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -344,53 +343,6 @@ def test_without_accelerate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 # Quantised checkpoints
 
-INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
-QUANTISED: dict[str, tuple[dict[str, Any], str]] = {  # a configuration, and the library that reads it
-    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
-    "an old bitsandbytes": ({"load_in_8bit": True}, "bitsandbytes"),
-    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}, "optimum"),
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "gptqmodel"),
-    "compressed-tensors": (
-        {"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["Linear"], "weights": INT4}}},
-        "compressed-tensors",
-    ),
-    "torchao": (
-        {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig", "_data": {}}}},
-        "torchao",
-    ),
-    "quanto": ({"quant_method": "quanto", "weights": "int8"}, "optimum-quanto"),
-    "aqlm": ({"quant_method": "aqlm"}, "aqlm"),
-}
-
-
-@pytest.mark.parametrize("case", QUANTISED)
-def test_a_missing_library_is_named(folder: Path, case: str) -> None:
-    settings, library = QUANTISED[case]
-    if find_spec(library.replace("-", "_")) is not None:
-        pytest.skip(f"{library} is installed")
-    edit_config(folder, quantization_config=settings)
-    method = settings.get("quant_method", "bitsandbytes")
-    with pytest.raises(
-        InputError, match=rf"are quantised with {method} and cannot be loaded here \(.*{library}"
-    ) as caught:
-        load_model(folder)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"quant_method": "nonsense"}, "weights quantised with 'nonsense', which transformers does not read"),
-        ({"bits": 4}, r"its quantization_config is damaged \(.*no `quant_method`"),
-        (4, "cannot be loaded as a language model"),
-    ],
-)
-def test_damaged_quantisation(folder: Path, settings: Any, message: str) -> None:
-    edit_config(folder, quantization_config=settings)
-    with pytest.raises(InputError, match=message) as caught:
-        load_model(folder)
-    assert "\n" not in str(caught.value)
-
 
 @pytest.mark.parametrize("options", [{"device": "cpu"}, {"device_map": SPREAD}, {"device": "cpu", "dtype": "auto"}])
 def test_a_quantised_checkpoint(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -488,18 +440,6 @@ MODEL_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "`max_new_tokens` must be greater than 0",
     ),
 }
-TOKENIZER_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no JSON": (
-        holding("tokenizer.json", b"{oops"),
-        "has no tokenizer that can be loaded: a file is damaged, not JSON",
-    ),
-    "empty": (holding("tokenizer.json", b""), "a file is damaged, not JSON"),
-    "truncated": (truncated("tokenizer.json"), "a file is damaged, not JSON"),
-    "another object": (holding("tokenizer.json", b"{}"), r"has no tokenizer that can be loaded \(KeyError"),
-    "settings that are no JSON": (holding("tokenizer_config.json", b"{oops"), r"tokenizer_config\.json: not JSON"),
-    "settings in a list": (holding("tokenizer_config.json", b"[]"), r"tokenizer_config\.json: an object"),
-    "none": (without("tokenizer.json"), "has no tokenizer that can be loaded"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -512,12 +452,6 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_damaged_models(intact: Path, tmp_path: Path, case: str) -> None:
     damage, message = MODEL_DAMAGE[case]
     refused(load_model, intact, tmp_path / "model", damage, message)
-
-
-@pytest.mark.parametrize("case", TOKENIZER_DAMAGE)
-def test_damaged_tokenizers(intact: Path, tmp_path: Path, case: str) -> None:
-    damage, message = TOKENIZER_DAMAGE[case]
-    refused(load_tokenizer, intact, tmp_path / "model", damage, message)
 
 
 def refused(

@@ -46,25 +46,6 @@ def test_a_hub_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert _read_hub("repo", "train") == [{"prompt": "from afar"}]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"prompt": "a"}\n{"prompt": \n', "p.jsonl:2: not JSON"),
-        ("[1]\n", "p.jsonl:1: an object of keys and values is expected, not a list"),
-        ('{"text": "a"}\n', "row 1 has no column 'prompt'; it has text"),
-        ('{"prompt": " "}\n', "row 1: the prompt is empty or not text"),
-        ('{"prompt": 5}\n', "row 1: the prompt is empty or not text: 5"),
-        ('{"prompt": "a", "id": 1}\n{"prompt": "b", "id": 1}\n', "repeats an id"),
-        ("\n", "holds no rows"),
-    ],
-)
-def test_files_that_are_no_prompts(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text(content)
-    with pytest.raises(InputError, match=message):
-        load_prompts(str(path))
-
-
 def test_sources_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         load_prompts(str(tmp_path / "nothing.jsonl"))

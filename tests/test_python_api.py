@@ -7,7 +7,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import specpilot
 import torch
@@ -17,56 +16,11 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from .tiny import byte_tokenizer, make, save_pair
 
 TOKENIZER = byte_tokenizer()
-IDS = TOKENIZER("hello")["input_ids"]
 
 
 @pytest.fixture(scope="module")
 def decoder() -> SpeculativeDecoder:
     return SpeculativeDecoder(make(vocab=257), make(vocab=257, layers=1), TOKENIZER)
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    ["hello", IDS, tuple(IDS), torch.tensor(IDS), np.array(IDS), [np.int64(i) for i in IDS], TOKENIZER("hello")],
-    ids=["text", "list", "tuple", "tensor", "array", "numpy integers", "tokenizer's result"],
-)
-def test_one_prompt_in_any_container(decoder: SpeculativeDecoder, prompt: Any) -> None:
-    assert decoder.generate(prompt, max_new_tokens=6).tokens == decoder.generate(IDS, max_new_tokens=6).tokens
-
-
-@pytest.mark.parametrize(
-    "prompts",
-    [
-        ["hello", "other"], [IDS, TOKENIZER("other")["input_ids"]], TOKENIZER(["hello", "other"]),
-        torch.tensor([IDS, TOKENIZER("other")["input_ids"]]), np.array([IDS, TOKENIZER("other")["input_ids"]]),
-    ],
-    ids=["texts", "lists", "tokenizer's result", "tensor", "array"],
-)  # fmt: skip
-def test_several_prompts_in_any_container(decoder: SpeculativeDecoder, prompts: Any) -> None:
-    expected = [row.tokens for row in decoder.generate(["hello", "other"], max_new_tokens=6)]
-    assert [row.tokens for row in decoder.generate(prompts, max_new_tokens=6)] == expected
-
-
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ([1, 257], "prompt: the id 257 at position 1 is outside the model's vocabulary of 257"),
-        ([-1], r"prompt\[0\]=-1: a token id is never negative"),
-        ([1.5], r"prompt\[0\]=1.5: of type float"),
-        ([True], r"prompt\[0\]=True: of type bool"),
-        ([], r"prompt=\[\]: empty"),
-        ("  ", "empty; give some text"),
-        (None, "prompt: of type NoneType"),
-        (5, "prompt: of type int"),
-        (b"abc", "prompt: of type bytes"),
-        ([{"role": "user"}], r"prompt\[0\]: a message without 'content'"),
-        (torch.tensor([0.5]), "prompt: "),
-        (torch.zeros(1, 1, 1, dtype=torch.long), "prompt: "),
-    ],
-)
-def test_prompts_that_are_none(decoder: SpeculativeDecoder, prompt: Any, message: str) -> None:
-    with pytest.raises(specpilot.InputError, match=message):
-        decoder.generate(prompt, max_new_tokens=3)
 
 
 @pytest.mark.parametrize(
