@@ -51,7 +51,7 @@ MOST = {  # at most
     "files of the package": 326,
     "small files of the package": 55,
     "lines of experiments": 14_600,
-    "lines of tests": 24_500,
+    "lines of tests": 24_800,
     "verbs": 21,
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve
