@@ -22,8 +22,8 @@ CONTEXT = 128  # tokens in the cache before
 def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, Any]:
     """Median milliseconds by model, path and number of tokens, and the ratio t_draft / t_target(1).
 
-    The paths are the forward of transformers, the lean forward if the model has one or else that of transformers with
-    reordered weights if these are faster, and with ``compile`` the compiled forward of transformers. They run in turn.
+    The paths are the forward of transformers, and the lean forward if the model has one or else that of transformers
+    with reordered weights if these are faster. They run in turn.
     """
     result: dict[str, Any] = {}
     repeats = options.repeats
@@ -34,7 +34,7 @@ def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, A
         for name, source in (("target", options.target), ("draft", options.draft))
     }
     for name, model in models.items():
-        paths = _paths(CausalLM(model), options.compile)
+        paths = _paths(CausalLM(model))
         found = interleave(paths, 1, console, repeats=repeats, warm_up=2, label=f"{name}: passes")
         result[name] = {
             path: {str(n): round(median(timed.value[n] for timed in of_path[0]) * 1e3, 4) for n in READ}
@@ -44,20 +44,16 @@ def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, A
     return {"milliseconds": result, "ratio": best["draft"] / best["target"], "context": CONTEXT, "repeats": repeats}
 
 
-def _paths(model: CausalLM, compile: bool) -> dict[str, Run[dict[int, float]]]:
+def _paths(model: CausalLM) -> dict[str, Run[dict[int, float]]]:
     """For each path, a function that times one forward for each number of tokens."""
-    paths: dict[str, tuple[Any, Any, Any]] = {"transformers": (None, model.model, None)}
+    paths: dict[str, tuple[Any, Any]] = {"transformers": (None, model.model)}
     if model.lean is not None:
-        paths["lean"] = (model.lean, model.model, None)
+        paths["lean"] = (model.lean, model.model)
     elif model.packed is not model.model:
-        paths["packed"] = (None, model.packed, None)
-    if compile:
-        model.lean = None
-        model.compile()
-        paths["compiled"] = (None, model.model, model.call)
+        paths["packed"] = (None, model.packed)
 
     def timed(path: str) -> dict[int, float]:
-        model.lean, model.packed, model.call = paths[path]
+        model.lean, model.packed = paths[path]
         reader = read_context(model)
         for n in READ[:2]:
             time_forward(reader, n)  # warm-up: the CPU caches still hold another path's code

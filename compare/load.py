@@ -26,7 +26,7 @@ def load(
     if decoder is None and split_ngram(work.draft)[1] is not None:
         raise InputError(f"draft={work.draft!r}: name a draft model alone; 'specpilot bench ngram' times n-gram drafts")
     decoder = decoder or SpeculativeDecoder.from_pretrained(
-        work.target, work.draft, dtype=work.dtype, compile=work.compile, device=work.device,
+        work.target, work.draft, dtype=work.dtype, device=work.device,
         trust_remote_code=work.trust_remote_code,
         draft_dtype=work.draft_dtype if isinstance(work, DraftPrecisionOptions) else None,
         pair_check=work.pair_check if isinstance(work, PairCheckOptions) else EXACT,

@@ -36,15 +36,10 @@ class StudyFolderOptions(OutputFileOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadOptions(PairOptions, PromptOptions, SamplingOptions, LoadingOptions):
-    """Models.
-
-    Attributes:
-        compile: Compile the decoder's models first.
-    """
+    """Models."""
 
     split: str = "test"
     limit: Count = 20
-    compile: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +124,9 @@ class ForwardBenchOptions(PairOptions, LoadingOptions):
 
     Attributes:
         repeats: Number of timed forwards; medians are reported.
-        compile: Also time the compiled path.
     """
 
     repeats: Count = 50
-    compile: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ class BatchBenchOptions(WorkloadOptions, DraftPrecisionOptions, RepeatOptions, O
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shape is not None:
-            models = ("target", "draft", "draft_dtype", "compile")
+            models = ("target", "draft", "draft_dtype")
             ignored = (*models, "prompts", "column", "split", "domains", "limit", "skip", "system")
             self.refuse_ignored(ignored, f"with shape={self.shape!r} model and prompts are random")
 

@@ -63,7 +63,6 @@ class SpeculativeDecoder:
             as many nodes as pay by the predictions and costs of ``length``.
         ngram: settings of n-gram drafts, which copy the continuation of an earlier occurrence of the text's last
             tokens. With a draft model, they are used in rounds where they pay.
-        compile: compile both models with ``torch.compile``, which takes seconds to minutes.
         max_running: maximum number of requests decoded together; others wait.
         generation_config: ``"follow"`` takes sampling settings that are ``"auto"`` in a call from the target's
             ``generation_config`` and refuses settings that are not supported; ``"ignore"`` does not read it.
@@ -84,7 +83,6 @@ class SpeculativeDecoder:
         beams: Beams | None = None,
         tree: str | Sequence[int] | None = None,
         ngram: Ngram | None = None,
-        compile: bool = False,
         routing: Routing | None = None,
         max_running: int = 64,
         generation_config: str = FOLLOW,
@@ -101,8 +99,8 @@ class SpeculativeDecoder:
         check_count("max_running", max_running)
         if generation_config not in (FOLLOW, IGNORE):
             raise InputError(f"generation_config={generation_config!r}: give {FOLLOW!r} or {IGNORE!r}")
-        self.drafts = [wrap_model(model, compile) for model in drafts]
-        reader = wrap_model(target, compile) if routing is None else routing.target
+        self.drafts = [wrap_model(model) for model in drafts]
+        reader = wrap_model(target) if routing is None else routing.target
         for model in self.drafts:
             check_pair(reader, model)
         arms = [] if routing is None else [arm.model for arm in routing.runtimes if arm.model is not None]
@@ -132,7 +130,6 @@ class SpeculativeDecoder:
         verifier: str = "token-wise",
         beams: Beams | None = None,
         tree: str | Sequence[int] | None = None,
-        compile: bool = False,
         dtype: str = "float32",
         draft_dtype: str | None = None,
         device: str = "auto",
@@ -171,7 +168,6 @@ class SpeculativeDecoder:
                 in ``draft`` (draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``; default: those it was trained
                 for). ``length`` is then one for all arms, or a list with one for each.
             sample_arm: draw the arm from the trained router's policy instead of taking the most probable one.
-            compile: compile both models with ``torch.compile``.
             dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto`` for that of each checkpoint. For a
                 GGUF file, whose weights stay as they are, the type of keys and values (not float64).
             draft_dtype: ``dtype`` of the drafts, if it is another one. ``int8`` and ``int4`` round the weights of Llama
@@ -204,7 +200,7 @@ class SpeculativeDecoder:
             routing, text = load_routing(
                 router, target, draft,
                 length=length, threshold=threshold, cost=cost, sample=sample_arm,
-                loading=loading | {"compile": compile}, spread=placement, draft_dtype=draft_dtype,
+                loading=loading, spread=placement, draft_dtype=draft_dtype,
                 tokenizer=tokenizer, pair_check=pair_check,
             )  # fmt: skip
             return cls(routing.target, None, text, verifier=verifier, routing=routing, **own)
@@ -213,7 +209,7 @@ class SpeculativeDecoder:
         pair = load_pair(
             target, draft,
             length=length, threshold=threshold, cost=cost, adapt=adapt, loading=loading, placement=placement,
-            draft_dtype=draft_dtype, compile=compile, tokenizer=tokenizer, pair_check=pair_check, copies=copies,
+            draft_dtype=draft_dtype, tokenizer=tokenizer, pair_check=pair_check, copies=copies,
         )  # fmt: skip
         own |= {"beams": beams, "tree": tree, "ngram": pair.ngram}
         return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, verifier=verifier, **own)

@@ -193,7 +193,6 @@ class GenerateOptions(
         color: Print the complete text with accepted, rejected and target tokens in colour.
         stats: Print counters and rates to standard error.
         json: Print one JSON object with text, tokens, rounds and counters instead of text.
-        compile: Compile both models first; useful only for long texts.
         revision: Branch, tag or commit of the target on the hub.
         tokenizer: Whose tokenizer and chat template to take instead of the target's own: a folder or hub id.
     """
@@ -223,7 +222,6 @@ class GenerateOptions(
     color: bool = False
     stats: bool = False
     json: bool = False
-    compile: bool = False
     revision: str | None = None
     tokenizer: str | None = None
 

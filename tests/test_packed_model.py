@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM, Read, language_model, packed_linear, packed_model
+from specpilot.infer.models import CausalLM, Read, packed_linear, packed_model
 from specpilot.infer.models.packed_model import PackedForward, pack
 from torch import nn
 from transformers import PreTrainedModel
@@ -111,11 +111,3 @@ def test_hooks_of_the_model_run() -> None:
     with torch.inference_mode():
         model.forward(cache, [Read(0, TEXT)])
     assert seen == ["head"]
-
-
-def test_it_is_not_compiled() -> None:
-    with pytest.warns(UserWarning, match="compile: gpt2 is not compiled, since its forward with reordered weights"):
-        model = language_model(target_of("gpt2"), compile=True)
-    assert isinstance(model, CausalLM)
-    assert model.call is None
-    assert packed_layers(model.packed)

@@ -40,7 +40,6 @@ def generate(options: GenerateOptions) -> None:
         beams=Beams(options.beams or 4, options.argmax) if searched else None,
         dtype=options.dtype,
         draft_dtype=options.draft_dtype,
-        compile=options.compile,
         device=options.device,
         **options.placement,
         revision=options.revision,

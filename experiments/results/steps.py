@@ -55,7 +55,7 @@ def _rounds(name: str, length: str, seed: int, more: str = "--limit 2400") -> St
 
 STEPS = (
     # What a forward, a drafted token, and a prediction take
-    _timed("forward.json", "bench forward --compile --repeats 30", threads=2),
+    _timed("forward.json", "bench forward --repeats 30", threads=2),
     _timed("cost.json", 'bench cost --limit 10 --check "[cumulative-confidence:0.5,confidence:0.4]"'),
     _timed("cost-light.json", "bench cost --limit 10 --judge tiny-lag-free"),
     *(_timed(f"profile-{n}.json", f"bench profile --limit 20 --length {n}") for n in (0, 2, 4)),

@@ -78,7 +78,7 @@ def bench_questions(work: QuestionsOptions, console: Console) -> dict[str, Any]:
             rouge_l("", "")  # fails before decoding if rouge-score is missing
         drafting = SpeculativeDecoder.from_pretrained(
             work.target, work.draft, length=work.length, verifier=verifier, tree=work.tree,
-            beams=None if work.beams is None else Beams(work.beams), compile=work.compile, dtype=work.dtype,
+            beams=None if work.beams is None else Beams(work.beams), dtype=work.dtype,
             device=work.device, trust_remote_code=work.trust_remote_code,
         )  # fmt: skip
         tokenizer = drafting.tokenizer
@@ -119,7 +119,6 @@ def identity_of(work: QuestionsOptions, decoder: SpeculativeDecoder) -> dict[str
         "chat": work.chat,
         "system": work.system,
         "dtype": work.dtype,
-        "compile": work.compile,
         "device": str(decoder.target.device),
         "machine": machine(),
         "pair": PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer).as_dict(),

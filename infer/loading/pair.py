@@ -49,7 +49,6 @@ def load_pair(
     loading: Mapping[str, Any],
     placement: Mapping[str, Any],
     draft_dtype: str | None = None,
-    compile: bool = False,
     tokenizer: Name | None = None,
     pair_check: str = EXACT,
     copies: Name | CopyPredictor | None = None,
@@ -61,7 +60,6 @@ def load_pair(
         loading: keywords of :func:`.loading.load_model` for every model.
         placement: more of them, for the target alone.
         draft_dtype: ``dtype`` of the drafts, if it is another one, or ``int8`` or ``int4``.
-        compile: compile the models.
         tokenizer: whose tokenizer to take instead of the target's.
         pair_check: how alike the pair of a trained controller must be.
         copies: predictor of copied tokens' acceptance.
@@ -85,8 +83,8 @@ def load_pair(
     of_drafts, quantization = draft_precision(draft_dtype, loading)
     model, text = load_target(target, tokenizer, {**loading, **placement})
     loaded = [load_draft(name, model, text, of_drafts) for name in names]
-    reader = language_model(model, compile=compile)
-    drafts = [language_model(draft, compile=compile, quantization=quantization) for draft in loaded]
+    reader = language_model(model)
+    drafts = [language_model(draft, quantization=quantization) for draft in loaded]
     if cost == AUTO:
         cost, adapt = quick_costs(reader, drafts[0] if drafts else None), True
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
@@ -174,9 +172,9 @@ def split_drafts(draft: Name | Sequence[Name] | None) -> tuple[list[Name], Ngram
     return [*draft], None
 
 
-def wrap_model(model: Model, compile: bool) -> LanguageModel:
+def wrap_model(model: Model) -> LanguageModel:
     """``model`` behind the model protocol, unless it is already."""
-    return model if isinstance(model, LanguageModel) else language_model(model, compile=compile)
+    return model if isinstance(model, LanguageModel) else language_model(model)
 
 
 def check_pair(target: LanguageModel, draft: LanguageModel) -> None:

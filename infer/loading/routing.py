@@ -84,7 +84,7 @@ def load_routing(
         arms: names in the router's order. Default: those of the trained router.
         length: one for all arms, or one for each; ``autoregressive`` and ``ngram`` take none.
         sample: draw the arm from a trained policy.
-        loading: dtype, device, trust_remote_code and compile.
+        loading: dtype, device and trust_remote_code.
         spread: device_map, offload_folder and revision of the target.
         draft_dtype: dtype of the draft models, if it is another one, or ``int8`` or ``int4``.
         tokenizer: name of a tokenizer to use instead of the target's.
@@ -100,9 +100,8 @@ def load_routing(
         arms = [arm.name for arm in trained[1].arms]
     names = [str(arms)] if isinstance(arms, str | Path) else [str(name) for name in arms]
     of_drafts, quantization = draft_precision(draft_dtype, loading)
-    options = {name: loading[name] for name in ("dtype", "device", "trust_remote_code")}
-    model, text = load_target(target, tokenizer, options | spread)
-    reader = language_model(model, compile=loading["compile"])
+    model, text = load_target(target, tokenizer, loading | spread)
+    reader = language_model(model)
     loaded = load_arms(names, reader, text, **of_drafts, quantization=quantization)
     if draft_dtype is not None and all(arm.arm.kind != DRAFT for arm in loaded):
         raise InputError(f"draft_dtype={draft_dtype!r}: no arm has a draft model; leave it out")
@@ -216,7 +215,6 @@ def load_arms(
     dtype: str,
     device: str,
     trust_remote_code: bool = False,
-    compile: bool = False,
     quantization: Quantization | None = None,
 ) -> list[LoadedArm]:
     """Load the arms of a target.
@@ -242,7 +240,7 @@ def load_arms(
             except InputError as error:
                 raise InputError(f"arm {spec!r}: {error}") from error
             arm = Arm(DRAFT, spec, model_fingerprint(model), parameters=count_parameters(model))
-            wrapped = language_model(model, compile=compile, quantization=quantization)
+            wrapped = language_model(model, quantization=quantization)
             check_pair(target, wrapped)
             loaded.append(LoadedArm(arm, wrapped))
         elif kind == EXIT:

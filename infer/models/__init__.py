@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from transformers import PreTrainedModel
 
@@ -47,13 +45,10 @@ __all__ = [
 ]
 
 
-def language_model(
-    model: LoadedModel, *, compile: bool = False, quantization: Quantization | None = None
-) -> LanguageModel:
+def language_model(model: LoadedModel, *, quantization: Quantization | None = None) -> LanguageModel:
     """Wrap a decoder-only or encoder-decoder ``model``, or a GGUF model.
 
     Args:
-        compile: compile its forward.
         quantization: round its weights; for drafts.
 
     Raises:
@@ -64,18 +59,11 @@ def language_model(
         if reason is not None:
             raise not_quantized(quantization, model.name_or_path or "this draft", reason)
     if isinstance(model, GgufModel):
-        if compile:
-            warnings.warn(
-                f"compile: {model.name_or_path} is run by llama.cpp, and there is nothing to compile", stacklevel=3
-            )
         return LlamaCpp(model)
     if model.config.is_encoder_decoder:
-        wrapped: CausalLM = EncoderDecoder(model, quantization)
-    else:
-        wrapped = CausalLM(model, quantization)
-        check_reading_in_parts(wrapped)
-    if compile:
-        wrapped.compile()
+        return EncoderDecoder(model, quantization)
+    wrapped = CausalLM(model, quantization)
+    check_reading_in_parts(wrapped)
     return wrapped
 
 

@@ -10,8 +10,7 @@ chooses between them, so they are in one file, which is longer than others.
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from copy import copy
 from functools import cached_property, partial
 from typing import Any
@@ -91,7 +90,6 @@ class CausalLM(LanguageModel):
         self.reads_states = self.state_input is not None
         self.lean = LeanForward(model, quantization) if LeanForward.fits(model) else None
         self.packed = pack(model, quantization) if self.lean is None else model
-        self.call: Callable[..., Any] | None = None  # the compiled form
         self._inner: list[nn.Module] = []  # the modules of state_layers
 
     def with_layers(self, layers: tuple[int, ...]) -> CausalLM:
@@ -114,30 +112,6 @@ class CausalLM(LanguageModel):
         if other.lean is not None:
             other.lean = other.lean.with_layers(layers)
         return other
-
-    @torch.inference_mode()
-    def compile(self) -> None:
-        """Compile the forward with ``torch.compile``; if that fails or gains nothing, warn with the reason."""
-        if self.lean is not None:
-            warnings.warn(f"compile: {self.name} is not compiled, since its lean forward is as fast", stacklevel=4)
-            return
-        if self.packed is not self.model:
-            warnings.warn(
-                f"compile: {self.name} is not compiled, since its forward with reordered weights is faster",
-                stacklevel=4,
-            )
-            return
-        # Dynamic shapes: otherwise every length of the text would be compiled again.
-        self.call = torch.compile(self.model, dynamic=True)
-        try:
-            cache = self.new_cache()
-            cache.add(0, 8)
-            for n in (2, 1, 2):  # compile now instead of in the middle of a text: the prompt, one token, several tokens
-                self.forward(cache, [Read(0, [0] * n)])
-        except RuntimeError as error:  # base class of the compiler's errors
-            self.call = None
-            reason = str(error).strip().splitlines()[0]
-            warnings.warn(f"compile: {self.name} could not be compiled ({reason})", stacklevel=4)
 
     @staticmethod
     def _check(model: PreTrainedModel) -> None:
@@ -364,18 +338,15 @@ class CausalLM(LanguageModel):
     ) -> tuple[Tensor, Tensor]:
         """The model's forward on the rows of the cache's plan: logits (B, keep, V) and states (B, kept, d)."""
         inputs: dict[str, Any] = {"past_key_values": cache, "use_cache": True, **self._inputs(tokens, states)}
-        # Prompts are not compiled: they are read once, and their overhead is relatively small.
-        call = None if cache.plan.starts[0] == 0 or self._inner else self.call
-        if self._keeps_logits:  # a compiled graph takes the number of tokens from one input only
-            inputs["logits_to_keep"] = kept if call is None else tokens.shape[1]
+        if self._keeps_logits:
+            inputs["logits_to_keep"] = kept
         if mask is not None:
             inputs["attention_mask"] = mask
         if positions is not None:
             inputs["position_ids"] = positions.to(self.device)
-        if call is not None:
-            cache.mark_dynamic()
-        select = None if call is not None or keep == kept else partial(_last, keep)
-        logits, hidden = forward_with_hidden(self.packed, call, select, self._inner, **inputs)
+        logits, hidden = forward_with_hidden(
+            self.packed, None if keep == kept else partial(_last, keep), self._inner, **inputs
+        )
         return logits[:, -keep:], hidden[:, -kept:]
 
     def _inputs(self, tokens: Tensor, states: Tensor | None) -> dict[str, Tensor]:

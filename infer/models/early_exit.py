@@ -40,7 +40,6 @@ class EarlyExit(CausalLM):
         self.model = cut(target.model, layer, target.layers)
         self.packed = cut(target.packed, layer, target.layers)
         self.layers = layer
-        self.call = None
         self.lean = None if target.lean is None else target.lean.first(layer)
 
     @property

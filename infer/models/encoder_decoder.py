@@ -6,7 +6,6 @@ are read row by row, and a tree as a batch of its paths.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -82,10 +81,6 @@ class EncoderDecoder(CausalLM):
             raise InputError(
                 f"{model.config.model_type}: of the encoder-decoder models only {', '.join(FAMILY)} are supported"
             )
-
-    def compile(self) -> None:
-        """Warn and do nothing: the compiler would make a new graph for every prompt's caches."""
-        warnings.warn(f"compile: not supported for {self.name}, which is decoded uncompiled", stacklevel=4)
 
     def new_cache(self) -> RaggedKVCache:
         return SourceKVCache(self.layers)

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 
 def forward_with_hidden(
     model: PreTrainedModel,
-    call: Callable[..., Any] | None = None,
     select: Callable[[Tensor], Tensor] | None = None,
     layers: Sequence[nn.Module] = (),
     **inputs: Any,
@@ -22,8 +21,7 @@ def forward_with_hidden(
 
     The outputs of ``layers`` follow the last states: (B, n, d + L·d).
 
-    ``call`` is a compiled form of the model that is called instead. Of the states only ``select(states)`` go through
-    the output embedding, so that there are fewer logits than states.
+    Of the states only ``select(states)`` go through the output embedding, so that there are fewer logits than states.
 
     The hidden state is the input of the output embedding, after the final norm and any output projection, at the
     positions of ``logits_to_keep``. (``output_hidden_states=True`` would collect every layer at every position.)
@@ -32,11 +30,10 @@ def forward_with_hidden(
     thread = threading.get_ident()
 
     def capture(module: nn.Module, arguments: tuple[Tensor, ...]) -> Tensor | None:
+        if threading.get_ident() != thread:
+            return None  # another thread's forward
         captured.append(arguments[0])
         return None if select is None else select(arguments[0])
-
-    def capture_here(module: nn.Module, arguments: tuple[Tensor, ...]) -> Tensor | None:
-        return capture(module, arguments) if threading.get_ident() == thread else None  # not in other threads' forwards
 
     outputs: dict[nn.Module, Tensor] = {}
 
@@ -44,11 +41,10 @@ def forward_with_hidden(
         if threading.get_ident() == thread:
             outputs[module] = output[0] if isinstance(output, tuple) else output
 
-    # The compiler cannot trace threading.get_ident.
-    handles = [model.get_output_embeddings().register_forward_pre_hook(capture_here if call is None else capture)]
+    handles = [model.get_output_embeddings().register_forward_pre_hook(capture)]
     handles += [layer.register_forward_hook(capture_output) for layer in layers]
     try:
-        logits = (model if call is None else call)(**inputs).logits
+        logits = model(**inputs).logits
     finally:
         for handle in handles:
             handle.remove()

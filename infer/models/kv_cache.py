@@ -273,13 +273,6 @@ class RaggedKVCache(Cache, TextCache):
         for row, count in enumerate(plan.counts, plan.low):
             self.lengths[row] += count
 
-    def mark_dynamic(self) -> None:
-        """Tell the compiler that the next text will have buffers of another size."""
-        for layer in self.own:
-            if layer.is_initialized:
-                torch._dynamo.maybe_mark_dynamic(layer.keys, 2)
-                torch._dynamo.maybe_mark_dynamic(layer.values, 2)
-
     def spread(self, text: Hashable, columns: Sequence[Sequence[int]], reserve: int) -> RaggedKVCache:
         """A new cache with a row for each of ``columns`` (equal lengths), copied from these columns of ``text``."""
         row = self.rows[text]

@@ -150,8 +150,6 @@ def test_options_that_a_gguf_file_has_not(folder: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             SpeculativeDecoder.from_pretrained(path, **options)
-    with pytest.warns(UserWarning, match="there is nothing to compile"):
-        SpeculativeDecoder.from_pretrained(path, compile=True)
     with pytest.raises(InputError, match="a GGUF file, where a model in transformers' format is needed"):
         load_model(path)
 
