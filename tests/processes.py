@@ -30,6 +30,7 @@ PRELOADED = [  # imported once, by the process that all others are forked from
     *(f"transformers.models.{name}.modeling_{name}" for name in MODELS),
 ]  # fmt: skip
 TOUCHES = ("open", "os.rename", "os.remove", "os.mkdir")
+KILLS = int(os.environ.get("KILLS", "4"))  # on the way of one piece of work
 PATIENCE = 120  # seconds after which a process counts as hanging
 DAY = 86400.0
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -164,16 +165,16 @@ def succeed(work: Work, folder: Path) -> Ended:
     return ended
 
 
-def kill_ten_times(
+def kill_and_resume(
     work: Callable[[Path], Any], folder: Path, check: Callable[[Path], object] = lambda folder: None
 ) -> None:
-    """Do ``work`` with a new folder beside ``folder``; then in ``folder``, where it is killed ten times on the way.
+    """Do ``work`` with a new folder beside ``folder``; then in ``folder``, where it is killed :data:`KILLS` times.
 
     ``check`` is called with ``folder`` after each time.
     """
     whole = folder.with_name(folder.name + "-whole")
-    step = succeed(partial(work, whole), whole).touches // 10
-    for turn in range(10):  # at different kinds of operations
+    step = succeed(partial(work, whole), whole).touches // KILLS
+    for turn in range(KILLS):  # at different kinds of operations
         ended = run(partial(work, folder), folder, Fault(SIGNAL, step - turn % 4))
         assert ended.code == -signal.SIGKILL, ended
         check(folder)

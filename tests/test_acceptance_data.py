@@ -25,7 +25,7 @@ from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw
 
 from .folders import assert_same_bytes
-from .processes import kill_ten_times
+from .processes import kill_and_resume
 from .tiny import ARCHITECTURES, make, save_pair
 
 
@@ -152,7 +152,7 @@ def test_draw_inverts_the_cdf(weights: list[float]) -> None:
     assert bool((p[draw(p.expand(2, -1), edge)] > 0).all())
 
 
-def test_killed_ten_times_is_the_same_in_the_end(base: AcceptanceDataOptions, tmp_path: Path) -> None:
+def test_killed_is_the_same_in_the_end(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     """What the manifest lists is whole at any moment, and grows."""
     arguments = replace(base, batch_size=1, shard_size=1)
     shards: list[int] = []
@@ -161,7 +161,7 @@ def test_killed_ten_times_is_the_same_in_the_end(base: AcceptanceDataOptions, tm
         read_dataset(folder)
         shards.append(len(read_manifest(folder)["shards"]))
 
-    kill_ten_times(partial(make_acceptance_data, arguments), tmp_path / "data", check)
+    kill_and_resume(partial(make_acceptance_data, arguments), tmp_path / "data", check)
     assert shards == sorted(shards)
     assert 0 < shards[0] < shards[-1] < 24
     assert_same_bytes(tmp_path / "data", tmp_path / "data-whole")

@@ -216,11 +216,11 @@ def test_the_epoch_of_the_highest_score_is_kept(
 @pytest.mark.parametrize(
     ("owner", "hook", "call"),
     [
-        *((SpecDecModule, "training_step", call) for call in (1, 3, 4, 5, 6, 7, 8, 12, 13, 18)),
-        *((SpecDecModule, "validation_step", call) for call in (1, 2, 3, 6)),
-        *((AcceptanceModule, "on_validation_epoch_end", call) for call in (1, 2, 3)),
-        *((RunCheckpoints, "on_train_epoch_end", call) for call in (1, 3)),
-        *((RunCheckpoints, "_save_last", call) for call in (1, 2, 3, 4, 9)),
+        *((SpecDecModule, "training_step", call) for call in (1, 3, 4, 6, 7, 18)),
+        *((SpecDecModule, "validation_step", call) for call in (1, 3)),
+        (AcceptanceModule, "on_validation_epoch_end", 2),
+        (RunCheckpoints, "on_train_epoch_end", 1),
+        *((RunCheckpoints, "_save_last", call) for call in (1, 4)),
         (Run, "complete", 1),
     ],
 )

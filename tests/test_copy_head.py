@@ -39,7 +39,7 @@ from specpilot.train.export import export
 from specpilot.train.options import CopyTrainingOptions
 
 from .copies import copy_head
-from .processes import kill_ten_times
+from .processes import kill_and_resume
 from .tiny import make, save_pair
 from .training import assert_same_run, metrics_rows
 
@@ -174,7 +174,7 @@ def train(options: CopyTrainingOptions, output: Path) -> None:
 
 
 def test_a_killed_training_is_the_same_weights(work: Path, tmp_path: Path) -> None:
-    kill_ten_times(partial(train, settings(work)), tmp_path / "run")
+    kill_and_resume(partial(train, settings(work)), tmp_path / "run")
     assert_same_run(tmp_path / "run", tmp_path / "run-whole")
     assert len(metrics_rows(tmp_path / "run")) > 5
 

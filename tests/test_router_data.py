@@ -21,7 +21,7 @@ from specpilot.data_gen.router_dataset import read_router_dataset, router_manife
 from specpilot.infer.models import CausalLM
 
 from .folders import assert_same_bytes
-from .processes import kill_ten_times
+from .processes import kill_and_resume
 from .test_ngram_drafts import defined
 from .tiny import byte_tokenizer, make, save_pair
 
@@ -142,7 +142,7 @@ def test_n_grams_as_an_arm(base: RouterDataOptions, tmp_path: Path) -> None:
 
 def test_killed_is_the_same_in_the_end(base: RouterDataOptions, tmp_path: Path) -> None:
     settings = replace(base, shard_size=1)
-    kill_ten_times(partial(make_router_data, settings), tmp_path / "data")
+    kill_and_resume(partial(make_router_data, settings), tmp_path / "data")
     for folder in (tmp_path / "data", tmp_path / "data-whole"):
         assert len(read_router_dataset(folder).rows) == 12
         (folder / "times.json").unlink()  # the only file that is measured

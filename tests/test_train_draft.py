@@ -45,7 +45,7 @@ from transformers.utils.generic import ModelOutput
 from .architectures import MAKERS, t5, target_of
 from .eagle3 import write_draft
 from .folders import assert_same_bytes
-from .processes import kill_ten_times
+from .processes import kill_and_resume
 from .tiny import byte_tokenizer, make, save_pair
 from .training import assert_same_run, metrics_rows
 
@@ -185,7 +185,7 @@ def answer(settings: AnswersDataOptions, output: Path) -> None:
 
 def test_answers_are_the_targets_and_survive_kill_9(work: Path, tmp_path: Path) -> None:
     few = replace(answer_options(work), limit=8, shard_size=2, max_new_tokens=8)
-    kill_ten_times(partial(answer, few), tmp_path / "data")
+    kill_and_resume(partial(answer, few), tmp_path / "data")
     assert_same_bytes(tmp_path / "data-whole", tmp_path / "data")
     decoder = SpeculativeDecoder.from_pretrained(work / "target", device="cpu")
     greedy = make_answers(replace(answer_options(work), temperature=0.0), tmp_path / "greedy")
@@ -198,7 +198,7 @@ def train(settings: DraftTrainingOptions, output: Path) -> None:
 
 
 def test_resume_after_kill_9_is_exact(finished: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
-    kill_ten_times(partial(train, settings), tmp_path / "run")
+    kill_and_resume(partial(train, settings), tmp_path / "run")
     assert_same_run(tmp_path / "run", finished)
 
 
@@ -392,10 +392,11 @@ def test_stored_states_train_the_same_draft(
     assert not (runs[1] / "states").exists()
 
 
+@pytest.mark.slow
 def test_stored_states_survive_kill_9(settings: DraftTrainingOptions, tmp_path: Path) -> None:
     settings = replace(settings, cache_states=True, features="target")
     train_draft(settings, output=tmp_path / "whole")
-    kill_ten_times(partial(train, settings), tmp_path / "run")
+    kill_and_resume(partial(train, settings), tmp_path / "run")
     assert_same_run(tmp_path / "run", tmp_path / "whole")
     assert not (tmp_path / "run" / "states").exists()
 

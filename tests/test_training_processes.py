@@ -1,4 +1,4 @@
-"""Training and its features in processes: killed ten times over they leave the same files; two do the work of one."""
+"""Training and its features in processes: killed again and again they leave the same files; two do the work of one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from specpilot.train.router import train_router
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from .folders import assert_same_bytes
-from .processes import Process, command, kill_ten_times
+from .processes import Process, command, kill_and_resume
 from .test_router_training import make_rows as make_router_rows
 from .test_router_training import write as write_router_data
 from .tiny import save_pair
@@ -85,7 +85,7 @@ def make_some_features(settings: FeatureDataOptions, output: Path) -> None:
 
 
 def test_killed_features_are_the_same_bytes(work: Path, tmp_path: Path) -> None:
-    kill_ten_times(partial(make_some_features, options(work)), tmp_path / "f")
+    kill_and_resume(partial(make_some_features, options(work)), tmp_path / "f")
     assert_same_bytes(tmp_path / "f", tmp_path / "f-whole")
     assert len(read_manifest(tmp_path / "f")["shards"]) > 10
 
@@ -98,9 +98,9 @@ def train_a_router(settings: RouterTrainingOptions, output: Path) -> None:
     train_router(settings, output=output, resume=True)
 
 
-@pytest.mark.parametrize("predictor", ["specdec", "lag-free", "features"])
+@pytest.mark.parametrize("predictor", ["specdec", "lag-free", pytest.param("features", marks=pytest.mark.slow)])
 def test_a_killed_training_is_the_same_weights(work: Path, tmp_path: Path, predictor: str) -> None:
-    kill_ten_times(partial(train, settings_for(work, predictor)), tmp_path / "run")
+    kill_and_resume(partial(train, settings_for(work, predictor)), tmp_path / "run")
     assert_same_run(tmp_path / "run", tmp_path / "run-whole")
     assert len(metrics_rows(tmp_path / "run")) > 5
     if predictor == "specdec":
@@ -134,7 +134,7 @@ def test_a_killed_router_is_the_same_weights(work: Path, tmp_path: Path) -> None
     settings = RouterTrainingOptions(
         data=str(work / "router"), width=8, epochs=4, batch_size=32, checkpoint_every=2, log_every=1, device="cpu"
     )
-    kill_ten_times(partial(train_a_router, settings), tmp_path / "run")
+    kill_and_resume(partial(train_a_router, settings), tmp_path / "run")
     assert_same_run(tmp_path / "run", tmp_path / "run-whole")
 
 
