@@ -52,7 +52,7 @@ def make_rows(count: int, seed: int = 0) -> list[RouterRow]:
 
 def write(folder: Path, rows: list[RouterRow]) -> Path:
     identity = {
-        "kind": "router", "schema_version": 1, "target": "some/target", "arms": [arm.as_dict() for arm in ARMS],
+        "kind": "router", "schema_version": 2, "target": "some/target", "arms": [arm.as_dict() for arm in ARMS],
         "fingerprint": {"target": "t" * 64, "tokenizer": "k" * 64}, "hidden_size": 6,
         "sampling": SamplingParams(0.8, 20, 0.95).as_dict(), "seed": 0,
     }  # fmt: skip

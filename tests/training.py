@@ -48,7 +48,7 @@ def write_dataset(
     fingerprint = {"target": "t" * 64, "draft": model_fingerprint(make_model(1)), "tokenizer": "k" * 64}
     identity = {
         "kind": kind,
-        "schema_version": 1,
+        "schema_version": 2,
         "target": "some/target",
         "draft": draft,
         "fingerprint": fingerprint,
