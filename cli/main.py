@@ -15,6 +15,7 @@ from typing import TypeAlias, Union
 
 from .commands import (
     bench,
+    compare,
     data,
     demo,
     env,
@@ -48,6 +49,7 @@ COMMANDS: Commands = {
     "calibrate": export.calibrate,
     "generate": generate.generate,
     "serve": serve.serve,
+    "compare": compare.compare,
     "bench": {"cost": bench.cost, "serve": bench.serve, "vllm": bench.vllm},
     "demo": demo.demo,
     "env": env.env,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -29,7 +29,6 @@ from ..controllers.length.cost_model import CostModel
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation, Stats
 from ..infer.models import LanguageModel, TextReader
-from .forward import read_context, time_forward
 from .runner import Run, decode_all, interleave
 
 READ = range(1, MAX_DRAFT + 2)  # what a verification may read: the last token and a draft
@@ -37,7 +36,9 @@ DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations 
 # And of those the line is fitted to: what drafting pays at. Rounds without drafts are off the line, and long drafts
 # weigh most in a fit though they are rarely accepted whole.
 FITTED = (1, 2, 4, 6, 8)
+QUICKLY_READ, QUICKLY_DRAFTED = (1, 2, 3, 5, 9), (0, 1, 2, 4, 8)
 WARM_UP = 3
+CONTEXT = 128  # tokens in the cache before a timed forward
 CHECK_COST = CostModel(0.2, 1.0, 0.0)  # of trained controllers that are only timed
 
 
@@ -82,6 +83,7 @@ def bench_cost(
     sampling: dict[str, Any],
     predictor: AcceptancePredictor | None = None,
     check: Mapping[str, LengthController] | None = None,
+    quick: bool = False,
 ) -> dict[str, Any]:
     """Both measurements, and the cost model to decide by.
 
@@ -95,24 +97,28 @@ def bench_cost(
         predictor: evaluated for every drafted token; its time is part of the loop's draft step. The fixed lengths are
             then decoded without it as well, in turn: ``prediction`` is what it adds to a draft step.
         check: controllers timed beside the fixed lengths: how well the model predicts times it was not fitted to.
+        quick: only what the cost model is made from, with fewer lengths: no ``prediction``, a third of the time.
 
     Raises:
         InputError: no generation is longer than the token of its prefill.
     """
     (draft,) = decoder.drafts
-    bare, r_squared, t_verify = forward_cost(decoder.target, draft, 10 * repeats, console)
-    plain: dict[str, LengthController] = {str(k): Fixed(k) for k in DRAFTED}
+    read = QUICKLY_READ if quick else READ
+    bare, r_squared, t_verify = forward_cost(decoder.target, draft, 10 * repeats, console, read)
+    plain: dict[str, LengthController] = {str(k): Fixed(k) for k in (QUICKLY_DRAFTED if quick else DRAFTED)}
     predicting = {} if predictor is None else {k: PredictingFixed(int(k), predictor) for k in plain if k != "0"}
-    lengths = {**plain, **predicting, **{f"{k}, plain": plain[k] for k in predicting}, **(check or {})}
+    lengths = {**plain, **predicting, **(check or {})}
+    if not quick:
+        lengths |= {f"{k}, plain": plain[k] for k in predicting}
     decoders: dict[str, Callable[..., Generation]] = {
         name: partial(decoder.generate, length=length) for name, length in lengths.items()
     }
     if decoder.target.device.type == "cpu" and torch.get_num_threads() == 1:
         decoders = {name: in_processor_time(generate) for name, generate in decoders.items()}
     runs = decode_all(decoders, prompts, sampling, console, repeats=repeats)
-    loop, loop_r_squared = fit_loop([run for k in FITTED for run in runs[str(k)]])
+    loop, loop_r_squared = fit_loop([run for k in FITTED for run in runs.get(str(k), [])])
     prediction = {}
-    if predicting:
+    if predicting and not quick:
         without, _ = fit_loop([run for k in FITTED for run in runs[f"{k}, plain"]])
         prediction = {"prediction": prediction_cost(predicting.values(), loop, without)}
     cost = split_sums(loop, bare.t_verify_token, without_drafts(loop, runs["0"]))
@@ -216,20 +222,44 @@ def warnings(loop: CostModel, t_verify_token: float) -> list[str]:
 
 
 def forward_cost(
-    target: LanguageModel, draft: LanguageModel, repeats: int, console: Console
+    target: LanguageModel, draft: LanguageModel, repeats: int, console: Console, read: Sequence[int] = READ
 ) -> tuple[CostModel, float, dict[int, float]]:
-    """Cost model of bare forwards, the R² of its line, and the medians t_v(n) that it was fitted to."""
-    t_reader, d_reader = (read_context(model, max(READ)) for model in (target, draft))
+    """Cost model of bare forwards, the R² of its line, and the medians t_v(n) that it was fitted to.
+
+    Args:
+        read: the numbers n of tokens.
+    """
+    t_reader, d_reader = (read_context(model, max(read)) for model in (target, draft))
 
     def timed(reader: TextReader, n: int) -> Run[float]:
         return lambda item, repeat: time_forward(reader, n)
 
-    runs = {str(n): timed(t_reader, n) for n in READ} | {"draft": timed(d_reader, 1)}
+    runs = {str(n): timed(t_reader, n) for n in read} | {"draft": timed(d_reader, 1)}
     found = interleave(runs, 1, console, repeats=repeats, warm_up=WARM_UP, label="forwards")
     medians = {name: median(timed.value for timed in of_name[0]) for name, of_name in found.items()}
-    t_verify = {n: medians[str(n)] for n in READ}
+    t_verify = {n: medians[str(n)] for n in read}
     a, b, r_squared = fit_line(t_verify)
     return CostModel(medians["draft"], a, b), r_squared, t_verify
+
+
+@torch.inference_mode()
+def read_context(model: LanguageModel, longest: int) -> TextReader:
+    """A reader of ``model`` with ``CONTEXT`` tokens in its cache and room for ``longest`` more."""
+    reader, text = TextReader.begin(model, [token % model.vocab_size for token in range(CONTEXT)], longest)
+    reader.read(text, keep=1)
+    return reader
+
+
+@torch.inference_mode()
+def time_forward(reader: TextReader, n: int) -> float:
+    """Seconds of a forward of ``n`` tokens after ``CONTEXT`` cached ones."""
+    tokens = [token % reader.model.vocab_size for token in range(n)]
+    started = time.perf_counter()
+    logits, _ = reader.read(tokens)
+    float(logits[-1, 0])  # waits for an accelerator
+    seconds = time.perf_counter() - started
+    reader.crop(CONTEXT)
+    return seconds
 
 
 def fit_line(points: dict[int, float]) -> tuple[float, float, float]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from statistics import median
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from ..infer.loading.names import load_causal_lm
-from ..infer.models import CausalLM, LanguageModel, TextReader
+from ..infer.models import CausalLM
+from .cost import CONTEXT, read_context, time_forward
 from .options import ForwardBenchOptions
 from .runner import Run, interleave
 from .table import Table
 
 READ = (1, 2, 3, 4, 5, 7, 9, 13)
-CONTEXT = 128  # tokens in the cache before
 
 
 def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, Any]:
@@ -54,32 +52,12 @@ def _paths(model: CausalLM) -> dict[str, Run[dict[int, float]]]:
 
     def timed(path: str) -> dict[int, float]:
         model.lean, model.packed = paths[path]
-        reader = read_context(model)
+        reader = read_context(model, max(READ))
         for n in READ[:2]:
             time_forward(reader, n)  # warm-up: the CPU caches still hold another path's code
         return {n: time_forward(reader, n) for n in READ}
 
     return {path: lambda item, repeat, path=path: timed(path) for path in paths}  # type: ignore[misc]
-
-
-@torch.inference_mode()
-def read_context(model: LanguageModel, longest: int = max(READ)) -> TextReader:
-    """A reader of ``model`` with ``CONTEXT`` tokens in its cache and room for ``longest`` more."""
-    reader, text = TextReader.begin(model, [token % model.vocab_size for token in range(CONTEXT)], longest)
-    reader.read(text, keep=1)
-    return reader
-
-
-@torch.inference_mode()
-def time_forward(reader: TextReader, n: int) -> float:
-    """Seconds of a forward of ``n`` tokens after ``CONTEXT`` cached ones."""
-    tokens = [token % reader.model.vocab_size for token in range(n)]
-    started = time.perf_counter()
-    logits, _ = reader.read(tokens)
-    float(logits[-1, 0])  # waits for an accelerator
-    seconds = time.perf_counter() - started
-    reader.crop(CONTEXT)
-    return seconds
 
 
 def as_table(result: dict[str, Any]) -> Table:

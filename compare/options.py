@@ -7,9 +7,27 @@ from pathlib import Path
 from typing import Annotated
 
 from ..common.errors import InputError
-from ..common.options import Count, File, Folder, Names, Options, OutputFileOptions, Range, SeedOptions, Several
+from ..common.options import (
+    Count,
+    File,
+    Folder,
+    Names,
+    Options,
+    OutputFileOptions,
+    Positive,
+    Range,
+    SeedOptions,
+    Several,
+)
 from ..data_gen.options import BUILTIN, PromptOptions, PromptSourceOptions
-from ..infer.options import DeviceOptions, DraftPrecisionOptions, LoadingOptions, PairOptions, SamplingOptions
+from ..infer.options import (
+    DeviceOptions,
+    DraftPrecisionOptions,
+    LoadingOptions,
+    PairCheckOptions,
+    PairOptions,
+    SamplingOptions,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +58,51 @@ class WorkloadOptions(PairOptions, PromptOptions, SamplingOptions, LoadingOption
 
     split: str = "test"
     limit: Count = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(
+    PairOptions, PromptOptions, SamplingOptions, LoadingOptions, DraftPrecisionOptions, PairCheckOptions, SeedOptions
+):
+    """Comparison.
+
+    Attributes:
+        draft: Draft model of the decoders that name none; null compares without one.
+        decoders: YAML file of decoders: for each name a word as for `length`, or options of `specpilot generate`.
+        length: Decoders in words, with commas between them: draft lengths, rules and trained controllers as for
+            `specpilot generate`, with "+ngram" behind them to copy from the text as well; "ngram", "transformers",
+            "transformers:assisted-3", "transformers:lookup-10", "llama.cpp", "llama.cpp:4". Default: what needs no
+            training, and for the included pair what was trained for it.
+        rules: Also compare the best fixed length and the best threshold on cumulative confidence.
+        cost: Costs for the replay and for what decides by costs, instead of measured ones: a file of `specpilot bench
+            cost --output`, or a draft step in units of a verification.
+        clock: Also decode by the clock, every prompt with every decoder in turn; --no-clock replays alone.
+        minutes: Time that decides how many of the prompts are taken, and how often.
+        output: Folder for report.md, report.json and what was measured; an interrupted comparison is continued.
+    """
+
+    split: str = "test"
+    draft: str | None = "tiny-draft"
+    decoders: File | None = None
+    length: str | int | tuple[str | int, ...] | None = None
+    rules: bool = True
+    cost: str | float | None = None
+    clock: bool = True
+    minutes: Positive = 2.0
+    output: Folder = Path("runs/compare")
+
+    @property
+    def words(self) -> list[str]:
+        """The decoders of ``length``, or those that are compared if none are named."""
+        if self.length is not None:
+            given = self.length if isinstance(self.length, tuple) else str(self.length).split(",")
+            return [str(word).strip() for word in given]
+        if self.decoders is not None:
+            return []
+        if self.draft is None:
+            return ["ngram"]
+        trained = ["tiny-lag-free"] if (self.target, self.draft) == ("tiny", "tiny-draft") else []
+        return [word + copying for word in [*trained, "online-confidence"] for copying in ("", "+ngram")]
 
 
 @dataclass(frozen=True, kw_only=True)

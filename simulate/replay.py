@@ -39,7 +39,7 @@ class TracedStep(Step):
     def entropy(self) -> float:
         return self.recorded[2]
 
-    def signals(self) -> DraftSignals:
+    def host_signals(self, *, entropy: bool = True) -> DraftSignals:
         return self.recorded
 
 
@@ -83,7 +83,7 @@ def _draft(trace: Trace, position: int, controller: LengthController, stop_token
 
 def _step(trace: Trace, node: int, index: int) -> TracedStep:
     return TracedStep(
-        index, trace.tokens[node], trace.q[node], NOT_TRACED, NOT_TRACED, trace.states[node],
+        index, trace.tokens[node], trace.q[node], NOT_TRACED, NOT_TRACED, trace.states[node : node + 1],
         lambda: trace.ngram_matches[node],
         node, trace.signals[node],
     )  # fmt: skip

@@ -85,21 +85,43 @@ def load_pair(
     loaded = [load_draft(name, model, text, of_drafts) for name in names]
     reader = language_model(model)
     drafts = [language_model(draft, quantization=quantization) for draft in loaded]
+    pair = Pair(reader, drafts, text, None, ngram)
+    return steered(
+        pair, length=length, threshold=threshold, cost=cost, adapt=adapt, pair_check=pair_check, copies=copies
+    )
+
+
+def steered(
+    pair: Pair,
+    *,
+    length: str | Path | int | LengthController | None,
+    threshold: float | None = None,
+    cost: Name | float | CostModel | None = None,
+    adapt: bool = False,
+    pair_check: str = EXACT,
+    copies: Name | CopyPredictor | None = None,
+) -> Pair:
+    """Loaded models with a length controller, costs and a predictor of copies; arguments as for :func:`load_pair`.
+
+    Raises:
+        InputError: the controller or the copy head is missing or does not belong to this pair.
+    """
+    target, drafts, text, _, ngram = pair
     if cost == AUTO:
-        cost, adapt = quick_costs(reader, drafts[0] if drafts else None), True
+        cost, adapt = quick_costs(target, drafts[0] if drafts else None), True
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
     if ngram is not None and costs is not None:
         ngram = replace(ngram, cost=costs, adapt=adapt)
     if ngram is not None and copies is not None:
-        known = copies if isinstance(copies, CopyPredictor) else load_copies(copies, model, text, pair_check)
+        known = copies if isinstance(copies, CopyPredictor) else load_copies(copies, target.model, text, pair_check)
         ngram = replace(ngram, predictor=known)
     if length is None or isinstance(length, LengthController):
-        return Pair(reader, drafts, text, length, ngram)
+        return pair._replace(length=length, ngram=ngram)
     if ngram is not None and not takes_cost(str(length)):
         costs = None  # for the n-grams alone
-    first = loaded[0] if loaded else None
-    controller = load_length(str(length), model, first, text, threshold, costs, pair_check)
-    return Pair(reader, drafts, text, adapting(controller) if adapt else controller, ngram)
+    first = drafts[0].model if drafts else None
+    controller = load_length(str(length), target.model, first, text, threshold, costs, pair_check)
+    return pair._replace(length=adapting(controller) if adapt else controller, ngram=ngram)
 
 
 def adapting(controller: LengthController) -> LengthController:

@@ -1,0 +1,476 @@
+"""Does drafting pay? Decoders on the same prompts, by replay at measured costs and by the clock.
+
+*Replay* (:mod:`.recorded`) gives the counters of a length controller on recorded outputs; with the costs measured on
+this machine they are a speed-up over decoding without drafts (SpecDec++ eq. 2.3). *The clock* decodes every prompt with
+every decoder in turn. Rules without training are tuned on one half of the prompts and judged on the other, both halves
+in turn, so that the best of a grid owes nothing to luck. Everything is stored as soon as it is measured: an interrupted
+comparison goes on, and a finished one is only read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ..common.errors import InputError
+from ..common.machine import machine, versions
+from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.length import CumulativeConfidence, Fixed, LengthController, RateOptimal
+from ..controllers.length.cost_model import CostModel
+from ..controllers.sampling import SamplingParams
+from ..data_gen.prompts import PromptRow
+from ..infer.decoder import SpeculativeDecoder
+from ..infer.generation import Stats
+from ..infer.loading.lengths import AUTO
+from ..infer.loading.pair import split_drafts
+from ..infer.models import CausalLM
+from ..infer.prompting import encode_prompt
+from .cost import bench_cost
+from .decoders import NONE, DecoderSpec, Generate, Loader, named
+from .interval import Interval, interval, ratio_interval
+from .recorded import Counts, Rule, Tracer, columns, decoded, informed_rule, replay_all, speedup
+from .runner import Run, Timed, interleave_stored
+from .store import Store
+
+FIXED, CONFIDENCE = "fixed length", "cumulative confidence"
+LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
+CONFIDENCES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+UNTUNED = {FIXED: 3.0, CONFIDENCE: 0.4}  # where nothing can be replayed
+INFORMED = "informed"
+COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
+LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
+TRACED = 0.5  # recording an output takes this many decodings of it
+MARGIN = 1.2  # prefills, and what rounds take beyond their costs
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is decoded.
+
+    Attributes:
+        draft: the draft model of rules without training and of the replay; None compares without both.
+        seed: of every random number.
+    """
+
+    draft: str | None
+    sampling: SamplingParams
+    max_new_tokens: int
+    chat: bool = True
+    system: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One decoder's figures; None where it was not measured.
+
+    Attributes:
+        spec: the decoder; one of a tuned family has the value that is best on all prompts.
+        trained: whether anything of it was trained.
+        replay: speed-up over no drafts by replay at measured costs.
+        clock: the same by the clock.
+        tokens_per_second: by the clock, over all prompts.
+        processor: speed-up by processor seconds.
+        tokens_per_forward, accepted: generated tokens per target forward, and the accepted share of drafted tokens.
+    """
+
+    spec: DecoderSpec
+    trained: bool
+    replay: Interval | None = None
+    clock: Interval | None = None
+    tokens_per_second: float | None = None
+    processor: float | None = None
+    tokens_per_forward: float | None = None
+    accepted: float | None = None
+
+    @property
+    def speed(self) -> Interval | None:
+        """By the clock if it was measured, else by replay."""
+        return self.clock or self.replay
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of :func:`compare`.
+
+    Attributes:
+        results: by name of the decoder, ``"none"`` first.
+        costs: by the same names; a decoder has none if it does not go by costs, ``"none"`` those of the pair.
+        timed: records of the clock by name and prompt; empty without it.
+        informed: speed-up by replay of what knew every acceptance; None where nothing was replayed.
+        reading: t_v(3) / t_v(1), the time of a target forward over three tokens by that of one.
+    """
+
+    target: str
+    task: Task
+    prompts: int
+    passes: int
+    results: Mapping[str, Result]
+    costs: Mapping[str, CostModel]
+    timed: Mapping[str, Sequence[Mapping[str, float]]]
+    informed: float | None
+    reading: float | None
+    machine: Mapping[str, Any] = field(default_factory=machine)
+    versions: Mapping[str, str] = field(default_factory=versions)
+
+    def over(self, name: str, other: str) -> Interval | None:
+        """Ratio of two decoders' speeds by the clock; None where one of them was not timed."""
+        if not self.timed.get(name) or not self.timed.get(other):
+            return None
+        return ratio_interval(*_amounts(self.timed[name]), *_amounts(self.timed[other]))
+
+    @property
+    def best(self) -> str:
+        """The fastest decoder, by the clock if there was one."""
+        speeds = {name: result.speed for name, result in self.results.items()}
+        return max((name for name, speed in speeds.items() if speed is not None), key=lambda n: speeds[n].value)  # type: ignore[union-attr]
+
+
+def compare(
+    decoders: Sequence[DecoderSpec],
+    rows: Sequence[PromptRow],
+    loader: Loader,
+    task: Task,
+    folder: Path,
+    *,
+    clock: bool = True,
+    rules: bool = True,
+    minutes: float | None = None,
+    cost: str | float | None = None,
+    console: Console | None = None,
+) -> Comparison:
+    """Compare decoders on prompts, beside decoding without drafts.
+
+    Args:
+        decoders: the configurations; ``"none"`` is always one.
+        rows: the prompts.
+        loader: loads the target and its drafts.
+        folder: keeps the results as they are measured.
+        clock: also decode by the clock; otherwise replay alone.
+        rules: add the best fixed length and the best threshold on cumulative confidence.
+        minutes: decides how many of the prompts are used and how often; None: all, once.
+        cost: costs of a file, or of a draft step in verifications, instead of measured ones.
+
+    Raises:
+        InputError: a model or controller is missing or does not fit, a name is given twice, or nothing can be compared.
+    """
+    console = console or Console(stderr=True)
+    with Store(folder) as store:
+        return _Comparing(decoders, rows, loader, task, store, console, rules).run(clock, minutes, cost)
+
+
+class _Comparing:
+    """The steps of :func:`compare`."""
+
+    def __init__(
+        self,
+        decoders: Sequence[DecoderSpec],
+        rows: Sequence[PromptRow],
+        loader: Loader,
+        task: Task,
+        store: Store,
+        console: Console,
+        rules: bool,
+    ) -> None:
+        given = [spec for spec in decoders if spec.name != NONE]
+        self.specs = {spec.name: spec for spec in named([DecoderSpec(name=NONE), *given])}
+        self.rows, self.loader, self.task, self.store, self.console = rows, loader, task, store, console
+        self.pair = None if task.draft is None else loader.decoder(DecoderSpec(name=NONE, draft=task.draft, length=1))
+        self.families = {FIXED: LENGTHS, CONFIDENCE: CONFIDENCES} if rules and task.draft is not None else {}
+        for name in self.families:
+            if name in self.specs:
+                raise InputError(f"decoders: the name {name!r} is that of a rule that is added; give another")
+        self.identity = {
+            "version": version("specpilot"), "target": loader.target_name, "dtype": loader.dtype,
+            "draft_dtype": loader.draft_dtype, "pair": self._fingerprint(), "sampling": task.sampling.as_dict(),
+            "max_new_tokens": task.max_new_tokens, "chat": task.chat, "system": task.system, "seed": task.seed,
+        }  # fmt: skip
+
+    def _fingerprint(self) -> dict[str, Any] | None:
+        if self.pair is None:
+            return None
+        (draft,), tokenizer = self.pair.drafts, self.pair.tokenizer
+        assert tokenizer is not None
+        return PairFingerprint.of(self.pair.target.model, draft.model, tokenizer).as_dict()
+
+    def run(self, clock: bool, minutes: float | None, cost: str | float | None) -> Comparison:
+        measured = {} if cost is not None else self._measure_costs()
+        costs = {name: CostModel(**result["cost"]) for name, result in measured.items()}
+        if cost is not None:
+            given = CostModel.load(cost)
+            costs = {name: given for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
+        count, passes = self._plan(costs, clock, minutes)
+        self.rows = self.rows[:count]
+        replayed = self._replay(costs)
+        chosen = {family: self._tuned(family, replayed, costs) for family in self.families}
+        timed = self._clock(costs, chosen, passes) if clock else {}
+        if not clock and not replayed:
+            raise InputError("clock=False: this pair cannot be replayed; leave it out")
+        results = self._results(replayed, chosen, costs, timed)
+        bound = replayed.get((INFORMED, 0.0))
+        forward = measured.get(NONE, {}).get("forward", {}).get("t_v", {})
+        return Comparison(
+            self.loader.target_name, self.task, count, passes, results, costs, timed,
+            None if bound is None else _speed(bound, costs[NONE]).value,
+            forward["3"] / forward["1"] if forward else None,
+        )  # fmt: skip
+
+    def _measure_costs(self) -> dict[str, dict[str, Any]]:
+        """Costs by decoder, for those that use them and have one draft model, and for ``"none"`` those of the pair."""
+        rows = self.rows[-COST_PROMPTS:]
+        budget = min(COST_TOKENS, self.task.max_new_tokens)
+        sampling = self.task.sampling.as_dict() | {"max_new_tokens": budget}
+        found: dict[str, dict[str, Any]] = {}
+        alone = {} if self.task.draft is None else {NONE: DecoderSpec(name=NONE, draft=self.task.draft, length=1)}
+        for name, spec in (alone | {n: s for n, s in self.specs.items() if s.uses_costs}).items():
+            decoder = self.loader.decoder(spec, CostModel(0.2, 1.0, 0.0))
+            if len(decoder.drafts) != 1:
+                continue
+            plain = SpeculativeDecoder(decoder.target, decoder.drafts, decoder.tokenizer)
+            length = decoder.length if spec.length is not None else None
+            predictor = length.predictor if isinstance(length, RateOptimal) else None
+            key = {**self.identity, "costs": spec.identity if predictor is not None else _models(spec)}
+            measure = partial(
+                bench_cost, plain, self._encoded(rows), self.console, repeats=COST_REPEATS, sampling=sampling,
+                predictor=predictor, quick=True,
+            )  # fmt: skip
+            found[name] = self.store.compute(key | {"prompts": _digest(rows)}, measure)
+        return found
+
+    def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:
+        """How many prompts, and how often each is decoded by the clock."""
+        available = len(self.rows)
+        if minutes is None:
+            return available, 1
+
+        def plan() -> list[int]:
+            second = MARGIN * self.task.max_new_tokens * self._seconds_per_token(costs)
+            decodings = (len(self.specs) + len(self.families)) * clock
+            count = int(minutes * 60 / (second * (decodings + TRACED)))
+            most = available if clock else min(available, MOST_REPLAYED)
+            passes = max(1, min(MOST_PASSES, count // most)) if clock else 1
+            return [max(min(LEAST, most), min(most, count)), passes, round(second * (decodings * passes + TRACED), 3)]
+
+        key = {**self.identity, "plan": [*self.specs], "minutes": minutes, "clock": clock, "all": _digest(self.rows)}
+        count, passes, seconds = self.store.compute(key, plan)
+        self.console.print(
+            f"{count} of {available} prompts, {len(self.specs) + len(self.families)} decoders"
+            + (f", {passes} passes by the clock" if passes > 1 else "")
+            + f": at most some {max(1, round(count * seconds / 60))} min"
+        )
+        return count, passes
+
+    def _seconds_per_token(self, costs: Mapping[str, CostModel]) -> float:
+        if NONE in costs and costs[NONE].verification(1) < 1:  # seconds, and not in units of a verification
+            return costs[NONE].round(0)
+        generate = self.loader.generate(self.specs[NONE], self.task.sampling, COST_TOKENS)
+        stats = generate(self._encoded(self.rows[:1])[0], 0)
+        return (stats.seconds + stats.prefill_seconds) / stats.n_generated
+
+    def _encoded(self, rows: Sequence[PromptRow]) -> list[list[int]]:
+        tokenizer = self.loader.target().tokenizer
+        return [encode_prompt(tokenizer, row.prompt, chat=self.task.chat, system=self.task.system) for row in rows]
+
+    # replay
+
+    def _replay(self, costs: Mapping[str, CostModel]) -> dict[tuple[str, float], list[Counts]]:
+        """Counters by decoder, or rule and parameter; empty where the pair cannot be replayed."""
+        if self.pair is None or NONE not in costs or not _traceable(self.pair):
+            return {}
+        tracer = Tracer(
+            self.pair, self.task.sampling, self.task.max_new_tokens, self.task.seed, self.task.chat, self.task.system
+        )
+        rules = [informed_rule(costs[NONE])]
+        for family, values in self.families.items():
+            rules.append(Rule.untrained(family, values, _MAKE[family]))
+        for name, spec in self.specs.items():
+            if name != NONE and self._replayable(spec):
+                rules.append(self._rule(spec, costs.get(name)))
+        return replay_all(tracer, self.rows, rules, self.store, self.console)
+
+    def _replayable(self, spec: DecoderSpec) -> bool:
+        """Whether it drafts chains of the traced draft model, and nothing decides but its length."""
+        plain = replace(spec, length=None, threshold=None, cost=None)
+        return plain == DecoderSpec(name=spec.name, draft=self.task.draft) and spec.cost != AUTO
+
+    def _rule(self, spec: DecoderSpec, cost: CostModel | None) -> Rule:
+        length = self.loader.decoder(spec, cost).length
+        priced = None if cost is None else cost.as_dict()
+        return Rule(
+            spec.name, (0.0,), {"spec": spec.identity, "costs": priced}, lambda traces: lambda index, unused: length
+        )
+
+    def _tuned(
+        self, family: str, replayed: Mapping[tuple[str, float], list[Counts]], costs: Mapping[str, CostModel]
+    ) -> tuple[float, float, float]:
+        """The best parameter of a family for the even prompts, for the odd ones, and on all of them.
+
+        The first is the best on the odd prompts, and the second on the even ones.
+        """
+        values = self.families[family]
+        if (family, values[0]) not in replayed:
+            return (UNTUNED[family],) * 3
+
+        def best(first: int, step: int) -> float:
+            speeds = {x: _speed(replayed[family, x][first::step], costs[NONE]).value for x in values}
+            return max(values, key=lambda x: speeds[x])
+
+        return best(1, 2), best(0, 2), best(0, 1)
+
+    # clock
+
+    def _clock(
+        self, costs: Mapping[str, CostModel], chosen: Mapping[str, tuple[float, float, float]], passes: int
+    ) -> dict[str, list[dict[str, float]]]:
+        """Records by name and prompt, summed over the passes; item i is prompt ``i % prompts`` with the seed i."""
+        prompts = self._encoded(self.rows)
+        specs = {name: (spec,) for name, spec in self.specs.items()}
+        specs |= {family: tuple(self._of_family(family, x) for x in chosen[family][:2]) for family in self.families}
+        decoding: dict[str, list[Generate]] = {
+            name: [self._generate(spec, costs.get(name)) for spec in both] for name, both in specs.items()
+        }
+
+        def run(name: str) -> Run[Stats]:
+            several = decoding[name]
+
+            def decode(item: int, repeat: int) -> Stats:
+                index = item % len(prompts)
+                return several[index % len(several)](prompts[index], self.task.seed + item)
+
+            return decode
+
+        def identity(name: str, item: int) -> dict[str, Any]:
+            index, both = item % len(prompts), specs[name]
+            spec, cost = both[index % len(both)], costs.get(name)
+            priced = None if cost is None or not spec.uses_costs else cost.as_dict()
+            return {
+                **self.identity, "spec": spec.identity, "costs": priced, "item": item, "prompts": len(prompts),
+                "prompt": _digest([self.rows[index]]), "clock": name,
+            }  # fmt: skip
+
+        found = interleave_stored(
+            {name: run(name) for name in specs}, len(prompts) * passes, self.console,
+            store=self.store, identity=identity, record=lambda name, item, timed: _record(timed),
+        )  # fmt: skip
+        return {name: [_total(items[i :: len(prompts)]) for i in range(len(prompts))] for name, items in found.items()}
+
+    def _of_family(self, family: str, value: float) -> DecoderSpec:
+        length = f"{value:g}" if family == FIXED else f"cumulative-confidence:{value:g}"
+        return DecoderSpec(name=family, draft=self.task.draft, length=length)
+
+    def _generate(self, spec: DecoderSpec, cost: CostModel | None) -> Generate:
+        if spec.uses_costs and cost is None:
+            spec = replace(spec, cost=AUTO)
+        return self.loader.generate(spec, self.task.sampling, self.task.max_new_tokens, cost)
+
+    # results
+
+    def _results(
+        self,
+        replayed: Mapping[tuple[str, float], list[Counts]],
+        chosen: Mapping[str, tuple[float, float, float]],
+        costs: Mapping[str, CostModel],
+        timed: Mapping[str, Sequence[Mapping[str, float]]],
+    ) -> dict[str, Result]:
+        found = {}
+        specs = self.specs | {family: self._of_family(family, chosen[family][2]) for family in self.families}
+        for name, spec in specs.items():
+            trained = spec.trained or spec.copies is not None or spec.router is not None
+            result = Result(spec, trained)
+            counts = _crossed(name, chosen[name], replayed) if name in chosen else replayed.get((name, 0.0))
+            if counts is not None:
+                result = _with_replay(result, counts, costs.get(name, costs[NONE]))
+            elif name == NONE and replayed:
+                result = replace(result, replay=Interval(1.0, 1.0, 1.0))
+            if timed:
+                result = _with_clock(result, timed[name], timed[NONE])
+            found[name] = result
+        return found
+
+
+_MAKE: dict[str, Callable[[float], LengthController]] = {
+    FIXED: lambda k: Fixed(int(k)),
+    CONFIDENCE: CumulativeConfidence,
+}
+
+
+def _traceable(decoder: SpeculativeDecoder) -> bool:
+    """Whether outputs of the pair can be recorded: two causal models, of which neither reads the other's states."""
+    models = [decoder.target, *decoder.drafts]
+    return all(type(model) is CausalLM and not model.reads_states for model in models)
+
+
+def _models(spec: DecoderSpec) -> dict[str, Any]:
+    """What the costs of a decoder without a predictor depend on."""
+    return {"draft": split_drafts(spec.draft)[0], "dtype": spec.dtype, "draft_dtype": spec.draft_dtype}
+
+
+def _digest(rows: Sequence[PromptRow]) -> str:
+    return hashlib.sha256(json.dumps([[row.id, row.prompt] for row in rows]).encode()).hexdigest()[:20]
+
+
+def _record(timed: Timed[Stats]) -> dict[str, float]:
+    stats = timed.value
+    return {
+        "generated": stats.n_generated, "drafted": stats.n_drafted, "accepted": stats.n_accepted,
+        "target_forwards": stats.n_target_forwards, "seconds": timed.seconds,
+        "processor_seconds": timed.processor_seconds,
+    }  # fmt: skip
+
+
+def _total(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {key: sum(run[key] for run in runs) for key in runs[0]}
+
+
+def _speed(counts: Sequence[Counts], cost: CostModel) -> Interval:
+    """Speed-up over no drafts by replay; 0 where every output is the token of its prefill."""
+    values = decoded(counts)
+    if not values[2].sum():
+        return Interval(0.0, 0.0, 0.0)
+    return interval(partial(speedup, cost=cost), *values)
+
+
+def _crossed(
+    family: str, chosen: tuple[float, float, float], replayed: Mapping[tuple[str, float], list[Counts]]
+) -> list[Counts] | None:
+    """Counters of a tuned family, each prompt's at the value tuned on the other half."""
+    if (family, chosen[0]) not in replayed:
+        return None
+    both = [replayed[family, x] for x in chosen[:2]]
+    return [both[index % 2][index] for index in range(len(both[0]))]
+
+
+def _with_replay(result: Result, counts: Sequence[Counts], cost: CostModel) -> Result:
+    generated, drafted, accepted, forwards = (values.sum() for values in columns(counts))
+    return replace(
+        result, replay=_speed(counts, cost), tokens_per_forward=float(generated / forwards),
+        accepted=float(accepted / drafted) if drafted else None,
+    )  # fmt: skip
+
+
+def _with_clock(result: Result, runs: Sequence[Mapping[str, float]], plain: Sequence[Mapping[str, float]]) -> Result:
+    total = _total(runs)
+    by_processor = [sum(run["generated"] for run in each) / sum(run["processor_seconds"] for run in each)
+                    for each in (runs, plain)]  # fmt: skip
+    own = {} if not total["target_forwards"] else {
+        "tokens_per_forward": total["generated"] / total["target_forwards"],
+        "accepted": total["accepted"] / total["drafted"] if total["drafted"] else None,
+    }  # fmt: skip
+    return replace(
+        result, clock=ratio_interval(*_amounts(runs), *_amounts(plain)), processor=by_processor[0] / by_processor[1],
+        tokens_per_second=total["generated"] / total["seconds"], **own,
+    )  # fmt: skip
+
+
+def _amounts(runs: Sequence[Mapping[str, float]]) -> tuple[Any, Any]:
+    """(prompts,) tokens and seconds."""
+    return np.array([run["generated"] for run in runs]), np.array([run["seconds"] for run in runs])

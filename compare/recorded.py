@@ -1,0 +1,269 @@
+"""Length controllers replayed over recorded outputs of the target: counters of decoding, without the clock.
+
+An output is generated and traced once (:mod:`specpilot.simulate.trace`). Any number of controllers are then replayed
+over it with the same random draws; the counters have the distribution of those of decoding with the controller.
+
+A *rule* is a family of controllers with one parameter: a fixed length, a threshold on confidence, or a trained
+controller with its threshold. A *setting* is a rule with a value of its parameter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from ..common.errors import InputError
+from ..common.progress import progress_bar
+from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.length import MAX_DRAFT, LengthController, Step
+from ..controllers.length.cost_model import CostModel
+from ..controllers.sampling import SamplingParams
+from ..data_gen.prompts import PromptRow
+from ..data_gen.rollout import roll_out
+from ..data_gen.vocabulary import can_read, traceable
+from ..infer.decoder import SpeculativeDecoder
+from ..infer.generation import Stats
+from ..infer.prompting import encode_prompt
+from ..infer.random_source import RandomSource
+from ..simulate.replay import replay
+from ..simulate.trace import END, Trace, trace
+from .store import Store
+
+BATCH = 20  # prompts rolled out and stored together
+TURNS = 4  # iterations of the informed bound's rate, which then no longer changes
+
+Array = NDArray[np.float64]
+Setting = tuple[str, float]  # rule, parameter
+MakeController = Callable[[int, float], LengthController]  # (index of a trace, parameter) → controller
+
+
+class Counts(NamedTuple):
+    """The counters of one decoded output."""
+
+    generated: int
+    drafted: int
+    accepted: int
+    target_forwards: int
+
+    @classmethod
+    def of(cls, stats: Stats) -> Counts:
+        return cls(stats.n_generated, stats.n_drafted, stats.n_accepted, stats.n_target_forwards)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A family of controllers, one for each of ``parameters``.
+
+    Attributes:
+        identity: everything its decisions depend on besides the parameter.
+        make: takes the traces of a batch and returns a function that makes their controllers.
+    """
+
+    name: str
+    parameters: tuple[float, ...]
+    identity: dict[str, Any]
+    make: Callable[[Sequence[Trace]], MakeController]
+
+    @classmethod
+    def untrained(cls, name: str, parameters: Sequence[float], make: Callable[[float], LengthController]) -> Rule:
+        """A rule whose controllers depend only on the parameter; one that learns does so over a batch of prompts."""
+
+        def of_batch(traces: Sequence[Trace]) -> MakeController:
+            made = cache(make)
+            return lambda index, x: made(x)
+
+        return cls(name, tuple(parameters), {"rule": name}, of_batch)
+
+
+@dataclass(frozen=True)
+class Tracer:
+    """Generates the target's outputs and traces the draft's proposals along them.
+
+    Attributes:
+        decoder: holds the pair.
+        seed: determines every random draw, together with a prompt's id.
+        chat, system: how prompts are encoded, as by :func:`.encode_prompt`.
+    """
+
+    decoder: SpeculativeDecoder
+    sampling: SamplingParams
+    max_new_tokens: int
+    seed: int
+    chat: bool = True
+    system: str | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that traces depend on besides the prompts."""
+        (draft,) = self.decoder.drafts
+        assert self.decoder.tokenizer is not None
+        return {
+            "version": version("specpilot"),
+            "pair": PairFingerprint.of(self.decoder.target.model, draft.model, self.decoder.tokenizer).as_dict(),
+            "sampling": self.sampling.as_dict(),
+            "max_new_tokens": self.max_new_tokens,
+            "seed": self.seed,
+            "chat": self.chat,
+            "system": self.system,
+            "device": self.decoder.target.device.type,
+        }
+
+    def traces(self, rows: Sequence[PromptRow]) -> list[Trace]:
+        """Generate and trace the target's outputs, up to the first token outside the draft's vocabulary.
+
+        Raises:
+            InputError: a token of a prompt is outside the draft's vocabulary.
+        """
+        decoder, budget = self.decoder, self.max_new_tokens
+        (draft,) = decoder.drafts
+        prompts = [encode_prompt(decoder.tokenizer, row.prompt, chat=self.chat, system=self.system) for row in rows]
+        for row, prompt in zip(rows, prompts, strict=True):
+            if not can_read(prompt, draft.vocab_size):
+                raise InputError(
+                    f"prompt {row.id!r}: token {max(prompt)} is outside the draft's vocabulary of {draft.vocab_size}; "
+                    "take a draft with the target's whole vocabulary, or other prompts"
+                )
+        uniforms = [torch.rand(budget, generator=torch.Generator().manual_seed(self.seed_of("x", row))) for row in rows]
+        stops = frozenset(decoder.stop_tokens)
+        rollouts = roll_out(decoder.target, prompts, uniforms, self.sampling, stops, batch_size=len(prompts))
+        return [
+            trace(
+                decoder.target, draft, prompt, *traceable(rollout.tokens, budget, draft.vocab_size, stops),
+                self.sampling, RandomSource(self.seed_of("y", row)), stops,
+            )
+            for row, prompt, rollout in zip(rows, prompts, rollouts, strict=True)
+        ]  # fmt: skip
+
+    def seed_of(self, stream: str, row: PromptRow) -> int:
+        """The seed of a prompt's draws for one purpose."""
+        digest = hashlib.sha256(f"{self.seed}\0{stream}\0{row.id}".encode()).digest()
+        return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def replay_all(
+    tracer: Tracer, rows: Sequence[PromptRow], rules: Sequence[Rule], store: Store, console: Console
+) -> dict[Setting, list[Counts]]:
+    """Counters of every setting on every prompt, in batches of ``BATCH``; counters in ``store`` are reused."""
+    found: dict[Setting, list[Counts]] = {(rule.name, x): [] for rule in rules for x in rule.parameters}
+    batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+    identity = tracer.identity
+    with progress_bar(console, "prompts replayed", len(batches)) as advance:
+        for batch in batches:
+            digest = hashlib.sha256("\0".join(row.prompt for row in batch).encode()).hexdigest()
+            of_batch = {**identity, "prompts": [row.id for row in batch], "texts": digest}
+            keys = [{**of_batch, **rule.identity, "parameters": list(rule.parameters)} for rule in rules]
+            missing = any(store.get(key) is None for key in keys)
+            traces = tracer.traces(batch) if missing else []
+            for rule, key in zip(rules, keys, strict=True):
+                counts = store.compute(key, partial(replay_rule, tracer, traces, rule))
+                for x, of_setting in zip(rule.parameters, counts, strict=True):
+                    found[rule.name, x].extend(Counts(*c) for c in of_setting)
+            advance()
+    return found
+
+
+def replay_rule(tracer: Tracer, traces: Sequence[Trace], rule: Rule) -> list[list[Counts]]:
+    """Counters by parameter and trace."""
+    make = rule.make(traces)
+    return [replay_counts(tracer, traces, partial(_with_parameter, make, x)) for x in rule.parameters]
+
+
+def _with_parameter(make: MakeController, parameter: float, index: int) -> LengthController:
+    return make(index, parameter)
+
+
+def replay_counts(
+    tracer: Tracer, traces: Sequence[Trace], controller: Callable[[int], LengthController]
+) -> list[Counts]:
+    """Counters of decoding each of ``traces`` with the controller made for its index."""
+    return [Counts.of(replay(t, controller(i), tracer.decoder.stop_tokens)) for i, t in enumerate(traces)]
+
+
+def columns(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:
+    """(prompts,) each: generated, drafted, accepted, target forwards."""
+    table = np.array(counts, dtype=float).reshape(-1, 4)
+    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
+
+
+def decoded(counts: Sequence[Counts]) -> tuple[Array, Array, Array]:
+    """(prompts,) each: generated and drafted tokens and target forwards, without the token of the prefill."""
+    generated, drafted, _, forwards = columns(counts)
+    return generated - 1, drafted, forwards - 1
+
+
+def speedup(generated: Any, drafted: Any, forwards: Any, *, cost: CostModel) -> Any:
+    """Throughput by eq. 2.3 of SpecDec++ relative to autoregressive decoding; numbers or arrays of :func:`decoded`."""
+    return cost.throughput(generated, drafted, forwards) * cost.round(0)
+
+
+class Informed(LengthController):
+    """Drafts what gains most at a rate, given the acceptance probability of each token that would be drafted.
+
+    A draft of k tokens gains 1 + Σ_{j ≤ k} Π_{i ≤ j} a_i tokens in ``cost.round(k)`` seconds; at the rate λ of tokens a
+    second the best k maximizes gain - λ·time. What no predictor of acceptance can be better than, at the rate that it
+    reaches itself.
+
+    Args:
+        lengths: number of tokens to draft in a round that starts after each number of tokens of the text.
+    """
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = lengths
+        self.start_text()
+
+    @classmethod
+    def of(cls, traced: Trace, cost: CostModel, rate: float) -> Informed:
+        """The controller of a trace at ``rate``."""
+        return cls([_best_length(traced, node, cost, rate) for node in range(len(traced.text))])
+
+    def start_text(self) -> None:
+        self.position, self.moved = 0, 1
+
+    def start_round(self) -> bool:
+        self.position, self.moved = self.position + self.moved, 1
+        return self.lengths[self.position] > 0
+
+    def observe(self, step: Step) -> bool:
+        return step.index < self.lengths[self.position]
+
+    def end_round(self, drafted: int, accepted: int) -> None:
+        self.moved = accepted + 1
+
+
+def _best_length(traced: Trace, node: int, cost: CostModel, rate: float) -> int:
+    best, value, gain, survival = 0, 1.0 - rate * cost.round(0), 1.0, 1.0
+    length = 0
+    while node != END and length < MAX_DRAFT:
+        length, survival = length + 1, survival * traced.accept[node]
+        gain += survival
+        if gain - rate * cost.round(length) > value:
+            best, value = length, gain - rate * cost.round(length)
+        node = traced.after[node]
+    return best
+
+
+def informed_rule(cost: CostModel) -> Rule:
+    """The informed bound at ``cost``, with the rate that it reaches on a batch."""
+
+    def of_batch(traces: Sequence[Trace]) -> MakeController:
+        rate = 1.0 / cost.round(0)
+        made = [Informed.of(t, cost, rate) for t in traces]
+        for _ in range(TURNS):
+            counts = [Counts.of(replay(t, own, frozenset())) for t, own in zip(traces, made, strict=True)]
+            sums = [values.sum() for values in decoded(counts)]
+            if not sums[2]:
+                break
+            rate = float(cost.throughput(*sums))
+            made = [Informed.of(t, cost, rate) for t in traces]
+        return lambda index, unused: made[index]
+
+    return Rule("informed", (0.0,), {"rule": "informed", "costs": cost.as_dict()}, of_batch)

@@ -1,0 +1,222 @@
+"""The report of a comparison: a sentence to act on, a command, and one table. Pure functions."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ..common.files import replacing
+from ..common.options import Options
+from .comparison import Comparison, Result
+from .decoders import NONE
+from .interval import Interval
+from .table import Row, Table
+
+ENOUGH = 5  # prompts from which on an interval means something
+DEAR_READING, DEAR_DRAFT = 1.5, 0.5  # t_v(3) / t_v(1), and a draft step in target forwards, that are reasons not to
+COST_FILE = "cost.json"
+EXAMPLE = "Write a short story."
+COLUMNS = (
+    "speed-up: the speed over decoding without drafts, with its 95 % interval over prompts; replay: the same from "
+    "recorded outputs at the costs measured here, without the clock's noise; per forward: tokens that one forward of "
+    "the target yields; accepted: the share of the drafted tokens."
+)
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """What was found, the first one to act on."""
+    best = comparison.results[comparison.best]
+    prompts = f"On your {comparison.prompts} prompts, at temperature {comparison.task.sampling.temperature:g},"
+    if not pays(comparison):
+        return [f"Do not draft here: {_why_not(comparison)}.", f"{prompts} {_all_levels(comparison)}"]
+    assert best.speed is not None
+    line = f"{prompts} {title(best)} decodes {shown(best.speed, comparison.prompts)} × as fast as no drafts"
+    other = _rival(comparison, best)
+    if other is not None:
+        line += f" and {_ratio(comparison, best, other)} × {_kind(best, other)} ({title(other)})"
+    lines = [line + ("." if comparison.timed else ", by replay at the costs measured here.")]
+    level = [
+        title(result)
+        for result in comparison.results.values()
+        if result not in (best, other) and _level(comparison, best, result)
+    ]
+    if level:
+        lines.append(f"Within the noise of it: {', '.join(level)}.")
+    bound, reached = comparison.informed, [r.replay.value for r in comparison.results.values() if r.replay is not None]
+    if bound is not None and bound > max(reached):
+        lines.append(
+            f"A predictor that knew every acceptance would reach {bound:.2f} × in the replay, where the best is at "
+            f"{max(reached):.2f} ×."
+        )
+    return lines
+
+
+def title(result: Result) -> str:
+    """The decoder's name, with the length of a tuned rule."""
+    spec = result.spec
+    length = str(spec.length).rpartition(":")[2]
+    return spec.name if spec.length is None or length in spec.name or result.trained else f"{spec.name} {length}"
+
+
+def shown(speed: Interval, prompts: int) -> str:
+    """``1.43 (1.37–1.49)``; the interval only from ``ENOUGH`` prompts on."""
+    value = f"{speed.value:.2f}"
+    return value if prompts < ENOUGH or speed.low == speed.high else f"{value} ({speed.low:.2f}–{speed.high:.2f})"
+
+
+def pays(comparison: Comparison) -> bool:
+    """Whether the fastest decoder is faster than no drafts beyond noise."""
+    best = comparison.results[comparison.best]
+    if best.spec.name == NONE or best.speed is None:
+        return False
+    return (best.speed.value if comparison.prompts < ENOUGH else best.speed.low) > 1
+
+
+def _why_not(comparison: Comparison) -> str:
+    cost = comparison.costs.get(NONE)
+    if comparison.reading is not None and comparison.reading > DEAR_READING:
+        return f"reading 3 tokens takes the target {comparison.reading:.1f} times one"
+    if cost is not None and cost.per_token / cost.round(0) > DEAR_DRAFT:
+        return f"a draft step takes {cost.per_token / cost.round(0):.2f} of a target forward"
+    accepted = max((r.accepted for r in comparison.results.values() if r.accepted is not None), default=None)
+    return "too few drafted tokens are accepted" + ("" if accepted is None else f" ({accepted:.0%} at most)")
+
+
+def _all_levels(comparison: Comparison) -> str:
+    others = [result for name, result in comparison.results.items() if name != NONE and result.speed is not None]
+    if not others:
+        return "nothing else was compared."
+    fastest = max(others, key=lambda result: result.speed.value)  # type: ignore[union-attr]
+    assert fastest.speed is not None
+    return f"the fastest with drafts, {title(fastest)}, is at {shown(fastest.speed, comparison.prompts)} × no drafts."
+
+
+def _rival(comparison: Comparison, best: Result) -> Result | None:
+    """What the winner is measured by: the best rule without training, or for a rule the best trained decoder."""
+    others = [
+        result
+        for name, result in comparison.results.items()
+        if result.trained != best.trained and name != NONE and result.speed is not None and result.spec.engine is None
+    ]
+    return max(others, key=lambda result: result.speed.value, default=None)  # type: ignore[union-attr]
+
+
+def _kind(best: Result, other: Result) -> str:
+    return "the best rule" if best.trained else "the best trained decoder"
+
+
+def _ratio(comparison: Comparison, best: Result, other: Result) -> str:
+    ratio = comparison.over(best.spec.name, other.spec.name)
+    if ratio is not None:
+        return shown(ratio, comparison.prompts)
+    assert best.replay is not None
+    assert other.replay is not None
+    return f"{best.replay.value / other.replay.value:.2f}"
+
+
+def _level(comparison: Comparison, best: Result, other: Result) -> bool:
+    ratio = comparison.over(best.spec.name, other.spec.name)
+    return ratio is not None and comparison.prompts >= ENOUGH and ratio.low < 1 < ratio.high
+
+
+def commands(comparison: Comparison, models: Options, folder: Path) -> dict[str, str]:
+    """The commands that decode and serve with the winner, or without drafts; its costs are written to ``folder``.
+
+    Args:
+        models: options of the comparison; those of ``generate`` that are not at their default are repeated.
+    """
+    best = comparison.results[comparison.best] if pays(comparison) else comparison.results[NONE]
+    spec, cost = best.spec, folder / COST_FILE
+    if spec.uses_costs and spec.name in comparison.costs:
+        document = {"cost": comparison.costs[spec.name].as_dict(), "decoder": spec.name}
+        with replacing(cost) as file:
+            file.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    words = ["--target", shlex.quote(comparison.target)]
+    for name in ("dtype", "draft_dtype", "device", "trust_remote_code", "pair_check"):
+        value, default = getattr(models, name), type(models).__dataclass_fields__[name].default
+        if value != default and getattr(spec, name, None) is None and (name != "draft_dtype" or spec.draft is not None):
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [shlex.quote(str(value))])]
+    words += spec.words(cost if spec.name in comparison.costs else None)
+    sampling = comparison.task.sampling
+    drawn = ["--temperature", f"{sampling.temperature:g}", "--top-p", f"{sampling.top_p:g}"]
+    drawn += ["--top-k", "null" if sampling.top_k is None else str(sampling.top_k)]
+    found = {} if spec.engine is not None else {
+        "Decode with it": " ".join(
+            ["specpilot generate", *words, *drawn, *([] if comparison.task.chat else ["--no-chat"]), f"'{EXAMPLE}'"]
+        )
+    }  # fmt: skip
+    if spec.engine is None and spec.tree is None and "--pair-check" not in words and not spec.adapt:
+        found["Serve it with"] = " ".join(["specpilot serve", *words])
+    return found
+
+
+def table(comparison: Comparison) -> Table:
+    """All decoders, the fastest in bold."""
+    return Table("", [_row(comparison, name, result) for name, result in comparison.results.items()], COLUMNS)
+
+
+def _row(comparison: Comparison, name: str, result: Result) -> Row:
+    own = title(result)
+    row = {"decoder": f"[bold]{own}[/bold]" if name == comparison.best else own}
+    if comparison.timed:
+        assert result.clock is not None
+        row |= {
+            "tokens/s": f"{result.tokens_per_second:.0f}",
+            "speed-up": "1" if name == NONE else shown(result.clock, comparison.prompts),
+        }
+    if comparison.informed is not None:
+        row["replay"] = "" if result.replay is None else f"{result.replay.value:.2f}"
+    row["per forward"] = "" if result.tokens_per_forward is None else f"{result.tokens_per_forward:.2f}"
+    row["accepted"] = "" if result.accepted is None else f"{result.accepted:.0%}"
+    return row
+
+
+def as_dict(comparison: Comparison, commands: Mapping[str, str]) -> dict[str, Any]:
+    """Everything, as JSON values."""
+    task = comparison.task
+    return {
+        "sentences": sentences(comparison),
+        "commands": dict(commands),
+        "best": comparison.best,
+        "target": comparison.target,
+        "task": asdict(task),
+        "prompts": comparison.prompts,
+        "passes": comparison.passes,
+        "decoders": {
+            name: {
+                **{key: value._asdict() if isinstance(value, Interval) else value
+                   for key, value in vars(result).items() if key != "spec"},
+                "spec": asdict(replace(result.spec)),
+            }
+            for name, result in comparison.results.items()
+        },
+        "informed": comparison.informed,
+        "reading": comparison.reading,
+        "costs": {name: cost.as_dict() for name, cost in comparison.costs.items()},
+        "timed": {name: [dict(run) for run in runs] for name, runs in comparison.timed.items()},
+        "machine": dict(comparison.machine),
+        "versions": dict(comparison.versions),
+    }  # fmt: skip
+
+
+def as_markdown(comparison: Comparison, commands: Mapping[str, str]) -> str:
+    """The report as a page."""
+    task, shown_table = comparison.task, table(comparison)
+    draft = "" if task.draft is None else f" with {task.draft}"
+    lines = [f"# Does drafting pay? {comparison.target}{draft}", "", " ".join(sentences(comparison)), ""]
+    lines += ["```bash", *commands.values(), "```", "", shown_table.markdown_rows(), "", COLUMNS]
+    tuned = "Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn."
+    cost = comparison.costs.get(NONE)
+    lines += [
+        "",
+        f"* {comparison.prompts} prompts, up to {task.max_new_tokens} tokens, top-k {task.sampling.top_k}, top-p "
+        f"{task.sampling.top_p:g}{f', {comparison.passes} passes' if comparison.passes > 1 else ''}. {tuned}",
+        f"* {comparison.machine['processor']}, {comparison.machine['threads']} threads.",
+    ]
+    if cost is not None:
+        lines.append(f"* One more drafted token costs {cost.per_token / cost.round(0):.2f} of a round without drafts.")
+    return "\n".join([*lines, ""])
