@@ -30,7 +30,7 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
-from ..infer.loading.lengths import AUTO
+from ..infer.loading.controllers import AUTO
 from ..infer.loading.pair import split_drafts
 from ..infer.models import CausalLM
 from ..infer.prompting import encode_prompt

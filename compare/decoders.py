@@ -26,8 +26,7 @@ from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
-from ..infer.loading.draft_precision import draft_precision
-from ..infer.loading.pair import Pair, load_draft, load_target, split_drafts, steered
+from ..infer.loading.pair import Pair, draft_precision, load_draft, load_target, split_drafts, steered
 from ..infer.models import GgufModel, LanguageModel, language_model
 from ..infer.options import DraftDType, DType
 
