@@ -32,7 +32,6 @@ from ..controllers.length import (
     LengthController,
     OnlineConfidence,
     Oracle,
-    Prediction,
     RateOptimal,
 )
 from ..controllers.length.cost_model import CostModel
@@ -65,7 +64,7 @@ SURVIVALS = (
     0.9,
 )  # thresholds on the product of acceptance probabilities; SpecDec++'s h is 1 minus this
 
-PredictAll = Callable[[Trace], list[Prediction]]  # trace → predictions for all its nodes
+PredictAll = Callable[[Trace], list[float]]  # trace → predictions for all its nodes
 
 
 class InformedPredictor(AcceptancePredictor):
@@ -73,7 +72,7 @@ class InformedPredictor(AcceptancePredictor):
 
     lag, mean = 0, 0.5
 
-    def predict(self, step: Any) -> Prediction:
+    def predict(self, step: Any) -> float:
         raise NotImplementedError("its predictions are precomputed from a trace")
 
 
@@ -111,7 +110,7 @@ def baselines(*, greedy: bool) -> list[Rule]:
     """Rules without training, the informed bound and the oracle."""
 
     def informed(traces: Sequence[Trace]) -> MakeController:
-        predictors = [PrecomputedPredictor(InformedPredictor(), [Prediction(a) for a in t.accept]) for t in traces]
+        predictors = [PrecomputedPredictor(InformedPredictor(), [*t.accept]) for t in traces]
         return lambda index, survival: AcceptanceLength(predictors[index], 1 - survival)
 
     def oracle(traces: Sequence[Trace]) -> MakeController:
@@ -196,12 +195,16 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptancePredictor
     if isinstance(predictor, FeaturePredictor):
         return predictor, lambda t: [predictor.predict_signals(signals) for signals in t.signals], digest
     if isinstance(predictor, LagFreePredictor):
-        return predictor, lambda t: predictor.predict_all(t.signals, t.ngram_matches, t.states, t.tokens), digest
+        return (
+            predictor,
+            lambda t: predictor.predict_all(t.signals, t.ngram_matches, t.states, t.tokens).tolist(),
+            digest,
+        )
     assert isinstance(predictor, HeadPredictor)
 
-    def predict_all(t: Trace) -> list[Prediction]:
+    def predict_all(t: Trace) -> list[float]:
         with torch.inference_mode():
             logits: list[float] = controller.head(t.states).tolist()
-        return [Prediction(predictor.calibration(logit)) for logit in logits]
+        return [predictor.calibration(logit) for logit in logits]
 
     return predictor, predict_all, digest

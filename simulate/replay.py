@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ..controllers.acceptance.draft_signals import DraftSignals
-from ..controllers.length import MAX_DRAFT, AcceptancePredictor, LengthController, Prediction, Step
+from ..controllers.length import MAX_DRAFT, AcceptancePredictor, LengthController, Step
 from ..infer.generation import Stats
 from .trace import END, Trace
 
@@ -97,9 +97,9 @@ class PrecomputedPredictor(AcceptancePredictor):
         predictions: (N,) by node; those of a lagging predictor are for the state *before* the node's token.
     """
 
-    def __init__(self, predictor: AcceptancePredictor, predictions: list[Prediction]) -> None:
+    def __init__(self, predictor: AcceptancePredictor, predictions: list[float]) -> None:
         self.lag, self.mean, self.predictions = predictor.lag, predictor.mean, predictions
 
-    def predict(self, step: Step) -> Prediction:
+    def predict(self, step: Step) -> float:
         assert isinstance(step, TracedStep)
         return self.predictions[step.node]

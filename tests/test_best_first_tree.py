@@ -16,6 +16,7 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.length import FeaturePredictor, Fixed, OnlineConfidence, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.rate import RunningRatio
 from specpilot.controllers.length.rate_optimal import SHIFT
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from specpilot.controllers.length.tree_cost import level_cost, tree_cost
@@ -205,12 +206,13 @@ def controller(cost: CostModel, mean: float = 0.6) -> RateOptimalTree:
 def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
     """One node of 0.1·0.9 does not pay for a forward, a dozen of them do."""
     rule = controller(CHEAP)
+    rule.later = RunningRatio(0.9, 1.0, 1.0)
     rate = rule.rate.value
     one = 0.1 * 0.9 - rate * 0.02 * 1.05
     assert 0 < one < rate * 0.05
-    assert rule.level([0.1], [0.9]) == []
-    assert rule.level([0.1] * 12, [0.9] * 12) == [*range(12)]
-    assert rule.level([0.9, 0.001], [0.9, 0.9]) == [0]  # not the node that is worth less than its own price
+    assert rule.level([0.1]) == []
+    assert rule.level([0.1] * 12) == [*range(12)]
+    assert rule.level([0.9, 0.001]) == [0]  # not the node that is worth less than its own price
 
 
 def test_dear_nodes_make_a_chain() -> None:

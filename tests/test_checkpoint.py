@@ -52,7 +52,7 @@ CONFIGS: dict[str, ControllerConfig] = {
         CONFIG,
         LagFreeHeadConfig(
             provenance=PROVENANCE, datasets=["4" * 64, "5" * 64], metrics={"auroc": 0.75}, hidden_size=8, width=4,
-            predicts_next=True, uses_ngrams=True, mean=0.5, tokens=10,
+            uses_ngrams=True, mean=0.5, tokens=10,
         ),
         FeatureModelConfig(provenance=PROVENANCE, datasets=["4" * 64], metrics={"auroc": 0.75}, mean=0.5),
         CopyHeadConfig(

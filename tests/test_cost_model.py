@@ -20,7 +20,6 @@ from specpilot.controllers.length import (
     CumulativeConfidence,
     Fixed,
     LengthController,
-    Prediction,
     RateOptimal,
     Step,
 )
@@ -74,9 +73,9 @@ def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyP
     class Slow(AcceptancePredictor):
         lag, mean = 0, 0.5
 
-        def predict(self, step: Step) -> Prediction:
+        def predict(self, step: Step) -> float:
             clock.now += 0.001
-            return Prediction(0.6)
+            return 0.6
 
     predictor = Slow()
     lengths: dict[str, LengthController] = {"slow": RateOptimal(predictor, CostModel(0.2, 1.0, 0.0))}

@@ -50,17 +50,17 @@ class Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def predictor(device: str, *, light: bool = False) -> LagFreePredictor:
+def predictor(device: str) -> LagFreePredictor:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        head, embedding = LagFreeHead(HIDDEN, 4, light=light), torch.randn(VOCAB, HIDDEN)
+        head, embedding = LagFreeHead(HIDDEN, 4), torch.randn(VOCAB, HIDDEN)
         head.mean.copy_(torch.randn(7))
     return LagFreePredictor(head.to(device), embedding.to(device))
 
 
-def on_meta(*, light: bool) -> LagFreePredictor:
+def on_meta() -> LagFreePredictor:
     """Tables are the host's wherever the head is; they cannot be made of meta tensors."""
-    found = predictor("cpu", light=light)
+    found = predictor("cpu")
     assert found.tables.size == VOCAB
     found.of_state = found.of_state.to("meta")
     return found
@@ -99,13 +99,12 @@ def test_meta_tensors_catch_what_they_stand_for() -> None:
     assert reads.count == 1
 
 
-@pytest.mark.parametrize("light", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [lambda s: RateOptimal(s, CostModel(0.1, 1.0, 0.0)), lambda s: AcceptanceLength(s, 1)])
 def test_the_lag_free_head_is_read_once_a_token(
-    make: Callable[[LagFreePredictor], LengthController], kind: str, light: bool
+    make: Callable[[LagFreePredictor], LengthController], kind: str
 ) -> None:
-    controller = make(on_meta(light=light))
+    controller = make(on_meta())
     assert controller.start_round()
     for step in steps("meta", kind=kind):
         with Reads() as reads:
@@ -113,9 +112,8 @@ def test_the_lag_free_head_is_read_once_a_token(
         assert reads.count == 1
 
 
-@pytest.mark.parametrize("light", [False, True])
-def test_a_prediction_is_the_same_from_lists_and_from_tensors(light: bool) -> None:
-    found = predictor("cpu", light=light)
+def test_a_prediction_is_the_same_from_lists_and_from_tensors() -> None:
+    found = predictor("cpu")
     for step in steps("cpu", kind="few"):
         longer = torch.nn.functional.pad(step.q, (0, FEW))  # than what is handled as a list
         assert found.predict(replace(step, q=longer, listed=None)) == pytest.approx(found.predict(step), abs=1e-6)
@@ -170,12 +168,10 @@ def test_a_trace_is_predicted_where_the_head_is() -> None:
     cpu = steps("cpu", kind="few")
     signals, ngram_match = [step.signals() for step in cpu], [step.match() for step in cpu]
     hidden, tokens = torch.cat([step.hidden for step in cpu]), [step.token for step in cpu]
-    probabilities = predictor("meta").probabilities(signals, ngram_match, hidden, tokens)
-    assert (probabilities.device.type, probabilities.shape) == ("meta", (5, 2))
+    probabilities = predictor("meta").predict_all(signals, ngram_match, hidden, tokens)
+    assert (probabilities.device.type, probabilities.shape) == ("meta", (5,))
     predictions = predictor("cpu").predict_all(signals, ngram_match, hidden, tokens)
-    assert [one.accept for one in predictions] == pytest.approx(
-        [predictor("cpu").predict(step).accept for step in cpu], abs=1e-6
-    )
+    assert predictions.tolist() == pytest.approx([predictor("cpu").predict(step) for step in cpu], abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import torch
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, copied_embeddings
-from specpilot.controllers.acceptance.ngram_index import NgramIndex, nothing
+from specpilot.controllers.acceptance.ngram_index import NgramIndex
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.checkpoints.lag_free_head import LagFreeHeadConfig
-from specpilot.controllers.length import LagFreePredictor, LengthController, Prediction, RateOptimal, Step, load_trained
+from specpilot.controllers.length import LagFreePredictor, LengthController, RateOptimal, Step
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.draft_states import after_target_text
@@ -50,7 +50,7 @@ class Recording(LengthController):
 
     def __init__(self, predictor: LagFreePredictor) -> None:
         self.predictor = predictor
-        self.rounds: list[list[Prediction]] = []
+        self.rounds: list[list[float]] = []
 
     def start_round(self) -> bool:
         self.rounds.append([])
@@ -96,7 +96,7 @@ def test_what_comes_after_is_known_within_a_draft_alone(data: tuple[Path, OnPoli
 
 
 def test_serving_predicts_what_training_computes(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
-    """Train/serve parity on real traces, to 1e-5, of both outputs."""
+    """Train/serve parity on real traces, to 1e-5."""
     _, settings, folder = data
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
     draft = decoder.drafts[0]
@@ -113,7 +113,7 @@ def test_serving_predicts_what_training_computes(data: tuple[Path, OnPolicyDataO
         embedded = embedding[examples["tokens"]]
         trained = torch.sigmoid(head(examples["evidence"], examples["states"], embedded, copied)).tolist()
     assert (examples["copies"] >= 0).any()  # texts do repeat themselves
-    served: list[list[float]] = []
+    served: list[float] = []
     for place, text in enumerate(texts):
         recording = Recording(predictor)
         decoder.config = replace(decoder.config, length=recording)
@@ -122,11 +122,9 @@ def test_serving_predicts_what_training_computes(data: tuple[Path, OnPolicyDataO
         for round, predictions in zip(drafted, recording.rounds, strict=True):
             verified = len(round.drafted[: round.accepted + 1])
             missing = verified - len(predictions)  # of the last token where budget or cap ends the round
-            served += [[one.accept, one.next_accept or 0.0] for one in predictions[:verified]] + [[-1.0, -1.0]] * max(
-                0, missing
-            )
+            served += predictions[:verified] + [-1.0] * max(0, missing)
     assert len(served) == len(trained) > 100
-    compared = [(s, t) for s, t in zip(served, trained, strict=True) if s[0] >= 0]
+    compared = [(s, t) for s, t in zip(served, trained, strict=True) if s >= 0]
     assert len(compared) > 100
     for one, other in compared:
         assert one == pytest.approx(other, abs=1e-5)
@@ -168,7 +166,6 @@ def test_train_load_and_decode(
     metrics = train_acceptance(training, output=folder / "run").metrics
     export(folder / "run", folder / "head")
     config = load_controller(folder / "head").config
-    assert config.predicts_next
     assert config.metrics["simulated_speedup"] == metrics["simulated_speedup"]
     assert len(config.datasets) == 2
     decoder = SpeculativeDecoder.from_pretrained(
@@ -187,22 +184,6 @@ def test_train_load_and_decode(
     assert cli.main([*words, "--length", str(folder / "head"), "--cost", "0.2", "--max-new-tokens", "4"]) == 0
     with pytest.raises(InputError, match=r"threshold=0\.5: a lag-free controller has none"):
         export(folder / "run", folder / "other", threshold=0.5)
-
-
-def test_acceptance_data_alone_does_not_teach_what_comes_after(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
-    folder, _, _ = data
-    words = ["train", "acceptance", "--predictor", "lag-free", "--data", str(folder / "a"), "--epochs", "1"]
-    words += ["--validation-fraction", "0.4", "--width", "8", "--output", str(folder / "run-a")]
-    assert cli.main(words) == 0
-    export(folder / "run-a", folder / "head-a")
-    config = load_controller(folder / "head-a").config
-    assert not config.predicts_next
-    predictor = load_trained(
-        str(folder / "head-a"), config.provenance.fingerprint, torch.device("cpu"),
-        torch.randn(64, config.hidden_size), cost=CostModel(0.1, 1.0, 0.0),
-    ).predictor  # type: ignore[attr-defined]  # fmt: skip
-    step = Step(1, 0, 0.5, torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2), torch.randn(1, config.hidden_size), nothing)
-    assert predictor.predict(step).next_accept is None
 
 
 def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
@@ -224,17 +205,14 @@ def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataO
     assert len({length for one in lengths for length in one}) > 2
 
 
-@pytest.mark.parametrize("light", [False, True])
-@pytest.mark.parametrize("predicts_next", [False, True])
-def test_one_prediction_is_that_of_many(light: bool, predicts_next: bool) -> None:
+def test_one_prediction_is_that_of_many() -> None:
     """The tables and the arithmetic of serving give what the module gives."""
     torch.manual_seed(0)
-    head = LagFreeHead(8, 5, light=light)
+    head = LagFreeHead(8, 5)
     head.mean.copy_(torch.linspace(-1, 1, 7))
     head.scale.copy_(torch.linspace(0.5, 2, 7))
-    if light:
-        head.state_scale.fill_(1.7)
-    predictor = LagFreePredictor(head, 3 * torch.randn(10, 8), predicts_next=predicts_next)
+    head.state_scale.fill_(1.7)
+    predictor = LagFreePredictor(head, 3 * torch.randn(10, 8))
     q = torch.tensor([0.6, 0.3, 0.1])
     # What followed the last token: one that the draft does not have, one that it has, nothing.
     texts = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 12, 5, 12, 5], [3, 1, 4, 1, 3, 4, 5, 3], [7]
@@ -250,33 +228,31 @@ def test_one_prediction_is_that_of_many(light: bool, predicts_next: bool) -> Non
     many = predictor.predict_all(
         [step.signals() for step in steps], ngram_match, hidden, [step.token for step in steps]
     )
-    for step, prediction in zip(steps, many, strict=True):
+    for step, prediction in zip(steps, many.tolist(), strict=True):
         assert predictor.predict(step) == pytest.approx(prediction, abs=1e-6)
         assert predictor.predict(replace(step, listed=step.q.tolist())) == pytest.approx(prediction, abs=1e-6)
 
 
-def test_a_light_head_does_not_use_the_entropy() -> None:
+def test_the_head_does_not_use_the_entropy() -> None:
     torch.manual_seed(0)
     inputs = torch.randn(3, 7), torch.randn(3, 8), torch.randn(3, 8), torch.randn(3, 8)
-    changed = inputs[0] + torch.tensor([0, 0, 5.0, 0, 0, 0, 0])
-    for light in (False, True):
-        head = LagFreeHead(8, 4, light=light)
-        assert torch.equal(head(*inputs), head(changed, *inputs[1:])) == light
+    for place in range(7):
+        changed = inputs[0].clone()
+        changed[:, place] += 5.0
+        head = LagFreeHead(8, 4)
+        assert torch.equal(head(*inputs), head(changed, *inputs[1:])) == (place == 2)
 
 
-def test_a_light_head_is_saved_and_loaded_and_no_other_fits_its_config(tmp_path: Path) -> None:
+def test_a_head_is_saved_and_loaded_and_no_other_fits_its_config(tmp_path: Path) -> None:
     shipped = load_controller("tiny-lag-free").config
     assert isinstance(shipped, LagFreeHeadConfig)
-    assert shipped.light
     config = replace(shipped, hidden_size=8, width=4)
     torch.manual_seed(0)
-    head = LagFreeHead(8, 4, light=True)
+    head = LagFreeHead(8, 4)
     head.state_scale.fill_(3.0)
-    loaded = load_controller(save_controller(tmp_path / "light", head, config))
+    loaded = load_controller(save_controller(tmp_path / "saved", head, config))
     assert loaded.config == config
     inputs = torch.randn(3, 7), torch.randn(3, 8), torch.randn(3, 8), torch.randn(3, 8)
     assert torch.equal(loaded.head(*inputs), head(*inputs))
-    with pytest.raises(InputError, match="'state_scale' is missing or not expected"):
-        save_controller(tmp_path / "other", head, replace(config, light=False))
     with pytest.raises(InputError, match=r"inner\.weight has shape"):
-        save_controller(tmp_path / "other", LagFreeHead(8, 5, light=True), config)
+        save_controller(tmp_path / "other", LagFreeHead(8, 5), config)

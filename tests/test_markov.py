@@ -17,7 +17,6 @@ from specpilot.controllers.length import (
     AcceptancePredictor,
     Fixed,
     LengthController,
-    Prediction,
     RateOptimal,
     Step,
 )
@@ -99,8 +98,8 @@ class ClassPredictor(AcceptancePredictor):
 
     lag, mean = 0, 0.7
 
-    def predict(self, step: Step) -> Prediction:
-        return Prediction(ACCEPTANCE[step.token])
+    def predict(self, step: Step) -> float:
+        return ACCEPTANCE[step.token]
 
 
 def simulate(rule: LengthController, cost: CostModel, rounds: int) -> float:

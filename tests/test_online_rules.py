@@ -155,7 +155,7 @@ def test_trees_teach_the_confidence_of_first_children() -> None:
     chain = OnlineConfidence(cost=COST)
     tree = OnlineConfidenceTree(chain)
     tree.start_text()
-    (first, _), (second, _) = tree.visit(step([3.0, 1.0])), tree.visit(step([2.0, 1.0], index=2))
+    first, second = tree.visit(step([3.0, 1.0])), tree.visit(step([2.0, 1.0], index=2))
     assert first.accept == pytest.approx(0.75)
     first.kept, second.kept = 0, 1  # a sibling
     tree.end_tree([-1, 0, 0], [first, second])

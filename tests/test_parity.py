@@ -53,7 +53,7 @@ class Recording(LengthController):
 
     def observe(self, step: Step) -> bool:
         if step.index > self.predictor.lag:
-            self.rounds[-1].append(self.predictor.predict(step).accept)
+            self.rounds[-1].append(self.predictor.predict(step))
         return step.index < MAX_TOKENS
 
 

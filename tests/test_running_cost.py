@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.controllers.length import AcceptancePredictor, OnlineConfidence, Prediction, RateOptimal, Step
+from specpilot.controllers.length import AcceptancePredictor, OnlineConfidence, RateOptimal, Step
 from specpilot.controllers.length.cost_model import LEAST_SHARE, CostModel
 from specpilot.controllers.length.rate import steady_rate
 from specpilot.controllers.length.running_cost import ALONE, LOSS, MAX_OVERRUN, RunningCost, _least_squares
@@ -28,8 +28,8 @@ class Even(AcceptancePredictor):
     lag = 0
     mean = 0.6
 
-    def predict(self, step: Step) -> Prediction:
-        return Prediction(0.6)
+    def predict(self, step: Step) -> float:
+        return 0.6
 
 
 def slower(cost: CostModel, factor: float) -> CostModel:

@@ -25,7 +25,6 @@ class Batch:
         states: (M, d) the draft's hidden states, in the precision they are stored in.
         accept: (M,) acceptance probabilities.
         evidence: (M, 7) evidence of each token.
-        then: (M,) acceptance probability of the next drafted token, NaN if there is none.
         embedded: (M, d) the draft's output embedding of the token.
         copied: (M, d) output embedding of the token that an n-gram match continues with, zeros if there is none.
         first: index of the first example in the batch of all processes.
@@ -35,7 +34,6 @@ class Batch:
     states: Tensor
     accept: Tensor
     evidence: Tensor | None = None
-    then: Tensor | None = None
     embedded: Tensor | None = None
     copied: Tensor | None = None
     first: int = 0
@@ -100,7 +98,7 @@ class AcceptanceDataModule(ResumableData[Batch]):
         first, total = sum(map(len, parts[:rank])), len(units)
         if self.by_text:
             return Batch(examples["states"], examples["accept"], first=first, total=total)
-        names = ("states", "accept", "evidence", "then")
+        names = ("states", "accept", "evidence")
         batch = Batch(**{name: examples[name] for name in names}, first=first, total=total)
         if not self.embeds:
             return batch

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..controllers.length import AcceptancePredictor, Prediction, RateOptimal
+from ..controllers.length import AcceptancePredictor, RateOptimal
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.feature_shards import TRACES, TRAIN, FeatureDataset, mapped
 from ..infer.generation import Stats
@@ -44,14 +44,14 @@ class AcceptanceModule(ControllerModule):
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
-        """Logits of acceptance, (M,) for the tokens or (M, 2) for the tokens and the ones after them."""
+        """(M,) logits of acceptance."""
 
     @abstractmethod
     def predictor(self) -> AcceptancePredictor:
         """A predictor with the current weights, on the CPU."""
 
     @abstractmethod
-    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
+    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[float]:
         """The predictions of ``predictor`` at the nodes of a trace."""
 
     def score(self) -> float:

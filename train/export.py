@@ -106,11 +106,9 @@ def _lag_free(run: Run[LagFreeTrainingOptions]) -> tuple[LagFreeHead, LagFreeHea
         **_data_fields(run, run.dataset["draft"], best["metrics"]),
         hidden_size=best["hidden_size"],
         width=settings.width,
-        predicts_next=best["predicts_next"],
         uses_ngrams=settings.use_ngrams,
         mean=best["mean"],
         tokens=best["examples"],
-        light=settings.light,
     )
     head = config.module()
     head.load_state_dict(best["head"])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..controllers.acceptance.feature_model import FeatureModel
 from ..controllers.acceptance.feature_predictor import FeaturePredictor
 from ..controllers.acceptance.lag_free_head import FEATURES
-from ..controllers.length import AcceptancePredictor, Prediction
+from ..controllers.length import AcceptancePredictor
 from ..simulate.trace import Trace
 from .acceptance_data import AcceptanceDataModule, Batch
 from .acceptance_module import AcceptanceModule
@@ -96,7 +96,7 @@ class FeatureModule(AcceptanceModule):
     def predictor(self) -> FeaturePredictor:
         return FeaturePredictor(self.head.model(), self.mean)
 
-    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
+    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[float]:
         assert isinstance(predictor, FeaturePredictor)
         return [predictor.predict_signals(signals) for signals in trace.signals]
 

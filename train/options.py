@@ -232,8 +232,6 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
 
     Attributes:
         width: Hidden units of the head. A prediction takes about 0.3 µs for each.
-        light: Train a design that predicts in a third of the time: it divides the draft's state by a constant instead
-            of normalising it, does not use the entropy, and has ReLU units instead of SiLU.
         dropout: Dropout on the draft's state and the token's embedding; it helps on text of other domains than the
             training data.
         use_ngrams: Use features of n-gram matches in the text.
@@ -241,7 +239,6 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
 
     predictor: Predictor = "lag-free"
     width: Count = 32
-    light: bool = True
     dropout: Annotated[float, Range(0, 1, "[)")] = 0.3
     use_ngrams: bool = True
     epochs: Count = 4

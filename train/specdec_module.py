@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 from ..controllers.acceptance.acceptance_head import AcceptanceHead
 from ..controllers.acceptance.calibration import Sigmoid, undo_weights
 from ..controllers.acceptance.head_predictor import HeadPredictor
-from ..controllers.length import AcceptancePredictor, Prediction
+from ..controllers.length import AcceptancePredictor
 from ..data_gen.feature_shards import FeatureDataset
 from ..simulate.trace import Trace
 from .acceptance_data import Batch
@@ -82,9 +82,9 @@ class SpecDecModule(AcceptanceModule):
     def predictor(self) -> HeadPredictor:
         return HeadPredictor(deepcopy(self.head).cpu(), self.weights, self.mean)
 
-    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[Prediction]:
+    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[float]:
         logits = self.head(trace.states.to(self.device)).tolist()
-        return [Prediction(self.weights(logit)) for logit in logits]
+        return [self.weights(logit) for logit in logits]
 
     def findings(self) -> dict[str, Any]:
         return super().findings() | {"reliability": [vars(row) for row in self.reliability]}

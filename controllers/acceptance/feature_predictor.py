@@ -8,7 +8,7 @@ from ..sampling import SamplingParams
 from .calibration import sigmoid
 from .draft_signals import DraftSignals
 from .feature_model import FeatureModel, features
-from .predictor import AcceptancePredictor, Prediction
+from .predictor import AcceptancePredictor
 
 if TYPE_CHECKING:
     from ..length.base import Step
@@ -30,10 +30,10 @@ class FeaturePredictor(AcceptancePredictor):
         self.bias: float = model.bias.item()
         self.confidence, self.doubt, self.entropy = model.weight.tolist()
 
-    def predict(self, step: Step) -> Prediction:
+    def predict(self, step: Step) -> float:
         return self.predict_signals(step.signals())
 
-    def predict_signals(self, signals: DraftSignals) -> Prediction:
+    def predict_signals(self, signals: DraftSignals) -> float:
         """The prediction for a token from its draft signals."""
         x, y, z = features(*signals)
-        return Prediction(sigmoid(self.bias + self.confidence * x + self.doubt * y + self.entropy * z))
+        return sigmoid(self.bias + self.confidence * x + self.doubt * y + self.entropy * z)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..sampling import SamplingParams
 from .acceptance_head import AcceptanceHead
 from .calibration import Calibration, Sigmoid
-from .predictor import AcceptancePredictor, Prediction
+from .predictor import AcceptancePredictor
 
 if TYPE_CHECKING:
     from ..length.base import Step
@@ -45,8 +45,8 @@ class HeadPredictor(AcceptancePredictor):
         self.blocks = [(block.linear.weight.detach(), block.linear.bias.detach()) for block in head.residual_blocks()]
         self.out = head.out.weight.detach(), head.out.bias.detach()
 
-    def predict(self, step: Step) -> Prediction:
-        return Prediction(self.probability(step.hidden))
+    def predict(self, step: Step) -> float:
+        return self.probability(step.hidden)
 
     def probability(self, hidden: Tensor) -> float:
         """The calibrated acceptance probability for one state (d,), computed without calling modules."""

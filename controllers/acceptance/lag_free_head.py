@@ -1,8 +1,8 @@
-"""The lag-free head: acceptance of a drafted token, and of the one after it, before the draft has read either.
+"""The lag-free head: acceptance of a drafted token before the draft has read it.
 
 SpecDec++'s head (Huang et al. 2024) reads the draft's state *at* a token, which exists one forward later. This one goes
 by what is there when the token is drawn: the state its distribution came from, the token's embedding, the draft
-signals, and n-gram matches of the text. Its second output looks one token further ahead.
+signals, and n-gram matches of the text.
 """
 
 from __future__ import annotations
@@ -22,41 +22,40 @@ FEATURES = 3  # of the inputs, those of the draft's distribution
 INPUTS = (
     7  # log q(y), log(1 - max q), entropy; and of the n-gram match agrees, matches, share, and whether y is the copy
 )
-ENTROPY = 2  # its place among them
+ENTROPY = 2  # its place among them; this head does not use it, since it takes most of a prediction's time to compute
 VECTORS = 3  # the draft's state, the embedding of y and that of the copy
 
 
 class LagFreeHead(nn.Module):
-    """An MLP with one hidden layer, ℝ^(7 + 3d) → ℝ².
+    """An MLP with one hidden layer of ReLU units, ℝ^(7 + 3d) → ℝ.
+
+    The draft's state is divided by a constant instead of normalised, which takes longer than the rest of a prediction.
 
     Args:
         hidden_size: d, of the draft's last hidden state and of its output embedding.
         width: hidden units.
-        light: without what takes the most time in a prediction: the state is divided by a constant instead of
-            normalised, the entropy is not used, and the hidden units are ReLU instead of SiLU.
     """
 
     mean: Tensor
     scale: Tensor
     state_scale: Tensor
 
-    def __init__(self, hidden_size: int, width: int = 128, *, light: bool = False) -> None:
+    def __init__(self, hidden_size: int, width: int = 32) -> None:
         super().__init__()
         for name, value in (("hidden_size", hidden_size), ("width", width)):
             if value < 1:
                 raise InputError(f"{name}={value}: must be at least 1")
-        self.hidden_size, self.width, self.light = hidden_size, width, light
+        self.hidden_size, self.width = hidden_size, width
         self.inner = nn.Linear(INPUTS + VECTORS * hidden_size, width)
-        self.out = nn.Linear(width, 2)
+        self.out = nn.Linear(width, 1)
         self.register_buffer("mean", torch.zeros(INPUTS))
         self.register_buffer("scale", torch.ones(INPUTS))
-        if light:
-            self.register_buffer("state_scale", torch.ones(()))
+        self.register_buffer("state_scale", torch.ones(()))
 
     def forward(
         self, evidence: Tensor, hidden: Tensor, embedding: Tensor, copied: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Logits (…, 2): that the token is accepted if all before it are, and then the one drafted after it.
+        """Logits (…) that the token is accepted if all before it are.
 
         Args:
             evidence: (…, 7) :func:`evidence` of the token.
@@ -65,15 +64,13 @@ class LagFreeHead(nn.Module):
             copied: (…, d) that of the token that an n-gram match would continue with, zeros where there is none.
             mask: (…, 3d) factors of the entries of the three scaled vectors: dropout in training.
         """
-        state = hidden.float() / self.state_scale if self.light else _normalised(hidden)
-        vectors = torch.cat([state, _normalised(embedding), _normalised(copied)], -1)
+        vectors = torch.cat([hidden.float() / self.state_scale, _normalised(embedding), _normalised(copied)], -1)
         if mask is not None:
             vectors = vectors * mask
         numbers = (evidence - self.mean) / self.scale
-        if self.light:
-            numbers[..., ENTROPY] = 0.0
+        numbers[..., ENTROPY] = 0.0
         units = self.inner(torch.cat([numbers, vectors], -1))
-        return self.out(F.relu(units) if self.light else F.silu(units))  # type: ignore[no-any-return]
+        return self.out(F.relu(units)).squeeze(-1)  # type: ignore[no-any-return]
 
 
 def _normalised(x: Tensor) -> Tensor:

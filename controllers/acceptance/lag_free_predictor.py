@@ -1,4 +1,4 @@
-"""Probabilities from a lag-free head: of the token in hand, and of the one after it."""
+"""The acceptance predictor of a lag-free head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from math import tanh
 from operator import add, mul
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from .draft_signals import DraftSignals
 from .feature_model import features
 from .lag_free_head import ENTROPY, INPUTS, VECTORS, LagFreeHead, all_evidence, copied_embeddings, copies_of
 from .ngram_index import MAX_NGRAM, NOTHING, NgramMatch
-from .predictor import AcceptancePredictor, Prediction
+from .predictor import AcceptancePredictor
 
 ROWS = 8192  # of the embedding that are read at once
 
@@ -40,7 +39,6 @@ class LagFreePredictor(AcceptancePredictor):
         head: the head; its weights are taken as they are now.
         embedding: (V, d) the draft's output embedding.
         mean: mean acceptance in the data.
-        predicts_next: whether the head was trained on the token after the current one.
         uses_ngrams: whether it was trained on n-gram matches.
         samplings: sampling parameters of the data, if they are known.
     """
@@ -53,27 +51,24 @@ class LagFreePredictor(AcceptancePredictor):
         embedding: Tensor,
         *,
         mean: float = 0.5,
-        predicts_next: bool = True,
         uses_ngrams: bool = True,
         samplings: tuple[SamplingParams, ...] = (),
     ) -> None:
         self.head = head.eval().requires_grad_(False)
         self.embedding, self.mean, self.samplings = embedding.detach(), mean, samplings
-        self.predicts_next, self.uses_ngrams = predicts_next, uses_ngrams
-        self.light, self.width, self.shape = head.light, head.width, [head.hidden_size]
+        self.uses_ngrams, self.width = uses_ngrams, head.width
         of_state, self.of_token, self.of_copy = head.inner.weight.detach()[:, INPUTS:].chunk(VECTORS, dim=1)
-        self.of_state = (of_state / head.state_scale if head.light else of_state).t().contiguous()  # (d, width)
+        self.of_state = (of_state / head.state_scale).t().contiguous()  # (d, width)
 
     @cached_property
     def tables(self) -> Tables:
         """What tokens and n-gram matches add to the hidden units."""
-        return Tables.of(self.head, self.embedding, self.of_token, self.of_copy, 2 if self.predicts_next else 1)
+        return Tables.of(self.head, self.embedding, self.of_token, self.of_copy)
 
-    def predict(self, step: Step) -> Prediction:
+    def predict(self, step: Step) -> float:
         ngram_match = step.match() if self.uses_ngrams else NOTHING
-        state = step.hidden.float()
-        added = torch.mm(state if self.light else F.layer_norm(state, self.shape), self.of_state)  # (1, width)
-        signals = step.host_signals(entropy=not self.light)
+        added = torch.mm(step.hidden.float(), self.of_state)  # (1, width)
+        signals = step.host_signals(entropy=False)
         if signals is None:
             *hidden, confidence, top, entropy = torch.cat([added[0], step.signals_tensor()]).tolist()
             signals = confidence, top, entropy
@@ -81,10 +76,10 @@ class LagFreePredictor(AcceptancePredictor):
             (hidden,) = added.tolist()
         return self._finish(hidden, signals, ngram_match, step.token)
 
-    def _finish(self, hidden: list[float], signals: DraftSignals, ngram_match: NgramMatch, token: int) -> Prediction:
+    def _finish(self, hidden: list[float], signals: DraftSignals, ngram_match: NgramMatch, token: int) -> float:
         """Given what the draft's state adds to the hidden units, (width,)."""
         tables, width = self.tables, self.width
-        log_q, doubt, entropy = features(*signals)
+        log_q, doubt, _ = features(*signals)
         agrees, matches, share, copy = ngram_match
         of_match = tables.matches[agrees, matches, 0 if copy is None else 1 if copy == token else -1]
         of_token = tables.tokens[token * width : (token + 1) * width].tolist()
@@ -94,25 +89,18 @@ class LagFreePredictor(AcceptancePredictor):
         ]
         if copy is not None and copy < tables.size:
             units = [*map(add, units, tables.copies[copy * width : (copy + 1) * width].tolist())]
-        if self.light:
-            active = [unit if unit > 0.0 else 0.0 for unit in units]
-        else:
-            halves = [0.5 * (unit + a * entropy) for unit, a in zip(units, tables.entropy, strict=True)]
-            active = [half + half * tanh(half) for half in halves]  # SiLU
-        return Prediction(*[sigmoid(sum(map(mul, weights, active), bias)) for weights, bias in tables.out])
+        active = [unit if unit > 0.0 else 0.0 for unit in units]
+        return sigmoid(sum(map(mul, tables.out, active), tables.bias))
 
     @torch.inference_mode()
     def predict_all(
         self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
-    ) -> list[Prediction]:
-        """Predict N tokens at once, given the states (N, d) before them, which may be on another device."""
-        probabilities = self.probabilities(signals, ngram_match, hidden, tokens).tolist()
-        return [Prediction(kept, then if self.predicts_next else None) for kept, then in probabilities]
-
-    def probabilities(
-        self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> Tensor:
-        """(N, 2) the probabilities of :meth:`predict_all`, on the device of the head and the embedding."""
+        """(N,) probabilities of N tokens, on the device of the head and the embedding.
+
+        Args:
+            hidden: (N, d) the states before the tokens, which may be on another device.
+        """
         if not self.uses_ngrams:
             ngram_match = [NOTHING] * len(ngram_match)
         device = self.embedding.device
@@ -133,8 +121,8 @@ class Tables:
         matches: (width,) of an n-gram match, by ``agrees``, ``matches`` and whether the token is the match's: 1, -1, or
             0 where nothing matches.
         numbers: (3, width) weights of log q(y), log(1 - max q) and the match's share.
-        entropy: (width,) weights of the entropy of q.
-        out: weights (width,) and bias of each output that was trained.
+        out: (width,) weights of the hidden units in the logit.
+        bias: of the logit.
     """
 
     size: int
@@ -142,18 +130,17 @@ class Tables:
     copies: memoryview
     matches: dict[tuple[int, int, int], list[float]]
     numbers: list[list[float]]
-    entropy: list[float]
-    out: list[tuple[list[float], float]]
+    out: list[float]
+    bias: float
 
     @classmethod
     @torch.inference_mode()
-    def of(cls, head: LagFreeHead, embedding: Tensor, of_token: Tensor, of_copy: Tensor, outputs: int) -> Tables:
+    def of(cls, head: LagFreeHead, embedding: Tensor, of_token: Tensor, of_copy: Tensor) -> Tables:
         # (width, 7), with the standardisation in it
         of_evidence = (head.inner.weight[:, :INPUTS] / head.scale).cpu()
-        if head.light:
-            of_evidence[:, ENTROPY] = 0.0
+        of_evidence[:, ENTROPY] = 0.0
         bias = head.inner.bias.cpu() - of_evidence @ head.mean.cpu()
-        log_q, doubt, entropy, agrees, matches, share, is_copy = of_evidence.unbind(1)
+        log_q, doubt, _, agrees, matches, share, is_copy = of_evidence.unbind(1)
         return cls(
             len(embedding),
             _tabulate(embedding, of_token, bias),
@@ -163,8 +150,8 @@ class Tables:
                 for m, n, sign in product(range(MAX_NGRAM + 1), range(MAX_NGRAM + 1), (-1, 0, 1))
             },
             torch.stack([log_q, doubt, share]).tolist(),
-            entropy.tolist(),
-            [*zip(head.out.weight.tolist(), head.out.bias.tolist(), strict=True)][:outputs],
+            head.out.weight[0].tolist(),
+            float(head.out.bias),
         )
 
 

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..sampling import SamplingParams
 
 if TYPE_CHECKING:
     from ..length.base import Step
-
-
-class Prediction(NamedTuple):
-    """Acceptance probabilities of two consecutive tokens, each given that all tokens before it are accepted.
-
-    Attributes:
-        accept: probability of the newest token that can be predicted.
-        next_accept: probability of the token after the current one, which is not drafted yet; None if the predictor
-            does not look ahead.
-    """
-
-    accept: float
-    next_accept: float | None = None
 
 
 class AcceptancePredictor(ABC):
@@ -49,8 +36,8 @@ class AcceptancePredictor(ABC):
             )
 
     @abstractmethod
-    def predict(self, step: Step) -> Prediction:
-        """Predict the newest token that can be predicted: the current one, or with ``lag`` 1 the one before it.
+    def predict(self, step: Step) -> float:
+        """Acceptance probability of the newest token that can be predicted, given that all before it are accepted.
 
-        It is not called before there is such a token.
+        That is the current token, or with ``lag`` 1 the one before it; it is not called before there is such a token.
         """

@@ -15,30 +15,25 @@ class LagFreeHeadConfig(ControllerConfig):
     Attributes:
         hidden_size: d of the draft.
         width: hidden units of the head.
-        predicts_next: whether its second output was trained: that takes rounds, which acceptance data has none of.
         uses_ngrams: whether it reads the evidence of n-gram matches.
         mean: mean acceptance in the training data.
         tokens: drafted tokens it was trained on.
-        light: whether it leaves out what takes the most time in a prediction (see ``LagFreeHead``).
     """
 
     kind = "lag-free-head"
     title = "Lag-free acceptance head"
     summary = (
         "Predicts, when a token is drawn from the draft model and before the draft reads it, the probability that the "
-        "target model accepts it, and then the one after it. Its inputs are the draft's last hidden state, the "
-        "token's embedding, log q(y), log(1 - max q), in the full design the entropy of q, and n-gram matches of the "
-        "text so far. `cost.json` is what `specpilot bench cost --output cost.json` measures: drafting stops where "
-        "a token no longer pays."
+        "target model accepts it. Its inputs are the draft's last hidden state, the token's embedding, log q(y), "
+        "log(1 - max q), and n-gram matches of the text so far. `cost.json` is what `specpilot bench cost --output "
+        "cost.json` measures: drafting stops where a token no longer pays."
     )
 
     hidden_size: int
     width: int
-    predicts_next: bool
     uses_ngrams: bool
     mean: float
     tokens: int
-    light: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,15 +42,14 @@ class LagFreeHeadConfig(ControllerConfig):
         check_range("mean", self.mean, 0, 1)
 
     def module(self) -> LagFreeHead:
-        return LagFreeHead(self.hidden_size, self.width, light=self.light)
+        return LagFreeHead(self.hidden_size, self.width)
 
     def usage(self) -> str:
         return f'{super().usage()}, cost="cost.json"'
 
     def rows(self) -> dict[str, str]:
         return {
-            "hidden units": f"{self.width}, {'light' if self.light else 'full'} design",
+            "hidden units": f"{self.width}",
             "trained on": f"{self.tokens:,} drafted tokens, mean acceptance {self.mean:.3f}",
-            "predicts the token after as well": "yes" if self.predicts_next else "no",
             "reads n-gram matches": "yes" if self.uses_ngrams else "no",
         }

@@ -8,7 +8,7 @@ from ...common.errors import InputError
 from ..acceptance.feature_predictor import FeaturePredictor
 from ..acceptance.head_predictor import HeadPredictor
 from ..acceptance.lag_free_predictor import LagFreePredictor
-from ..acceptance.predictor import AcceptancePredictor, Prediction
+from ..acceptance.predictor import AcceptancePredictor
 from .acceptance import AcceptanceLength
 from .adaptive_length import AdaptiveLength
 from .bandit import Bandit
@@ -43,7 +43,6 @@ __all__ = [
     "LengthController",
     "OnlineConfidence",
     "Oracle",
-    "Prediction",
     "RateOptimal",
     "Step",
     "load_trained",

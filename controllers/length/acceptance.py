@@ -27,5 +27,5 @@ class AcceptanceLength(LengthController):
 
     def observe(self, step: Step) -> bool:
         if step.index > self.predictor.lag:  # the state before the first token is not that of a drafted token
-            self.survival *= self.predictor.predict(step).accept
+            self.survival *= self.predictor.predict(step)
         return 1.0 - self.survival <= self.threshold

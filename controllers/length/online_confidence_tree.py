@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..acceptance.predictor import AcceptancePredictor, Prediction
+from ..acceptance.predictor import AcceptancePredictor
 from .base import Step
 from .online_confidence import ACCEPTANCE, AcceptanceFit, OnlineConfidence, confidence_logit
 from .rate_optimal_tree import RateOptimalTree, Visit
@@ -24,8 +24,8 @@ class ConfidencePredictor(AcceptancePredictor):
     def __init__(self, fit: AcceptanceFit) -> None:
         self.fit = fit
 
-    def predict(self, step: Step) -> Prediction:
-        return Prediction(self.fit.probability(step.index, confidence_logit(step)))
+    def predict(self, step: Step) -> float:
+        return self.fit.probability(step.index, confidence_logit(step))
 
 
 @dataclass
@@ -54,10 +54,10 @@ class OnlineConfidenceTree(RateOptimalTree):
         super().__init__(ConfidencePredictor(chain.fit), chain.cost, batch=chain.batch)
         self.running = chain.running
 
-    def visit(self, step: Step) -> tuple[Visit, float]:
+    def visit(self, step: Step) -> Visit:
         logit = confidence_logit(step)
         accept = self._shifted(self.fit.probability(step.index, logit))
-        return ConfidenceVisit(accept, position=step.index, logit=logit), self.later.value
+        return ConfidenceVisit(accept, position=step.index, logit=logit)
 
     def end_tree(self, parents: Sequence[int], visits: Sequence[Visit]) -> None:
         super().end_tree(parents, visits)

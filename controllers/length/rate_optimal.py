@@ -106,12 +106,10 @@ class RateOptimal(PricedController):
 
     def observe(self, step: Step) -> bool:
         lag = self.predictor.lag
-        then: float | None = None
         if step.index > lag:
-            kept, then = self.predictor.predict(step)
-            self.predicted.append(self._shifted(kept))
+            self.predicted.append(self._shifted(self.predictor.predict(step)))
             self.survival *= self.predicted[-1]
-        next_survival = self.survival * (self.later.value if then is None else self._shifted(then))
+        next_survival = self.survival * self.later.value
         if lag:  # the current token has no prediction yet
             next_survival *= self.first.value if step.index == 1 else self.later.value
         return next_survival >= self._price()

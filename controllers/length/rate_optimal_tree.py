@@ -95,30 +95,23 @@ class RateOptimalTree(RateOptimal):
         """λ·b: what a node must yield that no forward of the draft is needed for."""
         return max(self.rate.value * self.cost.t_verify_token, LEAST_GAIN)
 
-    def visit(self, step: Step) -> tuple[Visit, float]:
-        """The node whose first child is the token of ``step``, and the acceptance of that child's own first child."""
-        accept, then = self.predictor.predict(step)
-        return Visit(self._shifted(accept)), self.later.value if then is None else self._shifted(then)
+    def visit(self, step: Step) -> Visit:
+        """The node whose first child is the token of ``step``."""
+        return Visit(self._shifted(self.predictor.predict(step)))
 
     def sibling(self, logit: float) -> float:
         """Acceptance of a further child by its log-odds."""
         return shifted(logit, self.siblings.shift)
 
-    def level(self, survivals: Sequence[float], accepts: Sequence[float | None]) -> list[int]:
-        """Which nodes of a level get children; none if the level is not worth the draft's forward.
-
-        Args:
-            survivals: π of each node.
-            accepts: acceptance of each one's first child; None: unknown.
-        """
-        rate = self.rate.value
+    def level(self, survivals: Sequence[float]) -> list[int]:
+        """Which nodes of a level, given π of each, get children; none if the level is not worth the draft's forward."""
+        rate, first = self.rate.value, self.later.value
         own = max(rate * (self.cost.t_verify_token + read_cost(self.cost)), LEAST_GAIN)
         worth: list[int] = []
         surplus = 0.0
-        for node, (survival, accept) in enumerate(zip(survivals, accepts, strict=True)):
-            known = self.later.value if accept is None else accept
-            sibling = survival * (1.0 - known) * self.siblings.rescue.value - self.node_price
-            gain = survival * known - own + max(0.0, sibling)
+        for node, survival in enumerate(survivals):
+            sibling = survival * (1.0 - first) * self.siblings.rescue.value - self.node_price
+            gain = survival * first - own + max(0.0, sibling)
             if gain >= 0.0:
                 worth.append(node)
                 surplus += gain

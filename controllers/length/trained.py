@@ -147,7 +147,7 @@ def acceptance_predictor(
             return HeadPredictor(head.to(device), calibration, mean, samplings)
         case Controller(LagFreeHeadConfig() as config, LagFreeHead() as head):
             return LagFreePredictor(
-                head.to(embedding.device), embedding, mean=config.mean, predicts_next=config.predicts_next,
+                head.to(embedding.device), embedding, mean=config.mean,
                 uses_ngrams=config.uses_ngrams, samplings=samplings,
             )  # fmt: skip
         case Controller(FeatureModelConfig() as config, FeatureModel() as model):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 TRAINED = '--prompts builtin-large --domains "[math,code,sql,prose]" --max-new-tokens 64'
-FULL = "--no-light --width 128"  # the full design of the lag-free head
+FULL = "--width 128"  # in the results of before with another design of the head (commit 1af784b)
 COSTS = '--costs "[cost.json,0.21,0.05]"'
 PAPERS = ("papers.json",)
 T5 = "tiny-t5-draft-shell,tiny-t5-draft-sql"

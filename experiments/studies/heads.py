@@ -18,7 +18,7 @@ from specpilot.compare.held_out import PromptBatch, in_domain
 from specpilot.compare.replay import MakeController, Rule
 from specpilot.compare.store import content_key
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
-from specpilot.controllers.length import AcceptanceLength, HeadPredictor, Prediction
+from specpilot.controllers.length import AcceptanceLength, HeadPredictor
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
@@ -65,9 +65,7 @@ class Head:
 def precompute(head: AcceptanceHead, traces: Sequence[Trace]) -> list[PrecomputedPredictor]:
     """A predictor for each trace, with all predictions of ``head`` computed in one batch."""
     predictor = HeadPredictor(head)
-    return [
-        PrecomputedPredictor(predictor, [Prediction(a) for a in head.probability(t.states).tolist()]) for t in traces
-    ]
+    return [PrecomputedPredictor(predictor, head.probability(t.states).tolist()) for t in traces]
 
 
 def training_prompts(settings: SweepOptions, batches: Sequence[PromptBatch]) -> list[PromptRow]:

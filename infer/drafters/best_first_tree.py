@@ -44,7 +44,7 @@ class GrowingTree(PartialTree):
         kept: (M,) the only tokens with finite logits; None for all.
 
     Attributes:
-        survivals, accepts: π of each node, and the predicted acceptance of its first child, None where unknown.
+        survivals: π of each node.
         visits: what was predicted at each node that has children.
     """
 
@@ -54,7 +54,6 @@ class GrowingTree(PartialTree):
         self.controller, self.readable, self.kept = request.length, readable, kept
         self.greedy = request.sampling.temperature == 0
         self.survivals: list[float] = []
-        self.accepts: list[float | None] = []
         self.visits: dict[int, Visit] = {}
         drafting = bool(unread) and request.max_draft > 0 and self.controller.start_round()
         self.level = [-1] if drafting else []
@@ -76,7 +75,7 @@ class GrowingTree(PartialTree):
         if len(self.tokens) >= MAX_NODES:
             return []
         ends = [n for n in range(start, len(self.tokens)) if self._goes_on(self.tokens[n])]
-        worth = self.controller.level([self.survivals[node] for node in ends], [self.accepts[node] for node in ends])
+        worth = self.controller.level([self.survivals[node] for node in ends])
         best = sorted((ends[place] for place in worth), key=lambda node: -self.survivals[node])
         return best[: min(MAX_LEVEL, MAX_NODES - len(self.tokens))]
 
@@ -93,21 +92,20 @@ class GrowingTree(PartialTree):
             partial(self.request.ngrams.match, [*before, token]),
             listed=None if q.lists is None else q.lists[0][0], kept=self.kept,
         )  # fmt: skip
-        visit, then = self.controller.visit(step)
+        visit = self.controller.visit(step)
         survival = 1.0 if node < 0 else self.survivals[node]
         self.visits[node] = visit
-        self.add(node, token, q, survival * visit.accept, then)
+        self.add(node, token, q, survival * visit.accept)
         left = survival * (1.0 - visit.accept)
         if left >= self.controller.node_price and len(self.tokens) < MAX_NODES:  # else none can be worth its price
             Siblings(self, node, before, q, step, visit, left).add(choice)
 
-    def add(self, parent: int, token: int, q: TokenDistribution, survival: float, accept: float | None = None) -> None:
-        """A node with its π, and the predicted acceptance of its first child where it is known."""
+    def add(self, parent: int, token: int, q: TokenDistribution, survival: float) -> None:
+        """A node with its π."""
         self.tokens.append(token)
         self.parents.append(parent)
         self.distributions.append(q)
         self.survivals.append(survival)
-        self.accepts.append(accept)
 
     def path(self, node: int) -> list[int]:
         """The tokens from the root down to ``node``."""

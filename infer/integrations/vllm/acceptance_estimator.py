@@ -77,10 +77,9 @@ class TrainedAcceptanceEstimator:
         evidence = weights.new_zeros(*weights.shape, INPUTS)  # without n-gram matches
         evidence[..., 0] = weights.clamp(min=1e-30).log()
         evidence[..., 1] = (1.0 - weights[:, :1]).clamp(min=SMALLEST).log()
-        evidence[..., 2] = torch.special.entr(q).sum(-1, keepdim=True)
         embedded = self.embedding[tokens]  # (N, m, d)
         hidden = states.unsqueeze(1).expand(embedded.shape)
-        accept = torch.sigmoid(self.head(evidence, hidden, embedded, torch.zeros_like(embedded))[..., 0])
+        accept = torch.sigmoid(self.head(evidence, hidden, embedded, torch.zeros_like(embedded)))
         best = torch.zeros_like(weights)
         best[:, 0] = 1.0
         weights = torch.where(greedy, best, weights / weights.sum(-1, keepdim=True))
