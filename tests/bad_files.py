@@ -222,8 +222,6 @@ def prompts(place: Path) -> None:
         "nothing.jsonl": b"",
         "text.parquet": b"hello",
         "empty.parquet": b"",
-        "question.jsonl": b'{"question": "1 + 1?"}\n',
-        "turns.jsonl": b'{"question_id": 1, "category": "a", "turns": [" "]}\n',
     }.items():
         (place / name).write_bytes(content)
     letters = ["".join(random.Random(row).choices("abcdefgh ", k=60)) for row in range(50)]

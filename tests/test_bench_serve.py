@@ -15,7 +15,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from .tiny import byte_tokenizer, make
 
 
-def test_loads_and_a_soak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--limit", "4", "--max-new-tokens", "8", "--length", "tiny-lag-free", "--cost", "0.2"]
     out = tmp_path / "serve.json"
     load = ["--loads", "[1,3]", "--requests", "3", "--repeats", "1", "--output", str(out)]
@@ -30,12 +30,6 @@ def test_loads_and_a_soak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for row in result["load"].values():
         assert all(one["tokens_per_second"] > one["time_to_first_token"] for one in row.values())
         assert all(one["tokens_per_processor_second"] > 0.0 for one in row.values())
-    out = tmp_path / "soak.json"
-    assert cli.main(["bench", "soak", *words, "--requests", "60", "--output", str(out)]) == 0
-    result = json.loads(out.read_text())
-    assert (result["lost"], result["garbled"], result["exit_code"]) == (0, 0, 0)
-    assert sum(result["clients"].values()) == 60
-    assert min(result["clients"].values()) > 0
     capsys.readouterr()
     assert cli.main(["bench", "serve", *words, "--dtype", "float16", "--draft", "nowhere/none"]) == 2
 

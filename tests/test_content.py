@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
 from specpilot.common.lock import FolderLock, locked
-from specpilot.compare.ablation import learned
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
 from specpilot.controllers.checkpoints.checkpoint import save_controller
@@ -26,7 +24,6 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
-from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.controllers import length_digest
 from specpilot.infer.loading.names import load_model, load_tokenizer
 
@@ -124,33 +121,6 @@ def test_costs_as_numbers_texts_and_paths(
     for name, cost in (("flag", ["--cost", "0.2"]), ("yaml", ["--config", str(tmp_path / "c.yaml")])):
         assert cli.main([*words, str(tmp_path / name), *cost]) == 0, capsys.readouterr().err
         assert read_manifest(tmp_path / name)["cost"] == CostModel(0.2, 1.0, 0.0).as_dict()
-
-
-def test_the_ablation_of_another_controller_is_another(pair: tuple[str, str], train: Train) -> None:
-    decoder = SpeculativeDecoder.from_pretrained(*pair, device="cpu")
-
-    def identities(seed: int) -> list[dict[str, Any]]:
-        rules = learned("head", train(seed), decoder, {"0.2": CostModel(0.2, 1.0, 0.0)})
-        return [rule.identity for rule in rules]
-
-    first = identities(0)
-    assert all(one != other for one, other in zip(identities(1), first, strict=True))
-    assert identities(0) == first
-
-
-def test_questions_are_asked_again_of_another_controller(
-    pair: tuple[str, str], train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "p.txt").write_text("one\ntwo\n")
-    words = ["bench", "questions", "--target", pair[0], "--draft", pair[1], "--prompts", str(tmp_path / "p.txt")]
-    words += ["--max-new-tokens", "4", "--no-chat", "--length", train(0), "--output", str(tmp_path / "out")]
-    records = []
-    for seed in (0, 0, 1, 0):
-        train(seed)
-        assert cli.main(words) == 0
-        records.append(len(list((tmp_path / "out" / "records").iterdir())))
-    assert records == [4, 4, 6, 6]
-    capsys.readouterr()
 
 
 def test_a_folder_has_one_holder(tmp_path: Path) -> None:

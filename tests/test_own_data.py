@@ -19,7 +19,6 @@ import pytest
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.data_gen.dataset import read_manifest
-from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.train.datasets import acceptance_manifest, router_rows
 from specpilot.train.options import (
     AcceptanceTrainingOptions,
@@ -61,62 +60,6 @@ def pair(work: Path) -> list[str | Path]:
 
 
 # Prompts
-
-
-def test_sweep(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a file, which has no splits: what is not held out is trained on."""
-    result = run(
-        capsys, "bench", "sweep", *pair(work), "--prompts", work / "q.jsonl", "--column", "question", "--no-chat",
-        "--per-domain", "2", "--depths", "[0]", "--weights", "[6]", "--thresholds", "[0.5]", "--lengths", "[2]",
-        "--confidences", "[0.4]", "--epochs", "1", "--validation-fraction", "0.4", "--folder", tmp_path,
-    )  # fmt: skip
-    assert result["groups"] == {"in_domain": ["a", "b"], "a": ["a"], "b": ["b"]}
-    assert result["judged_prompts"] == 4
-    (trained,) = tmp_path.glob("prompts-*.jsonl")
-    assert [json.loads(line)["prompt"] for line in trained.read_text().splitlines()] == PROMPTS[4:]
-    assert read_manifest(next(tmp_path.glob("data-*")))["settings"]["chat"] is False
-
-
-def test_mixing(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = run(
-        capsys, "bench", "mixing", "--target", work / "target", "--drafts", f"[{work / 'draft'}]", "--prompts",
-        work / "p.txt", "--system", "be brief", "--temperatures", "[1.0]", "--mixings", "[0.5]", "--depth", "0",
-        "--per-domain", "2", "--max-new-tokens", "4", "--epochs", "1", "--folder", tmp_path, "--device", "cpu",
-    )  # fmt: skip
-    assert [row["mixing"] for row in result["rows"]] == [0.5]
-    assert read_manifest(next(tmp_path.glob("data-*")))["settings"]["system"] == "be brief"
-
-
-def test_ablation(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "ablation", "--controllers", "[head=tiny-head]", "--prompts", str(work / "parquet"), "--column"]
-    words += ["question", "--domains", "[b]", "--per-domain", "2", "--max-new-tokens", "4", "--folder", str(tmp_path)]
-    result = run(capsys, *words)
-    assert result["groups"] == {"in_domain": ["b"], "b": ["b"]}
-    assert cli.main([*words, "--in-domain", "[c]"]) == 2
-    assert "in_domain: no prompts of 'c' in " in capsys.readouterr().err
-
-
-def test_router(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a file: the prompts after the held-out ones are trained on; without domains there is one."""
-    draft, other = work / "draft", work / "other"
-    result = run(
-        capsys, "bench", "router", "--target", work / "target", "--drafts", f"[{draft},{other}]", "--prompts",
-        work / "p.txt", "--no-chat", "--exits", "[]", "--limit", "4", "--train-limit", "20", "--repeats", "1",
-        "--max-new-tokens", "3", "--examples", "[]", "--seeds", "1", "--alphas", "[0.5]", "--lengths", "[]",
-        "--temperatures", "[]", "--work", tmp_path, "--device", "cpu",
-    )  # fmt: skip
-    assert result["tables"]["table_1"]["arms"] == [str(draft), str(other)]
-    assert list(result["tables"]["table_1"]["chosen"]) == ["all"]
-    held_out, trained = (
-        [row.prompt for row in read_router_dataset(tmp_path / name).rows] for name in ("test", "train")
-    )
-    assert (held_out, trained) == (PROMPTS[:4], PROMPTS[4:])
-
-
-def test_skipping_all_questions(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "questions", "--task", "alpaca", "--prompts", str(work / "q.jsonl"), "--skip", "24"]
-    assert cli.main(words) == 2
-    assert "skip=24: " in capsys.readouterr().err
 
 
 # Datasets
