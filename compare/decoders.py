@@ -20,15 +20,15 @@ from ..common.errors import InputError
 from ..common.json_file import blaming, build, parse_yaml
 from ..common.options import Options, Several, Share
 from ..controllers.checkpoints.content import controller_digest
-from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import names_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..infer.decoder import SpeculativeDecoder
+from ..infer.drafters.ngram import split_drafts
 from ..infer.generation import Stats
-from ..infer.loading.pair import Pair, draft_precision, load_draft, load_target, split_drafts, steered
+from ..infer.loading.pair import Pair, draft_precision, load_draft, load_target, steered
 from ..infer.models import GgufModel, LanguageModel, language_model
-from ..infer.options import DraftDType, DType
+from ..infer.options import DecodingOptions, DraftDType, DType
 
 NONE, NGRAM = "none", "ngram"
 TRANSFORMERS, LLAMA_CPP = "transformers", "llama.cpp"
@@ -168,30 +168,34 @@ class Loader:
     """
 
     def __init__(self, target: str, *, dtype: str = "float32", draft_dtype: str | None = None, **more: Any) -> None:
-        self.target_name, self.dtype, self.draft_dtype = target, dtype, draft_dtype
-        self.pair_check = more.pop("pair_check", EXACT)
-        self.tokenizer_name = more.pop("tokenizer", None)
-        self.more: dict[str, Any] = {"device": "auto", "trust_remote_code": False} | more
+        self.target_name, self.dtype, self.draft_dtype, self.more = target, dtype, draft_dtype, more
         self._targets: dict[str, Pair] = {}
         self._drafts: dict[tuple[str, str, str | None], LanguageModel] = {}
 
+    def options(self, spec: DecoderSpec, cost: CostModel | None = None) -> DecodingOptions:
+        """The options of a spec; ``cost`` is for one that uses measured costs."""
+        given: dict[str, Any] = {entry.name: getattr(spec, entry.name) for entry in fields(spec)}
+        given = self.more | {name: value for name, value in given.items() if name not in OWN}
+        given |= {"dtype": spec.dtype or self.dtype, "draft_dtype": spec.draft_dtype or self.draft_dtype}
+        given["cost"] = cost if spec.uses_costs else spec.cost
+        return DecodingOptions(target=self.target_name, **given)
+
     def target(self, dtype: str | None = None) -> Pair:
         """The target without drafts."""
-        dtype = dtype or self.dtype
-        if dtype not in self._targets:
-            options = {**self.more, "dtype": dtype, "revision": None}
-            model, text = load_target(self.target_name, self.tokenizer_name, options)
-            self._targets[dtype] = Pair(language_model(model), [], text, None, None)
-        return self._targets[dtype]
+        options = self.options(DecoderSpec(name=NONE, dtype=dtype))  # type: ignore[arg-type]
+        if options.dtype not in self._targets:
+            model, text = load_target(options)
+            self._targets[options.dtype] = Pair(language_model(model), [], text, None, None)
+        return self._targets[options.dtype]
 
     def draft(self, name: str, spec: DecoderSpec) -> LanguageModel:
         """A draft model in the precision of ``spec``."""
-        dtype, draft_dtype = spec.dtype or self.dtype, spec.draft_dtype or self.draft_dtype
-        key = name, dtype, draft_dtype
+        options = self.options(spec)
+        key = name, options.dtype, options.draft_dtype
         if key not in self._drafts:
-            options, quantization = draft_precision(draft_dtype, {**self.more, "dtype": dtype})
+            loading, quantization = draft_precision(options)
             pair = self.target(spec.dtype)
-            loaded = load_draft(name, pair.target.model, pair.tokenizer, options)
+            loaded = load_draft(name, pair.target.model, pair.tokenizer, loading)
             self._drafts[key] = language_model(loaded, quantization=quantization)
         return self._drafts[key]
 
@@ -202,23 +206,15 @@ class Loader:
             InputError: a model or controller is missing or does not fit, or options do not go together.
         """
         assert spec.engine is None
+        options = self.options(spec, cost)
         if spec.router is not None:
-            return SpeculativeDecoder.from_pretrained(
-                self.target_name, spec.draft, length=spec.length, router=spec.router, threshold=spec.threshold,
-                cost=spec.cost, verifier=spec.verifier, dtype=spec.dtype or self.dtype,
-                draft_dtype=spec.draft_dtype or self.draft_dtype, tokenizer=self.tokenizer_name,
-                pair_check=self.pair_check, **self.more,
-            )  # fmt: skip
+            return SpeculativeDecoder.from_options(options)
         names, ngram = split_drafts(spec.draft)
         drafts = [self.draft(str(name), spec) for name in names]
-        given = cost if spec.uses_costs else spec.cost
-        pair = steered(
-            self.target(spec.dtype)._replace(drafts=drafts, ngram=ngram), length=spec.length, threshold=spec.threshold,
-            cost=given, adapt=spec.adapt, pair_check=self.pair_check, copies=spec.copies,
-        )  # fmt: skip
+        pair = steered(self.target(spec.dtype)._replace(drafts=drafts, ngram=ngram), options)
         return SpeculativeDecoder(
             pair.target, pair.drafts, pair.tokenizer, length=pair.length, ngram=pair.ngram, tree=spec.tree,
-            verifier=spec.verifier, pair_check=self.pair_check,
+            verifier=spec.verifier, pair_check=options.pair_check,
         )  # fmt: skip
 
     def generate(

@@ -53,10 +53,9 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         self.sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
         trust = settings.trust_remote_code
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(settings.target, trust_remote_code=trust)
-        loading: dict[str, Any] = {"dtype": settings.dtype, "device": settings.device, "trust_remote_code": trust}
-        model = load_any_model(settings.target, **loading, **settings.placement)
+        model = load_any_model(settings.target, **settings.loading, **settings.placement)
         self.target = language_model(model)
-        self.arms = load_arms(settings.arms, self.target, self.tokenizer, **loading)
+        self.arms = load_arms(settings.arms, self.target, self.tokenizer, **settings.loading)
         self.stop_tokens = stop_tokens_of(model, self.tokenizer)
         self.models = [self.target, *(arm.model for arm in self.arms if arm.model is not None)]
         for reader in self.models:

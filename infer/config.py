@@ -1,10 +1,15 @@
-"""The decoder's configuration, and all checks of combinations."""
+"""The decoder's configuration, and all checks of combinations.
+
+:func:`check_options` checks the options before anything is loaded, :class:`DecoderConfig` what has been loaded.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from pathlib import Path
+from typing import Any
 
 from ..common.errors import InputError
 from ..controllers.length import (
@@ -20,13 +25,48 @@ from ..controllers.length.online_confidence_tree import OnlineConfidenceTree
 from ..controllers.length.rate_optimal_tree import RateOptimalTree
 from ..controllers.sampling import SamplingParams
 from .drafters.beams import Beams
-from .drafters.ngram import Ngram
+from .drafters.ngram import Ngram, split_drafts
 from .drafters.tree import AUTO_TREE, TreeShape, parse_expansions
+from .options import AUTO, DecodingOptions
 from .verify import SELECTIONS, Verifier, candidates, parse_verifier
 from .verify.otm import MOST, unknowns
 
 JOINT = ("mtad", "mtjd")  # rules that search by beams
 LENGTH = 4  # default draft length
+
+
+def check_options(options: DecodingOptions) -> None:
+    """Check combinations of options, before anything is loaded.
+
+    Raises:
+        InputError: an option has no effect without another one, or two cannot be combined.
+    """
+    length: Any = options.length
+    cost: Any = options.cost
+    if options.router is not None:
+        if options.tree is not None:
+            raise InputError("tree and router: a router's arms draft chains; give one of them")
+        if options.copies is not None:
+            raise InputError("copies and router: a router's n-gram arm has no predictor; leave one of them out")
+        if options.adapt or cost == AUTO:
+            raise InputError("adapt, cost='auto': arms differ in what they cost; give a router a cost file")
+        return
+    if options.sample_arm:
+        raise InputError("sample_arm: needs a router; name one")
+    if not isinstance(length, str | Path | int | LengthController | None):
+        raise InputError("length: several are for the arms of a router; give one, or name a router")
+    named = length is not None and not isinstance(length, LengthController)
+    if options.threshold is not None and not named:
+        raise InputError(f"threshold={options.threshold}: belongs to a trained controller; name one as length")
+    drafts, ngram = split_drafts(options.drafts)
+    if cost is not None and ngram is None and not (drafts and named):
+        raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
+    if options.adapt and cost is None:
+        raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
+    if options.copies is not None and ngram is None:
+        raise InputError("copies: predicts n-gram drafts; name them, as in draft='ngram' or 'tiny-draft+ngram'")
+    if options.draft_dtype is not None and not drafts:
+        raise InputError(f"draft_dtype={options.draft_dtype!r}: there is no draft model; name one, or leave it out")
 
 
 @dataclass(frozen=True)

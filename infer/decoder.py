@@ -22,9 +22,8 @@ from ..controllers.acceptance.copy_predictor import CopyPredictor
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
-from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
-from .config import DecoderConfig
+from .config import DecoderConfig, check_options
 from .drafters.beams import Beams
 from .drafters.ngram import Ngram
 from .drafters.tree import parse_tree
@@ -32,11 +31,12 @@ from .drafting import Drafting
 from .engine import Engine
 from .generation import Generation
 from .integrations.custom_generate import custom_generate
-from .loading.controllers import AUTO, load_copies, load_length
+from .loading.controllers import load_copies, load_length
 from .loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
 from .loading.pair import Model, Name, check_pair, load_pair, with_states, wrap_model
 from .loading.routing import Routing, load_routing
 from .models import GgufModel, LanguageModel
+from .options import DecodingOptions
 from .prompting import PromptLike, as_prompts, encode_prompt
 from .random_source import RandomSource, seeds_of
 from .request import Request
@@ -103,8 +103,7 @@ class SpeculativeDecoder:
         reader = wrap_model(target) if routing is None else routing.target
         for model in self.drafts:
             check_pair(reader, model)
-        arms = [] if routing is None else [arm.model for arm in routing.runtimes if arm.model is not None]
-        self.target = with_states(reader, [*self.drafts, *arms])
+        self.target = with_states(reader, self.drafts if routing is None else routing.models)
         self.routing, self.tokenizer, self.pair_check = routing, tokenizer, pair_check
         follow = generation_config == FOLLOW
         self.defaults = generation_defaults(self.target.model) if follow else GenerationDefaults()
@@ -116,103 +115,46 @@ class SpeculativeDecoder:
         self._named: dict[str, LengthController] = {}  # length controllers loaded by calls, by name
 
     @classmethod
-    def from_pretrained(  # long by its arguments and their documentation
-        cls,
-        target: Name,
-        draft: Name | Sequence[Name] | None = None,
-        *,
-        length: Name | int | LengthController | Sequence[str | int | LengthController] | None = None,
-        threshold: float | None = None,
-        cost: Name | float | CostModel | None = None,
-        adapt: bool = False,
-        router: Name | Router | None = None,
-        sample_arm: bool = False,
-        verifier: str = "token-wise",
-        beams: Beams | None = None,
-        tree: str | Sequence[int] | None = None,
-        dtype: str = "float32",
-        draft_dtype: str | None = None,
-        device: str = "auto",
-        device_map: str | dict[str, Any] | None = None,
-        offload_folder: Name | None = None,
-        revision: str | None = None,
-        trust_remote_code: bool = False,
-        max_running: int = 64,
-        generation_config: str = FOLLOW,
-        tokenizer: Name | None = None,
-        pair_check: str = EXACT,
-        copies: Name | CopyPredictor | None = None,
+    def from_pretrained(
+        cls, target: Name, draft: Name | Sequence[Name] | None = None, **options: Any
     ) -> SpeculativeDecoder:
-        """Load a pair by name: shipped tiny models, local folders, hub ids, or GGUF files.
+        """Load a decoder by name: shipped tiny models, local folders, hub ids, or GGUF files.
 
         Args:
             target, draft: model names, or paths of GGUF files, which run in llama.cpp (extra ``gguf``); ``draft=None``
-                decodes autoregressively, several drafts form one tree. ``"ngram"`` copies the continuation of an
-                earlier occurrence of the text's last tokens, at most four of them (``"ngram:6"``: six);
-                ``"NAME+ngram"`` chooses in each round between a copy, the model's draft, and a copy followed by the
-                model's draft.
-            length: a number (fixed K; default 4), ``"none"``, a rule such as ``"cumulative-confidence:0.4"``, the path
-                or hub id of a trained controller, or a controller object.
-            beams: beam search of MTAD and MTJD.
-            tree: number of children at each level of a tree draft, ``"3x2x1"`` or (3, 2, 1), instead of ``length``.
-                ``"auto"`` drafts the nodes that pay by the predictions of a trained ``length``, or of
-                ``"online-confidence"``, and ``cost``.
-            threshold: stopping threshold h of a trained controller, instead of its checkpoint's.
-            cost: cost model: a file of ``specpilot bench cost --output``, or the cost of a draft step in units of a
-                verification. A trained controller then stops when another draft token no longer pays, without a
-                threshold. ``"auto"`` measures the cost roughly at the start and adapts it. Also for n-gram drafts and
-                trees.
-            adapt: correct the cost by the rounds' wall times. The drafts and the text of a seed may then differ between
-                runs; the distribution does not.
-            router: folder or hub id of a trained router, or a router object. For each prompt it chooses one of the arms
-                in ``draft`` (draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``; default: those it was trained
-                for). ``length`` is then one for all arms, or a list with one for each.
-            sample_arm: draw the arm from the trained router's policy instead of taking the most probable one.
-            dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto`` for that of each checkpoint. For a
-                GGUF file, whose weights stay as they are, the type of keys and values (not float64).
-            draft_dtype: ``dtype`` of the drafts, if it is another one. ``int8`` and ``int4`` round the weights of Llama
-                drafts on a CPU when they are loaded. The text has the target's distribution whatever the drafts'
-                precision.
-            device_map, offload_folder: as for transformers' ``from_pretrained``, for the target.
-            revision: branch, tag or commit of the target on the hub.
-            max_running, generation_config: as for the class.
-            tokenizer: whose tokenizer and chat template to take, where they are not the target's own: those in a GGUF
-                file may be less than what the model came with.
-            pair_check: ``"exact"`` refuses a trained controller of another pair; ``"tokenizer"`` takes one of a pair
-                with the same tokenizer, such as these models in another precision or file format, with a warning.
-            copies: path or hub id of a trained copy head, or its predictor: for n-gram drafts, the acceptance of each
-                copied token. Without it, it is the rate at which the text has gone on like its matches so far.
+                decodes autoregressively, or with a router takes the arms that it was trained for.
+            options: the other fields of :class:`~specpilot.infer.options.DecodingOptions`. Objects are taken as well:
+                a length controller (or a list with one for each arm) as ``length``, a cost model as ``cost``, a router
+                as ``router``, a copy predictor as ``copies``, :class:`.Beams` as ``beams``, and children by level,
+                (3, 2, 1), as ``tree``.
 
         Raises:
-            InputError: a model, tokenizer or controller is missing or does not fit this pair.
+            InputError: a model, tokenizer or controller is missing or does not fit this pair, or options cannot be
+                combined.
         """
-        own: dict[str, Any] = {"max_running": max_running, "generation_config": generation_config}
-        own |= {"pair_check": pair_check}
-        loading: dict[str, Any] = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
-        placement: dict[str, Any] = {"device_map": device_map, "offload_folder": offload_folder, "revision": revision}
-        if router is not None:
-            if tree is not None:
-                raise InputError("tree and router: a router's arms draft chains; give one of them")
-            if copies is not None:
-                raise InputError("copies and router: a router's n-gram arm has no predictor; leave one of them out")
-            if adapt or cost == AUTO:
-                raise InputError("adapt, cost='auto': arms differ in what they cost; give a router a cost file")
-            routing, text = load_routing(
-                router, target, draft,
-                length=length, threshold=threshold, cost=cost, sample=sample_arm,
-                loading=loading, spread=placement, draft_dtype=draft_dtype,
-                tokenizer=tokenizer, pair_check=pair_check,
-            )  # fmt: skip
-            return cls(routing.target, None, text, verifier=verifier, routing=routing, **own)
-        if sample_arm:
-            raise InputError("sample_arm: needs a router; name one")
-        pair = load_pair(
-            target, draft,
-            length=length, threshold=threshold, cost=cost, adapt=adapt, loading=loading, placement=placement,
-            draft_dtype=draft_dtype, tokenizer=tokenizer, pair_check=pair_check, copies=copies,
-        )  # fmt: skip
-        own |= {"beams": beams, "tree": tree, "ngram": pair.ngram}
-        return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, verifier=verifier, **own)
+        beams = options.get("beams")
+        if isinstance(beams, Beams):
+            options |= {"beams": beams.width, "argmax": beams.argmax}
+        return cls.from_options(DecodingOptions(target=str(target), draft=draft, **options))  # type: ignore[arg-type]
+
+    @classmethod
+    def from_options(cls, options: DecodingOptions) -> SpeculativeDecoder:
+        """Load a decoder by its options; see :meth:`from_pretrained`."""
+        check_options(options)
+        searched = options.beams is not None or options.argmax
+        own: dict[str, Any] = {
+            "verifier": options.verifier,
+            "beams": Beams(options.beams or Beams.width, options.argmax) if searched else None,
+            "max_running": options.max_running,
+            "generation_config": options.generation_config,
+            "pair_check": options.pair_check,
+        }
+        if options.router is not None:
+            routing, text = load_routing(options)
+            return cls(routing.target, None, text, routing=routing, **own)
+        pair = load_pair(options)
+        own |= {"tree": options.tree, "ngram": pair.ngram}
+        return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, **own)
 
     @property
     def length(self) -> LengthController:
@@ -364,9 +306,7 @@ class SpeculativeDecoder:
         return min((model.context for model in models if model.context is not None), default=None)
 
     def _draft_models(self) -> list[LanguageModel]:
-        if self.routing is None:
-            return [*self.drafts]
-        return [runtime.model for runtime in self.routing.runtimes if runtime.model is not None]
+        return self.drafts if self.routing is None else self.routing.models
 
     def _encode(self, prompt: PromptLike, chat: bool, system: str | None) -> list[int]:
         check_boolean("chat", chat)

@@ -50,7 +50,7 @@ class Drafting:
             Arm(
                 self._of_model(arm.model) if arm.ngram is None else self._ngram(arm.ngram, planned=True), arm.length
             )
-            for arm in self.routing.runtimes
+            for arm in self.routing.arms
         ]  # fmt: skip
 
     def _drafter(self, config: DecoderConfig) -> Drafter:

@@ -9,14 +9,10 @@ from ..common.errors import InputError
 from ..common.options import Count, Folder, NotNegative, Options, Pattern, Range, SeedOptions, Several, Share
 
 MAX_LENGTH = 20  # largest draft length
-
+AUTO = "auto"  # as a cost: measured when the decoder is made
 
 DType = Literal["float32", "bfloat16", "float16", "float64", "auto"]
-
-
 DraftDType = Literal[DType, "int8", "int4"]
-
-
 Device = Annotated[
     str, Pattern(r"auto|(?!meta)[a-z]+(:\d{1,3})?", "no device of this machine; give 'auto', 'cpu', 'cuda' or 'cuda:1'")
 ]
@@ -66,6 +62,11 @@ class LoadingOptions(DeviceOptions):
 
     dtype: DType = "float32"
     trust_remote_code: bool = False
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """Keywords of ``load_model`` for every model."""
+        return {"dtype": self.dtype, "device": self.device, "trust_remote_code": self.trust_remote_code}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,34 +143,46 @@ class SamplingOptions(TruncationOptions):
         return {name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
 
 
-Auto = Literal["auto"]
-
-
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(
-    TargetOptions, PlacementOptions, LoadingOptions, DraftPrecisionOptions, PairCheckOptions, SeedOptions
-):
-    """Generation.
+class LengthOptions(Options):
+    """Drafting.
 
     Attributes:
-        prompt: The prompt, as a positional argument or by flag; "-" reads it from standard input.
-        draft: Draft model with the target's tokenizer. Several, as "[a,b]", form one tree, or are the arms of a router.
-            "auto" is tiny-draft, or the router's arms; null decodes without a draft. "ngram" drafts the continuation of
-            an earlier occurrence of the text's last tokens, at most four of them ("ngram:6": six); "tiny-draft+ngram"
-            chooses between the model, the n-gram draft and both in each round.
         length: Draft length: a number of tokens (default: 4), a controller checkpoint (folder or hub id), a rule such
             as "cumulative-confidence:0.4", or "none" for autoregressive decoding.
-        router: Trained router (folder or hub id) that chooses between several drafts by the prompt, such as
-            "[a,b,exit:2,autoregressive]". If no draft is given, it uses its own arms. The length is then one for all
-            arms, or a list.
-        sample_arm: Sample the arm from the router's policy instead of taking the most probable one.
         threshold: Stopping threshold of a trained controller, instead of its checkpoint's.
         cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification, such as
             0.2. A trained controller then stops when another draft token no longer pays, without a threshold. "auto"
             measures the cost at the start and adapts it.
-        adapt: Correct the cost by the rounds' wall times; drafts then no longer depend on the seed alone.
+    """
+
+    length: Annotated[int | str | tuple[int | str, ...], Several(distinct=False)] | None = None
+    threshold: Share | None = None
+    cost: str | float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions(
+    TargetOptions, LengthOptions, PlacementOptions, LoadingOptions, DraftPrecisionOptions, PairCheckOptions
+):
+    """Drafting.
+
+    All choices of how to decode, for the commands and for Python, where :meth:`SpeculativeDecoder.from_pretrained` also
+    takes objects: a length controller, router, cost model, copy predictor or :class:`Beams`, and a tuple as tree.
+
+    Attributes:
+        draft: Draft model with the target's tokenizer. Several, as "[a,b]", form one tree, or are the arms of a router.
+            "auto" is tiny-draft, or the router's arms; null decodes without a draft. "ngram" drafts the continuation of
+            an earlier occurrence of the text's last tokens, at most four of them ("ngram:6": six); "tiny-draft+ngram"
+            chooses in each round between the model, the n-gram draft, and the model's draft after it.
+        router: Trained router (folder or hub id) that chooses between several drafts by the prompt, such as
+            "[a,b,exit:2,ngram,autoregressive]". If no draft is given, it uses its own arms. The length is then one for
+            all arms, or a list.
+        sample_arm: Sample the arm from the router's policy instead of taking the most probable one.
+        adapt: Correct the cost by the rounds' wall times; drafts then no longer depend on the seed alone. The
+            distribution of the text does not change.
         copies: Trained copy head (folder or hub id), which predicts for n-gram drafts whether the target accepts a
-            copied token.
+            copied token; without it, that is the rate at which the text has gone on like its matches so far.
         tree: Draft a tree with this number of children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
             "auto" grows trees node by node as far as that pays by the predictions of `length` (a lag-free or feature
             predictor, or online-confidence) and `cost`.
@@ -179,51 +192,68 @@ class GenerateOptions(
             without a draft.
         beams: Number of beams of mtad and mtjd. Default: 4.
         argmax: Keep the most probable beams instead of sampling them.
-        n: Number of independent samples, printed one after another.
-        max_new_tokens: Maximum number of new tokens; "auto" is the target's generation_config, else 128.
-        temperature: Divides the logits; 0 is greedy. "auto" is the target's generation_config, else 1.
-        top_k: Sample from the k most probable tokens; null keeps all. "auto" as for temperature, else 50.
-        top_p: Sample from the most probable tokens with this total probability; 1 keeps all. "auto" as for temperature,
-            else 1.
         generation_config: "follow" takes sampling settings from the target's generation_config and refuses those that
             are not supported, "ignore" does not read it.
-        chat: Apply the tokenizer's chat template, if it has one.
-        system: System message of the chat.
-        stream: Print the text while it is generated.
-        color: Print the complete text with accepted, rejected and target tokens in colour.
-        stats: Print counters and rates to standard error.
-        json: Print one JSON object with text, tokens, rounds and counters instead of text.
         revision: Branch, tag or commit of the target on the hub.
         tokenizer: Whose tokenizer and chat template to take instead of the target's own: a folder or hub id.
+        max_running: Texts decoded together; others wait.
     """
 
-    prompt: str = field(default="-", kw_only=False)
     draft: Annotated[str | tuple[str, ...], Several(distinct=False)] | None = "auto"
-    length: Annotated[int | str | tuple[int | str, ...], Several(distinct=False)] | None = None
     router: str | None = None
     sample_arm: bool = False
-    threshold: Share | None = None
-    cost: str | float | None = None
     adapt: bool = False
     copies: str | None = None
     tree: str | None = None
     verifier: str = "token-wise"
     beams: Count | None = None
     argmax: bool = False
+    generation_config: Literal["follow", "ignore"] = "follow"
+    revision: str | None = None
+    tokenizer: str | None = None
+    max_running: Annotated[int, Range(1, 4096)] = 64
+
+    @property
+    def drafts(self) -> str | tuple[str, ...] | None:
+        """The drafts to load; None if there are none, or if the router names them."""
+        return self.draft if self.draft != "auto" else None if self.router is not None else "tiny-draft"
+
+
+Auto = Literal["auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(DecodingOptions, SeedOptions):
+    """Generation.
+
+    Attributes:
+        prompt: The prompt, as a positional argument or by flag; "-" reads it from standard input.
+        n: Number of independent samples, printed one after another.
+        max_new_tokens: Maximum number of new tokens; "auto" is the target's generation_config, else 128.
+        temperature: Divides the logits; 0 is greedy. "auto" is the target's generation_config, else 1.
+        top_k: Sample from the k most probable tokens; null keeps all. "auto" as for temperature, else 50.
+        top_p: Sample from the most probable tokens with this total probability; 1 keeps all. "auto" as for temperature,
+            else 1.
+        chat: Apply the tokenizer's chat template, if it has one.
+        system: System message of the chat.
+        stream: Print the text while it is generated.
+        color: Print the complete text with accepted, rejected and target tokens in colour.
+        stats: Print counters and rates to standard error.
+        json: Print one JSON object with text, tokens, rounds and counters instead of text.
+    """
+
+    prompt: str = field(default="-", kw_only=False)
     n: Count = 1
     max_new_tokens: Count | Auto = "auto"
     temperature: NotNegative | Auto = "auto"
     top_k: Count | Auto | None = "auto"
     top_p: Annotated[float, Range(0, 1, "(]")] | Auto = "auto"
-    generation_config: Literal["follow", "ignore"] = "follow"
     chat: bool = True
     system: str | None = None
     stream: bool = True
     color: bool = False
     stats: bool = False
     json: bool = False
-    revision: str | None = None
-    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -231,8 +261,3 @@ class GenerateOptions(
             raise InputError("system: is part of the chat template; leave it or --no-chat out")
         if self.color and self.json:
             raise InputError("color: JSON has no colours; give one of color and json")
-
-    @property
-    def drafts(self) -> str | tuple[str, ...] | None:
-        """The drafts to load; None if there are none, or if the router names them."""
-        return self.draft if self.draft != "auto" else None if self.router is not None else "tiny-draft"

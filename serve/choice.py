@@ -67,7 +67,8 @@ class Choice:
 
     @property
     def recorder(self) -> RoundRecorder | None:
-        return self.request.recorder
+        recorder = self.request.recorder
+        return recorder if isinstance(recorder, RoundRecorder) else None
 
     def push(self, news: News) -> Delta:
         """Take in new rounds; after ``finish_reason`` is set there is nothing more to push."""

@@ -14,7 +14,7 @@ from ..controllers.length.batch_costs import BatchCosts
 from ..controllers.router import OnlineRouter, PolicyRouter
 from ..infer.batch_costs import ROWS, batch_costs
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.loading.controllers import AUTO
+from ..infer.options import AUTO
 from ..infer.request import Request
 from .errors import ApiError
 from .metrics import Metrics

@@ -32,7 +32,7 @@ from specpilot.controllers.checkpoints.router import RouterConfig
 from specpilot.controllers.length import RateOptimal, load_trained
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.loading.routing import load_policy
+from specpilot.infer.loading.controllers import load_policy
 from torch import nn
 
 PAIR = PairFingerprint("1" * 64, "2" * 64, "3" * 64)

@@ -35,7 +35,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.drafters.prompt_lookup import Match, PromptLookup
-from specpilot.infer.loading.routing import ArmRuntime, Routing
+from specpilot.infer.loading.routing import LoadedArm, Routing
 from specpilot.infer.models import CausalLM, EarlyExit, language_model
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
@@ -395,13 +395,12 @@ def test_an_arm_of_a_router() -> None:
     target = make(seed=3, layers=2, sharpness=6.0, **sizes).double()
     reader = language_model(target)
     draft = language_model(make(seed=1003, layers=1, sharpness=6.0, **sizes).double())
-    arms = [Arm("draft", "one", "a"), Arm("ngram", "ngram"), Arm("exit", "exit:1", layer=1)]
-    runtimes = [
-        ArmRuntime(draft, Fixed(2)),
-        ArmRuntime(None, Fixed(20), Ngram(2, EVEN)),
-        ArmRuntime(EarlyExit(reader, 1), Fixed(2)),
+    arms = [
+        LoadedArm(Arm("draft", "one", "a"), draft, Fixed(2)),
+        LoadedArm(Arm("ngram", "ngram"), None, Fixed(20), Ngram(2, EVEN)),
+        LoadedArm(Arm("exit", "exit:1", layer=1), EarlyExit(reader, 1), Fixed(2)),
     ]
-    decoder = SpeculativeDecoder(target, None, routing=Routing(reader, RandomRouter(3), arms, runtimes))
+    decoder = SpeculativeDecoder(target, None, routing=Routing(reader, RandomRouter(3), arms))
     sampling = SamplingParams(1.0, 2)
     assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(CausalLM(target), sampling))
 
@@ -411,7 +410,7 @@ def test_by_name() -> None:
     arms = ["tiny-draft", "ngram", "autoregressive"]
     decoder = SpeculativeDecoder.from_pretrained("tiny", arms, router=router, cost=0.2, length="tiny-lag-free")
     assert decoder.routing is not None
-    assert [runtime.ngram for runtime in decoder.routing.runtimes] == [None, Ngram(cost=CostModel.load(0.2)), None]
+    assert [arm.ngram for arm in decoder.routing.arms] == [None, Ngram(cost=CostModel.load(0.2)), None]
 
 
 @pytest.fixture(scope="module")

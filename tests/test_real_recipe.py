@@ -19,8 +19,9 @@ from specpilot.controllers.checkpoints.router import RouterConfig
 from specpilot.controllers.router import RouterPolicy
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
+from specpilot.infer.loading.controllers import load_policy
 from specpilot.infer.loading.names import load_model, load_tokenizer
-from specpilot.infer.loading.routing import load_arms, load_policy
+from specpilot.infer.loading.routing import load_arms
 from specpilot.infer.models import CausalLM
 
 from experiments.real.configurations import AUTOREGRESSIVE, OURS, PREDICTOR_NGRAM

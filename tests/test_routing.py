@@ -21,7 +21,7 @@ from specpilot.controllers.router import RandomRouter, Router, RouterPolicy, Sin
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import load_model, load_tokenizer
-from specpilot.infer.loading.routing import ArmRuntime, Routing, load_arms
+from specpilot.infer.loading.routing import LoadedArm, Routing, load_arms
 from specpilot.infer.models import CausalLM, EarlyExit, RaggedKVCache, Read, language_model
 from specpilot.main import main
 from transformers import PreTrainedModel
@@ -46,12 +46,15 @@ def routed(
 ) -> SpeculativeDecoder:
     """Two drafts, an early exit and nothing, as far as there are lengths for them."""
     reader = language_model(target)
-    runtimes = [ArmRuntime(language_model(draft), length) for draft, length in zip(drafts, lengths, strict=False)]
+    arms = [
+        LoadedArm(kind, language_model(draft), length)
+        for kind, draft, length in zip(KINDS, drafts, lengths, strict=False)
+    ]
     if len(lengths) > len(drafts):
-        runtimes.append(ArmRuntime(EarlyExit(reader, 1), lengths[len(drafts)]))
+        arms.append(LoadedArm(KINDS[len(arms)], EarlyExit(reader, 1), lengths[len(drafts)]))
     if len(lengths) > len(drafts) + 1:
-        runtimes.append(ArmRuntime(None, Fixed(0)))
-    return SpeculativeDecoder(target, None, routing=Routing(reader, router, KINDS[: len(runtimes)], runtimes))
+        arms.append(LoadedArm(KINDS[len(arms)], None))
+    return SpeculativeDecoder(target, None, routing=Routing(reader, router, arms))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
@@ -137,7 +140,7 @@ def test_idle_drafts_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         return plain(model, cache, new)
 
     monkeypatch.setattr(CausalLM, "forward", watched)
-    models = [runtime.model for runtime in decoder.routing.runtimes]
+    models = [arm.model for arm in decoder.routing.arms]
     prompt = list(range(1, 30))
     for arm, model in enumerate(models):
         reads.clear()
@@ -192,7 +195,7 @@ def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
     decoder = SpeculativeDecoder.from_pretrained(target, router=router, length=["3", 2, "none"])
     assert decoder.routing is not None
     assert [arm.name for arm in decoder.routing.arms] == [draft, "exit:1", "autoregressive"]
-    assert [way.length.k for way in decoder.routing.runtimes] == [3, 2, 0]  # type: ignore[attr-defined]
+    assert [arm.length.k for arm in decoder.routing.arms] == [3, 2, 0]  # type: ignore[attr-defined]
     plain = SpeculativeDecoder.from_pretrained(target)
     prompt = "some words"
     expected = plain.generate(prompt, max_new_tokens=16, temperature=0).tokens
@@ -206,7 +209,7 @@ def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
         decoder.generate(prompt, max_new_tokens=2, temperature=0.3)
     decoder = SpeculativeDecoder.from_pretrained(target, router=router, draft_dtype="bfloat16")
     assert decoder.routing is not None
-    dtypes = [arm.model.model.dtype for arm in decoder.routing.runtimes if arm.model is not None]
+    dtypes = [model.model.dtype for model in decoder.routing.models]
     assert dtypes == [torch.bfloat16, torch.float32]  # the exit's layers are the target's
     assert decoder.generate(prompt, max_new_tokens=16, temperature=0).tokens == expected
     with pytest.raises(InputError, match="draft_dtype='bfloat16': no arm has a draft model"):

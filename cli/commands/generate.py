@@ -20,34 +20,10 @@ def generate(options: GenerateOptions) -> None:
 
     from ..common.quiet import quiet
     from ..infer.decoder import SpeculativeDecoder
-    from ..infer.drafters.beams import Beams
     from ..infer.text_stream import TextStream
 
     quiet()
-    searched = options.beams is not None or options.argmax
-    decoder = SpeculativeDecoder.from_pretrained(
-        options.target,
-        options.drafts,
-        length=options.length,
-        router=options.router,
-        sample_arm=options.sample_arm,
-        threshold=options.threshold,
-        cost=options.cost,
-        adapt=options.adapt,
-        copies=options.copies,
-        tree=options.tree,
-        verifier=options.verifier,
-        beams=Beams(options.beams or 4, options.argmax) if searched else None,
-        dtype=options.dtype,
-        draft_dtype=options.draft_dtype,
-        device=options.device,
-        **options.placement,
-        revision=options.revision,
-        trust_remote_code=options.trust_remote_code,
-        generation_config=options.generation_config,
-        tokenizer=options.tokenizer,
-        pair_check=options.pair_check,
-    )
+    decoder = SpeculativeDecoder.from_options(options)
     assert decoder.tokenizer is not None  # from_pretrained always loads one
     at_once = options.n > 1 or options.color or options.json or not options.stream
     live = None if at_once else TextStream(decoder.tokenizer)

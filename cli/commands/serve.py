@@ -50,13 +50,7 @@ def _prepared(options: ServeOptions) -> Server:
     from ..serve.server import Server, ServerConfig, drafting_by_load
 
     quiet()
-    decoder = SpeculativeDecoder.from_pretrained(
-        options.target, options.drafts, length=options.length, router=options.router, sample_arm=options.sample_arm,
-        threshold=options.threshold, cost=options.cost, copies=options.copies, verifier=options.verifier,
-        dtype=options.dtype, draft_dtype=options.draft_dtype, device=options.device, **options.placement,
-        revision=options.revision, trust_remote_code=options.trust_remote_code,
-        generation_config=options.generation_config, max_running=options.max_running,
-    )  # fmt: skip
+    decoder = SpeculativeDecoder.from_options(options)
     drafting_by_load(decoder, options.cost)
     config = ServerConfig(
         name=options.served_model_name or str(options.target),

@@ -21,7 +21,7 @@ from specpilot.controllers.checkpoints.provenance import TOKENIZER
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading.routing import load_policy
+from specpilot.infer.loading.controllers import load_policy
 from specpilot.infer.prompting import encode_prompt
 
 from .configurations import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -67,6 +68,25 @@ def split_ngram(draft: str) -> tuple[str | None, Ngram | None]:
     if colon and not longest.isdigit():
         raise InputError(f"draft={draft!r}: give the longest n-gram as a number, as in 'ngram:4'")
     return model or None, Ngram(int(longest)) if colon else Ngram()
+
+
+def split_drafts(draft: str | Path | Sequence[str | Path] | None) -> tuple[list[str | Path], Ngram | None]:
+    """The draft models' names, and how n-grams draft if they do.
+
+    Raises:
+        InputError: n-grams are one of several drafts.
+    """
+    if draft is None:
+        return [], None
+    if isinstance(draft, str | Path):
+        model, ngram = split_ngram(str(draft))
+        return ([draft] if ngram is None else [] if model is None else [model]), ngram
+    for name in draft:
+        if split_ngram(str(name))[1] is not None:
+            raise InputError(
+                f"draft: {str(name)!r} is one of several; n-grams join one model, as in 'tiny-draft+ngram'"
+            )
+    return [*draft], None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Loads length controllers by name for a loaded pair."""
+"""Loads controllers by name for loaded models: length controllers, copy heads, routers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...controllers.checkpoints.content import controller_digest
 from ...controllers.checkpoints.copy_head import CopyHeadConfig
 from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ...controllers.checkpoints.provenance import EXACT
+from ...controllers.checkpoints.router import RouterConfig
 from ...controllers.length import LengthController, load_trained, names_rule, parse_rule, takes_cost
 from ...controllers.length.cost_model import CostModel
+from ...controllers.router import RouterPolicy
 from ..models import GgufModel, LoadedModel, output_embedding
 from ..models.devices import input_device
-
-AUTO = "auto"  # measure the cost when the decoder is made
 
 
 def load_length(
@@ -97,3 +97,17 @@ def load_copies(
         return CopyPredictor(head, output_embedding(target))
     except InputError as error:
         raise InputError(f"copies={str(name)!r}: {error}") from error
+
+
+def load_policy(name: str | Path) -> tuple[RouterPolicy, RouterConfig]:
+    """The trained router ``name``.
+
+    Raises:
+        InputError: it cannot be loaded, or is a controller of another kind.
+    """
+    controller = load_controller(name)
+    policy, config = controller.head, controller.config
+    if not isinstance(policy, RouterPolicy) or not isinstance(config, RouterConfig):
+        kind, given_as = config.kind, config.given_as
+        raise InputError(f"router={str(name)!r}: is of kind {kind!r}, which chooses no arm; give it as {given_as}")
+    return policy, config

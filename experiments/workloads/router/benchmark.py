@@ -19,7 +19,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
 from specpilot.infer.loading.controllers import load_length
 from specpilot.infer.loading.names import load_model, load_tokenizer
-from specpilot.infer.loading.routing import ArmRuntime, LoadedArm, Routing, load_arms
+from specpilot.infer.loading.routing import LoadedArm, Routing, load_arms
 from specpilot.infer.models import language_model
 
 from ...options import RouterBenchOptions
@@ -69,8 +69,7 @@ class ArmDecoders:
     def routed(self, names: Sequence[str], router: Router, label: str) -> SpeculativeDecoder:
         """A decoder with a ``router`` over the named arms."""
         arms = [self.loaded[name] for name in names]
-        runtimes = [ArmRuntime(arm.model, self.length(name, label)) for name, arm in zip(names, arms, strict=True)]
-        routing = Routing(self.target, router, [arm.arm for arm in arms], runtimes)
+        routing = Routing(self.target, router, [replace(arm, length=self.length(arm.name, label)) for arm in arms])
         return SpeculativeDecoder(self.target, None, self.tokenizer, routing=routing)
 
     def single(self, name: str, label: str) -> SpeculativeDecoder:
