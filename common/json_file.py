@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, is_dataclass
@@ -92,6 +93,25 @@ def parse_object(text: str, parse: Callable[[str], Any] = parse_json) -> dict[st
     if not isinstance(found, dict):
         raise InputError(f"an object of keys and values is expected, not {_kind_of(found)}")
     return found
+
+
+def read_parquet(path: Path, remedy: str) -> list[dict[str, Any]]:
+    """The rows of a Parquet file.
+
+    Raises:
+        InputError: the file cannot be read, or is none.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
+    # OSError without a number: a damaged page; ValueError: a name that is no text; OverflowError: a date out of range.
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"{path}: cannot be read ({os.strerror(error.errno)})") from error
+        raise InputError(f"{path}: not a readable Parquet file ({error}); {remedy}") from error
+    return rows
 
 
 @contextmanager

@@ -17,13 +17,14 @@ import torch
 from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
+from ..data_gen.labels import can_read
 from ..data_gen.prompts import PromptRow, load_prompts
 from ..data_gen.rollout import roll_out
-from ..data_gen.vocabulary import can_read, traceable
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.prompting import encode_prompt
 from ..infer.random_source import RandomSource
 from ..simulate.trace import Trace, trace
+from ..simulate.trace_shards import traceable
 from .options import HeldOutOptions
 
 BATCH = 20  # prompts rolled out and stored together

@@ -1,41 +1,85 @@
-"""``specpilot data acceptance``: prompts → rollouts of the target → acceptance labels → shards (SpecDec++ §3.3)."""
+"""``specpilot data answers`` and ``data acceptance``: the target's answers to prompts, and labels along them.
+
+Prompts → rollouts of the target → labels of target and draft → shards (SpecDec++, Huang et al. 2024, §3.3).
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from torch.nn.utils.rnn import pad_sequence
 
-from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.sampling import SamplingParams
+from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
 from ..infer.models import language_model
-from .builder import DatasetBuilder, Item, encode_prompts, plan, write_shards
-from .dataset import SCHEMA_VERSION, DatasetWriter, Row
+from .builder import DatasetBuilder, Item, make_dataset, pair_identity, plan
+from .kinds import AcceptanceRow, AnswerRow
 from .labels import label
-from .options import ONE_PROCESS, OWN_RESPONSES, AcceptanceDataOptions, ResponseOptions, WorkerOptions
+from .options import (
+    ONE_PROCESS,
+    OWN_RESPONSES,
+    AcceptanceDataOptions,
+    AnswersDataOptions,
+    ResponseOptions,
+    WorkerOptions,
+)
 from .responses import make_responses
 from .rollout import Rollout, roll_out
-from .workers import OnDone, ignore, open_workers
+from .workers import OnDone
 
 
-class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
-    """Models, prompts and settings of one dataset; turns groups of prompts into rows.
+class AnswersBuilder(DatasetBuilder[AnswerRow]):
+    """The target and the settings of a dataset of answers.
 
     Raises:
-        InputError: a model or prompt source is missing, the pair does not fit, or a prompt fills the context.
+        InputError: the target is missing.
     """
 
+    kind = AnswerRow
+    settings: AnswersDataOptions
+
+    def __init__(self, settings: AnswersDataOptions) -> None:
+        self.settings = settings
+        trust = settings.trust_remote_code
+        tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
+        model = load_any_model(
+            settings.target, dtype=settings.dtype, device=settings.device, trust_remote_code=trust, decoder_only=True,
+            **settings.placement,
+        )  # fmt: skip
+        self.fingerprint = {"target": model_fingerprint(model), "tokenizer": tokenizer_fingerprint(tokenizer)}
+        self.stop_tokens = stop_tokens_of(model, tokenizer)
+        self.models = [language_model(model)]
+
+    def identity(self) -> dict[str, Any]:
+        return {"draft": None, "fingerprint": self.fingerprint}
+
+    def rows(self, items: list[Item], on_done: OnDone) -> list[AnswerRow]:
+        found = roll_out(
+            self.models[0], [item.ids for item in items], [self.uniforms(item, "x") for item in items], self.sampling,
+            self.stop_tokens, batch_size=self.settings.batch_size, on_done=on_done,
+        )  # fmt: skip
+        return [
+            AnswerRow(item.id, item.prompt, item.ids, rollout.tokens)
+            for item, rollout in zip(items, found, strict=True)
+        ]
+
+
+class AcceptanceDatasetBuilder(DatasetBuilder[AcceptanceRow]):
+    """The pair and the settings of an acceptance dataset.
+
+    Raises:
+        InputError: a model is missing, or the pair does not fit.
+    """
+
+    kind = AcceptanceRow
     settings: AcceptanceDataOptions
 
     def __init__(self, settings: AcceptanceDataOptions) -> None:
         self.settings = settings
-        self.sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
         trust = settings.trust_remote_code
         tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
         check_same_tokenizer(tokenizer, load_tokenizer(settings.draft, trust_remote_code=trust))
@@ -51,49 +95,35 @@ class AcceptanceDatasetBuilder(DatasetBuilder[Row]):
         self.draft.require_tokens_alone("data acceptance")
 
     def identity(self) -> dict[str, Any]:
-        s = self.settings
-        return {
-            "kind": "acceptance",
-            "schema_version": SCHEMA_VERSION,
-            "code_version": version("specpilot"),
-            "target": s.target,
-            "draft": s.draft,
-            "fingerprint": self.pair.as_dict(),
-            "sampling": self.sampling.as_dict(),
-            "seed": s.seed,
-            # The target's vocabulary size, if the draft's is larger and was cut to it.
-            **({"vocab_size": self.target.vocab_size} if self.draft.vocab_size > self.target.vocab_size else {}),
-        }
+        return pair_identity(self.settings, self.pair, self.target, self.draft)
 
-    def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[Row]:
-        """Generate (where no text is given) and label a shard's rollouts.
-
-        ``on_done`` is called with the length of each finished rollout.
-        """
+    def rows(self, items: list[Item], on_done: OnDone) -> list[AcceptanceRow]:
+        """Generate (where no text is given) and label the prompts' rollouts."""
         size = self.settings.batch_size
-        items = sorted(unit, key=lambda item: (len(item.ids), item.id))  # similar lengths together need little padding
         prompts = [item.ids for item in items]
         x = [Rollout(item.response, None, None) for item in items if item.response is not None]
         for rollout in x:
             on_done(len(rollout.tokens))
         if not x:
+            uniforms = [self.uniforms(item, "x") for item in items]
             x = roll_out(
-                self.target,
-                prompts,
-                [self.uniforms(item, "x") for item in items],
-                self.sampling,
-                self.stop_tokens,
-                batch_size=size,
-                on_done=on_done,
-            )
-        rows: dict[str, Row] = {}
+                self.target, prompts, uniforms, self.sampling, self.stop_tokens, batch_size=size, on_done=on_done
+            )  # fmt: skip
+        rows = []
         for start in range(0, len(items), size):
             batch = slice(start, start + size)
-            uniforms = pad_sequence([self.uniforms(item, "y") for item in items[batch]], batch_first=True)
-            labels = label(self.target, self.draft, prompts[batch], x[batch], uniforms, self.sampling)
+            points = pad_sequence([self.uniforms(item, "y") for item in items[batch]], batch_first=True)
+            labels = label(self.target, self.draft, prompts[batch], x[batch], points, self.sampling)
             for item, rollout, (y, p) in zip(items[batch], x[batch], labels, strict=True):
-                rows[item.id] = Row(item.id, item.prompt, item.ids, rollout.tokens[: len(y)], y, p)
-        return [rows[item.id] for item in unit]
+                rows.append(AcceptanceRow(item.id, item.prompt, item.ids, rollout.tokens[: len(y)], y, p))
+        return rows
+
+
+def make_answers(
+    settings: AnswersDataOptions, output: Path, console: Console | None = None, workers: WorkerOptions = ONE_PROCESS
+) -> Path:
+    """Make or complete the dataset of answers ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
+    return make_dataset(partial(AnswersBuilder, settings), settings, output, console, workers)
 
 
 def make_acceptance_data(
@@ -103,30 +133,26 @@ def make_acceptance_data(
     workers: WorkerOptions = ONE_PROCESS,
     responses: ResponseOptions = OWN_RESPONSES,
 ) -> Path:
-    """Make or complete the dataset ``output``, and return its path.
+    """Make or complete the acceptance dataset ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`.
 
     Texts of another engine are kept in a dataset of their own beside it, ``<output>-responses``.
 
     Raises:
-        InputError: see :class:`AcceptanceDatasetBuilder`, :func:`~specpilot.data_gen.builder.encode_prompts`,
-            :func:`~specpilot.data_gen.workers.open_workers`, :func:`~specpilot.data_gen.responses.make_responses` and
-            :class:`~specpilot.data_gen.dataset.ShardWriter`.
+        InputError: see also :func:`~specpilot.data_gen.responses.make_responses`.
     """
-    console = console or Console(stderr=True)
     given = None
     if responses.responses is not None:
-        given = make_responses(settings, responses, output.with_name(f"{output.name}-responses"), console, workers)
-    with open_workers(partial(AcceptanceDatasetBuilder, settings), workers, settings.device, console) as group:
-        prompts, identity = encode_prompts(settings, group.description), group.description["identity"]
-        if given is not None:
-            prompts, identity = given.add_to(prompts), identity | {"responses": given.source}
-        with DatasetWriter(output, identity | prompts.identity) as writer:
-            if write_shards(writer, prompts.shards(settings.shard_size), group, console):
-                console.print(f"{output}: mean acceptance {writer.manifest['mean_acceptance']:.3f}")
-    return output
+        folder = output.with_name(f"{output.name}-responses")
+        given = make_responses(settings, responses, folder, console or Console(stderr=True), workers)
+    return make_dataset(partial(AcceptanceDatasetBuilder, settings), settings, output, console, workers, given=given)
+
+
+def plan_answers(settings: AnswersDataOptions, workers: WorkerOptions = ONE_PROCESS) -> str:
+    """Describe the work of :func:`make_answers`."""
+    return plan(AnswersBuilder(settings), workers, token_bytes=2.5)
 
 
 def plan_acceptance_data(settings: AcceptanceDataOptions, workers: WorkerOptions = ONE_PROCESS) -> str:
-    """Describe the work of :func:`make_acceptance_data`, timed on one short batch; writes nothing."""
+    """Describe the work of :func:`make_acceptance_data`."""
     builder = AcceptanceDatasetBuilder(settings)
     return plan(builder, workers, token_bytes=9)  # int32 tokens compress to about 2.5 bytes, float32 labels to 4

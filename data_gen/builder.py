@@ -1,41 +1,52 @@
-"""Base of the datasets made of rollouts: encoded prompts, shards, random numbers, and the writing loop."""
+"""Datasets made of prompts: encoded prompts, what turns them into rows, and the making and planning of a dataset."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from ..common.errors import InputError
+from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.sampling import SamplingParams
 from ..infer.loading.names import load_tokenizer
 from ..infer.models import LanguageModel
 from ..infer.prompting import encode_prompt
-from .dataset import ParquetWriter
-from .options import AcceptanceDataOptions, AnswersDataOptions, RouterDataOptions, WorkerOptions
+from .dataset import ShardWriter
+from .kinds import Row, Rows
+from .options import ONE_PROCESS, AcceptanceDataOptions, AnswersDataOptions, RouterDataOptions, WorkerOptions
 from .prompts import fingerprint, load_prompts
-from .workers import OnDone, Workers, ignore
+from .workers import OnDone, Workers, ignore, open_workers, write_shards
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Row)
 PROBE_TOKENS = 16
 RolloutOptions = AcceptanceDataOptions | AnswersDataOptions | RouterDataOptions
 
 
 @dataclass(frozen=True)
 class Item:
-    """An encoded prompt, the maximum number of new tokens (``budget``), and the target's text if it is given."""
+    """An encoded prompt.
+
+    Attributes:
+        budget: maximum number of new tokens.
+        number: the prompt's place among the prompts of the dataset.
+        response: the target's text, if it is given.
+    """
 
     id: str
     prompt: str
     ids: list[int]
     budget: int
+    number: int = 0
     domain: str = "all"
     response: list[int] | None = None
 
@@ -59,6 +70,24 @@ class EncodedPrompts:
         return [self.items[i : i + size] for i in range(0, len(self.items), size)]
 
 
+@dataclass(frozen=True)
+class GivenTexts:
+    """The target's texts for all prompts of a dataset, made by another engine.
+
+    Attributes:
+        tokens: prompt id → tokens.
+        source: the engine and the texts' hash, for the identity of the dataset.
+    """
+
+    tokens: dict[str, list[int]]
+    source: dict[str, Any]
+
+    def add_to(self, prompts: EncodedPrompts) -> EncodedPrompts:
+        """``prompts`` with their texts, which are cut to their budgets."""
+        items = [replace(item, response=self.tokens[item.id][: item.budget]) for item in prompts.items]
+        return replace(prompts, items=items, identity=prompts.identity | {"responses": self.source})
+
+
 def encode_prompts(settings: RolloutOptions, models: dict[str, Any]) -> EncodedPrompts:
     """Load and encode the prompts; budgets are limited by the shortest context of the models.
 
@@ -68,32 +97,27 @@ def encode_prompts(settings: RolloutOptions, models: dict[str, Any]) -> EncodedP
     Raises:
         InputError: there are no prompts, or one fills the context.
     """
-    tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
+    s = settings
+    tokenizer = load_tokenizer(s.target, trust_remote_code=s.trust_remote_code)
     prompts = load_prompts(
-        settings.prompts,
-        column=settings.column,
-        split=settings.split,
-        limit=settings.limit,
-        skip=settings.skip,
-        domains=settings.domains,
-    )
+        s.prompts, column=s.column, split=s.split, limit=s.limit, skip=s.skip, domains=s.domains
+    )  # fmt: skip
     context = models["context"]
     items, left_out = [], 0
     for prompt in prompts:
-        ids = encode_prompt(tokenizer, prompt.prompt, chat=settings.chat, system=settings.system)
-        if settings.max_prompt_tokens is not None and len(ids) > settings.max_prompt_tokens:
+        ids = encode_prompt(tokenizer, prompt.prompt, chat=s.chat, system=s.system)
+        if s.max_prompt_tokens is not None and len(ids) > s.max_prompt_tokens:
             left_out += 1
             continue
-        room = settings.max_new_tokens if context is None else min(settings.max_new_tokens, context - len(ids))
+        room = s.max_new_tokens if context is None else min(s.max_new_tokens, context - len(ids))
         if room < 1:
             raise InputError(
                 f"prompt {prompt.id}: {len(ids)} tokens, but the context holds {context}; "
-                f"leave such prompts out with --max-prompt-tokens {context - settings.max_new_tokens}"
+                f"leave such prompts out with --max-prompt-tokens {context - s.max_new_tokens}"
             )
-        items.append(Item(prompt.id, prompt.prompt, ids, room, prompt.domain))
+        items.append(Item(prompt.id, prompt.prompt, ids, room, len(items), prompt.domain))
     if not items:
-        raise InputError(f"{settings.prompts}: no prompt has at most --max-prompt-tokens tokens; raise it")
-    s = settings
+        raise InputError(f"{s.prompts}: no prompt has at most --max-prompt-tokens tokens; raise it")
     identity = {
         "prompts": {
             "source": s.prompts,
@@ -116,13 +140,23 @@ def encode_prompts(settings: RolloutOptions, models: dict[str, Any]) -> EncodedP
     return EncodedPrompts(items, left_out, identity)
 
 
+def pair_identity(
+    names: AcceptanceDataOptions, pair: PairFingerprint, target: LanguageModel, draft: LanguageModel
+) -> dict[str, Any]:
+    """The part of a dataset's identity that describes a pair, including the size that a larger draft was cut to."""
+    cut = {"vocab_size": target.vocab_size} if draft.vocab_size > target.vocab_size else {}
+    return {"draft": names.draft, "fingerprint": pair.as_dict(), **cut}
+
+
 class DatasetBuilder(ABC, Generic[R]):
     """Holds the models of a dataset; turns groups of prompts into rows.
 
     Attributes:
-        models: all models; the first is the target.
+        kind: what a row is.
+        models: all models; the first is the target. Empty if another engine makes the rows.
     """
 
+    kind: type[R]
     settings: RolloutOptions
     models: list[LanguageModel]
 
@@ -131,13 +165,35 @@ class DatasetBuilder(ABC, Generic[R]):
         """Everything about the models that the rows depend on; a resumed run must have the same."""
 
     @abstractmethod
-    def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[R]:
-        """The rows of a shard; ``on_done`` is called with the number of tokens generated for each prompt."""
+    def rows(self, items: list[Item], on_done: OnDone) -> list[R]:
+        """A row for each prompt; ``on_done`` is called with the number of tokens generated for each."""
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return SamplingParams(self.settings.temperature, self.settings.top_k, self.settings.top_p)
+
+    @property
+    def device(self) -> str:
+        """Type of the device that makes the rows."""
+        return str(self.models[0].device.type)
+
+    def make(self, unit: list[Item], on_done: OnDone = ignore) -> Rows[R]:
+        """The shard of the prompts ``unit``. Similar lengths are made together, which needs little padding."""
+        items = sorted(unit, key=lambda item: (len(item.ids), item.id))
+        rows = dict(zip([item.id for item in items], self.rows(items, on_done), strict=True))
+        return Rows([rows[item.id] for item in unit])
 
     def describe(self) -> dict[str, Any]:
         """The identity, the type of the device, and the shortest context of the models (None: unlimited)."""
+        identity = {
+            "kind": self.kind.kind,
+            "target": self.settings.target,
+            **self.identity(),
+            "sampling": self.sampling.as_dict(),
+            "seed": self.settings.seed,
+        }
         context = min((m.context for m in self.models if m.context is not None), default=None)
-        return {"identity": self.identity(), "device": self.models[0].device.type, "context": context}
+        return {"identity": identity, "device": self.device, "context": context}
 
     @cached_property
     def prompts(self) -> EncodedPrompts:
@@ -151,42 +207,43 @@ class DatasetBuilder(ABC, Generic[R]):
         return torch.rand(item.budget, generator=generator)
 
 
-def write_shards(
-    writer: ParquetWriter[R], shards: list[list[Item]], workers: Workers[list[Item], list[R]], console: Console
-) -> bool:
-    """Write the missing ones of ``shards`` and mark the dataset complete; return False if it already was."""
-    total, output = sum(map(len, shards)), writer.folder
-    for name in writer.forget_damaged():
-        console.print(f"{output / name}: missing or changed; made again", soft_wrap=True)
-    if writer.manifest["complete"]:
-        console.print(f"{output}: already complete ({total} rollouts)")
-        return False
-    missing = {index: shards[index] for index in writer.missing(len(shards))}
-    done = total - sum(map(len, missing.values()))
-    if done:
-        console.print(f"{output}: {done} rollouts found, continuing")
-    columns = (
-        TextColumn("rollouts"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=total, completed=done, rate="")
-        started, tokens = time.perf_counter(), 0
+def make_dataset(
+    new_builder: Callable[[], DatasetBuilder[R]],
+    settings: RolloutOptions,
+    output: Path,
+    console: Console | None = None,
+    workers: WorkerOptions = ONE_PROCESS,
+    *,
+    given: GivenTexts | None = None,
+    prepare: Callable[[Workers[list[Item], Rows[R]], list[Item]], None] | None = None,
+) -> Path:
+    """Make or complete the dataset ``output``, and return its path.
 
-        def count(length: int) -> None:
-            nonlocal tokens
-            tokens += length
-            progress.update(task, advance=1, rate=f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
+    Args:
+        new_builder: loads the models; called in each worker's process.
+        prepare: called before the first shard is made, while the folder is locked.
 
-        for index, rows in workers.make_all(missing, count):
-            writer.write(rows, index)
-        writer.complete()
-    console.print(f"{output}: {total} rollouts, {tokens} new tokens")
-    return True
+    Raises:
+        InputError: the builder cannot be made; or see :func:`encode_prompts`, :func:`~.workers.open_workers` and
+            :class:`~.dataset.ShardWriter`.
+    """
+    console = console or Console(stderr=True)
+    with open_workers(new_builder, workers, settings.device, console) as group:
+        prompts = encode_prompts(settings, group.description)
+        prompts = prompts if given is None else given.add_to(prompts)
+        shards = prompts.shards(settings.shard_size)
+        with ShardWriter(output, group.description["identity"] | prompts.identity) as writer:
+            if prepare is not None:
+                prepare(group, prompts.items)
+            made = write_shards(writer, [*map(len, shards)], shards.__getitem__, group, console)
+            mean = writer.manifest["mean_acceptance"]
+            if made and mean is not None:
+                console.print(f"{output}: mean acceptance {mean:.3f}")
+    return output
 
 
 def plan(builder: DatasetBuilder[R], workers: WorkerOptions, token_bytes: float, texts: int = 1, fixed: int = 0) -> str:
-    """A description of the work, timed on one short batch.
+    """A description of the work, timed on one short batch; writes nothing.
 
     Args:
         token_bytes: bytes on disk of a generated token.

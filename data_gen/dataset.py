@@ -1,4 +1,4 @@
-"""Datasets on disk: Parquet shards and a manifest that lists the finished shards with their hashes.
+"""Datasets on disk: shards, and a manifest that lists the finished shards with their hashes.
 
 A shard appears by atomic rename, then the manifest is updated. The manifest holds no clock times, so that a killed and
 resumed run writes the same bytes as an uninterrupted one.
@@ -8,98 +8,84 @@ from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import count
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Any, ClassVar, Protocol, Self
 
 from ..common.errors import InputError
 from ..common.files import replacing, sha256
 from ..common.json_file import blaming, build, read_object
 from ..common.lock import LOCK, FolderLock
 from ..controllers.sampling import SamplingParams
-from .rows import read_parquet
 
 MANIFEST = "manifest.json"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+VERSIONS = {"schema_version": SCHEMA_VERSION, "code_version": version("specpilot")}  # in every manifest
+
+# Kind of a dataset → what makes it.
+COMMANDS = {
+    "acceptance": "specpilot data acceptance",
+    "answers": "specpilot data answers",
+    "rounds": "specpilot data on-policy",
+    "router": "specpilot data router",
+    "features": "specpilot data features",
+    "responses": "specpilot data acceptance --responses",
+}
+# Keys in the manifest of every kind of dataset.
+KEYS: dict[str, Any] = {
+    "kind": str,
+    "target": str,
+    "draft": str | None,
+    "fingerprint": dict[str, str],
+    "sampling": SamplingParams,
+    "shards": list[dict[str, Any]],
+    "mean_acceptance": float | None,
+    "complete": bool,
+    "dataset_fingerprint": str | None,
+}
+OUTCOME = {"shards", "mean_acceptance", "complete", "dataset_fingerprint"}  # keys that are no part of the identity
+AGAIN = "remove the folder and generate the data again"
+REPAIR = "run the command that made the dataset again: it makes such shards again"
+SERVED = "served requests cannot be made again: take the shard out of manifest.json"
 
 
-@dataclass(frozen=True)
-class Row:
-    """One rollout with its labels (SpecDec++ §3.3); the three lists have the same length.
-
-    A rollout is cut before the first token that is outside the draft's vocabulary, and empty if the prompt has such a
-    token; training skips empty rows.
+class Shard(Protocol):
+    """What a shard's file holds.
 
     Attributes:
-        x: tokens sampled from the target, including the end token if it was reached.
-        y: at every position a token sampled from the draft after the same prefix, y_i ~ q(·|prompt, x_<i).
-        p: min(1, p(y_i)/q(y_i)), the probability that the target accepts y_i.
+        suffix: suffix of the file's name.
     """
 
-    prompt_id: str
-    prompt: str
-    prompt_ids: list[int]
-    x: list[int]
-    y: list[int]
-    p: list[float]
+    suffix: ClassVar[str]
+
+    def save(self, file: Path) -> None:
+        """Write the file."""
+
+    def counts(self) -> dict[str, Any]:
+        """The manifest's entry of the shard, without its file and hash.
+
+        ``acceptance_sum`` and ``drafted``, where there are both, make the dataset's mean acceptance.
+        """
 
 
-SCHEMA = pa.schema(
-    [
-        ("prompt_id", pa.string()),
-        ("prompt", pa.string()),
-        ("prompt_ids", pa.list_(pa.int32())),
-        ("x", pa.list_(pa.int32())),
-        ("y", pa.list_(pa.int32())),
-        ("p", pa.list_(pa.float32())),
-    ]
-)
-
-
-R = TypeVar("R")
-S = TypeVar("S")
-
-
-class ShardWriter(ABC, Generic[S]):
+class ShardWriter:
     """Writes the shards of one dataset, continuing an earlier run with the same settings.
 
     Args:
         folder: the dataset's folder; created if necessary.
-        identity: everything that determines the rows. A folder with another identity is refused.
-
-    Attributes:
-        suffix: suffix of a shard's file name.
+        identity: everything that determines the shards. A folder with another identity is refused.
 
     Raises:
         InputError: the folder belongs to another run, holds other files, or another process is writing to it.
     """
-
-    suffix: str
-
-    @abstractmethod
-    def save(self, shard: S, file: Path) -> None:
-        """Write the file of a shard."""
-
-    @abstractmethod
-    def entry(self, shard: S) -> dict[str, Any]:
-        """The manifest's entry of a shard, without its file and hash."""
-
-    def outcome(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
-        """Fields that the manifest of the complete dataset gets, computed from its shards' entries."""
-        return {}
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
         self._lock = FolderLock(folder, "is writing this dataset")
         try:
             self._begun = not (folder / MANIFEST).exists()
-            self.manifest = self._open(identity)
+            self.manifest = self._open(VERSIONS | identity)
             for leftover in folder.glob("*.tmp"):
                 leftover.unlink()
             self._save({})  # before the first shard: shards without a manifest could not be identified
@@ -124,23 +110,10 @@ class ShardWriter(ABC, Generic[S]):
             raise InputError(f"{self.folder}: is not empty and holds no {MANIFEST}; choose another output folder")
         return {**identity, "shards": [], "mean_acceptance": None, "complete": False, "dataset_fingerprint": None}
 
-    @property
-    def finished(self) -> int:
-        """Number of shards written so far."""
-        return len(self.manifest["shards"])
-
     def missing(self, total: int) -> list[int]:
-        """Indices of the shards, of ``total`` in all, that are not written yet."""
-        written = self._written
-        return [index for index in range(total) if self.file_of(index) not in written]
-
-    @property
-    def _written(self) -> set[str]:
-        return {shard["file"] for shard in self.manifest["shards"]}
-
-    def file_of(self, index: int) -> str:
-        """File name of a shard."""
-        return f"shard-{index:05d}.{self.suffix}"
+        """Numbers of the shards, of ``total`` in all, that are not written yet."""
+        written = {Path(shard["file"]).stem for shard in self.manifest["shards"]}
+        return [index for index in range(total) if stem_of(index) not in written]
 
     def forget_damaged(self) -> list[str]:
         """Take the shards that are missing or changed out of the manifest, to be written again; returns their names."""
@@ -150,7 +123,7 @@ class ShardWriter(ABC, Generic[S]):
             self._save(dict.fromkeys(OUTCOME) | {"shards": whole, "complete": False})
         return damaged
 
-    def write(self, shard: S, index: int | None = None) -> None:
+    def write(self, shard: Shard, index: int | None = None) -> None:
         """Write a shard, then its entry in the manifest.
 
         Args:
@@ -158,21 +131,21 @@ class ShardWriter(ABC, Generic[S]):
                 manifest lists them by index.
         """
         if index is None:  # a shard before the last may have been taken out
-            written = self._written
-            index = next(index for index in count(self.finished) if self.file_of(index) not in written)
-        path = self.folder / self.file_of(index)
+            count = len(self.manifest["shards"])
+            index = next(index for index in self.missing(2 * count + 1) if index >= count)
+        path = self.folder / f"{stem_of(index)}.{shard.suffix}"
         with replacing(path) as temporary:
-            self.save(shard, temporary)
+            shard.save(temporary)
             digest = sha256(temporary)
-        entry = {"file": path.name, **self.entry(shard), "sha256": digest}
+        entry = {"file": path.name, **shard.counts(), "sha256": digest}
         shards = sorted([*self.manifest["shards"], entry], key=lambda entry: (len(entry["file"]), entry["file"]))
         self._save({"shards": shards})
 
     def complete(self) -> None:
         """Mark the dataset finished."""
         shards = self.manifest["shards"]
-        digest = hashlib.sha256("".join(shard["sha256"] for shard in shards).encode())
-        self._save(self.outcome(shards) | {"dataset_fingerprint": digest.hexdigest(), "complete": True})
+        digest = hashlib.sha256("".join(shard["sha256"] for shard in shards).encode()).hexdigest()
+        self._save({"mean_acceptance": mean_acceptance(shards), "dataset_fingerprint": digest, "complete": True})
 
     def _save(self, changes: dict[str, Any]) -> None:
         """Write the manifest with ``changes``, which hold once they are on disk."""
@@ -194,109 +167,68 @@ class ShardWriter(ABC, Generic[S]):
         self.close()
 
 
-class ParquetWriter(ShardWriter[list[R]], Generic[R]):
-    """Shards of rows in Parquet.
-
-    Attributes:
-        schema: columns of a shard, the fields of a row.
-    """
-
-    suffix = "parquet"
-    schema: pa.Schema
-
-    def save(self, shard: list[R], file: Path) -> None:
-        table = pa.Table.from_pylist([vars(row) for row in shard], schema=self.schema)
-        pq.write_table(table, file, compression="zstd")
-
-    def entry(self, shard: list[R]) -> dict[str, Any]:
-        return {"rows": len(shard), **self.sums(shard)}
-
-    @abstractmethod
-    def sums(self, rows: list[R]) -> dict[str, Any]:
-        """Sums over a shard's rows for its manifest entry."""
+def stem_of(index: int) -> str:
+    """File name of a shard, without its suffix."""
+    return f"shard-{index:05d}"
 
 
-class DatasetWriter(ParquetWriter[Row]):
-    """Writes an acceptance dataset."""
-
-    schema = SCHEMA
-
-    def sums(self, rows: list[Row]) -> dict[str, Any]:
-        return {
-            "tokens": sum(len(row.x) for row in rows),
-            "acceptance_sum": float(sum(sum(row.p) for row in rows)),
-        }
-
-    def outcome(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
-        tokens = sum(shard["tokens"] for shard in shards)
-        return {"mean_acceptance": sum(shard["acceptance_sum"] for shard in shards) / max(1, tokens)}
+def mean_acceptance(shards: list[dict[str, Any]]) -> float | None:
+    """Mean acceptance probability of the drafted tokens of ``shards``, entries of manifests; None if none counts it."""
+    counted = [shard for shard in shards if "acceptance_sum" in shard and "drafted" in shard]
+    if not counted:
+        return None
+    drafted = sum(shard["drafted"] for shard in counted)
+    return float(sum(shard["acceptance_sum"] for shard in counted) / max(1, drafted))
 
 
-OUTCOME = {"shards", "mean_acceptance", "complete", "dataset_fingerprint"}
-# Keys in the manifest of every kind of dataset.
-KEYS: dict[str, Any] = {
-    "kind": str,
-    "target": str,
-    "draft": str | None,
-    "fingerprint": dict[str, str],
-    "sampling": SamplingParams,
-    "shards": list[dict[str, Any]],
-    "mean_acceptance": float | None,
-    "complete": bool,
-    "dataset_fingerprint": str | None,
-}
-AGAIN = "remove the folder and generate the data again"
-REPAIR = "run the command that made the dataset again: it makes such shards again"
-SERVED = "served requests cannot be made again: take the shard out of manifest.json"
-
-
-def read_manifest(folder: str | Path) -> dict[str, Any]:
+def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> dict[str, Any]:
     """The manifest of a dataset folder.
 
+    Args:
+        kinds: what the dataset may be. Default: anything.
+        complete: whether it must be complete.
+
     Raises:
-        InputError: there is none, it is damaged, or its schema version is newer.
+        InputError: there is none, it is damaged, its schema version is another, or the dataset is of another kind or
+            incomplete.
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder}: no dataset, it holds no {MANIFEST}; make one with 'specpilot data …'")
-    return check_manifest(read_object(path, AGAIN), path)
+    manifest = check_manifest(read_object(path, AGAIN), path)
+    kind = manifest["kind"]
+    if kinds and kind not in kinds:
+        commands = " or ".join(f"'{COMMANDS[kind]}'" for kind in kinds)
+        raise InputError(f"{folder}: a dataset of kind {kind!r}; make one with {commands}")
+    if complete and not manifest["complete"]:
+        raise InputError(f"{folder}: the dataset is incomplete; run '{COMMANDS[kind]}' again to finish it")
+    return manifest
 
 
-def check_manifest(data: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Validate the manifest ``data``, read from ``path``, and return it.
+def check_manifest(manifest: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Validate ``manifest``, read from ``path``, and return it.
 
     Raises:
         InputError: see :func:`read_manifest`.
     """
     with blaming(path, AGAIN):
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise InputError(
-                f"schema_version={data.get('schema_version')!r}: this version of specpilot reads {SCHEMA_VERSION}"
-            )
+        if manifest.get("schema_version") != SCHEMA_VERSION:
+            raise InputError(f"schema_version={manifest.get('schema_version')!r}: this version reads {SCHEMA_VERSION}")
         for name, kind in KEYS.items():
-            build(kind, data.get(name), name)
-        for i, shard in enumerate(data["shards"]):
+            build(kind, manifest.get(name), name)
+        for i, shard in enumerate(manifest["shards"]):
             for name in ("file", "sha256"):
                 build(str, shard.get(name), f"shards[{i}].{name}")
-    return data
+    return manifest
 
 
-def read_dataset(folder: str | Path) -> list[Row]:
-    """All rows of an acceptance dataset; shards are checked against the manifest's hashes.
-
-    Raises:
-        InputError: a shard is missing or does not match the manifest.
-    """
-    return [Row(**row) for row in read_shards(folder)]
-
-
-def read_shards(folder: str | Path) -> list[dict[str, Any]]:
-    """The rows of any dataset as dictionaries; shards are checked against the manifest's hashes.
-
-    Raises:
-        InputError: a shard is missing or does not match the manifest.
-    """
-    return [row for file in shard_files(folder) for row in read_parquet(file, AGAIN)]
+def whole_manifest(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """The manifest of a dataset with ``identity``; None if there is none, or it is another, incomplete or damaged."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    manifest = read_manifest(folder)
+    wanted = (VERSIONS | identity).items() <= manifest.items() and manifest["complete"]
+    return manifest if wanted and not damaged_shards(folder, manifest) else None
 
 
 def shard_files(folder: str | Path) -> Iterator[Path]:

@@ -13,10 +13,11 @@ from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
 from ..infer.prompting import encode_prompt
-from .dataset import AGAIN, MANIFEST, read_manifest, shard_files
-from .rows import read_parquet, read_rows
+from .dataset import MANIFEST, read_manifest, shard_files
+from .kinds import AcceptanceRow, AnswerRow, RoundsRow, read_shard
+from .prompts import read_rows
 
-KINDS = ("answers", "acceptance", "rounds")  # of datasets that hold the target's answers
+KINDS: dict[str, type[AnswerRow]] = {kind.kind: kind for kind in (AnswerRow, AcceptanceRow, RoundsRow)}
 
 
 @dataclass(frozen=True)
@@ -86,17 +87,13 @@ def answers(folder: Path, target: str | None) -> Iterator[Document]:
     Raises:
         InputError: it holds no texts of a target, is incomplete or damaged, or is of another target.
     """
-    manifest = read_manifest(folder)
-    if manifest["kind"] not in KINDS:
-        raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; give one of {', '.join(KINDS)}")
-    if not manifest["complete"]:
-        raise InputError(f"{folder}: the dataset is incomplete; run the command that makes it again")
+    manifest = read_manifest(folder, *KINDS, complete=True)
     if target is not None and manifest["fingerprint"]["target"] != target:
         raise InputError(f"{folder}: the answers of another target, {manifest['target']}; give answers of this one")
     for file in shard_files(folder):
-        for row in read_parquet(file, AGAIN):
-            if row["x"]:
-                yield Document(row["prompt_id"], row["prompt_ids"] + row["x"], len(row["prompt_ids"]))
+        for row in read_shard(file, KINDS[manifest["kind"]]):
+            if row.x:
+                yield Document(row.prompt_id, row.prompt_ids + row.x, len(row.prompt_ids))
 
 
 def _texts(source: str, tokenizer: PreTrainedTokenizerBase, chat: bool) -> Iterator[Document]:

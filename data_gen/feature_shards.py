@@ -12,15 +12,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..common.errors import InputError
-from .dataset import ShardWriter, read_manifest, shard_files
+from .dataset import read_manifest, shard_files
 from .draft_states import Examples
 
 KIND = "features"
@@ -36,29 +35,23 @@ class FeatureShard:
 
     part: str
     tensors: dict[str, Tensor]
+    suffix: ClassVar[str] = "safetensors"
 
-
-class FeatureWriter(ShardWriter[FeatureShard]):
-    """Writes a feature dataset."""
-
-    suffix = "safetensors"
-
-    def save(self, shard: FeatureShard, file: Path) -> None:
-        contiguous = {name: tensor.contiguous() for name, tensor in shard.tensors.items()}
+    def save(self, file: Path) -> None:
+        contiguous = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
         file.write_bytes(save(contiguous))  # `save_file` makes files that only the user can read
 
-    def entry(self, shard: FeatureShard) -> dict[str, Any]:
-        if shard.part in (EMBEDDING, TRACES):
-            return {"part": shard.part}
-        accept = shard.tensors["accept"]
-        counts = {"texts": len(shard.tensors["counts"]), "rows": len(accept)}
-        then = {"next_rows": int(shard.tensors["then"].isfinite().sum())} if "then" in shard.tensors else {}
-        return {"part": shard.part, **counts, **then, "acceptance_sum": float(accept.double().sum())}
-
-    def outcome(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
-        training = [shard for shard in shards if shard["part"].startswith(TRAIN)]
-        rows = sum(shard["rows"] for shard in training)
-        return {"mean_acceptance": sum(shard["acceptance_sum"] for shard in training) / max(1, rows)}
+    def counts(self) -> dict[str, Any]:
+        """Texts and rows of examples; the mean acceptance of the dataset is that of its training parts."""
+        if self.part in (EMBEDDING, TRACES):
+            return {"part": self.part}
+        accept, rows = self.tensors["accept"], len(self.tensors["accept"])
+        counts: dict[str, Any] = {"part": self.part, "texts": len(self.tensors["counts"]), "rows": rows}
+        if "then" in self.tensors:
+            counts["next_rows"] = int(self.tensors["then"].isfinite().sum())
+        if self.part.startswith(TRAIN):
+            counts |= {"drafted": rows, "acceptance_sum": float(accept.double().sum())}
+        return counts
 
 
 @dataclass(frozen=True)
@@ -82,13 +75,7 @@ class FeatureDataset:
     mapped: OrderedDict[Path, dict[str, Tensor]] = field(default_factory=OrderedDict, repr=False)
 
     def __post_init__(self) -> None:
-        kind, complete = self.manifest["kind"], self.manifest["complete"]
-        if kind != KIND:
-            raise InputError(f"{self.folder}: a dataset of kind {kind!r}; make one with 'specpilot data features'")
-        if not complete:
-            raise InputError(
-                f"{self.folder}: the dataset is incomplete; run 'specpilot data features' again to finish it"
-            )
+        read_manifest(self.folder, KIND, complete=True)
 
     def check(self) -> None:
         """Compare every shard with the manifest's hash.

@@ -1,11 +1,20 @@
-"""Acceptance labels of finished rollouts: the draft's token at every position and its acceptance probability.
+"""What target and draft say about every token of finished rollouts, from one forward of each.
 
-SpecDec++ (Huang et al. 2024) §3.3: at each position of a target rollout X draw Y_i ~ q(·|prompt, X_<i) and store
-P_i = min(1, p(Y_i|X_<i) / q(Y_i|X_<i)). One forward of the draft scores all positions. The distributions p are those
-recorded in the rollouts, or come from one forward of the target.
+* Labels (SpecDec++, Huang et al. 2024, §3.3): at each position of a target rollout X draw Y_i ~ q(·|prompt, X_<i) and
+  store P_i = min(1, p(Y_i|X_<i) / q(Y_i|X_<i)).
+* Overlap (Leviathan et al. 2023): Σ_v min(p_i(v), q_i(v)), the probability that token-wise verification accepts a token
+  drawn from q_i.
+
+The distributions p are those recorded in the rollouts, or come from one forward of the target. Models of one tokenizer
+may be padded to different sizes, so that the target may emit a token that the draft has no embedding for. The draft has
+no state from that token on: data ends before it, and a decoder continues without drafts.
+Shapes: N tokens of several texts, V tokens of a vocabulary, k ≤ V of them with positive probability.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,11 +22,21 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.sampling import SamplingParams
 from ..infer.distribution import TokenDistribution
-from ..infer.models import LanguageModel
+from ..infer.models import LanguageModel, Read
 from ..infer.random_source import draw
 from .rollout import MISSING, Rollout
-from .scores import MAX_SCORES, scores
-from .vocabulary import can_read, readable
+
+MAX_SCORES = 1 << 22  # logits computed at once, N·V; on a CPU larger pieces are slower because of memory allocation
+
+
+def can_read(tokens: Sequence[int], vocab_size: int) -> bool:
+    """Whether a model of ``vocab_size`` embeddings has one for each of ``tokens``."""
+    return max(tokens, default=0) < vocab_size
+
+
+def readable(tokens: Sequence[int], vocab_size: int) -> int:
+    """Number of ``tokens`` before the first that a model of ``vocab_size`` embeddings cannot read."""
+    return next((place for place, token in enumerate(tokens) if token >= vocab_size), len(tokens))
 
 
 @torch.inference_mode()
@@ -37,65 +56,100 @@ def label(
         prompts, rollouts: B prompts and the target's B rollouts X, at least one token each.
         uniforms: (B, T) in [0, 1), T at least the longest rollout's length; number i determines Y_i.
     """
-    size = draft.vocab_size
-    read = [
-        first(rollout, readable(rollout.tokens, size) if can_read(prompt, size) else 0)
-        for prompt, rollout in zip(prompts, rollouts, strict=True)
-    ]
-    rows = [row for row, rollout in enumerate(read) if rollout.tokens]
-    longest = max((len(rollout.tokens) for rollout in read), default=0)
-    chunk = max(1, MAX_SCORES // max(1, longest * target.vocab_size))
     labels: list[tuple[list[int], list[float]]] = [([], []) for _ in prompts]
-    for start in range(0, len(rows), chunk):
-        some = rows[start : start + chunk]
-        found = _label_chunk(
-            target, draft, [prompts[row] for row in some], [read[row] for row in some], uniforms[some], sampling
-        )
-        for row, label_row in zip(some, found, strict=True):
-            labels[row] = label_row
+    size = target.vocab_size
+    for some in _batches(target, draft, prompts, rollouts, beyond=0):
+        drafted = scores(draft, some.prompts, some.texts, size)
+        q = TokenDistribution.from_logits(sampling, drafted, kept=draft.kept_below(size))  # (N, k)
+        points = torch.cat([uniforms[row, :count] for row, count in zip(some.rows, some.counts, strict=True)])
+        choice = draw(q.probabilities, points.to(drafted.device)).unsqueeze(-1)  # (N, 1)
+        y, q_y = choice if q.tokens is None else q.tokens.gather(-1, choice), q.probabilities.gather(-1, choice)
+        del drafted, q
+        p, likely = recorded(some.rollouts) or sampling.top(scores(target, some.prompts, some.texts, size))
+        if likely is None:
+            p_y = p.gather(-1, y).squeeze(-1)
+        else:
+            p_y = torch.where(likely.to(y.device) == y, p.to(y.device), 0.0).sum(-1)
+        accepted = (p_y / q_y.squeeze(-1)).clamp(max=1.0)
+        parts = zip(torch.split(y.squeeze(-1), some.counts), torch.split(accepted, some.counts), strict=True)
+        for row, (tokens, accept) in zip(some.rows, parts, strict=True):
+            labels[row] = tokens.tolist(), accept.tolist()
     return labels
 
 
-def first(rollout: Rollout, count: int) -> Rollout:
-    """The first ``count`` tokens of ``rollout``."""
-    return Rollout(
-        rollout.tokens[:count],
-        None if rollout.likely is None else rollout.likely[:count],
-        None if rollout.probabilities is None else rollout.probabilities[:count],
-    )
-
-
-def _label_chunk(
+@torch.inference_mode()
+def overlap(
     target: LanguageModel,
     draft: LanguageModel,
     prompts: list[list[int]],
     rollouts: list[Rollout],
-    uniforms: Tensor,
     sampling: SamplingParams,
-) -> list[tuple[list[int], list[float]]]:
-    texts = [rollout.tokens for rollout in rollouts]
-    counts = [len(text) for text in texts]
+) -> list[list[float]]:
+    """Σ_v min(p_i, q_i) at every token of every rollout, both distributions under the sampling parameters.
+
+    It is 0 after a token outside the draft's vocabulary, where nothing can be drafted. That token's own position can
+    still be drafted, from the tokens before it.
+
+    Args:
+        prompts, rollouts: B prompts and the target's outputs under ``sampling``, at least one token each.
+    """
+    result = [[0.0] * len(rollout.tokens) for rollout in rollouts]
     size = target.vocab_size
-    drafted = scores(draft, prompts, texts, size)
-    q = TokenDistribution.from_logits(sampling, drafted, kept=draft.kept_below(size))  # (N, k), N tokens in all
-    points = torch.cat([row[:count] for row, count in zip(uniforms, counts, strict=True)])
-    choice = draw(q.probabilities, points.to(drafted.device)).unsqueeze(-1)  # (N, 1)
-    y, q_y = choice if q.tokens is None else q.tokens.gather(-1, choice), q.probabilities.gather(-1, choice)
-    del drafted, q
-    kept = kept_distributions(rollouts)
-    p, likely = kept or sampling.top(scores(target, prompts, texts, size))
-    if likely is None:
-        p_y = p.gather(-1, y).squeeze(-1)
-    else:
-        p_y = torch.where(likely.to(y.device) == y, p.to(y.device), 0.0).sum(-1)
-    accepted = (p_y / q_y.squeeze(-1)).clamp(max=1.0)
-    return [
-        (tokens.tolist(), accept.tolist())
-        for tokens, accept in zip(torch.split(y.squeeze(-1), counts), torch.split(accepted, counts), strict=True)
-    ]
+    for some in _batches(target, draft, prompts, rollouts, beyond=1):
+        q = sampling(scores(draft, some.prompts, some.texts, size))  # (N, V)
+        found = recorded(some.rollouts)
+        if found is not None:
+            p, tokens = (part.to(q.device) for part in found)
+            inside = (tokens >= 0) & (tokens < q.shape[-1])  # the draft's vocabulary may be smaller
+            q_there = q.gather(-1, tokens.long().clamp(0, q.shape[-1] - 1)).where(inside, 0.0)
+            shared = torch.minimum(p, q_there).sum(-1)
+        else:
+            p = sampling(scores(target, some.prompts, some.texts, size))
+            shared = torch.minimum(p[..., : q.shape[-1]], q).sum(-1)
+        for row, shares in zip(some.rows, torch.split(shared.clamp(max=1.0), some.counts), strict=True):
+            result[row][: len(shares)] = shares.tolist()
+    return result
 
 
-def kept_distributions(rollouts: list[Rollout]) -> tuple[Tensor, Tensor] | None:
+class _Batch(NamedTuple):
+    """Some of the prompts, and their rollouts as far as they are read."""
+
+    rows: list[int]
+    prompts: list[list[int]]
+    rollouts: list[Rollout]
+
+    @property
+    def texts(self) -> list[list[int]]:
+        return [rollout.tokens for rollout in self.rollouts]
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(rollout.tokens) for rollout in self.rollouts]
+
+
+def _batches(
+    target: LanguageModel, draft: LanguageModel, prompts: list[list[int]], rollouts: list[Rollout], beyond: int
+) -> Iterator[_Batch]:
+    """The prompts that the draft can read, as many together as fit ``MAX_SCORES``.
+
+    Args:
+        beyond: number of tokens of a rollout that are kept from the first on that the draft cannot read.
+    """
+    size = draft.vocab_size
+    read = {
+        row: rollout.first(readable(rollout.tokens, size) + beyond)
+        for row, (prompt, rollout) in enumerate(zip(prompts, rollouts, strict=True))
+        if can_read(prompt, size)
+    }
+    rows = [row for row, rollout in read.items() if rollout.tokens]
+    longest = max((len(read[row].tokens) for row in rows), default=1)
+    together = max(1, MAX_SCORES // (longest * target.vocab_size))
+    for start in range(0, len(rows), together):
+        some = rows[start : start + together]
+        yield _Batch(some, [prompts[row] for row in some], [read[row] for row in some])
+
+
+def recorded(rollouts: list[Rollout]) -> tuple[Tensor, Tensor] | None:
     """(N, k) probabilities and their tokens, rollout by rollout; None if the rollouts did not record them."""
     likely: list[Tensor] = []
     probabilities: list[Tensor] = []
@@ -105,3 +159,20 @@ def kept_distributions(rollouts: list[Rollout]) -> tuple[Tensor, Tensor] | None:
         likely += rollout.likely
         probabilities += rollout.probabilities
     return pad_sequence(probabilities, batch_first=True), pad_sequence(likely, batch_first=True, padding_value=MISSING)
+
+
+def scores(model: LanguageModel, prompts: Sequence[list[int]], texts: Sequence[list[int]], size: int) -> Tensor:
+    """(N, V') logits that predict each token of ``texts``, text by text, in one forward.
+
+    Args:
+        prompts: the prompt of each text; for an encoder-decoder the encoder's input.
+        texts: at least one token each; the last one is scored and not read.
+        size: the target's vocabulary size V, to which longer rows are cut.
+    """
+    cache = model.new_cache()
+    reads = [
+        Read(row, [*model.begin(cache, row, prompt, len(text)), *text[:-1]], len(text))
+        for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
+    ]
+    logits, _ = model.forward(cache, reads)
+    return logits[:, :size]

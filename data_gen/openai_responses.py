@@ -18,33 +18,30 @@ from typing import Any
 from ..common.errors import InputError
 from ..infer.loading.names import load_tokenizer
 from .builder import Item
+from .kinds import ResponseRow
 from .options import AcceptanceDataOptions, ResponseOptions
-from .responses import ResponseRow, seed_of
-from .workers import OnDone, ignore
+from .responses import ResponseMaker
+from .workers import OnDone
 
 TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504}  # statuses after which a request is sent again
 LONGEST_PAUSE = 30.0  # seconds between two attempts
 
 
-class OpenAIResponses:
+class OpenAIResponses(ResponseMaker):
     """Asks one server for texts, ``batch_size`` requests at a time."""
 
     def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions) -> None:
         assert responses.base_url is not None, "ResponseOptions asks for it"
-        self.settings, self.responses = settings, responses
+        super().__init__(settings, responses)
         self.tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
         self.url = responses.base_url.rstrip("/")
         self.model = responses.model or settings.target
+        self.source = {"source": "openai", "base_url": self.url, "model": self.model}
 
-    def describe(self) -> dict[str, Any]:
-        identity = {"source": "openai", "base_url": self.url, "model": self.model}
-        return {"identity": identity, "device": "server", "context": None}
-
-    def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[ResponseRow]:
-        """The texts of a shard's prompts; ``on_done`` is called with the length of each."""
+    def rows(self, items: list[Item], on_done: OnDone) -> list[ResponseRow]:
         with ThreadPoolExecutor(self.settings.batch_size) as pool:
             rows = []
-            for row in pool.map(self._row, unit):
+            for row in pool.map(self._row, items):
                 on_done(len(row.tokens))
                 rows.append(row)
         return rows
@@ -75,7 +72,7 @@ class OpenAIResponses:
         s = self.settings
         body = {
             "model": self.model, "prompt": item.ids, "max_tokens": item.budget, "temperature": s.temperature,
-            "top_p": s.top_p, "seed": seed_of(s.seed, item), "return_token_ids": True,
+            "top_p": s.top_p, "seed": self.seed_of(item), "return_token_ids": True,
         }  # fmt: skip
         if s.top_k is not None:
             body["top_k"] = s.top_k

@@ -1,16 +1,25 @@
-"""Prompts by name: the built-in prompts, a local file or folder, or a dataset on the hub."""
+"""The one reader of prompts and texts: the built-in prompts, a file, a folder of files, or a dataset on the hub.
+
+:func:`read_rows` turns any source into rows, dictionaries of columns; what a format's rows look like is decided there.
+:func:`load_prompts` takes prompts from them, and :mod:`~.documents` texts to train drafts on.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ..common.errors import InputError
+from ..common.json_file import blaming, parse_object, read_parquet, read_text
 from .builtin import FILES, builtin_prompts
-from .rows import read_rows
 
 BUILTIN_SPLITS = ("train", "validation", "test")
+SUFFIXES = (".jsonl", ".json", ".parquet", ".txt")
+OTHERS = (".csv", ".tsv", ".xls", ".xlsx", ".arrow", ".feather", ".gz", ".bz2", ".xz", ".zst", ".zip", ".db", ".sqlite")
+REMEDY = "give a JSON Lines (.jsonl), Parquet (.parquet) or text (.txt) file"
 
 
 @dataclass(frozen=True)
@@ -85,3 +94,74 @@ def fingerprint(prompts: list[PromptRow]) -> str:
     for p in prompts:
         digest.update(f"{p.id}\0{p.prompt}\0".encode())
     return digest.hexdigest()
+
+
+def read_rows(source: str, *, split: str = "train") -> list[dict[str, Any]]:
+    """Read ``source`` into a list of dictionaries.
+
+    ``source`` is a JSON Lines, Parquet or text file (a text file gives ``{"prompt": line}`` for each line that is not
+    blank), a folder of such files, or the id of a dataset on the Hugging Face hub (``name`` or ``name:config``). Text
+    is UTF-8, with or without a byte order mark. A local path takes precedence over a hub id.
+
+    Raises:
+        InputError: the source does not exist, has no rows, or a line cannot be parsed.
+    """
+    if not source.strip():
+        raise InputError(f"prompts={source!r}: empty; give a file, a folder, a hub dataset id, or 'builtin'")
+    path = Path(source).expanduser()
+    if path.is_file():
+        rows = _read_file(path)
+    elif path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
+        if not files:
+            raise InputError(f"{source}: the folder holds no {', '.join(SUFFIXES)} file")
+        rows = [row for file in files for row in _read_file(file)]
+    elif source.startswith((".", "/", "~")) or path.suffix in SUFFIXES:
+        raise InputError(f"{source}: no such file; give an existing file, a folder, a hub dataset id, or 'builtin'")
+    else:
+        rows = _read_hub(source, split)
+    if not rows:
+        raise InputError(f"{source}: holds no rows")
+    return rows
+
+
+def _read_file(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return read_parquet(path, REMEDY)
+    if path.suffix.lower() in OTHERS:
+        raise InputError(f"{path}: {path.suffix} files are not supported; {REMEDY}")
+    text = read_text(path, REMEDY)
+    if "\0" in text:
+        raise InputError(f"{path}: a binary file; {REMEDY}")
+    if path.suffix in (".jsonl", ".json"):
+        return list(_json_lines(path, text.split("\n")))  # splitlines would also cut at U+2028, which JSON allows
+    return [{"prompt": line} for line in text.split("\n") if line.strip()]
+
+
+def _json_lines(path: Path, lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        with blaming(f"{path}:{number}", "give one JSON object per line"):
+            row = parse_object(line)
+        yield row
+
+
+def _read_hub(source: str, split: str) -> list[dict[str, Any]]:
+    import datasets
+
+    from ..infer.loading.model_files import hub_problem
+
+    name, _, config = source.partition(":")
+    problem = hub_problem(name, dataset=True)
+    cached = Path(datasets.config.HF_DATASETS_CACHE) / name.replace("/", "___")
+    if problem is not None and not cached.is_dir():
+        raise InputError(
+            f"{source}: no such file or folder, and no dataset on the hub ({problem}); give one of these, or 'builtin'"
+        )
+    try:
+        dataset = datasets.load_dataset(name, config or None, split=split)
+    except (OSError, ValueError, RuntimeError) as error:  # not found, no network, wrong config or split
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{source}: neither a local file or folder nor a reachable hub dataset ({reason})") from error
+    return list(dataset)

@@ -45,6 +45,15 @@ class Rollout:
     likely: Tensor | None
     probabilities: Tensor | None
 
+    def first(self, count: int) -> Rollout:
+        """The first ``count`` tokens."""
+        likely, probabilities = self.likely, self.probabilities
+        return Rollout(
+            self.tokens[:count],
+            None if likely is None else likely[:count],
+            None if probabilities is None else probabilities[:count],
+        )
+
 
 class GivenUniforms(RandomSource):
     """A random source that returns given numbers in [0, 1), one per token."""

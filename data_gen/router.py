@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,19 @@ from ..controllers.arms import NGRAM
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.costs import step_times
+from ..infer.drafters.ngram import Ngram
+from ..infer.drafters.prompt_lookup import PromptLookup
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_any_model, load_tokenizer
 from ..infer.loading.routing import load_arms
 from ..infer.models import LanguageModel, Read, language_model
-from .builder import DatasetBuilder, Item, encode_prompts, plan, write_shards
-from .copies import copied, copies
-from .dataset import SCHEMA_VERSION
+from .builder import DatasetBuilder, Item, make_dataset, plan
+from .kinds import RouterRow, Rows
+from .labels import can_read, overlap
 from .options import ONE_PROCESS, RouterDataOptions, WorkerOptions
-from .overlap import overlap
 from .rollout import Rollout, roll_out
-from .router_dataset import TIMES, RouterRow, RouterWriter, Times
-from .vocabulary import can_read
-from .workers import OnDone, ignore, open_workers
+from .router_dataset import TIMES, Times
+from .workers import OnDone, Workers
 
 GREEDY = SamplingParams(0.0, None)
 
@@ -43,6 +43,7 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
             rouge-score is not installed.
     """
 
+    kind = RouterRow
     settings: RouterDataOptions
 
     def __init__(self, settings: RouterDataOptions) -> None:
@@ -50,7 +51,6 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
             from rouge_score.rouge_scorer import RougeScorer  # slow to import
         self.rouge = RougeScorer(["rougeL"])
         self.settings = settings
-        self.sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
         trust = settings.trust_remote_code
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(settings.target, trust_remote_code=trust)
         model = load_any_model(settings.target, **settings.loading, **settings.placement)
@@ -62,20 +62,13 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
             reader.require_tokens_alone("data router")
 
     def identity(self) -> dict[str, Any]:
-        s = self.settings
         return {
-            "kind": "router",
-            "schema_version": SCHEMA_VERSION,
-            "code_version": version("specpilot"),
-            "target": s.target,
             "arms": [arm.arm.as_dict() for arm in self.arms],
             "fingerprint": {
                 "target": model_fingerprint(self.target.model),
                 "tokenizer": tokenizer_fingerprint(self.tokenizer),
             },
             "hidden_size": self.target.hidden_size,
-            "sampling": self.sampling.as_dict(),
-            "seed": s.seed,
         }
 
     def times(self, items: list[Item]) -> tuple[Times, dict[str, Any]]:
@@ -91,8 +84,7 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         of_arms = [0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, arms, strict=True)]
         return Times(of_arms, verify), machine()
 
-    def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[RouterRow]:
-        items = sorted(unit, key=lambda item: (len(item.ids), item.id))  # similar lengths together need little padding
+    def rows(self, items: list[Item], on_done: OnDone) -> list[RouterRow]:
         prompts = [item.ids for item in items]
         budgets = [torch.zeros(item.budget) for item in items]
         embeddings = self._embed(prompts)
@@ -102,9 +94,9 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         overlaps: list[list[list[float]]] = []
         for arm in self.arms:
             if arm.arm.kind == NGRAM:
-                pairs = [*zip(prompts, greedy, sampled, strict=True)]
-                outputs.append([Rollout(copies(prompt, text.tokens), None, None) for prompt, text, _ in pairs])
-                overlaps.append([[*map(float, copied(prompt, text.tokens))] for prompt, _, text in pairs])
+                outputs.append([copies(prompt, text.tokens) for prompt, text in zip(prompts, greedy, strict=True)])
+                drawn = [copied(prompt, text.tokens) for prompt, text in zip(prompts, sampled, strict=True)]
+                overlaps.append([[*map(float, shares)] for shares in drawn])
                 continue
             if arm.model is None:
                 outputs.append(sampled)
@@ -112,16 +104,17 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
                 continue
             outputs.append(self._answers(arm.model, prompts, budgets))
             overlaps.append(overlap(self.target, arm.model, prompts, sampled, self.sampling))
-        rows: dict[str, RouterRow] = {}
+        rows = []
         for i, item in enumerate(items):
             said = [output[i].tokens for output in outputs]
-            rows[item.id] = RouterRow(
+            row = RouterRow(
                 item.id, item.domain, item.prompt, item.ids, embeddings[i].tolist(),
                 greedy[i].tokens, sampled[i].tokens, said,
                 [self.alignment(greedy[i].tokens, tokens) for tokens in said], [shares[i] for shares in overlaps],
             )  # fmt: skip
-            on_done(len(greedy[i].tokens) + len(sampled[i].tokens) + sum(map(len, said)))
-        return [rows[item.id] for item in unit]
+            rows.append(row)
+            on_done(len(row.greedy) + len(row.sampled) + sum(map(len, said)))
+        return rows
 
     def alignment(self, reference: list[int], tokens: list[int]) -> float:
         """ROUGE-L F1 of two outputs' texts, f of eq. 1; 1 if the tokens are equal, even without words."""
@@ -157,28 +150,41 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         return torch.stack(found).float().cpu()
 
 
+def copied(prompt: Sequence[int], text: Sequence[int]) -> list[bool]:
+    """Whether each token of ``text`` equals the copy proposed by an n-gram match of the tokens before it.
+
+    If the text was sampled from the target, this is a draw of the copy's acceptance: token x_t has the distribution p
+    and equals the copy y with probability p(y), the acceptance probability of y.
+    """
+    lookup, found = PromptLookup(prompt, [], Ngram().longest), []
+    for place in range(1, len(text) + 1):
+        found.append(any(right for _, right in lookup.extend(text[:place])))
+    return found
+
+
+def copies(prompt: Sequence[int], text: Sequence[int]) -> Rollout:
+    """The tokens of ``text`` that equal the proposed copy, in order: the output of n-grams alone."""
+    tokens = [token for token, right in zip(text, copied(prompt, text), strict=True) if right]
+    return Rollout(tokens, None, None)
+
+
 def make_router_data(
     settings: RouterDataOptions, output: Path, console: Console | None = None, workers: WorkerOptions = ONE_PROCESS
 ) -> Path:
-    """Make or complete the dataset ``output``, and return its path.
+    """Make or complete the router dataset ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
 
-    Raises:
-        InputError: see :class:`RouterDatasetBuilder`, :func:`~specpilot.data_gen.builder.encode_prompts`,
-            :func:`~specpilot.data_gen.workers.open_workers` and :class:`~specpilot.data_gen.dataset.ShardWriter`.
-    """
-    console = console or Console(stderr=True)
-    with open_workers(partial(RouterDatasetBuilder, settings), workers, settings.device, console) as group:
-        prompts = encode_prompts(settings, group.description)
-        with RouterWriter(output, group.description["identity"] | prompts.identity) as writer:
-            if not (output / TIMES).exists():
-                times, where = group.ask(lambda builder: builder.times(prompts.items))
-                times.save(output, where)
-            write_shards(writer, prompts.shards(settings.shard_size), group, console)
-    return output
+    def measure(group: Workers[list[Item], Rows[RouterRow]], items: list[Item]) -> None:
+        if not (output / TIMES).exists():
+            times, where = group.ask(lambda builder: builder.times(items))
+            times.save(output, where)
+
+    return make_dataset(
+        partial(RouterDatasetBuilder, settings), settings, output, console, workers, prepare=measure
+    )  # fmt: skip
 
 
 def plan_router_data(settings: RouterDataOptions, workers: WorkerOptions = ONE_PROCESS) -> str:
-    """Describe the work of :func:`make_router_data`, timed on one short batch; writes nothing."""
+    """Describe the work of :func:`make_router_data`."""
     builder = RouterDatasetBuilder(settings)
     # Two texts of the target and one of each arm; tokens compress to about 2.5 bytes, overlaps and embeddings to 4.
     texts = 2 + len(builder.arms)

@@ -1,4 +1,4 @@
-"""A router dataset on disk: every arm's output for each prompt, its similarity to the target's, and its acceptance.
+"""A router dataset in memory, with the times measured when it was made.
 
 Measured times are in a separate file, since shards and manifest must be the same bytes for killed and resumed runs.
 """
@@ -10,66 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from ..common.errors import InputError
 from ..common.files import replacing
 from ..common.json_file import blaming, build, read_object
 from ..controllers.arms import Arm
 from ..controllers.length.cost_model import CostModel
-from .dataset import ParquetWriter, read_manifest, read_shards
+from .dataset import read_manifest
+from .kinds import RouterRow, read_dataset
 
 TIMES = "times.json"
-
-
-@dataclass(frozen=True)
-class RouterRow:
-    """One prompt (Huang et al. 2024, §2.3); the lists over arms are in the manifest's order.
-
-    Attributes:
-        domain: group of the prompt in reports.
-        embedding: (d,) the target's embedding of the prompt.
-        greedy: the target's greedy output, o_e.
-        sampled: the target's output under the sampling parameters.
-        outputs: each arm's greedy output, o_j; for ``autoregressive`` the sampled output, since the greedy one is o_e.
-            Empty if a token of the prompt is outside the draft's vocabulary.
-        rouge: ROUGE-L F1 of each arm's output against the greedy one, f(o_e, o_j).
-        overlap: for each arm, Σ_v min(p_i(v), q_i(v)) at each token i of ``sampled``: the acceptance probability of a
-            drafted token; 0 after a token outside the draft's vocabulary. Empty for arms without drafts.
-    """
-
-    prompt_id: str
-    domain: str
-    prompt: str
-    prompt_ids: list[int]
-    embedding: list[float]
-    greedy: list[int]
-    sampled: list[int]
-    outputs: list[list[int]]
-    rouge: list[float]
-    overlap: list[list[float]]
-
-
-class RouterWriter(ParquetWriter[RouterRow]):
-    """Writes a router dataset."""
-
-    schema = pa.schema(
-        [
-            ("prompt_id", pa.string()),
-            ("domain", pa.string()),
-            ("prompt", pa.string()),
-            ("prompt_ids", pa.list_(pa.int32())),
-            ("embedding", pa.list_(pa.float32())),
-            ("greedy", pa.list_(pa.int32())),
-            ("sampled", pa.list_(pa.int32())),
-            ("outputs", pa.list_(pa.list_(pa.int32()))),
-            ("rouge", pa.list_(pa.float32())),
-            ("overlap", pa.list_(pa.list_(pa.float32()))),
-        ]
-    )
-
-    def sums(self, rows: list[RouterRow]) -> dict[str, Any]:
-        return {"tokens": sum(len(row.greedy) + len(row.sampled) + sum(map(len, row.outputs)) for row in rows)}
 
 
 @dataclass(frozen=True)
@@ -110,21 +59,11 @@ def read_router_dataset(folder: str | Path) -> RouterDataset:
     Raises:
         InputError: the folder is no router dataset, or it is incomplete or damaged.
     """
-    manifest = router_manifest(folder)
-    rows = [RouterRow(**row) for row in read_shards(folder)]
+    manifest = read_manifest(folder, RouterRow.kind, complete=True)
+    rows = read_dataset(folder, RouterRow)
     arms = tuple(Arm(**arm) for arm in manifest["arms"])
     times = Times.load(folder)
     for row in rows:
         if not len(row.outputs) == len(row.rouge) == len(row.overlap) == len(arms) == len(times.arms):
             raise InputError(f"prompt {row.prompt_id!r}: must have {len(arms)} arms; generate the data again")
     return RouterDataset(manifest, arms, rows, times)
-
-
-def router_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a complete router dataset; raises InputError for anything else."""
-    manifest = read_manifest(folder)
-    if manifest["kind"] != "router":
-        raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; make one with 'specpilot data router'")
-    if not manifest["complete"]:
-        raise InputError(f"{folder}: the dataset is incomplete; run 'specpilot data router' again to finish it")
-    return manifest

@@ -12,9 +12,8 @@ from math import nan
 from pathlib import Path
 
 from ..common.errors import InputError
-from .dataset import AGAIN, Row, shard_files
-from .on_policy import RoundsRow
-from .rows import read_parquet
+from .dataset import shard_files
+from .kinds import AcceptanceRow, RoundsRow, read_shard
 
 
 @dataclass(frozen=True)
@@ -51,43 +50,24 @@ class Text:
         return replace(self, **parts)
 
 
-def text_of_row(row: Row) -> Text:
-    """The text of a rollout, with a drafted token at every position."""
-    count = len(row.x)
-    return Text(row.prompt_id, row.prompt_ids, row.x, [*range(count)], row.y, row.p, [nan] * count, [0] * count)
-
-
-def text_of_rounds(row: RoundsRow) -> Text:
-    """The text of a generation, with the verified tokens of its rounds."""
-    return Text(
-        row.prompt_id, row.prompt_ids, row.x,
-        [start + i for start, draft in zip(row.starts, row.drafted, strict=True) for i in range(len(draft))],
-        [token for draft in row.drafted for token in draft],
-        [probability for accept in row.accept for probability in accept],
-        [then for accept in row.accept for then in [*accept[1:], nan]],
-        [depth for draft in row.drafted for depth in range(len(draft))],
-    )  # fmt: skip
-
-
-def texts_of(file: Path, kind: str) -> list[Text]:
-    """The texts of one shard of a dataset of ``kind``, in order.
+def text_of(row: AcceptanceRow | RoundsRow) -> Text:
+    """The text of a rollout with a drafted token at every position, or of a generation with its rounds' tokens.
 
     Raises:
-        InputError: a row is malformed.
+        InputError: the row is malformed.
     """
-    rows = read_parquet(file, AGAIN)
-    if kind == "rounds":
-        return [_checked(text_of_rounds(RoundsRow(**row))) for row in rows]
-    return [_checked(text_of_row(Row(**row))) for row in rows]
-
-
-def read_texts(folder: str | Path, kind: str) -> Iterator[Text]:
-    """All texts of a dataset."""
-    for file in shard_files(folder):
-        yield from texts_of(file, kind)
-
-
-def _checked(text: Text) -> Text:
+    if isinstance(row, AcceptanceRow):
+        count = len(row.x)
+        text = Text(row.prompt_id, row.prompt_ids, row.x, [*range(count)], row.y, row.p, [nan] * count, [0] * count)
+    else:
+        text = Text(
+            row.prompt_id, row.prompt_ids, row.x,
+            [start + i for start, draft in zip(row.starts, row.drafted, strict=True) for i in range(len(draft))],
+            [token for draft in row.drafted for token in draft],
+            [probability for accept in row.accept for probability in accept],
+            [then for accept in row.accept for then in [*accept[1:], nan]],
+            [depth for draft in row.drafted for depth in range(len(draft))],
+        )  # fmt: skip
     if not len(text.places) == len(text.tokens) == len(text.accept):
         raise InputError(f"prompt {text.prompt_id!r}: x, y and p differ in length; generate the data again")
     for probability in text.accept:
@@ -96,3 +76,15 @@ def _checked(text: Text) -> Text:
                 f"prompt {text.prompt_id!r}: P={probability} is no probability in [0, 1]; generate the data again"
             )
     return text
+
+
+def texts_of(file: Path, kind: str) -> list[Text]:
+    """The texts of one shard of a dataset of ``kind``, in order; raises InputError if a row is malformed."""
+    rows: type[AcceptanceRow] | type[RoundsRow] = RoundsRow if kind == RoundsRow.kind else AcceptanceRow
+    return [text_of(row) for row in read_shard(file, rows)]
+
+
+def read_texts(folder: str | Path, kind: str) -> Iterator[Text]:
+    """All texts of a dataset."""
+    for file in shard_files(folder):
+        yield from texts_of(file, kind)

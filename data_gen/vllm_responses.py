@@ -13,14 +13,15 @@ from ..checkpoints import shipped
 from ..common.errors import InputError, optional_import
 from ..infer.integrations.vllm.engine_config import check_version, installed_version
 from .builder import Item
+from .kinds import ResponseRow
 from .options import AcceptanceDataOptions, ResponseOptions
-from .responses import ResponseRow, seed_of
-from .workers import OnDone, ignore
+from .responses import ResponseMaker
+from .workers import OnDone
 
 GIB = 2**30
 
 
-class VllmResponses:
+class VllmResponses(ResponseMaker):
     """Generates the texts of a shard together, ``batch_size`` at a time.
 
     Args:
@@ -31,14 +32,11 @@ class VllmResponses:
     """
 
     def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions, version: str | None) -> None:
-        self.settings, self.responses = settings, responses
+        super().__init__(settings, responses)
         self.version = version or installed_version()
         if version is None:
             check_version(self.version)
-
-    def describe(self) -> dict[str, Any]:
-        identity = {"source": "vllm", "version": self.version, "tensor_parallel": self.responses.tensor_parallel}
-        return {"identity": identity, "device": "vllm", "context": None}
+        self.source = {"source": "vllm", "version": self.version, "tensor_parallel": responses.tensor_parallel}
 
     @cached_property
     def engine(self) -> Any:
@@ -61,13 +59,12 @@ class VllmResponses:
             reason = " ".join(str(error).split())[:300]
             raise InputError(f"target={settings.target!r}: vLLM {self.version} does not load it ({reason})") from error
 
-    def make(self, unit: list[Item], on_done: OnDone = ignore) -> list[ResponseRow]:
-        """The texts of a shard's prompts; ``on_done`` is called with the length of each."""
+    def rows(self, items: list[Item], on_done: OnDone) -> list[ResponseRow]:
         engine = self.engine
         from vllm import SamplingParams
 
         s, context = self.settings, engine.model_config.max_model_len
-        for item in unit:
+        for item in items:
             if len(item.ids) >= context:
                 raise InputError(
                     f"prompt {item.id}: {len(item.ids)} tokens, but vLLM's context holds {context}; leave such prompts "
@@ -80,13 +77,13 @@ class VllmResponses:
                 top_k=top_k,
                 top_p=s.top_p,
                 max_tokens=item.budget,
-                seed=seed_of(s.seed, item),
+                seed=self.seed_of(item),
             )
-            for item in unit
+            for item in items
         ]
-        found = engine.generate([{"prompt_token_ids": item.ids} for item in unit], sampling, use_tqdm=False)
+        found = engine.generate([{"prompt_token_ids": item.ids} for item in items], sampling, use_tqdm=False)
         rows = []
-        for item, output in zip(unit, found, strict=True):
+        for item, output in zip(items, found, strict=True):
             (text,) = output.outputs
             tokens = list(text.token_ids)
             rows.append(ResponseRow(item.id, text.text, tokens, text.finish_reason, len(tokens), exact=True))

@@ -1,4 +1,4 @@
-"""Workers make the shards of a dataset: one in this process, or several on a Ray cluster.
+"""Workers make the shards of a dataset, in this process or on a Ray cluster, and one loop writes them.
 
 The unit of work is a shard. A shard depends on nothing but its unit and the models, so any worker may make it, again if
 necessary, and the datasets are the same bytes. Units are sent to the workers and shards come back; only the process
@@ -7,18 +7,23 @@ that holds the folder's lock reads prompts and data and writes files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..common.errors import InputError
+from .dataset import Shard, ShardWriter
 from .options import WorkerOptions
 
 U_contra = TypeVar("U_contra", contravariant=True)
 S_co = TypeVar("S_co", covariant=True)
 U = TypeVar("U")
-S = TypeVar("S")
+S = TypeVar("S", bound=Shard)
 T = TypeVar("T")
 
 OnDone = Callable[[int], None]
@@ -87,3 +92,73 @@ def open_workers(
     from .ray_workers import RayWorkers
 
     return RayWorkers(new_maker, options, device, console)
+
+
+class Units(Mapping[int, U], Generic[U]):
+    """The units of the shards ``numbers``; each is made when it is asked for."""
+
+    def __init__(self, numbers: Sequence[int], unit_of: Callable[[int], U]) -> None:
+        self.numbers, self.unit_of = numbers, unit_of
+
+    def __getitem__(self, number: int) -> U:
+        return self.unit_of(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def write_shards(
+    writer: ShardWriter,
+    texts: Sequence[int],
+    unit_of: Callable[[int], U],
+    workers: Workers[U, S],
+    console: Console,
+    needed: Sequence[int] = (),
+) -> bool:
+    """Write the missing and damaged shards and mark the dataset complete; return False if it already was.
+
+    Args:
+        texts: number of texts of each shard.
+        unit_of: the unit of a shard by its number.
+        needed: bytes that each shard needs at least; default: not checked.
+
+    Raises:
+        InputError: the disk has not the space that is needed.
+    """
+    output, total = writer.folder, sum(texts)
+    for name in writer.forget_damaged():
+        console.print(f"{output / name}: missing or changed; made again", soft_wrap=True)
+    if writer.manifest["complete"]:
+        console.print(f"{output}: already complete ({total} texts)")
+        return False
+    missing = writer.missing(len(texts))
+    done = total - sum(texts[number] for number in missing)
+    if done:
+        console.print(f"{output}: {done} texts found, continuing")
+    space, free = sum(needed[number] for number in missing if needed), shutil.disk_usage(output).free
+    if space > free:
+        raise InputError(
+            f"{output}: needs {space / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free space or choose another "
+            "place"
+        )
+    columns = (
+        TextColumn("texts"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=total, completed=done, rate="")
+        started, tokens = time.perf_counter(), 0
+
+        def count(length: int) -> None:
+            nonlocal tokens
+            tokens += length
+            progress.update(task, advance=1, rate=f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
+
+        for number, shard in workers.make_all(Units(missing, unit_of), count):
+            writer.write(shard, number)
+        writer.complete()
+    console.print(f"{output}: {total} texts, {tokens} tokens")
+    return True

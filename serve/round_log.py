@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..data_gen.builder import Item
-from ..data_gen.dataset import SCHEMA_VERSION
-from ..data_gen.on_policy import RoundsRow, RoundsWriter, as_row
+from ..data_gen.dataset import ShardWriter
+from ..data_gen.kinds import RoundsRow, Rows
+from ..data_gen.on_policy import as_row
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.request import Request
 
@@ -50,9 +50,7 @@ class RoundLog:
         (model,) = decoder.drafts
         pair = PairFingerprint.of(decoder.target.model, model.model, decoder.tokenizer)
         identity: dict[str, Any] = {
-            "kind": "rounds",
-            "schema_version": SCHEMA_VERSION,
-            "code_version": version("specpilot"),
+            "kind": RoundsRow.kind,
             "target": target,
             "draft": draft,
             "fingerprint": pair.as_dict(),
@@ -62,7 +60,7 @@ class RoundLog:
             # The longest text that can come, by which training cuts.
             "settings": {"max_new_tokens": decoder.context or UNLIMITED, "shard_size": shard_size},
         }
-        self.writer = RoundsWriter(folder, identity)
+        self.writer = ShardWriter(folder, identity)
         self.rows: list[RoundsRow] = []
         self._failing = False
         self.count = sum(shard["rows"] for shard in self.writer.manifest["shards"])
@@ -96,7 +94,7 @@ class RoundLog:
         """
         try:
             while self.rows:
-                self.writer.write(self.rows[: self.shard_size])
+                self.writer.write(Rows(self.rows[: self.shard_size]))
                 self.rows = self.rows[self.shard_size :]
                 self.writer.complete()
             self._failing = False

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..controllers.acceptance.ngram_index import NgramMatch
 from ..controllers.sampling import SamplingParams
+from ..data_gen.labels import readable
 from ..data_gen.texts import Text
-from ..data_gen.vocabulary import traceable
 from ..infer.models import LanguageModel
 from ..infer.random_source import RandomSource
 from .trace import Trace, trace
@@ -33,6 +33,16 @@ def trace_text(
     seed = int.from_bytes(hashlib.sha256(text.prompt_id.encode()).digest()[:8])
     x, room = traceable(text.x, budget, draft.vocab_size, stop_tokens)
     return trace(target, draft, text.prompt_ids, x, room, sampling, RandomSource(seed), stop_tokens)
+
+
+def traceable(text: list[int], budget: int, vocab_size: int, stop_tokens: frozenset[int]) -> tuple[list[int], int]:
+    """``text`` and ``budget`` as arguments of :func:`~.trace.trace`, where the draft reads all tokens but the last.
+
+    The text is cut after the first token that a draft of ``vocab_size`` embeddings cannot read. If a text is shorter
+    than its budget and does not end with a stop token, it was cut, and the budget becomes its length.
+    """
+    text = text[: readable(text, vocab_size) + 1]
+    return text, budget if text[-1] in stop_tokens else len(text)
 
 
 def as_tensors(trace: Trace) -> dict[str, Tensor]:

@@ -17,7 +17,8 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen import rollout
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data, plan_acceptance_data
-from specpilot.data_gen.dataset import DatasetWriter, Row, read_dataset, read_manifest
+from specpilot.data_gen.dataset import ShardWriter, read_manifest
+from specpilot.data_gen.kinds import AcceptanceRow, Rows, read_dataset
 from specpilot.data_gen.labels import label
 from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.data_gen.rollout import MISSING, Rollout, roll_out
@@ -48,7 +49,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_rows_by_direct_computation(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     """Y and P against a plain forward over each row alone, no padding, no cache."""
     generator = AcceptanceDatasetBuilder(base)
-    rows = read_dataset(make_acceptance_data(base, tmp_path / "data"))
+    rows = read_dataset(make_acceptance_data(base, tmp_path / "data"), AcceptanceRow)
     assert [row.prompt_id for row in rows] == [item.id for item in generator.prompts.items]
     for row in rows:
         assert 1 <= len(row.x) == len(row.y) == len(row.p) <= 12
@@ -71,7 +72,7 @@ def test_loads_with_datasets(base: AcceptanceDataOptions, tmp_path: Path) -> Non
 
     folder = make_acceptance_data(replace(base, limit=6), tmp_path / "data")
     loaded = datasets.load_dataset("parquet", data_files=str(folder / "*.parquet"), cache_dir=str(tmp_path / "cache"))
-    assert loaded["train"]["prompt_id"][:] == [row.prompt_id for row in read_dataset(folder)]
+    assert loaded["train"]["prompt_id"][:] == [row.prompt_id for row in read_dataset(folder, AcceptanceRow)]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -158,14 +159,14 @@ def test_killed_is_the_same_in_the_end(base: AcceptanceDataOptions, tmp_path: Pa
     shards: list[int] = []
 
     def check(folder: Path) -> None:
-        read_dataset(folder)
+        read_dataset(folder, AcceptanceRow)
         shards.append(len(read_manifest(folder)["shards"]))
 
     kill_and_resume(partial(make_acceptance_data, arguments), tmp_path / "data", check)
     assert shards == sorted(shards)
     assert 0 < shards[0] < shards[-1] < 24
     assert_same_bytes(tmp_path / "data", tmp_path / "data-whole")
-    rows = read_dataset(tmp_path / "data")
+    rows = read_dataset(tmp_path / "data", AcceptanceRow)
     assert len({row.prompt_id for row in rows}) == len(rows) == 24
 
 
@@ -188,8 +189,8 @@ def test_another_runs_folder_is_refused_by_name(base: AcceptanceDataOptions, tmp
 
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
-    with DatasetWriter(tmp_path, {"schema_version": 1}), pytest.raises(InputError, match="another process is writing"):
-        DatasetWriter(tmp_path, {"schema_version": 1})
+    with ShardWriter(tmp_path, {}), pytest.raises(InputError, match="another process is writing"):
+        ShardWriter(tmp_path, {})
 
 
 def test_tampered_shards_are_found(base: AcceptanceDataOptions, tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_tampered_shards_are_found(base: AcceptanceDataOptions, tmp_path: Path) 
     shard = folder / "shard-00000.parquet"
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     with pytest.raises(InputError, match="missing or changed"):
-        read_dataset(folder)
+        read_dataset(folder, AcceptanceRow)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(InputError, match=r"manifest\.json: not JSON"):
         read_manifest(folder)
@@ -206,9 +207,9 @@ def test_tampered_shards_are_found(base: AcceptanceDataOptions, tmp_path: Path) 
 
 
 def test_no_space_left_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Row("a", "prompt", [1], [2], [3], [0.5])
-    with DatasetWriter(tmp_path, {"schema_version": 1}) as writer:
-        writer.write([row])
+    row = AcceptanceRow("a", "prompt", [1], [2], [3], [0.5])
+    with ShardWriter(tmp_path, {}) as writer:
+        writer.write(Rows([row]))
         before = files(tmp_path)
 
         def full(table: object, path: Path, **options: object) -> None:
@@ -217,7 +218,7 @@ def test_no_space_left_leaves_nothing_half_written(tmp_path: Path, monkeypatch: 
 
         monkeypatch.setattr(pq, "write_table", full)
         with pytest.raises(OSError, match="No space left"):
-            writer.write([row])
+            writer.write(Rows([row]))
         assert files(tmp_path) == before
 
 
@@ -228,7 +229,7 @@ def test_prompts_that_fill_the_context(base: AcceptanceDataOptions, tmp_path: Pa
     with pytest.raises(InputError, match=r"200 tokens, but the context holds 128; .*--max-prompt-tokens 116"):
         make_acceptance_data(arguments, tmp_path / "data")
     folder = make_acceptance_data(replace(arguments, max_prompt_tokens=116), tmp_path / "data")
-    assert len(read_dataset(folder)) == 1
+    assert len(read_dataset(folder, AcceptanceRow)) == 1
     assert read_manifest(folder)["prompts"]["left_out"] == 1
 
 
@@ -242,16 +243,16 @@ def test_plan_writes_nothing(base: AcceptanceDataOptions, tmp_path: Path, monkey
 
 def test_shards_in_any_order_are_the_same_dataset(tmp_path: Path) -> None:
     sampling = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
-    identity = {"kind": "acceptance", "schema_version": 2, "target": "a", "draft": "b", "fingerprint": {}}
+    identity = {"kind": "acceptance", "target": "a", "draft": "b", "fingerprint": {}}
     identity |= {"sampling": sampling}
-    shards = [[Row(str(i), "prompt", [1], [2], [3], [0.5 / (i + 1)])] for i in range(3)]
+    shards = [[AcceptanceRow(str(i), "prompt", [1], [2], [3], [0.5 / (i + 1)])] for i in range(3)]
     for order in permutations(range(3)):
         folder = tmp_path / "".join(map(str, order))
         for index in order:  # resumed after every shard
-            with DatasetWriter(folder, identity) as writer:
+            with ShardWriter(folder, identity) as writer:
                 assert index in writer.missing(3)
-                writer.write(shards[index], index)
+                writer.write(Rows(shards[index]), index)
                 assert index not in writer.missing(3)
-        with DatasetWriter(folder, identity) as writer:
+        with ShardWriter(folder, identity) as writer:
             writer.complete()
         assert files(folder) == files(tmp_path / "012")

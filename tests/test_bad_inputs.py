@@ -230,7 +230,7 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@place/data-cut", "manifest.json: not JSON"),
     ("@place/data-list", "manifest.json: an object of keys and values is expected"),
     ("@place/data-latin", "manifest.json: not UTF-8 text"),
-    ("@place/data-new", "manifest.json: schema_version=99: this version of specpilot reads"),
+    ("@place/data-new", "manifest.json: schema_version=99: this version reads 3"),
     ("@place/data-kind", "a dataset of kind 'poems'"),
     ("@place/data-kind-number", "manifest.json: kind=3: text is expected"),
     ("@place/data-incomplete", "the dataset is incomplete"),

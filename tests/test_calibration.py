@@ -32,15 +32,16 @@ from specpilot.controllers.length import (
 )
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.dataset import Row, read_dataset, read_manifest
+from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRAIN, FeatureDataset
-from specpilot.data_gen.split import is_validation
-from specpilot.data_gen.texts import text_of_row
+from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
+from specpilot.data_gen.texts import text_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.train.calibration import apply, evaluate, fit_all, logistic, logistic_probabilities
+from specpilot.train.datasets import is_validation
 from specpilot.train.metrics import binary_kl
-from specpilot.train.positions import read_positions, split
+from specpilot.train.positions import read_positions, split_rows
 
 from .tiny import make
 
@@ -145,7 +146,9 @@ def test_positions_are_read_as_in_serving(architecture: str, sampling: SamplingP
         of_step = features(step.confidence(), step.top_probability(), step.entropy())
         expected.append((read[0, -1], of_step))
     probabilities = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    found = read_positions(CausalLM(model), [text_of_row(Row("a", "", prompt, x, y, probabilities))] * 2, sampling)
+    found = read_positions(
+        CausalLM(model), [text_of(AcceptanceRow("a", "", prompt, x, y, probabilities))] * 2, sampling
+    )
     for i, (state, of_step) in enumerate(expected * 2):
         torch.testing.assert_close(found.hidden[i], state, rtol=1e-4, atol=1e-5)
         assert found.features[i] == pytest.approx(of_step, rel=1e-3, abs=1e-4)
@@ -154,13 +157,13 @@ def test_positions_are_read_as_in_serving(architecture: str, sampling: SamplingP
 
 
 def test_nothing_that_was_trained_on_is_taken() -> None:
-    rows = [text_of_row(Row(str(i), "", [1], [2], [3], [0.5])) for i in range(300)]
-    fitted, tested = split(rows, 0.1, 0.2)
+    rows = [text_of(AcceptanceRow(str(i), "", [1], [2], [3], [0.5])) for i in range(300)]
+    fitted, tested = split_rows(rows, 0.1, 0.2)
     assert all(is_validation(row.prompt_id, 0.2) for row in fitted + tested)
     assert not {row.prompt_id for row in fitted} & {row.prompt_id for row in tested}
-    assert len(split(rows, 0.1)[0]) + len(split(rows, 0.1)[1]) == 300
+    assert len(split_rows(rows, 0.1)[0]) + len(split_rows(rows, 0.1)[1]) == 300
     with pytest.raises(InputError, match="0 rollouts to fit to and 0 held out"):
-        split(rows, 1e-9, 2e-9)
+        split_rows(rows, 1e-9, 2e-9)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +190,7 @@ def test_the_shipped_head_is_calibrated(
     result = last_line(capsys)
     assert json.loads(report.read_text()) == result
     assert {"machine", "versions"} <= result.keys()
-    assert result["fitted"] + result["judged"] == sum(len(row.x) for row in read_dataset(data))
+    assert result["fitted"] + result["judged"] == sum(len(row.x) for row in read_dataset(data, AcceptanceRow))
     metrics = result["metrics"]
     assert metrics[method]["ece"] < metrics["none"]["ece"] / 2
     assert metrics[method]["brier"] < metrics["none"]["brier"]
@@ -220,7 +223,7 @@ def test_a_head_is_evaluated_on_what_its_training_held_out(
     words = ["calibrate", str(trained), "--data", str(data), "--output", str(tmp_path / "new"), "--method", "weights"]
     assert cli.main([*words, "--validation-fraction", "0.4"]) == 0
     result = last_line(capsys)
-    held_out = [row for row in read_dataset(data) if is_validation(row.prompt_id, 0.4)]
+    held_out = [row for row in read_dataset(data, AcceptanceRow) if is_validation(row.prompt_id, 0.4)]
     assert 0 < result["fitted"] + result["judged"] == sum(len(row.x) for row in held_out)
 
 

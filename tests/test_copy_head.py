@@ -25,7 +25,7 @@ from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.base import MAX_DRAFT
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
-from specpilot.data_gen.answers import make_answers
+from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.options import AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram, TextCopies

@@ -16,8 +16,8 @@ from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.store import Store
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.dataset import MANIFEST, DatasetWriter, read_dataset
-from specpilot.data_gen.on_policy import read_rounds
+from specpilot.data_gen.dataset import MANIFEST, ShardWriter
+from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Rows, read_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models.kv_cache import RaggedLayer
 from specpilot.infer.random_source import RandomSource
@@ -32,7 +32,7 @@ from .tiny import save_pair
 from .training import make_rows
 
 IDENTITY = {
-    "kind": "acceptance", "schema_version": 2, "target": "a", "draft": "b", "fingerprint": {"target": "c"},
+    "kind": "acceptance", "target": "a", "draft": "b", "fingerprint": {"target": "c"},
     "sampling": {"temperature": 1.0, "top_k": None, "top_p": 1.0},
 }  # fmt: skip
 
@@ -94,34 +94,34 @@ def test_damaged_shards_are_named_and_made_again(
 
 def test_a_first_shard_that_fails_leaves_a_folder_that_can_be_continued(tmp_path: Path) -> None:
     """Another file of the dataset was written before it."""
-    with pytest.raises(OSError), DatasetWriter(tmp_path / "data", IDENTITY):  # noqa: PT012 - the block fails
+    with pytest.raises(OSError), ShardWriter(tmp_path / "data", IDENTITY):  # noqa: PT012 - the block fails
         (tmp_path / "data" / "times.json").write_text("{}")
         raise OSError(errno.ENOSPC, "No space left on device")
-    with DatasetWriter(tmp_path / "data", IDENTITY) as writer:
-        writer.write(make_rows(4))
+    with ShardWriter(tmp_path / "data", IDENTITY) as writer:
+        writer.write(Rows(make_rows(4)))
         writer.complete()
-    assert len(read_dataset(tmp_path / "data")) == 4
+    assert len(read_dataset(tmp_path / "data", AcceptanceRow)) == 4
 
 
 def test_a_log_continues_after_its_last_shard(tmp_path: Path) -> None:
     """Where one before it was damaged and taken out of the manifest, as the message says."""
-    with DatasetWriter(tmp_path / "log", IDENTITY) as writer:
+    with ShardWriter(tmp_path / "log", IDENTITY) as writer:
         for _ in range(3):
-            writer.write(make_rows(2))
+            writer.write(Rows(make_rows(2)))
     manifest = json.loads((tmp_path / "log" / MANIFEST).read_text())
     manifest["shards"] = manifest["shards"][1:]
     (tmp_path / "log" / MANIFEST).write_text(json.dumps(manifest))
-    with DatasetWriter(tmp_path / "log", IDENTITY) as writer:
-        writer.write(make_rows(3))
-    assert len(read_dataset(tmp_path / "log")) == 2 + 2 + 3
+    with ShardWriter(tmp_path / "log", IDENTITY) as writer:
+        writer.write(Rows(make_rows(3)))
+    assert len(read_dataset(tmp_path / "log", AcceptanceRow)) == 2 + 2 + 3
 
 
 def test_a_dataset_of_served_requests_is_not_to_be_made_again(tmp_path: Path) -> None:
-    with DatasetWriter(tmp_path / "log", IDENTITY | {"served": True}) as writer:
-        writer.write(make_rows(4))
+    with ShardWriter(tmp_path / "log", IDENTITY | {"served": True}) as writer:
+        writer.write(Rows(make_rows(4)))
     (tmp_path / "log" / "shard-00000.parquet").write_bytes(b"")
     with pytest.raises(InputError, match="served requests cannot be made again"):
-        read_dataset(tmp_path / "log")
+        read_dataset(tmp_path / "log", AcceptanceRow)
     assert (tmp_path / "log" / MANIFEST).exists()
 
 
@@ -180,7 +180,7 @@ def test_texts_are_answered_while_the_log_of_rounds_cannot_be_written(
         (tmp_path / "log" / "shard-00000.parquet.tmp").rmdir()
         decode(5)
     assert log.writer.finished == 3
-    assert len(read_rounds(tmp_path / "log")) == 6
+    assert len(read_dataset(tmp_path / "log", RoundsRow)) == 6
 
 
 def test_an_interrupt_while_a_request_leaves_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:

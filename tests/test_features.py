@@ -16,16 +16,16 @@ import torch
 from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
-from specpilot.data_gen.dataset import Row
 from specpilot.data_gen.draft_states import after_mixed_text, at_all_drafted_tokens, from_draft
 from specpilot.data_gen.feature_shards import TRAIN, VALIDATION, FeatureDataset, mapped
-from specpilot.data_gen.split import is_validation
-from specpilot.data_gen.texts import text_of_row, texts_of
+from specpilot.data_gen.kinds import AcceptanceRow
+from specpilot.data_gen.texts import text_of, texts_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.train import feature_maker, features
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_data import AcceptanceDataModule
+from specpilot.train.datasets import is_validation
 from specpilot.train.features import make_features
 from specpilot.train.loader import ResumableLoader
 from specpilot.train.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
@@ -63,7 +63,7 @@ def dataset(work: Path, options: FeatureDataOptions) -> FeatureDataset:
     return FeatureDataset(make_features(options, work / "features"))
 
 
-def held_out(rows: Iterable[Row]) -> tuple[list[int], list[int]]:
+def held_out(rows: Iterable[AcceptanceRow]) -> tuple[list[int], list[int]]:
     """Indices of rows to train on and to validate."""
     held = [is_validation(row.prompt_id, 0.2) for row in rows]
     return [i for i, one in enumerate(held) if not one], [i for i, one in enumerate(held) if one]
@@ -124,7 +124,7 @@ def test_all_of_the_target_s_is_every_token_after_its_text(work: Path, options: 
 
 
 def test_nothing_drafted_is_no_example() -> None:
-    draft, text = CausalLM(make_model(1)), text_of_row(ROWS[0])
+    draft, text = CausalLM(make_model(1)), text_of(ROWS[0])
     found = after_mixed_text(draft, [text], [np.zeros(len(text.x), dtype=np.bool_)])
     assert (found["counts"].tolist(), found["states"].shape) == ([0], (0, HIDDEN))
     assert at_all_drafted_tokens(draft, [text])["counts"].tolist() == [len(text.x)]
@@ -154,7 +154,7 @@ def test_split_goes_by_the_prompt_and_keeps_to_the_fraction() -> None:
 def test_max_length_cuts_responses_and_leaves_out_prompts_that_fill_it(
     work: Path, options: FeatureDataOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [*ROWS, Row("long", "", list(range(20)), [1], [2], [0.5])]
+    rows = [*ROWS, AcceptanceRow("long", "", list(range(20)), [1], [2], [0.5])]
     data = write_dataset(tmp_path / "data", rows, str(work / "draft"))
     settings = replace(options, data=str(data), max_length=10)
     dataset = FeatureDataset(make_features(settings, tmp_path / "f", Console()))
@@ -182,7 +182,7 @@ def test_only_so_many_texts_of_each_dataset(work: Path, options: FeatureDataOpti
     [([0.5, 1.5], "P=1.5"), ([0.5, -0.1], "P=-0.1"), ([math.nan, 0.1], "P=nan"), ([0.5], "differ in length")],
 )
 def test_malformed_rows_are_refused(work: Path, tmp_path: Path, p: list[float], words: str) -> None:
-    data = write_dataset(tmp_path / "data", [Row("bad", "", [1], [1, 2], [3, 4], p)], str(work / "draft"))
+    data = write_dataset(tmp_path / "data", [AcceptanceRow("bad", "", [1], [1, 2], [3, 4], p)], str(work / "draft"))
     with pytest.raises(InputError, match=f"'bad'.*{words}"):
         texts_of(data / "shard-00000.parquet", "acceptance")
 

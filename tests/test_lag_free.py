@@ -19,7 +19,8 @@ from specpilot.controllers.length import LagFreePredictor, LengthController, Rat
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.draft_states import after_target_text
-from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
+from specpilot.data_gen.kinds import RoundsRow, read_dataset
+from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
 from specpilot.data_gen.texts import read_texts
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -64,7 +65,7 @@ class Recording(LengthController):
 def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     _, settings, folder = data
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
-    rows = read_rounds(folder)
+    rows = read_dataset(folder, RoundsRow)
     assert len(rows) == 8
     for place, row in enumerate(rows):
         alone = decoder.generate(row.prompt_ids, seed=sample_seed(settings.seed, place), max_new_tokens=24)
@@ -83,7 +84,7 @@ def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyDataOptions, 
 
 def test_what_comes_after_is_known_within_a_draft_alone(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     _, _, folder = data
-    for row, text in zip(read_rounds(folder), read_texts(folder, "rounds"), strict=True):
+    for row, text in zip(read_dataset(folder, RoundsRow), read_texts(folder, "rounds"), strict=True):
         place = 0
         for start, tokens, accept in zip(row.starts, row.drafted, row.accept, strict=True):
             for i, token in enumerate(tokens):
@@ -140,7 +141,7 @@ def test_a_killed_run_leaves_the_same_bytes(data: tuple[Path, OnPolicyDataOption
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specpilot.data_gen.on_policy.RoundsWriter.complete", die)
+        patch.setattr("specpilot.data_gen.dataset.ShardWriter.complete", die)
         with pytest.raises(Killed):
             make_on_policy_data(settings, tmp_path / "d")
     (tmp_path / "d" / "shard-00002.parquet").unlink()

@@ -6,10 +6,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from specpilot.data_gen.acceptance import make_acceptance_data
-from specpilot.data_gen.answers import make_answers
-from specpilot.data_gen.dataset import read_dataset, read_shards
+from specpilot.data_gen.acceptance import make_acceptance_data, make_answers
 from specpilot.data_gen.feature_shards import FeatureDataset
+from specpilot.data_gen.kinds import AcceptanceRow, AnswerRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions, AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models.devices import is_dispatched
@@ -74,8 +73,8 @@ def test_data_and_features(architecture: str, tmp_path: Path) -> None:
         make_features(features, tmp_path / f"{name}-features")
         shared = {field.name: getattr(data, field.name) for field in fields(AnswersDataOptions)}
         make_answers(AnswersDataOptions(**shared | placed), tmp_path / f"{name}-answers")
-    assert read_shards(tmp_path / "spread-answers") == read_shards(tmp_path / "whole-answers")
-    whole, spread = (read_dataset(tmp_path / name) for name in ("whole", "spread"))
+    assert read_dataset(tmp_path / "spread-answers", AnswerRow) == read_dataset(tmp_path / "whole-answers", AnswerRow)
+    whole, spread = (read_dataset(tmp_path / name, AcceptanceRow) for name in ("whole", "spread"))
     for row, other in zip(whole, spread, strict=True):
         assert replace(row, p=[]) == replace(other, p=[])
         assert other.p == pytest.approx(row.p, abs=1e-5)

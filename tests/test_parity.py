@@ -18,10 +18,10 @@ from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import AcceptancePredictor, FeaturePredictor, LengthController, Step
 from specpilot.controllers.length.trained import acceptance_predictor
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.dataset import Row
 from specpilot.data_gen.draft_states import after_mixed_text
+from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.data_gen.prompts import load_prompts
-from specpilot.data_gen.texts import Text, text_of_row
+from specpilot.data_gen.texts import Text, text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
 from specpilot.infer.models.hidden import forward_with_hidden
@@ -90,9 +90,10 @@ def serve(decoder: SpeculativeDecoder, predictor: AcceptancePredictor, batched: 
 def as_texts(served: list[Served]) -> list[Text]:
     """Each draft as a rollout after its text; its own tokens are the context of the later ones."""
     rows = [
-        Row(str(i), "", one.text, one.drafted, one.drafted, [0.5] * len(one.drafted)) for i, one in enumerate(served)
+        AcceptanceRow(str(i), "", one.text, one.drafted, one.drafted, [0.5] * len(one.drafted))
+        for i, one in enumerate(served)
     ]
-    return [text_of_row(row) for row in rows]
+    return [text_of(row) for row in rows]
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def test_a_hub_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "repo" / "train.jsonl").write_text('{"prompt": "from afar"}\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    from specpilot.data_gen.rows import _read_hub
+    from specpilot.data_gen.prompts import _read_hub
 
     assert _read_hub("repo", "train") == [{"prompt": "from afar"}]
 

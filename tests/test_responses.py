@@ -14,7 +14,8 @@ import torch
 from specpilot.common.errors import InputError
 from specpilot.data_gen import openai_responses
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
-from specpilot.data_gen.dataset import read_dataset, read_manifest, read_shards
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.integrations.vllm import engine_config
@@ -54,16 +55,16 @@ def test_labels_are_those_of_our_own_forwards(
     folder = make_acceptance_data(base, tmp_path / "data", responses=options)
     said = " ".join(capsys.readouterr().err.split())
     assert "0 of 10 texts were tokenised again, 0 into another number of tokens; not checked: that the" in said
-    texts = {row["prompt_id"]: row for row in read_shards(tmp_path / "data-responses")}
+    texts = {row.prompt_id: row for row in read_dataset(tmp_path / "data-responses", ResponseRow)}
     source = read_manifest(folder)["responses"]
     assert (source["source"], source["base_url"], source["model"]) == ("openai", options.base_url, "tiny")
     assert source["sha256"] == read_manifest(tmp_path / "data-responses")["dataset_fingerprint"]
-    rows = read_dataset(folder)
+    rows = read_dataset(folder, AcceptanceRow)
     assert len(rows) == len(texts) == 10
     builder = AcceptanceDatasetBuilder(base)
     for row in rows:
-        assert texts[row.prompt_id]["exact"]
-        assert row.x == texts[row.prompt_id]["tokens"]
+        assert texts[row.prompt_id].exact
+        assert row.x == texts[row.prompt_id].tokens
         text = torch.tensor([row.prompt_ids + row.x])
         p, q = (
             builder.sampling(model.model(input_ids=text).logits[0, len(row.prompt_ids) - 1 : -1])
@@ -82,7 +83,9 @@ def test_greedy_texts_are_those_of_the_target(
     greedy = replace(base, temperature=0.0)
     ours = make_acceptance_data(greedy, tmp_path / "ours")
     theirs = make_acceptance_data(greedy, tmp_path / "theirs", responses=options)
-    assert [row.x for row in read_dataset(ours)] == [row.x for row in read_dataset(theirs)]
+    assert [row.x for row in read_dataset(ours, AcceptanceRow)] == [
+        row.x for row in read_dataset(theirs, AcceptanceRow)
+    ]
 
 
 def test_a_server_without_token_ids(
@@ -93,12 +96,12 @@ def test_a_server_without_token_ids(
         openai_responses.OpenAIResponses, "_send", lambda self, body: send(self, body | {"return_token_ids": False})
     )
     make_acceptance_data(base, tmp_path / "data", responses=options)
-    rows = read_shards(tmp_path / "data-responses")
-    assert not any(row["exact"] for row in rows)
+    rows = read_dataset(tmp_path / "data-responses", ResponseRow)
+    assert not any(row.exact for row in rows)
     tokenizer = load_tokenizer(base.target)
     for row in rows:
-        end = [tokenizer.eos_token_id] if row["finish_reason"] == "stop" else []
-        assert row["tokens"] == [*tokenizer(row["text"])["input_ids"], *end]
+        end = [tokenizer.eos_token_id] if row.finish_reason == "stop" else []
+        assert row.tokens == [*tokenizer(row.text)["input_ids"], *end]
     shards = read_manifest(tmp_path / "data-responses")["shards"]
     assert sum(shard["tokenised_again"] for shard in shards) == 10
 

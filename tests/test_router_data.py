@@ -12,12 +12,12 @@ import pytest
 import torch
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.labels import overlap
 from specpilot.data_gen.options import RouterDataOptions
-from specpilot.data_gen.overlap import overlap
 from specpilot.data_gen.rewards import rewards
 from specpilot.data_gen.rollout import roll_out
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
-from specpilot.data_gen.router_dataset import read_router_dataset, router_manifest
+from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.infer.models import CausalLM
 
 from .folders import assert_same_bytes
@@ -173,7 +173,7 @@ def test_what_cannot_be_made_or_read(base: RouterDataOptions, tmp_path: Path) ->
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"complete": False}))
     with pytest.raises(InputError, match="incomplete"):
-        router_manifest(folder)
+        read_router_dataset(folder)
     (folder / "manifest.json").write_text(json.dumps(manifest | {"kind": "acceptance"}))
     with pytest.raises(InputError, match="kind 'acceptance'"):
-        router_manifest(folder)
+        read_router_dataset(folder)

@@ -15,7 +15,7 @@ import torch
 from specpilot import SpeculativeDecoder
 from specpilot.common.errors import InputError
 from specpilot.data_gen.dataset import read_manifest
-from specpilot.data_gen.on_policy import read_rounds
+from specpilot.data_gen.kinds import RoundsRow, read_dataset
 from specpilot.serve.round_log import RoundLog
 from specpilot.serve.server import Server, ServerConfig
 
@@ -276,7 +276,7 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
             httpx.post(f"{address}/v1/chat/completions", json=body | {"temperature": 0.3})  # of another distribution
             cut = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed, "stop": texts[-3][:3]}).json()
             assert cut["usage"]["completion_tokens"] < 20  # it may be in a round still
-    rows = read_rounds(tmp_path / "log")
+    rows = read_dataset(tmp_path / "log", RoundsRow)
     assert decoder.tokenizer is not None
     assert [decoder.tokenizer.decode(row.x, skip_special_tokens=True) for row in rows] == texts
     assert len({row.prompt_id for row in rows}) == 6

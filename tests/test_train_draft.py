@@ -17,9 +17,9 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from specpilot import main as cli
 from specpilot.common.errors import InputError
-from specpilot.data_gen.answers import make_answers
-from specpilot.data_gen.dataset import read_shards
+from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
+from specpilot.data_gen.kinds import AnswerRow, read_dataset
 from specpilot.data_gen.options import AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import load_model, load_tokenizer
@@ -189,8 +189,8 @@ def test_answers_are_the_targets_and_survive_kill_9(work: Path, tmp_path: Path) 
     assert_same_bytes(tmp_path / "data-whole", tmp_path / "data")
     decoder = SpeculativeDecoder.from_pretrained(work / "target", device="cpu")
     greedy = make_answers(replace(answer_options(work), temperature=0.0), tmp_path / "greedy")
-    for row in read_shards(greedy)[:5]:
-        assert row["x"] == decoder.generate(row["prompt_ids"], max_new_tokens=24, temperature=0.0).tokens
+    for row in read_dataset(greedy, AnswerRow)[:5]:
+        assert row.x == decoder.generate(row.prompt_ids, max_new_tokens=24, temperature=0.0).tokens
 
 
 def train(settings: DraftTrainingOptions, output: Path) -> None:

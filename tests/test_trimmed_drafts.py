@@ -15,8 +15,9 @@ from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.length import Entropy, Fixed, LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import make_acceptance_data
-from specpilot.data_gen.dataset import read_dataset, read_manifest
-from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, read_dataset
+from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions, RouterDataOptions
 from specpilot.data_gen.router import make_router_data
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -398,7 +399,7 @@ def test_data_and_predictors_of_a_trimmed_draft(files: tuple[Path, str, str], tm
     head = load_model(folder / "trimmed", device="cpu").get_output_embeddings()
     assert isinstance(head, TrimmedHead)
     kept = {*head.tokens.tolist()}
-    rows = read_dataset(data)
+    rows = read_dataset(data, AcceptanceRow)
     assert all(token in kept for row in rows for token in row.y)
     assert any(token not in kept for row in rows for token in row.x)
     some: dict[str, Any] = {"epochs": 1, "validation_fraction": 0.4, "traced": 3, "device": "cpu"}
@@ -441,4 +442,4 @@ def test_a_draft_with_the_targets_embedding_is_found_by_every_stage(
     rounds = make_on_policy_data(
         OnPolicyDataOptions(target=name, draft=draft, prompts=prompts, length="3", **some), tmp_path / "rounds"
     )
-    assert read_rounds(rounds)
+    assert read_dataset(rounds, RoundsRow)

@@ -16,18 +16,18 @@ from specpilot.compare.replay import replay_counts
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
-from specpilot.data_gen.dataset import read_dataset, read_manifest
-from specpilot.data_gen.labels import label
-from specpilot.data_gen.on_policy import make_on_policy_data, read_rounds
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, read_dataset
+from specpilot.data_gen.labels import can_read, label, overlap, readable
+from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions, RouterDataOptions
-from specpilot.data_gen.overlap import overlap
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.data_gen.rollout import Rollout
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset
-from specpilot.data_gen.vocabulary import can_read, readable, traceable
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
+from specpilot.simulate.trace_shards import traceable
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions
 
@@ -84,7 +84,7 @@ def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None
     )  # fmt: skip
     generator = AcceptanceDatasetBuilder(settings)
     folder = make_acceptance_data(settings, tmp_path / "data")
-    rows, both = read_dataset(folder), min(pair.sizes)
+    rows, both = read_dataset(folder, AcceptanceRow), min(pair.sizes)
     assert len(rows) == 16
     ended = [row for row in rows if len(row.x) < TOKENS and row.x[-1:] != [256]]
     assert bool(ended) == (pair.sizes[0] > pair.sizes[1])  # some were cut, or none had to be
@@ -139,7 +139,7 @@ def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, 
         shard_size=8, length="3", top_k=None, device="cpu",
     )  # fmt: skip
     rounds = make_on_policy_data(settings, tmp_path / "rounds")
-    rows = read_rounds(rounds)
+    rows = read_dataset(rounds, RoundsRow)
     assert (max(max(row.x) for row in rows) >= pair.sizes[1]) == (pair.sizes[0] > pair.sizes[1])
     lag_free = LagFreeTrainingOptions(data=[str(acceptance), str(rounds)], width=8, **some)
     results.append(train_acceptance(lag_free, output=tmp_path / "lag-free"))
@@ -212,7 +212,9 @@ def test_an_arm_has_no_output_after_a_prompt_it_cannot_read(tmp_path: Path) -> N
         target=target, draft=draft, prompts=str(folder / "p.txt"), chat=False, max_new_tokens=4, top_k=None,
         device="cpu",
     )  # fmt: skip
-    assert [bool(row.x) for row in read_dataset(make_acceptance_data(acceptance, tmp_path / "a"))][1] is False
+    assert [bool(row.x) for row in read_dataset(make_acceptance_data(acceptance, tmp_path / "a"), AcceptanceRow)][
+        1
+    ] is False
 
 
 def test_texts_are_traced_as_far_as_the_draft_reads(pair: Pair) -> None:

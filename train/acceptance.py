@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ..common.errors import InputError
 from ..controllers.length.cost_model import CostModel
-from ..data_gen.dataset import read_manifest
+from ..data_gen.dataset import VERSIONS, read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.workers import ThisProcess
 from ..infer.models.devices import pick_device
@@ -66,7 +66,13 @@ def resolve(settings: P) -> tuple[P, dict[str, Any]]:
     names = {entry.name for entry in fields(settings)} - {"seed", "device"}
     made = {name: value for name, value in identity["settings"].items() if name in names}
     settings = replace(settings, **made, target=identity["target"], draft=identity["draft"])
-    dataset = {"mean_acceptance": None, "complete": False, **identity, "shards": [], "predictor": settings.predictor}
+    dataset = VERSIONS | {
+        "mean_acceptance": None,
+        "complete": False,
+        **identity,
+        "shards": [],
+        "predictor": settings.predictor,
+    }
     return settings, dataset | {"dataset_fingerprint": identity["data_fingerprint"]}
 
 

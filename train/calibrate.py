@@ -17,7 +17,7 @@ from ..controllers.sampling import SamplingParams
 from .calibration import METHODS, apply, evaluate, fit_all, logistic, logistic_probabilities, plot_reliability
 from .datasets import acceptance_manifest
 from .figure import check_matplotlib
-from .positions import load_draft, load_rows, read_positions, split
+from .positions import load_draft, load_rows, read_positions, split_rows
 
 FEATURES = "draft probabilities alone"
 
@@ -59,7 +59,9 @@ def calibrate(
     total = validation_fraction if same_data else 1.0
     reader = load_draft(draft, manifest, device=device)
     size = manifest.get("vocab_size")
-    fitted, tested = (read_positions(reader, rows, sampling, size) for rows in split(load_rows(data), total / 2, total))
+    fitted, tested = (
+        read_positions(reader, rows, sampling, size) for rows in split_rows(load_rows(data), total / 2, total)
+    )
 
     before, after = (head(part.hidden).double().numpy() for part in (fitted, tested))  # logits (N,)
     calibrations = fit_all(before, fitted.p, w_acc=config.w_acc, w_rej=config.w_rej)

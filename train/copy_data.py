@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ..common.errors import InputError
 from ..controllers.acceptance.copy_head import EVIDENCE, copy_evidence
 from ..controllers.acceptance.ngram_index import NgramIndex
 from ..controllers.length.copy_rates import CopyRates
 from ..data_gen.documents import Document
-from ..data_gen.split import is_validation
 from ..infer.drafters.ngram import Ngram
 from ..infer.drafters.prompt_lookup import PromptLookup
 from .data_module import ResumableData
+from .datasets import require_both, split
 from .loader import ResumableLoader
 from .options import CopyTrainingOptions
 
@@ -120,20 +119,14 @@ class CopyDataModule(ResumableData[Copies]):
 
     settings: CopyTrainingOptions
 
-    def __init__(self, documents: Iterable[Document], embedding: Tensor, settings: CopyTrainingOptions) -> None:
+    def __init__(self, documents: Sequence[Document], embedding: Tensor, settings: CopyTrainingOptions) -> None:
         super().__init__()
         self.embedding, self.settings = embedding, settings
-        parts: tuple[list[Document], list[Document]] = [], []
-        for document in documents:
-            parts[is_validation(document.id, settings.validation_fraction)].append(document)
+        parts = split(documents, [document.id for document in documents], settings.validation_fraction)
         self.training, self.validation = map(copies_of, parts)
-        counts = len(self.training.kept), len(self.validation.kept)
-        if not all(counts):
-            raise InputError(
-                f"validation_fraction={settings.validation_fraction}: gives {counts[0]} copied tokens to training and "
-                f"{counts[1]} to validation; each needs at least one: use more data or another fraction"
-            )
-        self.train_loader = ResumableLoader(counts[0], settings.batch_size, settings.seed, self._train_batch)
+        count = len(self.training.kept)
+        require_both(count, len(self.validation.kept), settings.validation_fraction, "copied tokens")
+        self.train_loader = ResumableLoader(count, settings.batch_size, settings.seed, self._train_batch)
 
     def _batch(self, copies: Copies, rows: Tensor) -> Copies:
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)

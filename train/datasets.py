@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..common.errors import InputError
-from ..data_gen.dataset import read_manifest
-from ..data_gen.router_dataset import RouterDataset, read_router_dataset, router_manifest
+from ..data_gen.dataset import mean_acceptance, read_manifest
+from ..data_gen.kinds import AcceptanceRow, RouterRow
+from ..data_gen.router_dataset import RouterDataset, read_router_dataset
 
+T = TypeVar("T")
 SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # must agree between datasets trained on together
 
 
@@ -20,7 +22,7 @@ def acceptance_manifest(folders: Sequence[str]) -> dict[str, Any]:
     Raises:
         InputError: one is of another kind, incomplete, or of other models or sampling parameters.
     """
-    return _joint(folders, _acceptance_manifest)
+    return _joint(folders, AcceptanceRow.kind)
 
 
 def joint_router_manifest(folders: Sequence[str]) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def joint_router_manifest(folders: Sequence[str]) -> dict[str, Any]:
     Raises:
         InputError: one is of another kind, incomplete, or of other models, arms or sampling parameters.
     """
-    return _joint(folders, router_manifest)
+    return _joint(folders, RouterRow.kind)
 
 
 def router_rows(folders: Sequence[str]) -> RouterDataset:
@@ -56,28 +58,18 @@ def check_same(folders: Sequence[str], manifests: Sequence[dict[str, Any]], name
                 raise InputError(f"{folder}: {name} differs from that of {folders[0]}; give datasets that agree in it")
 
 
-def _acceptance_manifest(folder: str) -> dict[str, Any]:
-    manifest = read_manifest(folder)
-    if manifest["kind"] != "acceptance":
-        raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; make one with 'specpilot data acceptance'")
-    if not manifest["complete"]:
-        raise InputError(f"{folder}: the dataset is incomplete; run 'specpilot data acceptance' again to finish it")
-    return manifest
-
-
-def _joint(folders: Sequence[str], read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+def _joint(folders: Sequence[str], kind: str) -> dict[str, Any]:
     """The first manifest with the mean acceptance and the fingerprint of all of them."""
-    manifests = [read(folder) for folder in folders]
+    manifests = [read_manifest(folder, kind, complete=True) for folder in folders]
     check_same(folders, manifests)
     first = manifests[0]
     if len(manifests) == 1:
         return first
     shards = [shard for manifest in manifests for shard in manifest["shards"]]
-    tokens, accepted = (sum(shard.get(name, 0) for shard in shards) for name in ("tokens", "acceptance_sum"))
     return first | {
         "shards": shards,
         "prompts": [manifest.get("prompts") for manifest in manifests],
-        "mean_acceptance": accepted / max(1, tokens),
+        "mean_acceptance": mean_acceptance(shards),
         "dataset_fingerprint": joint_fingerprint(manifests),
         "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
     }
@@ -95,3 +87,25 @@ def joint_fingerprint(manifests: Sequence[dict[str, Any]]) -> str:
     """One fingerprint of all datasets; that of a single dataset is its own."""
     fingerprints = [str(manifest["dataset_fingerprint"]) for manifest in manifests]
     return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("\0".join(fingerprints).encode()).hexdigest()
+
+
+def is_validation(prompt_id: str, fraction: float) -> bool:
+    """Whether a prompt is held out, decided by the hash of its id, so that adding data does not change the split."""
+    return int.from_bytes(hashlib.sha256(prompt_id.encode()).digest()[:8]) < fraction * 2**64
+
+
+def split(things: Iterable[T], ids: Iterable[str], fraction: float) -> tuple[list[T], list[T]]:
+    """``things`` to train on and those held out for validation, both in order; ``ids`` are those of their prompts."""
+    parts: tuple[list[T], list[T]] = [], []
+    for thing, name in zip(things, ids, strict=True):
+        parts[is_validation(name, fraction)].append(thing)
+    return parts
+
+
+def require_both(training: int, validation: int, fraction: float, noun: str) -> None:
+    """Raise InputError if there is nothing to train on or nothing to validate with."""
+    if not (training and validation):
+        raise InputError(
+            f"validation_fraction={fraction}: gives {training} {noun} to training and {validation} to validation; each "
+            "needs at least one: use more data or another fraction"
+        )

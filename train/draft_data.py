@@ -8,10 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..common.errors import InputError
 from ..data_gen.documents import Document
-from ..data_gen.split import is_validation
 from .data_module import ResumableData
+from .datasets import require_both, split
 from .draft_windows import Windows, pack
 from .loader import ResumableLoader
 from .options import DraftTrainingOptions
@@ -31,18 +30,12 @@ class DraftDataModule(ResumableData[Windows]):
         super().__init__()
         self.settings = settings
         self.states: StateFolder | None = None
-        parts: tuple[list[Document], list[Document]] = [], []
-        for document in documents:
-            parts[is_validation(document.id, settings.validation_fraction)].append(document)
-        if not all(parts):
-            raise InputError(
-                f"validation_fraction={settings.validation_fraction}: gives {len(parts[0])} texts to training and "
-                f"{len(parts[1])} to validation; each needs at least one: use more data or another fraction"
-            )
+        training, validation = split(documents, [document.id for document in documents], settings.validation_fraction)
+        require_both(len(training), len(validation), settings.validation_fraction, "texts")
         generator = torch.Generator().manual_seed(settings.seed)
-        order = torch.randperm(len(parts[0]), generator=generator).tolist()
-        self.training = pack([parts[0][i] for i in order], settings.window)
-        self.validation = pack(parts[1], settings.window)
+        order = torch.randperm(len(training), generator=generator).tolist()
+        self.training = pack([training[i] for i in order], settings.window)
+        self.validation = pack(validation, settings.window)
         self.train_loader = ResumableLoader(
             len(self.training.tokens), settings.batch_size, settings.seed, self._train_batch
         )

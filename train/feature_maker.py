@@ -14,9 +14,15 @@ from transformers import PreTrainedTokenizerBase
 from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
-from ..data_gen.draft_states import Examples, after_mixed_text, after_target_text, at_all_drafted_tokens, from_draft
+from ..data_gen.draft_states import (
+    Examples,
+    after_mixed_text,
+    after_rounds,
+    after_target_text,
+    at_all_drafted_tokens,
+    from_draft,
+)
 from ..data_gen.feature_shards import EMBEDDING, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
-from ..data_gen.state_rounds import after_rounds
 from ..data_gen.texts import Text
 from ..data_gen.workers import OnDone, ignore
 from ..infer.loading.generation_defaults import stop_tokens_of
@@ -106,6 +112,8 @@ class FeatureMaker:
         tensors["states"] = tensors["states"].to(STORED[self.options["states"]])
         if not bool(torch.isfinite(tensors["states"]).all()):
             raise InputError(f"states={self.options['states']}: a hidden state of the draft is too large; use float32")
+        for text in unit.texts:
+            on_done(len(text.x))
         return FeatureShard(unit.part, tensors)
 
     def _trace(self, unit: Unit) -> dict[str, Tensor]:

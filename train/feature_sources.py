@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any
 
-from ..common.errors import InputError
-from ..data_gen.dataset import SCHEMA_VERSION, read_manifest
+from ..data_gen.dataset import read_manifest
 from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
+from ..data_gen.kinds import AcceptanceRow, RoundsRow
 from ..infer.models.devices import pick_device
 from .datasets import acceptance_manifest, check_same, joint_fingerprint, joint_sampling
 from .options import FeatureDataOptions
-
-SOURCES = {"acceptance": "specpilot data acceptance", "rounds": "specpilot data on-policy"}
 
 
 def read_sources(settings: FeatureDataOptions) -> list[dict[str, Any]]:
@@ -22,14 +19,9 @@ def read_sources(settings: FeatureDataOptions) -> list[dict[str, Any]]:
     Raises:
         InputError: one is of another kind, incomplete, or not of the same pair as the first.
     """
-    manifests = [read_manifest(folder) for folder in settings.folders]
-    for folder, manifest in zip(settings.folders, manifests, strict=True):
-        if manifest["kind"] not in SOURCES:
-            made = " or ".join(f"'{command}'" for command in SOURCES.values())
-            raise InputError(f"{folder}: a dataset of kind {manifest['kind']!r}; make one with {made}")
-        if not manifest["complete"]:
-            command = SOURCES[manifest["kind"]]
-            raise InputError(f"{folder}: the dataset is incomplete; run '{command}' again to finish it")
+    manifests = [
+        read_manifest(folder, AcceptanceRow.kind, RoundsRow.kind, complete=True) for folder in settings.folders
+    ]
     check_same(settings.folders, manifests, ("fingerprint",))
     return manifests
 
@@ -52,8 +44,6 @@ def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
     names = ("texts", "traced", "max_length", "validation_fraction", "dtype", "states")
     return {
         "kind": KIND,
-        "schema_version": SCHEMA_VERSION,
-        "code_version": version("specpilot"),
         "target": settings.target or first["target"],
         "draft": settings.draft or first["draft"],
         "fingerprint": first["fingerprint"],

@@ -7,35 +7,23 @@ order that depends only on the settings and the data; a killed run continues wit
 from __future__ import annotations
 
 import math
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 
-from ..common.errors import InputError
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
-from ..data_gen.dataset import MANIFEST, damaged_shards, read_manifest, shard_files
-from ..data_gen.feature_shards import (
-    EMBEDDING,
-    SHARD_BYTES,
-    STORED,
-    TRACES,
-    TRAIN,
-    VALIDATION,
-    FeatureShard,
-    FeatureWriter,
-)
+from ..data_gen.dataset import ShardWriter, read_manifest, shard_files, whole_manifest
+from ..data_gen.feature_shards import EMBEDDING, SHARD_BYTES, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
 from ..data_gen.options import ONE_PROCESS, WorkerOptions
-from ..data_gen.split import is_validation
 from ..data_gen.texts import Text, texts_of
-from ..data_gen.workers import Workers, open_workers
+from ..data_gen.workers import Workers, open_workers, write_shards
+from .datasets import require_both, split
 from .feature_maker import FeatureMaker, Unit, drafted_places
 from .feature_sources import feature_identity, read_sources
 from .options import FeatureDataOptions
@@ -137,11 +125,10 @@ class FeaturePlan:
         taken = dict.fromkeys(range(len(self.settings.folders)), 0)  # training texts by dataset
         most = self.options["texts"] or math.inf
         validation = 0
+        fraction = self.options["validation_fraction"]
         for file, source in enumerate(self.files):
             usable = {index: text for index, text in enumerate(self.read(file)) if text is not None}
-            fraction = self.options["validation_fraction"]
-            held_out = [index for index, text in usable.items() if is_validation(text.prompt_id, fraction)]
-            training = [index for index in usable if index not in held_out]
+            training, held_out = split(usable, [text.prompt_id for text in usable.values()], fraction)
             training = training[: int(min(len(training), most - taken[source.folder]))]
             yield from self._pieces(VALIDATION, file, held_out, first)
             for mixing in range(self.options.get("mixings", 1)):
@@ -154,11 +141,7 @@ class FeaturePlan:
             validation += len(held_out)
             first += len(self.read(file))
             self.left_out += len(self.read(file)) - len(usable)
-        if not (validation and sum(taken.values())):
-            raise InputError(
-                f"validation_fraction={self.options['validation_fraction']}: gives {sum(taken.values())} texts to "
-                f"training and {validation} to validation; each needs at least one: use more data or another fraction"
-            )
+        require_both(sum(taken.values()), validation, self.options["validation_fraction"], "texts")
 
     def _traces(self) -> dict[SamplingParams, int]:
         """Number of traces for the texts of each sampling: all of them in equal parts."""
@@ -202,52 +185,20 @@ class FeaturePlan:
 
     def write(self, output: Path, workers: Workers[Unit, FeatureShard], console: Console) -> None:
         """Write the shards that are missing in ``output``."""
-        with FeatureWriter(output, self.identity) as writer:
+        with ShardWriter(output, self.identity) as writer:
             if self.left_out:
                 console.print(
                     f"{self.left_out} texts are left out: no drafted token, or a prompt of at least max_length tokens"
                 )
             console.print(f"{output}: {self.summary()}", soft_wrap=True)
-            for name in writer.forget_damaged():
-                console.print(f"{output / name}: missing or changed; made again", soft_wrap=True)
-            missing = writer.missing(len(self.pieces))
-            pieces = [self.pieces[index] for index in missing]
-            needed = sum(piece.rows * self.row_bytes for piece in pieces if piece.part != TRACES)
-            free = shutil.disk_usage(output).free
-            if needed > free:
-                raise InputError(
-                    f"{output}: needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free space or choose "
-                    "another place"
-                )
-            made = workers.make_all(Units(self, missing))
-            for index, shard in track(made, "features", len(missing), console=console, transient=True):
-                writer.write(shard, index)
-            writer.complete()
-
-
-class Units(Mapping[int, Unit]):
-    """The units of the shards ``missing``; their texts are read when they are asked for."""
-
-    def __init__(self, plan: FeaturePlan, missing: list[int]) -> None:
-        self.plan, self.missing = plan, missing
-
-    def __getitem__(self, index: int) -> Unit:
-        return self.plan.unit(self.plan.pieces[index])
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.missing)
-
-    def __len__(self) -> int:
-        return len(self.missing)
+            texts = [len(piece.texts) for piece in self.pieces]
+            needed = [0 if piece.part == TRACES else piece.rows * self.row_bytes for piece in self.pieces]
+            write_shards(writer, texts, lambda number: self.unit(self.pieces[number]), workers, console, needed)
 
 
 def is_made(settings: FeatureDataOptions, output: Path) -> bool:
     """Whether ``output`` holds all that ``settings`` ask for, and no shard is damaged."""
-    if not (output / MANIFEST).exists():
-        return False
-    manifest = read_manifest(output)
-    made = bool(manifest["complete"]) and feature_identity(settings).items() <= manifest.items()
-    return made and not damaged_shards(output, manifest)
+    return whole_manifest(output, feature_identity(settings)) is not None
 
 
 def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:

@@ -24,11 +24,11 @@ from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.length import Step
 from ..controllers.sampling import SamplingParams
 from ..data_gen.draft_states import at_drafted_tokens
-from ..data_gen.split import is_validation
 from ..data_gen.texts import Text, read_texts
 from ..infer.distribution import TokenDistribution
 from ..infer.loading.names import load_any_model
 from ..infer.models import LanguageModel, language_model
+from .datasets import split
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Positions:
     place: NDArray[np.int64]
 
 
-def split(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:
+def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:
     """Split a share ``total`` of all prompts into rows to fit to and a share ``test`` to evaluate on.
 
     The shares are taken from the prompts that training holds out first, so that a ``total`` up to the validation
@@ -57,9 +57,8 @@ def split(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[T
     Raises:
         InputError: one of the two would be empty.
     """
-    taken = [row for row in rows if is_validation(row.prompt_id, total)]
-    tested = [row for row in taken if is_validation(row.prompt_id, test)]
-    fitted = [row for row in taken if not is_validation(row.prompt_id, test)]
+    _, taken = split(rows, [row.prompt_id for row in rows], total)
+    fitted, tested = split(taken, [row.prompt_id for row in taken], test)
     if not fitted or not tested:
         raise InputError(
             f"data: {len(fitted)} rollouts to fit to and {len(tested)} held out; each needs at least one: use more data"

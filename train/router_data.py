@@ -13,8 +13,8 @@ from torch import Tensor
 from ..common.errors import InputError
 from ..data_gen.rewards import check_finite, rewards
 from ..data_gen.router_dataset import RouterDataset
-from ..data_gen.split import is_validation
 from .data_module import ResumableData
+from .datasets import require_both, split
 from .loader import ResumableLoader
 from .options import RouterTrainingOptions
 
@@ -75,14 +75,10 @@ class RouterDataModule(ResumableData[Batch]):
         arms = [str(arm) for arm in range(table.rewards.shape[1])]
         check_finite(table.rewards.double().numpy(), table.ids, arms)
         self.settings = settings
-        held_out = [is_validation(name, settings.validation_fraction) for name in table.ids]
-        training = [row for row, held in enumerate(held_out) if not held][: settings.examples]
-        validation = [row for row, held in enumerate(held_out) if held]
-        if not training or not validation:
-            raise InputError(
-                f"validation_fraction={settings.validation_fraction}: gives {len(training)} queries to training and "
-                f"{len(validation)} to validation; each needs at least one: use more data or another fraction"
-            )
+        fraction = settings.validation_fraction
+        training, validation = split(range(len(table.ids)), table.ids, fraction)
+        training = training[: settings.examples]
+        require_both(len(training), len(validation), fraction, "queries")
         self.training, self.validation = table.take(training), table.take(validation)
         x = self.training.x
         self.scale = torch.ones(x.shape[1])

@@ -33,7 +33,7 @@ def acceptance(
 
 def answers(options: AnswersDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
     """Generate the target's answers, to train a draft on."""
-    from ..data_gen.answers import make_answers, plan_answers
+    from ..data_gen.acceptance import make_answers, plan_answers
 
     _prepare()
     if dataset.plan:

@@ -20,8 +20,8 @@ import torch
 from rich.console import Console
 from specpilot.compare.table import Table
 from specpilot.controllers.acceptance.lag_free_head import INPUTS
-from specpilot.data_gen.dataset import SCHEMA_VERSION
-from specpilot.data_gen.feature_shards import EMBEDDING, KIND, TRAIN, VALIDATION, FeatureShard, FeatureWriter
+from specpilot.data_gen.dataset import ShardWriter
+from specpilot.data_gen.feature_shards import EMBEDDING, KIND, TRAIN, VALIDATION, FeatureShard
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.options import LagFreeTrainingOptions
 
@@ -64,12 +64,12 @@ def write_random_features(folder: Path, examples: int, hidden_size: int) -> None
     """
     generator = torch.Generator().manual_seed(0)
     identity = {
-        "kind": KIND, "schema_version": SCHEMA_VERSION, "target": "random", "draft": "random",
+        "kind": KIND, "target": "random", "draft": "random",
         "fingerprint": dict.fromkeys(("target", "draft", "tokenizer"), "0" * 64),
         "sampling": {"temperature": 1.0, "top_k": 50, "top_p": 1.0}, "settings": {"context": "target"},
         "datasets": ["0" * 64], "data_fingerprint": "0" * 64, "hidden_size": hidden_size, "stop_tokens": [],
     }  # fmt: skip
-    with FeatureWriter(folder, identity) as writer:
+    with ShardWriter(folder, identity) as writer:
         embedding = torch.randn(VOCABULARY, hidden_size, generator=generator).half()
         writer.write(FeatureShard(EMBEDDING, {EMBEDDING: embedding}))
         for part, rows in ((VALIDATION, examples // 10), (f"{TRAIN}0", examples)):

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specpilot.common.errors import InputError
-from specpilot.data_gen.prompts import load_prompts
-from specpilot.data_gen.rows import read_rows
+from specpilot.data_gen.prompts import load_prompts, read_rows
 
 from .database import schema
 

@@ -17,9 +17,8 @@ from specpilot.compare.replay import replay_all
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.data_gen.split import is_validation
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.train.datasets import acceptance_manifest
+from specpilot.train.datasets import acceptance_manifest, is_validation
 from specpilot.train.metrics import auroc, binary_kl, undo_weights
 from specpilot.train.positions import Positions, load_rows, read_positions
 

@@ -23,7 +23,7 @@ from specpilot.compare.replay import Rule, replay_all
 from specpilot.compare.store import Store
 from specpilot.controllers.length import CumulativeConfidence, Fixed
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.dataset import read_dataset
+from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.train.datasets import acceptance_manifest
 
@@ -108,6 +108,6 @@ def _read_costs(file: Path) -> dict[str, Any]:
 
 def _check_apart(data: str, batches: Sequence[PromptBatch]) -> None:
     tested = {row.prompt for batch in batches for row in batch.prompts}
-    both = next((row.prompt_id for row in read_dataset(data) if row.prompt in tested), None)
+    both = next((row.prompt_id for row in read_dataset(data, AcceptanceRow) if row.prompt in tested), None)
     if both is not None:
         raise InputError(f"data={data!r}: prompt {both!r} is among the held-out prompts; train on others")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from specpilot.data_gen.acceptance import make_acceptance_data
-from specpilot.data_gen.dataset import read_dataset
+from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions
 
 
@@ -35,7 +35,7 @@ def measure_agreement(
     )
     make_acceptance_data(settings, folder)
     by_domain: dict[str, list[list[float]]] = {}
-    for row in read_dataset(folder):
+    for row in read_dataset(folder, AcceptanceRow):
         by_domain.setdefault(domains[row.prompt_id], []).append(row.p)
     result = []
     for domain, rows in sorted(by_domain.items()):

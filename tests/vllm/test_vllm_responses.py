@@ -14,7 +14,8 @@ from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.data_gen import vllm_responses
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
-from specpilot.data_gen.dataset import read_dataset, read_manifest, read_shards
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 
 from ..folders import assert_same_bytes
@@ -47,13 +48,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_labels_are_those_of_our_own_forwards(made: Path) -> None:
-    texts = {row["prompt_id"]: row["tokens"] for row in read_shards(f"{made}-responses")}
+    texts = {row.prompt_id: row.tokens for row in read_dataset(f"{made}-responses", ResponseRow)}
     manifest, source = read_manifest(f"{made}-responses"), read_manifest(made)["responses"]
     assert source == {
         "source": "vllm", "version": vllm.__version__.partition("+")[0], "tensor_parallel": 1,
         "sha256": manifest["dataset_fingerprint"],
     }  # fmt: skip
-    rows, builder = read_dataset(made), AcceptanceDatasetBuilder(SETTINGS)
+    rows, builder = read_dataset(made, AcceptanceRow), AcceptanceDatasetBuilder(SETTINGS)
     assert len(rows) == len(texts) == 12
     for row in rows:
         assert row.x == texts[row.prompt_id]

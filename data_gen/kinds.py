@@ -1,0 +1,204 @@
+"""The datasets of rows: what a row of each kind holds, written to Parquet and read again.
+
+A kind is a dataclass whose fields are the columns of a shard. Lists are (T,) over the tokens of a text unless stated
+otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..common.json_file import read_parquet
+from .dataset import AGAIN, read_manifest, shard_files
+
+ARROW = {str: pa.string(), int: pa.int32(), float: pa.float32(), bool: pa.bool_()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Base class of rows.
+
+    Attributes:
+        kind: the dataset's kind in its manifest.
+    """
+
+    kind: ClassVar[str]
+
+    def counts(self) -> dict[str, float]:
+        """Numbers that a shard's entry in the manifest sums over its rows, see :class:`~.dataset.Shard`."""
+        raise NotImplementedError
+
+
+R = TypeVar("R", bound=Row)
+
+
+@dataclass(frozen=True)
+class AnswerRow(Row):
+    """One answer of the target.
+
+    Attributes:
+        x: tokens sampled from the target, including the end token if it was reached.
+    """
+
+    kind = "answers"
+
+    prompt_id: str
+    prompt: str
+    prompt_ids: list[int]
+    x: list[int]
+
+    def counts(self) -> dict[str, float]:
+        return {"tokens": len(self.x)}
+
+
+@dataclass(frozen=True)
+class AcceptanceRow(AnswerRow):
+    """One answer with its labels (SpecDec++ §3.3).
+
+    It is cut before the first token that is outside the draft's vocabulary, and empty if the prompt has such a token;
+    training skips empty rows.
+
+    Attributes:
+        y: at every position a token sampled from the draft after the same prefix, y_i ~ q(·|prompt, x_<i).
+        p: min(1, p(y_i)/q(y_i)), the probability that the target accepts y_i.
+    """
+
+    kind = "acceptance"
+
+    y: list[int]
+    p: list[float]
+
+    def counts(self) -> dict[str, float]:
+        return {"tokens": len(self.x), "drafted": len(self.y), "acceptance_sum": sum(self.p)}
+
+
+@dataclass(frozen=True)
+class RoundsRow(AnswerRow):
+    """One generation of the decoder with its rounds; each draft is stored up to its first rejected token.
+
+    Attributes:
+        starts: number of tokens of ``x`` before each round's draft.
+        drafted: drafted tokens up to the first rejected one, a list per round.
+        accept: min(1, p(y)/q(y)) of each drafted token.
+    """
+
+    kind = "rounds"
+
+    starts: list[int]
+    drafted: list[list[int]]
+    accept: list[list[float]]
+
+    def counts(self) -> dict[str, float]:
+        return {
+            "tokens": len(self.x),
+            "drafted": sum(map(len, self.drafted)),
+            "acceptance_sum": sum(map(sum, self.accept)),
+        }
+
+
+@dataclass(frozen=True)
+class RouterRow(Row):
+    """One prompt for a router (Huang et al. 2024, §2.3); the lists over arms are in the manifest's order.
+
+    Attributes:
+        domain: group of the prompt in reports.
+        embedding: (d,) the target's embedding of the prompt.
+        greedy: the target's greedy output, o_e.
+        sampled: the target's output under the sampling parameters.
+        outputs: each arm's greedy output, o_j; for ``autoregressive`` the sampled output, since the greedy one is o_e.
+            Empty if a token of the prompt is outside the draft's vocabulary.
+        rouge: ROUGE-L F1 of each arm's output against the greedy one, f(o_e, o_j).
+        overlap: for each arm, Σ_v min(p_i(v), q_i(v)) at each token i of ``sampled``: the acceptance probability of a
+            drafted token; 0 after a token outside the draft's vocabulary. Empty for arms without drafts.
+    """
+
+    kind = "router"
+
+    prompt_id: str
+    domain: str
+    prompt: str
+    prompt_ids: list[int]
+    embedding: list[float]
+    greedy: list[int]
+    sampled: list[int]
+    outputs: list[list[int]]
+    rouge: list[float]
+    overlap: list[list[float]]
+
+    def counts(self) -> dict[str, float]:
+        return {"tokens": len(self.greedy) + len(self.sampled) + sum(map(len, self.outputs))}
+
+
+@dataclass(frozen=True)
+class ResponseRow(Row):
+    """One text of another engine.
+
+    Attributes:
+        tokens: its tokens, including the end token if it was reached.
+        finish_reason: ``stop`` or ``length``.
+        reported: number of tokens that the engine reported.
+        exact: whether the engine returned ``tokens``; otherwise they are those of ``text``, tokenised again.
+    """
+
+    kind = "responses"
+
+    prompt_id: str
+    text: str
+    tokens: list[int]
+    finish_reason: str
+    reported: int
+    exact: bool
+
+    def counts(self) -> dict[str, float]:
+        return {
+            "tokens": len(self.tokens),
+            "tokenised_again": not self.exact,
+            "of_other_length": len(self.tokens) != self.reported,
+        }
+
+
+@dataclass(frozen=True)
+class Rows(Generic[R]):
+    """A shard of rows, all of one kind and at least one."""
+
+    rows: list[R]
+    suffix: ClassVar[str] = "parquet"
+
+    def save(self, file: Path) -> None:
+        table = pa.Table.from_pylist([vars(row) for row in self.rows], schema=schema_of(type(self.rows[0])))
+        pq.write_table(table, file, compression="zstd")
+
+    def counts(self) -> dict[str, Any]:
+        counts = [row.counts() for row in self.rows]
+        return {"rows": len(counts), **{name: sum(one[name] for one in counts) for name in counts[0]}}
+
+
+def schema_of(kind: type[Row]) -> pa.Schema:
+    """Names and types of a kind's columns."""
+    hints = get_type_hints(kind)
+    return pa.schema([(entry.name, arrow_type(hints[entry.name])) for entry in fields(kind)])
+
+
+def arrow_type(hint: Any) -> pa.DataType:
+    """The column type of text, a number, a boolean, or of lists of them."""
+    return ARROW[hint] if hint in ARROW else pa.list_(arrow_type(*get_args(hint)))
+
+
+def read_dataset(folder: str | Path, kind: type[R], *, complete: bool = False) -> list[R]:
+    """All rows of a dataset; shards are checked against the manifest's hashes.
+
+    Raises:
+        InputError: see :func:`~.dataset.read_manifest`; a shard is missing or does not match the manifest.
+    """
+    read_manifest(folder, kind.kind, complete=complete)
+    return [row for file in shard_files(folder) for row in read_shard(file, kind)]
+
+
+def read_shard(file: Path, kind: type[R]) -> list[R]:
+    """The rows of one shard."""
+    return [kind(**row) for row in read_parquet(file, AGAIN)]
