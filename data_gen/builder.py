@@ -103,7 +103,8 @@ def encode_prompts(settings: RolloutOptions, models: dict[str, Any]) -> EncodedP
         s.prompts, column=s.column, split=s.split, limit=s.limit, skip=s.skip, domains=s.domains
     )  # fmt: skip
     context = models["context"]
-    items, left_out = [], 0
+    items: list[Item] = []
+    left_out = 0
     for prompt in prompts:
         ids = encode_prompt(tokenizer, prompt.prompt, chat=s.chat, system=s.system)
         if s.max_prompt_tokens is not None and len(ids) > s.max_prompt_tokens:

@@ -1,14 +1,22 @@
-"""A router dataset in memory, with the times measured when it was made.
+"""A router dataset in memory, and the rewards of arms for its prompts.
 
-Measured times are in a separate file, since shards and manifest must be the same bytes for killed and resumed runs.
+Rewards are the paper's proxy (Huang et al. 2024, eq. 1, 2 and A.5) or the expected throughput. They are computed from
+the stored dataset when needed, so that α, cost and machine can change without new rollouts. Measured times are in a
+file of their own, since shards and manifest must be the same bytes for killed and resumed runs. Shapes: N prompts, A
+arms.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..common.errors import InputError
 from ..common.files import replacing
@@ -19,6 +27,9 @@ from .dataset import read_manifest
 from .kinds import RouterRow, read_dataset
 
 TIMES = "times.json"
+MAX_DRAFT_TOKENS = 10  # largest draft length considered when choosing the best length
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -67,3 +78,78 @@ def read_router_dataset(folder: str | Path) -> RouterDataset:
         if not len(row.outputs) == len(row.rouge) == len(row.overlap) == len(arms) == len(times.arms):
             raise InputError(f"prompt {row.prompt_id!r}: must have {len(arms)} arms; generate the data again")
     return RouterDataset(manifest, arms, rows, times)
+
+
+def rewards(
+    data: RouterDataset, reward: str, *, alpha: float = 0.5, cost: str = "parameters", length: int | None = None
+) -> Array:
+    """(N, A) reward of every arm for every prompt.
+
+    Args:
+        reward: ``rouge``: s = α·f + (1 - α)·c (eq. 2); ``throughput``: see :func:`speedups`.
+        alpha: weight α of eq. 2.
+        cost: the cost c of eq. 2, ``parameters`` or ``time``.
+        length: draft length for the throughput. None: the best length for each prompt and arm.
+
+    Raises:
+        InputError: a reward is NaN or infinite; names the prompt and the arm.
+    """
+    if reward == "throughput":
+        found = np.array([speedups(row, data.arms, data.times, length) for row in data.rows])
+    else:
+        c = parameter_costs([arm.parameters for arm in data.arms]) if cost == "parameters" else time_costs(data.times)
+        found = alpha * np.array([row.rouge for row in data.rows]) + (1 - alpha) * c
+    check_finite(found, [row.prompt_id for row in data.rows], [arm.name for arm in data.arms])
+    return found
+
+
+def check_finite(rewards: Array, prompts: Sequence[str], arms: Sequence[str]) -> None:
+    """Raise an InputError that names the first prompt and arm whose reward (N, A) is NaN or infinite."""
+    for row, arm in np.argwhere(~np.isfinite(rewards)):
+        raise InputError(
+            f"prompt {prompts[row]!r}, arm {arms[arm]!r}: the reward is {rewards[row, arm]}; generate the data again"
+        )
+
+
+def parameter_costs(parameters: Sequence[int]) -> Array:
+    """(A,) costs by A.5: c_j = 1 - e^{P_j} / e^{P_max}, with P in billions; 0 for the largest arm."""
+    billions = np.array(parameters) / 1e9
+    return np.asarray(1 - np.exp(billions - billions.max()))
+
+
+def time_costs(times: Times) -> Array:
+    """(A,) costs c_j = 1 - t_j / t_max by measured seconds per token; 0 for the slowest arm."""
+    seconds = np.array(times.arms)
+    return np.asarray(1 - seconds / seconds.max())
+
+
+def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | None) -> list[float]:
+    """(A,) expected throughput of each arm relative to the target alone; 1 for an arm that drafts nothing."""
+    alone = 1 / times.verify.verification(1)
+    found = []
+    for arm, seconds, shares in zip(arms, times.arms, row.overlap, strict=True):
+        if arm.kind == "autoregressive":
+            found.append(1.0)
+            continue
+        cost = replace(times.verify, t_draft=seconds)
+        tokens = round_tokens(shares, length or MAX_DRAFT_TOKENS)
+        lengths = range(1, len(tokens)) if length is None else [length]
+        found.append(max(tokens[k] / cost.round(k) for k in lengths) / alone)
+    return found
+
+
+def round_tokens(overlap: Sequence[float], longest: int) -> list[float]:
+    """Expected tokens of a round with K = 0, 1, … ``longest`` drafted: 1 + Σ_k mean over start t of a_t … a_{t+k-1}.
+
+    ``overlap`` holds the a_i along the target's output, which has the same distribution as the accepted tokens of
+    rounds. Means are over starts t whose k tokens are within the text.
+    """
+    a = np.array(overlap)
+    if not len(a):
+        return [math.nan] * (longest + 1)
+    tokens, survival = [1.0], np.ones(len(a) + 1)
+    for k in range(1, longest + 1):
+        if k <= len(a):
+            survival = survival[: len(a) - k + 1] * a[k - 1 :]  # (T - k + 1,): Π of k in a row
+        tokens.append(tokens[-1] + (float(survival.mean()) if k <= len(a) else 0.0))
+    return tokens

@@ -14,10 +14,9 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.labels import overlap
 from specpilot.data_gen.options import RouterDataOptions
-from specpilot.data_gen.rewards import rewards
 from specpilot.data_gen.rollout import roll_out
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
-from specpilot.data_gen.router_dataset import read_router_dataset
+from specpilot.data_gen.router_dataset import read_router_dataset, rewards
 from specpilot.infer.models import CausalLM
 
 from .folders import assert_same_bytes

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ..common.errors import InputError
-from ..data_gen.rewards import check_finite, rewards
-from ..data_gen.router_dataset import RouterDataset
+from ..data_gen.router_dataset import RouterDataset, check_finite, rewards
 from .data_module import ResumableData
 from .datasets import require_both, split
 from .loader import ResumableLoader

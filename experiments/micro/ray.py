@@ -77,7 +77,7 @@ def rows_per_second(settings: AcceptanceDataOptions, count: int, console: Consol
         shards = dict(enumerate(prompts.shards(settings.shard_size)))
         for _ in range(2):  # the first time, workers are started
             started = time.perf_counter()
-            rows = sum(len(shard) for _, shard in workers.make_all(shards))
+            rows = sum(len(shard.rows) for _, shard in workers.make_all(shards))
             seconds = time.perf_counter() - started
     console.print(f"{count} workers: {rows / seconds:.1f} rows/s")
     return rows / seconds

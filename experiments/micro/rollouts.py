@@ -28,7 +28,7 @@ def bench_rollouts(settings: AcceptanceDataOptions, repeats: int, console: Conso
     options = sampling_options(builder.sampling)
 
     def batched(item: int, repeat: int) -> int:
-        return sum(len(row.x) for row in builder.make(shard))
+        return sum(len(row.x) for row in builder.make(shard).rows)
 
     def one_by_one(item: int, repeat: int) -> int:
         return sum(len(generate(model, one.ids, max_new_tokens=one.budget, **options)) for one in few)

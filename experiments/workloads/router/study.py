@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from specpilot.common.errors import InputError
 from specpilot.compare.interval import ratio_interval
 from specpilot.controllers.router import RouterPolicy
-from specpilot.data_gen.rewards import rewards
-from specpilot.data_gen.router_dataset import RouterDataset, Times
+from specpilot.data_gen.router_dataset import RouterDataset, Times, rewards
 from specpilot.infer.generation import Stats
 from specpilot.train.options import RouterTrainingOptions
 from specpilot.train.router import fit_policy
