@@ -334,7 +334,7 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The one line on standard error, but for progress, before ``specpilot words`` exits with 2."""
     capsys.readouterr()
     assert cli.main(words) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.strip() and not line.startswith("rollouts ")]
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.strip() and not line.startswith("texts ")]
     assert len(lines) == 1, lines
     assert lines[0].startswith("specpilot: error: ")
     return lines[0].removeprefix("specpilot: error: ")
