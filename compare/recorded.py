@@ -27,15 +27,16 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.length import MAX_DRAFT, LengthController, Step
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
+from ..data_gen.labels import can_read
 from ..data_gen.prompts import PromptRow
 from ..data_gen.rollout import roll_out
-from ..data_gen.vocabulary import can_read, traceable
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
 from ..infer.prompting import encode_prompt
 from ..infer.random_source import RandomSource
 from ..simulate.replay import replay
 from ..simulate.trace import END, Trace, trace
+from ..simulate.trace_shards import traceable
 from .store import Store
 
 BATCH = 20  # prompts rolled out and stored together

@@ -190,7 +190,6 @@ def forward(options: ForwardBenchOptions) -> None:
 def memory(options: MemoryBenchOptions) -> None:
     """Measure the process's memory over many requests of mixed kinds and random lengths."""
     from specpilot.compare.load import load
-
     from tests.soak.memory import bench_memory
 
     console = begin()

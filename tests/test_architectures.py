@@ -12,9 +12,9 @@ import torch
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.length import FeaturePredictor, Fixed, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.data_gen.dataset import Row
 from specpilot.data_gen.draft_states import at_drafted_tokens
-from specpilot.data_gen.texts import text_of_row
+from specpilot.data_gen.kinds import AcceptanceRow
+from specpilot.data_gen.texts import text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM
@@ -43,9 +43,9 @@ def each(names: Iterable[str]) -> pytest.MarkDecorator:
     )
 
 
-def read_context(draft: PreTrainedModel, row: Row) -> tuple[Tensor, Tensor]:
+def read_context(draft: PreTrainedModel, row: AcceptanceRow) -> tuple[Tensor, Tensor]:
     """The function under test, of a bare model."""
-    return at_drafted_tokens(CausalLM(draft), text_of_row(row))
+    return at_drafted_tokens(CausalLM(draft), text_of(row))
 
 
 def prompts_of(name: str) -> list[list[int]]:
@@ -164,7 +164,7 @@ def test_target_context_is_a_plain_forward(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     for prompt in (PROMPTS[0], PROMPTS[4]):
         x, y = torch.randint(1, 60, (2, 30), generator=generator).tolist()
-        logits, hidden = read_context(draft, Row("", "", prompt, x, y, [1.0] * len(x)))
+        logits, hidden = read_context(draft, AcceptanceRow("", "", prompt, x, y, [1.0] * len(x)))
         for i, token in enumerate(y):
             before, _ = plain_forward(draft, [*prompt, *x[:i]])
             _, after = plain_forward(draft, [*prompt, *x[:i], token])

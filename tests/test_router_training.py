@@ -18,8 +18,9 @@ from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.rewards import parameter_costs, rewards, round_tokens, time_costs
-from specpilot.data_gen.router_dataset import RouterDataset, RouterRow, RouterWriter, Times
+from specpilot.data_gen.dataset import ShardWriter
+from specpilot.data_gen.kinds import RouterRow, Rows
+from specpilot.data_gen.router_dataset import RouterDataset, Times, parameter_costs, rewards, round_tokens, time_costs
 from specpilot.train.export import export
 from specpilot.train.options import RouterTrainingOptions
 from specpilot.train.router import fit_policy, train_router
@@ -52,12 +53,12 @@ def make_rows(count: int, seed: int = 0) -> list[RouterRow]:
 
 def write(folder: Path, rows: list[RouterRow]) -> Path:
     identity = {
-        "kind": "router", "schema_version": 2, "target": "some/target", "arms": [arm.as_dict() for arm in ARMS],
+        "kind": "router", "target": "some/target", "arms": [arm.as_dict() for arm in ARMS],
         "fingerprint": {"target": "t" * 64, "tokenizer": "k" * 64}, "hidden_size": 6,
         "sampling": SamplingParams(0.8, 20, 0.95).as_dict(), "seed": 0,
     }  # fmt: skip
-    with RouterWriter(folder, identity) as writer:
-        writer.write(rows)
+    with ShardWriter(folder, identity) as writer:
+        writer.write(Rows(rows))
         TIMES.save(folder, {})
         writer.complete()
     return folder

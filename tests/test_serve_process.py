@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from specpilot import main as cli
-from specpilot.data_gen.on_policy import read_rounds
+from specpilot.data_gen.kinds import RoundsRow, read_dataset
 
 from .processes import Process, command
 
@@ -60,7 +60,7 @@ def test_after_kill_9_the_logged_shards_are_whole(tmp_path: Path) -> None:
                 assert httpx.post(f"{address}/v1/completions", json=body, timeout=60).status_code == 200
             server.send(signal.SIGKILL)
             server.end()
-    rows = read_rounds(tmp_path / "log")
+    rows = read_dataset(tmp_path / "log", RoundsRow)
     assert len(rows) == 128
     assert not list((tmp_path / "log").glob("*.tmp"))
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.dataset import DatasetWriter, Row
+from specpilot.data_gen.dataset import ShardWriter
+from specpilot.data_gen.kinds import AcceptanceRow, Rows
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCABULARY, HIDDEN = 64, 32
@@ -29,7 +30,7 @@ def make_model(seed: int) -> LlamaForCausalLM:
         return LlamaForCausalLM(config).eval().requires_grad_(False)
 
 
-def make_rows(count: int, seed: int = 0) -> list[Row]:
+def make_rows(count: int, seed: int = 0) -> list[AcceptanceRow]:
     """Rollouts whose acceptance depends on the draft's token, so that there is something to learn."""
     generator = np.random.default_rng(seed)
     rows = []
@@ -38,28 +39,26 @@ def make_rows(count: int, seed: int = 0) -> list[Row]:
         x, y = (generator.integers(0, VOCABULARY, length).tolist() for _ in range(2))
         p = [0.95 if token % 2 else 0.15 for token in y]
         prompt = generator.integers(0, VOCABULARY, int(generator.integers(2, 9))).tolist()
-        rows.append(Row(f"prompt-{number}", "", prompt, x, y, p))
+        rows.append(AcceptanceRow(f"prompt-{number}", "", prompt, x, y, p))
     return rows
 
 
 def write_dataset(
-    folder: Path, rows: list[Row], draft: str, *, complete: bool = True, kind: str = "acceptance"
+    folder: Path, rows: list[AcceptanceRow], draft: str, *, complete: bool = True, kind: str = "acceptance"
 ) -> Path:
     fingerprint = {"target": "t" * 64, "draft": model_fingerprint(make_model(1)), "tokenizer": "k" * 64}
     identity = {
         "kind": kind,
-        "schema_version": 2,
         "target": "some/target",
         "draft": draft,
         "fingerprint": fingerprint,
         "sampling": SamplingParams(0.8, 20, 0.95).as_dict(),
         "seed": 0,
         "settings": {"max_new_tokens": 12},
-        "code_version": "0",
     }
-    with DatasetWriter(folder, identity) as writer:
+    with ShardWriter(folder, identity) as writer:
         for start in range(0, len(rows), 16):
-            writer.write(rows[start : start + 16])
+            writer.write(Rows(rows[start : start + 16]))
         if complete:
             writer.complete()
     return folder

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from specpilot.compare.engines.http_client import Answer, complete
-from specpilot.data_gen.on_policy import read_rounds
+from specpilot.data_gen.kinds import RoundsRow, read_dataset
 
 from ..folders import assert_whole
 from ..processes import Ended, Fault, Process, command
@@ -95,14 +95,14 @@ class Served:
         self.check(serving.load())
         serving.stop()
         assert_whole(log)
-        assert {tuple(row.x) for row in read_rounds(log)} <= self.tokens
+        assert {tuple(row.x) for row in read_dataset(log, RoundsRow)} <= self.tokens
 
 
 def undisturbed_server(log: Path) -> Served:
     serving = Serving(log)
     answers = serving.load()
     serving.stop()
-    tokens = [tuple(row.x) for row in read_rounds(log)]
+    tokens = [tuple(row.x) for row in read_dataset(log, RoundsRow)]
     served = Served(
         [answer.text for answer in answers], set(tokens), len(tokens), max(answer.seconds for answer in answers)
     )

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from specpilot.common.errors import InputError
 from specpilot.data_gen.dataset import MANIFEST, shard_files
-from specpilot.data_gen.on_policy import read_rounds
+from specpilot.data_gen.kinds import RoundsRow, read_dataset
 
 from ..folders import assert_whole, one_bit, truncated
 from ..processes import CLOCK, Fault, fill
@@ -67,7 +67,7 @@ def test_a_full_disk(served: Served, tmp_path: Path) -> None:
         served.check(serving.load())
         serving.stop()
         served.finish(log)
-        assert len(read_rounds(log)) >= 2 * served.logged
+        assert len(read_dataset(log, RoundsRow)) >= 2 * served.logged
 
 
 def test_a_read_only_disk(served: Served, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_clock_that_is_set_back(served: Served, kills: int, tmp_path: Path) ->
         serving.stop()
         change_times(log)
     served.finish(log)
-    assert len(read_rounds(log)) == (kills + 1) * served.logged
+    assert len(read_dataset(log, RoundsRow)) == (kills + 1) * served.logged
 
 
 @pytest.mark.parametrize("damage", [truncated, one_bit])
@@ -122,7 +122,7 @@ def test_a_damaged_log(served: Served, damage: Callable[[bytes, Random], bytes],
         shutil.copytree(log, copy)
         (copy / shard).write_bytes(damage((log / shard).read_bytes(), random))
         with pytest.raises(InputError, match=shard):
-            read_rounds(copy)
+            read_dataset(copy, RoundsRow)
         manifest = json.loads((copy / MANIFEST).read_text())
         manifest["shards"] = [entry for entry in manifest["shards"] if entry["file"] != shard]
         (copy / MANIFEST).write_text(json.dumps(manifest))
