@@ -29,10 +29,10 @@ from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow
 from ..infer.decoder import SpeculativeDecoder
+from ..infer.drafters.ngram import split_drafts
 from ..infer.generation import Stats
-from ..infer.loading.controllers import AUTO
-from ..infer.loading.pair import split_drafts
 from ..infer.models import CausalLM
+from ..infer.options import AUTO
 from ..infer.prompting import encode_prompt
 from .cost import bench_cost
 from .decoders import NONE, DecoderSpec, Generate, Loader, named
