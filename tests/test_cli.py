@@ -1,10 +1,13 @@
 """The command line from outside: what it prints, where, and how it ends."""
 
+from __future__ import annotations
+
 import inspect
 import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +20,11 @@ import pytest
 from specpilot import main as cli
 from specpilot.commands import train
 from specpilot.common import options
-from specpilot.common.errors import InputError
+from specpilot.common.errors import InputError, is_finite
+from specpilot.common.options import Range
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.parser import CommandParser, described, one_line
 from specpilot.train import options as train_options
 from specpilot.train.options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions
@@ -432,3 +439,78 @@ def test_each_predictor_has_options_of_its_own(
         cli.run(["train", "acceptance", "--data", "a", "--output", "b", "--predictor", "other"])
     with pytest.raises(InputError, match=r"predictor='lag-free': .* --predictor lag-free"):
         CommandParser(train.features, "x").read(["--data", "a", "--output", "b", "--config", "lag-free.yaml"])
+
+
+# `specpilot generate` on the shipped pair: what the options mean, and what is printed where
+
+
+PROMPT = "What is 3 and 4?"
+WORDS = ["generate", PROMPT, "--target", "tiny", "--draft", "tiny-draft", "--max-new-tokens", "24", "--seed", "5"]
+
+
+@pytest.fixture(scope="module")
+def decoder() -> SpeculativeDecoder:
+    return SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
+
+
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
+def test_text(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str], stream: str) -> None:
+    assert cli.main([*WORDS, stream, "--length", "4", "--top-k", "null", "--no-chat"]) == 0
+    expected = decoder.generate(PROMPT, max_new_tokens=24, seed=5, top_k=None, chat=False)
+    assert capsys.readouterr().out == expected.text + "\n"
+
+
+@pytest.mark.parametrize("length", ["4", "none", "cumulative-confidence:0.4", "tiny-head"])
+def test_json_and_stats(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str], length: str) -> None:
+    assert cli.main([*WORDS, "--length", length, "--temperature", "0.7", "--chat", "--json", "--stats"]) == 0
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    expected = decoder.generate(PROMPT, max_new_tokens=24, seed=5, temperature=0.7, chat=True, length=length)
+    stats = expected.stats
+    assert (report["text"], report["tokens"]) == (expected.text, expected.tokens)
+    assert report["finish_reason"] == expected.finish_reason
+    assert [r["emitted"] for r in report["rounds"]] == [r.emitted for r in expected.rounds]
+    assert [r["drafted"] for r in report["rounds"]] == [r.drafted for r in expected.rounds]
+    assert report["stats"]["block_efficiency"] == stats.block_efficiency
+    line = printed.err.splitlines()[-1]
+    assert line.startswith(f"{stats.n_generated} tokens in ")
+    assert f"{stats.n_draft_forwards} draft and {stats.n_target_forwards} target forwards" in line
+    assert f"{stats.n_accepted} of {stats.n_drafted} drafted tokens accepted" in line
+
+
+def test_colour(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without what is struck out, and without the styles, it is the text."""
+    assert cli.main([*WORDS, "--length", "4", "--no-chat", "--color"]) == 0
+    expected = decoder.generate(PROMPT, max_new_tokens=24, seed=5, chat=False)
+    assert 0 < expected.stats.n_accepted < expected.stats.n_drafted
+    text, legend = capsys.readouterr().out.rstrip("\n").rsplit("\n", 1)
+    accepted = [token for r in expected.rounds for token in r.emitted[: r.accepted]]
+    assert decoder.tokenizer is not None
+    green = "".join(re.findall(r"\x1b\[32m(.*?)\x1b\[0m", text))
+    assert green == decoder.tokenizer.decode(accepted, skip_special_tokens=True).replace("\n", "")
+    left = re.sub(r"\x1b\[9;31m.*?\x1b\[0m", "", text)
+    assert len(left) < len(text)
+    assert re.sub(r"\x1b\[[\d;]*m", "", left) == expected.text
+    assert re.sub(r"\x1b\[[\d;]*m", "", legend) == "accepted draft  the target's own  rejected draft"
+
+
+# Whole numbers beyond the largest float are refused like infinity, wherever a finite number is expected
+
+
+HUGE = 10**400
+
+
+def test_finite_numbers() -> None:
+    assert is_finite(1)
+    assert is_finite(-0.5)
+    for value in (math.inf, -math.inf, math.nan, HUGE, -HUGE):
+        assert not is_finite(value)
+
+
+def test_options_and_settings_refuse_them() -> None:
+    with pytest.raises(InputError, match=r"lr=1000.*must be a finite number"):
+        Range(0.0).check("lr", HUGE)
+    with pytest.raises(InputError, match=r"temperature=1000.*finite"):
+        SamplingParams(temperature=HUGE)
+    with pytest.raises(InputError, match=r"t_draft=1000.*finite"):
+        CostModel(HUGE, 1.0, 0.0)

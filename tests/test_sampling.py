@@ -1,14 +1,28 @@
-"""The sampling against transformers' own logits processors, and its edges."""
+"""Sampling: distributions against transformers' own processors and their definitions, and draws from them."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
+from specpilot.controllers.length import OnlineConfidence
+from specpilot.controllers.length.base import FEW
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.nucleus import FLOORS, nucleus, sort_all
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.controllers.top_k import BLOCK, FEWEST, largest, top_k
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.distribution import RowwiseDistribution, TokenDistribution
+from specpilot.infer.random_source import RandomSource
+from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from .tiny import make
 
 
 @settings(max_examples=150)
@@ -50,3 +64,258 @@ def test_broken_logits_are_an_error(bad: float, sampling: SamplingParams) -> Non
 
 def test_masked_tokens_are_no_error() -> None:
     assert SamplingParams(1.0, None)(torch.tensor([0.0, -torch.inf, 0.0])).tolist() == [0.5, 0.0, 0.5]
+
+
+# The random source in production: inverse-CDF draws, alike from lists and tensors, that depend on the seed alone
+
+
+weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 10.0)), min_size=1, max_size=8).filter(any)
+
+
+def fixed(uniform: float) -> RandomSource:
+    rng = RandomSource(0)
+    rng.uniform = lambda: uniform
+    return rng
+
+
+@settings(max_examples=300)
+@given(weights=weights, uniform=st.floats(0, 1, exclude_max=True))
+def test_draws_follow_the_cumulative_sum(weights: list[float], uniform: float) -> None:
+    drawn = fixed(uniform).pick(weights)
+    assert weights[drawn] > 0
+    point = uniform * math.fsum(weights)
+    assert math.fsum(weights[:drawn]) <= point * (1 + 1e-12) + 1e-300
+    assert point <= math.fsum(weights[: drawn + 1]) * (1 + 1e-12)
+    assert fixed(uniform).sample(torch.tensor(weights, dtype=torch.float64)) == drawn
+
+
+def test_every_token_has_its_share() -> None:
+    grid = [(i + 0.5) / 1000 for i in range(1000)]
+    drawn = [fixed(u).pick([1.0, 0.0, 3.0]) for u in grid]
+    assert [drawn.count(token) for token in range(3)] == [250, 0, 750]
+
+
+@settings(max_examples=100)
+@given(probability=st.floats(0, 1.5), uniform=st.floats(0, 1, exclude_max=True))
+def test_acceptance(probability: float, uniform: float) -> None:
+    assert fixed(uniform).accept([probability]) == [uniform < probability]
+
+
+def test_seeds() -> None:
+    state = torch.get_rng_state()
+    sources = [RandomSource(seed) for seed in (1, 1, 2)]
+    first, again, other = ([rng.pick([1.0] * 50) for _ in range(20)] for rng in sources)
+    assert first == again != other
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("bad", [[math.nan, 1.0], [1.0, math.inf]])
+def test_broken_weights_are_an_error(bad: list[float]) -> None:
+    with pytest.raises(InputError, match="NaN or infinite"):
+        RandomSource(0).pick(bad)
+    with pytest.raises(InputError, match="NaN or infinite"):
+        RandomSource(0).sample(torch.tensor(bad))
+
+
+# The largest logits are those that ``torch.topk`` finds
+
+
+SIZES = [FEWEST - 1, BLOCK * 768, BLOCK * 1000 + 1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(SIZES), st.integers(1, 300), st.integers(1, 4), st.booleans(), st.integers(0, 2**31))
+def test_as_torch_finds_them(size: int, k: int, rows: int, ties: bool, seed: int) -> None:
+    """Also with equal numbers, and where the largest stand side by side."""
+    logits = torch.randn(2, rows, size, generator=torch.Generator().manual_seed(seed))
+    logits[0, 0, 5 : 5 + 2 * BLOCK] += 8
+    if ties:
+        logits = logits.bfloat16().float()
+    values, indices = top_k(logits, k)
+    assert torch.equal(values, logits.topk(k).values)
+    assert torch.equal(logits.gather(-1, indices), values)
+    assert all(len(set(row)) == k for row in indices.flatten(0, 1).tolist())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_padded_masked_and_broken_rows(size: int) -> None:
+    """Columns that are cut off, excluded tokens, and NaN, which must not be lost."""
+    padded = torch.randn(3, size + 7, generator=torch.Generator().manual_seed(0))
+    logits = padded[:, :size]
+    logits[1, 10:] = -math.inf
+    logits[2, size // 2] = math.nan
+    values, indices = top_k(logits, 50)
+    assert torch.equal(values[:2], logits[:2].topk(50).values)
+    assert indices[1, :10].sort().values.tolist() == list(range(10))
+    assert math.isnan(values[2, 0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 4), st.sampled_from([0.0, -math.inf, math.nan]), st.integers(0, 2**31))
+def test_the_largest_is_the_first_one(size: int, rows: int, other: float, seed: int) -> None:
+    logits = torch.randint(5, (2, rows, size), generator=torch.Generator().manual_seed(seed)).float()
+    logits[1, 0, size // 2] = other
+    found = largest(logits)
+    assert found.shape == (2, rows, 1)
+    for row, (place,) in zip(logits.flatten(0, 1).tolist(), found.flatten(0, 1).tolist(), strict=True):
+        broken = [math.isnan(number) for number in row]
+        assert place == (broken.index(True) if any(broken) else row.index(max(row)))
+    assert torch.equal(largest(logits.clone().requires_grad_()), found)
+
+
+def test_a_row_is_the_same_in_any_batch() -> None:
+    """Equal numbers at the end of the kept ones, too."""
+    logits = torch.randn(5, BLOCK * 768, generator=torch.Generator().manual_seed(1)).bfloat16()
+    together = SamplingParams(1.0, 50).top(logits)
+    for row in range(5):
+        alone = SamplingParams(1.0, 50).top(logits[row : row + 1])
+        for part, whole in zip(alone, together, strict=True):
+            assert part is not None
+            assert whole is not None
+            assert torch.equal(part[0], whole[row])
+
+
+# Top-p without top-k: only as many tokens are sorted as are needed, and the distribution is the same
+
+
+SIZE = 3000
+FLAT = 0.05, 1.0, 2.5, 12.0  # spreads of logits: nearly all tokens are kept, or a few
+
+
+def by_definition(logits: Tensor, top_p: float, temperature: float) -> Tensor:
+    """(V,) tokens from the most probable on, as long as those before hold less than ``top_p``."""
+    p = torch.softmax(logits.double() / temperature, -1)
+    order = p.argsort(descending=True)
+    before = p[order].cumsum(0) - p[order]
+    kept = torch.zeros_like(p)
+    kept[order[before < top_p]] = p[order[before < top_p]]
+    return kept / kept.sum()
+
+
+def rows(seed: int, spreads: list[float]) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.randn(SIZE, generator=generator) * spread for spread in spreads])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 10**6),
+    spreads=st.lists(st.sampled_from(FLAT), min_size=1, max_size=4),
+    top_p=st.sampled_from([0.1, 0.6, 0.95, 0.999]),
+    temperature=st.sampled_from([0.5, 1.0, 1.7]),
+)
+def test_the_distribution_is_that_of_the_definition(
+    seed: int, spreads: list[float], top_p: float, temperature: float
+) -> None:
+    logits = rows(seed, spreads)
+    found = SamplingParams(temperature, None, top_p)(logits)
+    for own, row in zip(found, logits, strict=True):
+        expected = by_definition(row, top_p, temperature)
+        assert (own.double() - expected).abs().sum() < 2e-3  # a token at the edge may be kept or not by rounding
+        assert abs(int((own > 0).sum()) - int((expected > 0).sum())) <= 1
+
+
+def test_a_row_does_not_depend_on_the_others() -> None:
+    """Not even by rounding, whatever the number of tokens that are sorted for each."""
+    sampling = SamplingParams(1.0, None, 0.999)
+    logits = rows(3, [12.0, 6.0, 2.5, 0.05])
+    alone = [sampling.top(row.unsqueeze(0)) for row in logits]
+    widths = [tokens.shape[1] for _, tokens in alone if tokens is not None]
+    high, low = [(torch.softmax(logits, -1) >= floor).sum(-1).tolist() for floor in FLOORS]
+    assert widths[0] < high[0]
+    assert high[1] <= widths[1] < low[1]
+    assert low[2] <= widths[2] < widths[3] < SIZE  # tokens that are left out are not returned
+    together = sampling(logits)
+    for row, whole in enumerate(together):
+        assert torch.equal(sampling(logits[row : row + 1])[0], whole)
+    assert torch.equal(sampling(logits.reshape(2, 2, SIZE)), together.reshape(2, 2, SIZE))
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.95, 0.999])
+def test_devices_that_sort_whole_rows_keep_the_same_tokens(top_p: float) -> None:
+    probabilities = torch.softmax(rows(5, list(FLAT)).double(), -1)
+    dense = [
+        torch.zeros_like(probabilities).scatter_(1, tokens, values)
+        for values, tokens in (nucleus(probabilities, top_p), sort_all(probabilities, top_p))
+    ]
+    assert torch.allclose(*dense, rtol=0, atol=1e-12)
+
+
+def test_filling_up_leaves_every_probability() -> None:
+    """A token appears twice in a row only where its probability is zero."""
+    probabilities, tokens = SamplingParams(1.0, None, 0.95).top(rows(4, [12.0, 0.05, 2.5]))
+    assert tokens is not None
+    for own, among in zip(probabilities, tokens, strict=True):
+        kept = among[own > 0]
+        assert len(kept.unique()) == len(kept)
+        assert not bool(torch.isin(among[own == 0], kept).any())
+    assert torch.allclose(probabilities.sum(-1), torch.ones(3))
+
+
+def test_logits_that_are_no_numbers_are_found() -> None:
+    probabilities, _ = SamplingParams(1.0, None, 0.9).top(torch.full((1, SIZE), torch.nan))
+    assert bool(probabilities.isnan().any())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lists_and_tensors_draw_the_same_tokens(seed: int) -> None:
+    """A row has lists if few candidates hold the probability of all rows beside it, and the text must not change."""
+    sampling = SamplingParams(1.0, None, 0.9)
+    p, q, flat = rows(seed, [6.0, 6.0, 0.05])
+    few_p, few_q = (TokenDistribution.from_logits(sampling, row.unsqueeze(0)) for row in (p, q))
+    many_p, many_q = (TokenDistribution.from_logits(sampling, torch.stack([row, flat])) for row in (p, q))
+    assert few_p.lists is not None
+    assert many_p.lists is None
+    assert few_p.sample(0, RandomSource(seed)) == many_p.sample(0, RandomSource(seed))
+    expected = few_p.sample_beyond(0, few_q, RandomSource(seed))
+    assert many_p.sample_beyond(0, few_q, RandomSource(seed)) == expected
+    assert few_p.sample_beyond(0, many_q, RandomSource(seed)) == expected
+
+
+# Distributions that are computed row by row are those that are computed at once
+
+
+SAMPLINGS = [
+    SamplingParams(0.0), SamplingParams(1.0, None), SamplingParams(0.7, 5), SamplingParams(1.0, None, 0.9),
+    SamplingParams(1.0, FEW + 20),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_row(sampling: SamplingParams, dtype: torch.dtype) -> None:
+    logits = torch.randn(6, 3 * FEW, generator=torch.Generator().manual_seed(2)).to(dtype) * 3
+    whole, rowwise = TokenDistribution.from_logits(sampling, logits), RowwiseDistribution(sampling, logits)
+    for row in (4, 0, 4):
+        assert torch.equal(rowwise.row(row), whole.row(row))
+        dense = torch.zeros(whole.size)
+        tokens, probabilities = rowwise.support(row)
+        dense.scatter_add_(0, tokens, probabilities)
+        assert torch.equal(dense, whole.row(row))
+        assert rowwise.sample(row, RandomSource(row)) == whole.sample(row, RandomSource(row))
+    assert set(rowwise.found) == {0, 4}
+    assert torch.equal(rowwise.dense, whole.dense)
+    assert rowwise.of([7, 8]) == whole.of([7, 8])
+    assert (rowwise.lists is None) == (whole.lists is None)
+
+
+TREES: list[dict[str, Any]] = [
+    {"tree": "2x2", "verifier": "mcss"},
+    {"tree": "auto", "length": OnlineConfidence(cost=CostModel(0.05, 0.98, 0.02))},
+]
+
+
+@pytest.mark.parametrize("options", TREES)
+def test_a_trees_verification_reads_one_path(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[RowwiseDistribution] = []
+    create = RowwiseDistribution.__init__
+
+    def noted(self: RowwiseDistribution, sampling: SamplingParams, logits: torch.Tensor) -> None:
+        create(self, sampling, logits)
+        made.append(self)
+
+    monkeypatch.setattr(RowwiseDistribution, "__init__", noted)
+    decoder = SpeculativeDecoder(make(), make(layers=1), **options)
+    decoder.generate([5, 9, 2], max_new_tokens=30, seed=3)
+    assert made
+    assert all(len(rows.found) < len(rows.logits) for rows in made)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from specpilot import SpeculativeDecoder
 from specpilot.common.errors import InputError
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
+from specpilot.serve.own_thread import in_own_thread
 from specpilot.serve.round_log import RoundLog
 from specpilot.serve.server import Server, ServerConfig
 
@@ -345,3 +349,49 @@ def test_wrong_methods(running: tuple[Server, str]) -> None:
     found = httpx.get(f"{running[1]}/v1/completions")
     assert found.status_code == 405
     assert "use another method" in found.json()["error"]["message"]
+
+
+# What runs in a thread of its own takes its OpenMP threads along
+
+
+PROGRAM = """
+import os
+import time
+import torch
+from specpilot.serve.own_thread import in_own_thread
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def compute():
+    torch.ones(1 << 20).exp_()
+    return threads()
+
+before = threads()
+within = in_own_thread(compute)
+deadline = time.monotonic() + 10
+while threads() > before and time.monotonic() < deadline:  # the system takes a moment to end them
+    pass
+print(before, within, threads(), torch.get_num_threads())
+"""
+
+
+def test_results_and_exceptions_come_back() -> None:
+    assert in_own_thread(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        in_own_thread(lambda: 1 // 0)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
+def test_no_thread_is_left() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=os.environ | {"OMP_NUM_THREADS": "2"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    before, within, after, wanted = map(int, run.stdout.split())
+    assert wanted == 2
+    assert within == before + 2  # the thread and its OpenMP thread
+    assert after == before
