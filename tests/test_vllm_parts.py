@@ -14,7 +14,7 @@ from specpilot.controllers.length import Confidence, Fixed, LengthController, On
 from specpilot.controllers.length.batch_costs import BatchCosts
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.integrations.vllm.acceptance_estimator import TrainedAcceptanceEstimator
+from specpilot.infer.integrations.vllm.controllers import TrainedAcceptanceEstimator
 from specpilot.infer.integrations.vllm.drafted_request import DraftedRequest, Drawn
 from specpilot.infer.integrations.vllm.engine_config import check_version
 from specpilot.infer.integrations.vllm.settings import Settings, settings_of

@@ -8,9 +8,8 @@ import pytest
 import torch
 from specpilot.checkpoints import shipped
 from specpilot.common.errors import InputError
-from specpilot.infer.integrations.vllm.acceptance_estimator import estimate
+from specpilot.infer.integrations.vllm.controllers import estimate, load_predictor
 from specpilot.infer.integrations.vllm.engine_config import apply, prepare
-from specpilot.infer.integrations.vllm.lengths import load_predictor
 from specpilot.infer.integrations.vllm.settings import Settings
 from specpilot.infer.loading.names import load_causal_lm
 
@@ -60,7 +59,7 @@ def config(*, v2: bool, adaptive: bool) -> SimpleNamespace:
 def test_adaptive_verification_gets_a_worker_of_its_own() -> None:
     found = config(v2=True, adaptive=True)
     apply(TRAINED, found)
-    assert found.parallel_config.worker_cls.endswith("v2_worker.EstimatingGPUWorker")
+    assert found.parallel_config.worker_cls.endswith("gpu_worker.EstimatingGPUWorker")
     found = config(v2=False, adaptive=False)
     apply(Settings(4), found)
     assert found.parallel_config.worker_cls.endswith("gpu_worker.ControlledGPUWorker")

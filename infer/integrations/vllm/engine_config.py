@@ -14,7 +14,7 @@ WORKERS = {
     "vllm.v1.worker.cpu_worker.CPUWorker": f"{__package__}.cpu_worker.ControlledCPUWorker",
     "vllm.v1.worker.gpu_worker.Worker": f"{__package__}.gpu_worker.ControlledGPUWorker",
 }
-V2_WORKERS = {"vllm.v1.worker.gpu_worker.Worker": f"{__package__}.v2_worker.EstimatingGPUWorker"}
+V2_WORKERS = {"vllm.v1.worker.gpu_worker.Worker": f"{__package__}.gpu_worker.EstimatingGPUWorker"}
 
 
 def prepare(settings: Settings, arguments: Any) -> None:

@@ -7,6 +7,7 @@ nothing cost nothing; the draft model reads them when they draft again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,9 @@ from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
 from ....controllers.length import LengthController
 from ....controllers.sampling import SamplingParams
-from .draft_sampling import draw_as_requests, draw_as_vllm
-from .drafted_request import DraftedRequest, Drawn
-from .lengths import load_length
-from .settings import Settings
+from .controllers import load_length
+from .drafted_request import DraftedRequest, Drawn, draw_as_requests, draw_as_vllm
+from .settings import Settings, settings_of
 
 REJECTED = -1  # in vLLM's sampled tokens
 
@@ -232,3 +232,40 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
             )
         last = torch.from_numpy(starts[1:] - 1).to(self.device)
         return hidden[last]
+
+
+def control(runner: Any, *, sampling_works: bool = True) -> None:
+    """Replace the drafter of ``runner``, a V1 model runner, and the methods that expect drafts of one length."""
+    settings = settings_of(runner.vllm_config.additional_config, os.environ)
+    assert settings is not None, "the worker is only named where there are settings"
+    drafter = ControlledProposer(runner, settings, sampling_works=sampling_works)
+    update_states, sample = runner._update_states, runner._sample
+
+    def update_and_release(scheduler_output: Any) -> Any:
+        drafter.release(scheduler_output)
+        return update_states(scheduler_output)
+
+    def sample_tokens(logits: Any, spec_decode_metadata: Any) -> Any:
+        drafted = spec_decode_metadata is not None and any(spec_decode_metadata.num_draft_tokens)
+        return sample(logits, spec_decode_metadata if drafted else None)  # as without speculation
+
+    def propose(
+        scheduler_output: Any,
+        sampled_token_ids: Any,
+        sampling_metadata: Any,
+        hidden_states: Any,
+        sample_hidden_states: Any,
+        aux_hidden_states: Any,
+        spec_decode_metadata: Any,
+        common_attn_metadata: Any,
+        slot_mappings: Any,
+    ) -> list[list[int]]:
+        return drafter.drafts(scheduler_output, sampled_token_ids, spec_decode_metadata, common_attn_metadata)
+
+    runner.drafter = drafter
+    runner._update_states = update_and_release
+    if settings.drafts == "request":
+        runner._sample = sample_tokens
+    runner.propose_draft_token_ids = propose
+    runner._get_spec_decode_draft_probs = drafter.draft_probabilities
+    runner._input_fits_in_drafter = lambda metadata: metadata is not None  # each draft is as long as fits
