@@ -1,4 +1,4 @@
-"""``python -m experiments <command>``: reproduce the shipped models, the prompts or the results; write GGUF files."""
+"""``python -m experiments <command>``: reproduce the shipped models, the results; write GGUF files."""
 
 from __future__ import annotations
 
@@ -68,15 +68,6 @@ def tiny_t5(settings: TinyT5Options, folder: FolderOptions) -> None:
 
     quiet()
     train_tiny_t5(settings, folder.output)
-
-
-def prompts(folder: FolderOptions) -> None:
-    """Write the built-in prompts, the files of data_gen/builtin."""
-    from .prompts.write import write
-
-    folder.output.mkdir(parents=True, exist_ok=True)
-    for line in write(folder.output):
-        print(line)
 
 
 def gguf(settings: GgufOptions, file: FileOptions) -> None:
@@ -183,7 +174,6 @@ COMMANDS: Commands = {
     "mixing": commands.mixing,
     "tiny": tiny,
     "tiny-t5": tiny_t5,
-    "prompts": prompts,
     "gguf": gguf,
     "real": real,
     "real-draft": real_draft,

@@ -7,14 +7,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from experiments.prompts import builtin
+from experiments.prompts.copying import TAGS, copying
 from specpilot import main as cli
 from specpilot.compare.runner import Timed
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.generation import Generation, Stats
 
-from experiments.prompts import builtin
-from experiments.prompts.copying import TAGS, copying
 from experiments.workloads.ngram import summary
 
 

@@ -9,9 +9,9 @@ import torch
 from safetensors import safe_open
 from specpilot.checkpoints import shipped
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.loading.names import check_same_tokenizer, load_model, load_tokenizer
 
-from experiments.prompts import builtin
 from experiments.tiny_t5.answers import answer
 from experiments.tiny_t5.evaluation import overlaps
 from experiments.tiny_t5.settings import SOURCES, TARGET, draft_name
@@ -40,7 +40,9 @@ def test_each_draft_knows_its_own_task(task: str) -> None:
     """On built-in prompts that no model was trained on, by the probability that a drafted token is accepted."""
     target: Any = load_model(TARGET)
     tokenizer = load_tokenizer(TARGET)
-    prompts = [tokenizer(p.prompt)["input_ids"] for p in builtin() if p.domain == task and p.split == "test"][:24]
+    prompts = [
+        tokenizer(p.prompt)["input_ids"] for p in builtin_prompts("builtin") if p.domain == task and p.split == "test"
+    ][:24]
     uniforms = torch.rand(len(prompts), 48, generator=torch.Generator().manual_seed(0))
     pairs = answer(target, prompts, uniforms, SamplingParams(1.0, 50), tokenizer.eos_token_id)
     mean: dict[str, float] = {}

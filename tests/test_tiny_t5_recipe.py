@@ -10,9 +10,9 @@ import pytest
 import torch
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
 
-from experiments.prompts import builtin
 from experiments.tiny_t5 import model as shapes
 from experiments.tiny_t5 import recipe
 from experiments.tiny_t5.answers import answer
@@ -47,8 +47,12 @@ def text(tmp_path: Path) -> Path:
 
 def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "SHAPES", {"target": (1, 2, 32, 32, 2), "draft": (1, 1, 16, 16, 2)})
-    some = [prompt for task in ("shell", "sql") for prompt in [p for p in builtin() if p.domain == task][:80]]
-    monkeypatch.setattr(recipe, "builtin", lambda: some)
+    some = [
+        prompt
+        for task in ("shell", "sql")
+        for prompt in [p for p in builtin_prompts("builtin") if p.domain == task][:80]
+    ]
+    monkeypatch.setattr(recipe, "builtin_prompts", lambda name: some)
     settings = TinyT5Options(
         data=str(text), sources={"shell": ["listing"], "sql": ["asking"]}, prompt_tokens=80, output_tokens=20,
         batch_tokens=1024,

@@ -1,8 +1,8 @@
 """The built-in prompts: JSON Lines files that ship with the package, so that no download is needed.
 
 There are six domains: math, sql, shell, code, prose and dialogue. The prompts of ``builtin-copy`` ask to edit,
-summarise or answer questions about texts of all domains. A prompt's id, text and split never change. The files were
-written by ``experiments/prompts`` and are checked against the hashes below when they are read.
+summarise or answer questions about texts of all domains. A prompt's id, text and split never change: the files are the
+source, described in ``README.md`` beside them, and are checked against the hashes below when they are read.
 """
 
 from __future__ import annotations

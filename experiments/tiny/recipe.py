@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
+from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.loading.names import load_causal_lm
 from specpilot.infer.models import CausalLM
 from specpilot.infer.prompting import encode_prompt
@@ -31,7 +32,6 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from ..prompts import builtin
 from .agreement import measure_agreement
 from .card import write_card
 from .corpus import Document, Packed, encode, load_documents, pack
@@ -200,7 +200,7 @@ class Recipe:
     def _builtin_labels(self) -> dict[str, SoftLabels]:
         """Soft labels for the target's answers to the built-in training prompts, by group."""
         settings = self.settings
-        chosen = [p for p in builtin() if p.split == "train"][: settings.builtin_prompts]
+        chosen = [p for p in builtin_prompts("builtin") if p.split == "train"][: settings.builtin_prompts]
         ids = {p.id: encode_prompt(self.tokenizer, p.prompt, chat=True) for p in chosen}
         asked = {f"{p.id}/{turn}": ids[p.id] for p in chosen for turn in range(settings.builtin_answers)}
         answers = self._sample(

@@ -19,9 +19,9 @@ import torch
 from rich.console import Console
 from specpilot.common.files import replacing
 from specpilot.common.machine import commit, machine, versions
+from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.loading.names import load_model, load_tokenizer
 
-from ..prompts import builtin
 from ..tiny.corpus import Document, load_documents
 from ..tiny.recipe import MAX_SHARD, finish, same_settings
 from .answers import kept_answers
@@ -123,7 +123,7 @@ class Recipe:
         return self._answers(task, prompts[: settings.rollouts] + built_in, "answers")
 
     def _builtin_prompts(self, task: str, split: str) -> list[list[int]]:
-        prompts = (self._encode(p.prompt) for p in builtin() if p.domain == task and p.split == split)
+        prompts = (self._encode(p.prompt) for p in builtin_prompts("builtin") if p.domain == task and p.split == split)
         return [prompt for prompt in prompts if len(prompt) <= self.settings.prompt_tokens]
 
     def _eval_prompts(self, task: str) -> list[list[int]]:
