@@ -182,17 +182,6 @@ class CostBenchOptions(WorkloadOptions, DraftPrecisionOptions, RepeatOptions, Ou
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForwardBenchOptions(PairOptions, LoadingOptions):
-    """Benchmark.
-
-    Attributes:
-        repeats: Number of timed forwards; medians are reported.
-    """
-
-    repeats: Count = 50
-
-
-@dataclass(frozen=True, kw_only=True)
 class HeldOutOptions(PromptSourceOptions):
     """Prompts.
 

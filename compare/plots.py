@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..train.figure import canvas, canvases, label, save
+from ..train.figure import canvases, label, save
 
 DISCARD = "discard rate: discarded draft tokens per generated token"
 VERIFICATION = "verification rate: target forwards per generated token"
@@ -17,25 +17,6 @@ STYLES = {
     "head": ("s-", "acceptance head"),
     OURS: ("D", "lag-free head, rate-optimal stopping"),
 }
-
-
-def plot_rates(result: Mapping[str, Any], path: Path) -> None:
-    """Plot tokens per second and interval of each configuration of ``bench decode``; the best of each kind is dark."""
-    names = list(result["intervals"])[::-1]
-    rates = [result["tokens_per_second"][name] for name in names]
-    errors = [
-        [max(0.0, rate - result["intervals"][name][0]) for name, rate in zip(names, rates, strict=True)],
-        [max(0.0, result["intervals"][name][1] - rate) for name, rate in zip(names, rates, strict=True)],
-    ]
-    colours = [
-        ("tab:blue" if name.startswith("specpilot") else "tab:orange", 1.0 if name in result["best"].values() else 0.5)
-        for name in names
-    ]
-    figure, axes = canvas(8, 8)
-    axes.barh(names, rates, xerr=errors, color=colours, error_kw={"elinewidth": 1})
-    axes.set_xlabel("tokens per second: median pass, 95 % interval over resampled prompts")
-    axes.grid(axis="x", alpha=0.3)
-    save(figure, path)
 
 
 def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
@@ -74,30 +55,6 @@ def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
         panel.set_title(group.replace("_", " "))
         label(panel, DISCARD, VERIFICATION)
     figure.suptitle(title)
-    save(figure, path)
-
-
-def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot KL, AUROC and speed of ``bench mixing`` by the share of target tokens, one line per dataset."""
-    measures = {
-        "kl": "binary KL on target context",
-        "auroc": "AUROC on target context",
-        "over_autoregressive": "eq. 2.3 throughput × autoregressive",
-    }
-    figure, axes = canvases(15, 4.5, 1, len(measures))
-    datasets = sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows})
-    for panel, (measure, title) in zip(axes, measures.items(), strict=True):
-        for place, (acceptance, draft, temperature) in enumerate(datasets):
-            line = [r for r in rows if (r["draft"], r["temperature"]) == (draft, temperature)]
-            panel.plot(
-                [row["mixing"] for row in line],
-                [row[measure] for row in line],
-                "o-",
-                color=f"C{place}",
-                label=f"{acceptance:.2f}: {draft}, T={temperature:g}",
-            )
-        label(panel, "share r of target tokens in training", title, legend=None)
-    axes[0].legend(title="mean acceptance", fontsize=8)
     save(figure, path)
 
 

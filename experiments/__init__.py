@@ -1,1 +1,15 @@
-"""Recipes of the shipped models and the built-in prompts. Not part of the installed package."""
+"""Papers' tables, studies and recipes: ``python -m experiments NAME``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions:
+    """Output.
+
+    Attributes:
+        output: Output folder; an interrupted run in it is continued.
+    """
+
+    output: Path

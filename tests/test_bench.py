@@ -8,24 +8,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from specpilot.compare.forward import READ, bench_forward
-from specpilot.compare.options import ForwardBenchOptions
 from specpilot.compare.plots import plot_pareto
 from specpilot.compare.runner import decode_all, interleave, interleave_stored, rates
 from specpilot.compare.store import Store
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
-from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation, Stats
-from specpilot.infer.models import CausalLM
 
-from experiments.micro.rollouts import bench_rollouts
-from experiments.micro.spectr import RULES, as_table, bench_spectr, efficiency
-
-from .clock import time_forwards, time_transformers
-from .tiny import make, save_pair
+from .tiny import make
 
 QUIET = Console(quiet=True)
 
@@ -65,72 +56,10 @@ def test_every_decoder_decodes_every_prompt_with_the_same_seed() -> None:
     assert row["throughput_eq23"] == pytest.approx(36 / (0.001 * three.n_drafted + 0.01 * three.n_target_forwards))
 
 
-def test_rollouts_are_timed_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward of ours takes half a second; one of transformers, which makes one a token, takes two."""
-    target, draft = save_pair(tmp_path)
-    prompts = tmp_path / "p.txt"
-    prompts.write_text("".join(f"prompt {i}\n" for i in range(14)))
-    settings = AcceptanceDataOptions(target=target, draft=draft, prompts=str(prompts), chat=False, max_new_tokens=6)
-    builder = AcceptanceDatasetBuilder(settings)
-    tokens = sum(len(row.x) for row in builder.make(builder.prompts.items).rows)
-    forwards: list[int] = []
-
-    def seconds(model: CausalLM, n: int) -> float:
-        forwards.append(n)
-        return 0.5
-
-    time_transformers(monkeypatch, time_forwards(monkeypatch, seconds), 2.0)
-    result = bench_rollouts(settings, 2, QUIET)
-    batched = tokens / (0.5 * len(forwards) / 3)  # three passes, one of which warms up
-    assert result["tokens_per_second"] == pytest.approx(
-        {"specpilot-data": batched, "transformers-generate-batch-1": 0.5}
-    )
-    assert result["ratio"] == pytest.approx(batched / 0.5)
-    assert (result["prompts"], result["repeats"]) == (14, 2)
-
-
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     rows = {name: {"discard_rate": x, "verification_rate": 1 - x} for name, x in (("fixed-1", 0.1), ("head-0.5", 0.2))}
     plot_pareto(rows, tmp_path / "pareto.png", "title")
     assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_forwards_are_timed_on_both_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer takes a millisecond a token in the lean forward, two in transformers' own."""
-    target, draft = save_pair(tmp_path)
-
-    def seconds(model: CausalLM, n: int) -> float:
-        layers: int = model.model.config.num_hidden_layers
-        return 1e-3 * n * layers * (2 if model.lean is None else 1)
-
-    time_forwards(monkeypatch, seconds)
-    result = bench_forward(ForwardBenchOptions(target=target, draft=draft, repeats=2), QUIET)
-    for name, layers in (("target", 2), ("draft", 1)):
-        for path, factor in (("transformers", 2), ("lean", 1)):
-            expected = {str(n): n * layers * factor for n in READ}
-            assert result["milliseconds"][name][path] == pytest.approx(expected)
-    assert result["ratio"] == pytest.approx(1 / 2)
-
-
-def test_drafts_of_the_target_itself_are_accepted_whole() -> None:
-    """The whole grid on a pair that is one model: every draft is accepted to its end, whatever the rule."""
-    model = make()
-    decoder = SpeculativeDecoder(model, model)
-    found = bench_spectr(decoder, [[1, 2, 3], [4]], {"max_new_tokens": 19, "temperature": 0.0}, QUIET)
-    result = found["block_efficiency"]
-    assert len(as_table(found).rows) == len(RULES) * 2
-    for rule in RULES:
-        for drafts in ("1", "2", "4", "8"):
-            assert result[rule]["4"][drafts]["value"] == pytest.approx(
-                19 / 5
-            )  # one from the prefill, then 5 + 5 + 5 + 3
-            assert result[rule]["8"][drafts]["value"] == pytest.approx(19 / 3)
-
-
-def test_efficiency_and_its_interval() -> None:
-    runs = [Stats(n_generated=30, n_target_forwards=10), Stats(n_generated=10, n_target_forwards=10)]
-    found = efficiency(runs)
-    assert (found["value"], found["low"], found["high"]) == (2.0, 1.0, 3.0)
 
 
 def test_configurations_take_turns_and_warm_up_is_not_counted() -> None:

@@ -1,34 +1,29 @@
-"""Batches, memory and the profile of the decoder, on a random pair."""
+"""Memory of the decoder over many requests, on a random pair."""
 
 from __future__ import annotations
 
-import json
-import math
-from pathlib import Path
-from random import Random
 from typing import Any
 
-import pytest
 from rich.console import Console
-from specpilot.controllers.length import Fixed
-from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.generation import Stats
-from specpilot.infer.models import CausalLM
-from specpilot.infer.verify import VERIFIERS
-from specpilot.main import main
 
+<<<<<<< HEAD
 from experiments.micro.profile import profile
 from experiments.workloads.batch import BUDGETS, LENGTHS, SIZES, bench_batch, bench_continuous
 
 from .clock import time_forwards
 from .tiny import make, save_pair
+=======
+from .soak.memory import bench_memory
+from .tiny import make
+>>>>>>> 582cbb7 (Experiments in one place: options beside what they configure, results from a list, dropped studies go)
 
 PROMPTS = [[1, 2, 3], [9, 8], [7] * 12]
 QUIET = Console(quiet=True)
 SAMPLING: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "top_k": 8, "top_p": 1.0}
 
 
+<<<<<<< HEAD
 def test_batches_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round of a batch is one forward of the target: greedy drafts of its own are accepted to their end."""
     target, draft = CausalLM(make()), CausalLM(make())
@@ -111,3 +106,10 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert result["settings"]["limit"] == 2
     assert main(["bench", "batch", "--limit", "0"]) == 2
     assert "limit=0: must be at least 1" in capsys.readouterr().err
+=======
+def test_requests_leave_nothing_behind() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1))
+    readings = bench_memory(decoder, PROMPTS, SAMPLING, 300, QUIET)["readings"]
+    assert [reading["requests"] // 100 for reading in readings] == [1, 2, 3]  # a list may pass the hundred
+    assert len({reading["tensors"] for reading in readings}) == 1
+>>>>>>> 582cbb7 (Experiments in one place: options beside what they configure, results from a list, dropped studies go)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from specpilot.main import COMMANDS, main
 
-from experiments.__main__ import COMMANDS as RECIPES
+from experiments.__main__ import command
 
 from .commands import inert
 
@@ -89,8 +89,8 @@ def check_words(words: list[str]) -> None:
                 path, _, extra = word.removesuffix("]").partition("[")
                 assert path == "-c" or (ROOT / path).exists(), words
                 assert extra == "" or extra in extras, words
-        case ["python", "-m", "experiments", *rest]:
-            assert main(rest, inert(RECIPES)) == 0, words
+        case ["python", "-m", "experiments", name, *rest]:
+            assert main([name, *rest], inert({name: command(name)})) == 0, words
         case ["python", "-m", "pytest", path]:
             assert (ROOT / path).exists(), words
         case _:

@@ -17,7 +17,9 @@ from specpilot.train.figure import check_matplotlib
 from specpilot.train.options import RouterTrainingOptions
 from specpilot.train.router import train_router
 
-from experiments.scoring import rouge
+from experiments.__main__ import EXPERIMENTS
+from experiments.__main__ import main as experiments
+from experiments.papers import quality
 
 from .test_router_training import make_rows, write
 from .tiny import save_pair
@@ -31,7 +33,7 @@ def plain_install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
     for name in packages:
         monkeypatch.setitem(sys.modules, name, None)
-    rouge._scorer.cache_clear()
+    quality._scorer.cache_clear()
 
 
 def missing(package: str) -> str:
@@ -44,7 +46,7 @@ def test_what_needs_a_package_names_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=missing("matplotlib")):
         check_matplotlib()
     with pytest.raises(InputError, match=missing("rouge_score")):
-        rouge.rouge_l("a", "a")
+        quality.rouge_l("a", "a")
     assert not (tmp_path / "p.png").exists()
     with pytest.raises(ImportError, match="cannot import name 'nothing'"), optional_import("bench"):
         from specpilot.bench import nothing  # type: ignore[attr-defined] # noqa: F401
@@ -69,14 +71,13 @@ def test_commands_refuse_before_they_begin(tmp_path: Path, capsys: pytest.Captur
     pair = ["--target", target, "--prompts", str(tmp_path / "p.txt"), "--no-chat", "--limit", "1"]
     for words in (
         ["data", "router", *pair, "--arms", f"[{draft},autoregressive]", "--output", str(tmp_path / "data")],
-        ["bench", "decode", *pair, "--draft", draft, "--plot", str(tmp_path / "rates.png")],
-        ["bench", "papers", "spectr", *pair, "--draft", draft, "--output", str(tmp_path / "papers")],
-        ["bench", "sweep", "--folder", str(tmp_path / "sweep")],
-        ["bench", "mixing", "--folder", str(tmp_path / "mixing")],
-        ["bench", "otm", "--output", str(tmp_path / "otm.png")],
+        ["papers", "spectr", *pair, "--draft", draft, "--output", str(tmp_path / "papers")],
+        ["sweep", "--folder", str(tmp_path / "sweep")],
+        ["mixing", "--folder", str(tmp_path / "mixing")],
+        ["otm", "--output", str(tmp_path / "otm.png")],
         ["calibrate", "tiny-head", "--data", "d", "--output", str(tmp_path / "c"), "--plot", str(tmp_path / "c.png")],
     ):
-        assert cli.main(words) == 2, words
+        assert (experiments if words[0] in EXPERIMENTS else cli.main)(words) == 2, words
         assert "is not installed: pip install 'specpilot[bench]'" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 

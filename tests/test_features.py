@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,14 +22,11 @@ from specpilot.data_gen.texts import text_of, texts_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.models.hidden import forward_with_hidden
 from specpilot.train import feature_maker, features
-from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_data import AcceptanceDataModule
 from specpilot.train.datasets import is_validation
 from specpilot.train.features import make_features
 from specpilot.train.loader import ResumableLoader
-from specpilot.train.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
-
-from experiments.micro.train_scale import memory, peak_memory, write_random_features
+from specpilot.train.options import AcceptanceTrainingOptions, FeatureDataOptions
 
 from .training import HIDDEN, make_model, make_rows, write_dataset
 
@@ -292,16 +288,3 @@ def test_the_command_plans_makes_and_finishes(work: Path, tmp_path: Path, capsys
     capsys.readouterr()
     assert cli.main([*words, "--output", str(tmp_path / "f")]) == 0
     assert "already complete" in " ".join(capsys.readouterr().err.split())
-
-
-def test_memory_of_training_is_measured_on_random_features(tmp_path: Path) -> None:
-    """The bench's data trains, and its readings see what is held meanwhile."""
-    write_random_features(tmp_path / "f", 700, 4)
-    settings = LagFreeTrainingOptions(data=str(tmp_path / "f"), width=2, epochs=1, device="cpu")
-    before = memory()
-    with peak_memory() as peak:
-        held = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # pages of its own, not freed ones
-        held.write(bytes([1]) * len(held))
-        assert train_acceptance(settings, output=tmp_path / "run").step == 2
-    assert peak["peak_anonymous_mib"] >= before["peak_anonymous_mib"] + 60
-    assert peak["peak_rss_mib"] >= peak["peak_anonymous_mib"]

@@ -1,29 +1,46 @@
-"""``specpilot bench papers``: the papers' tables for one pair, with Markdown, JSON and a plot for each paper."""
+"""``python -m experiments papers``: the papers' tables for one pair, with Markdown, JSON and a plot for each paper."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from specpilot.commands.measuring import begin
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
 from specpilot.common.json_file import read_object
 from specpilot.common.machine import commit, machine, versions
+from specpilot.common.options import Folder, Options
 from specpilot.compare.energy import NOT_AVAILABLE, Meter, counters
 from specpilot.compare.load import load
 from specpilot.compare.options import WorkloadOptions
 from specpilot.compare.store import Store
 from specpilot.infer.decoder import SpeculativeDecoder
 
-from ..options import PapersOptions
-from ..scoring.rouge import rouge_l
-from . import PAPERS
-from .report import Report
+from .mtad import MTAD
+from .quality import rouge_l
+from .runner import Paper, PapersOptions, Report, Runner, Scorer
 from .selection import SELECTION
-from .specs import Runner, Scorer
+from .specdecpp import SPECDECPP
+from .spectr import SPECTR
+
+PAPERS: dict[str, Paper] = {paper.name: paper for paper in (SPECDECPP, SELECTION, SPECTR, MTAD)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PapersOutputOptions(Options):
+    """Output.
+
+    Attributes:
+        paper: A paper's name, or all: specdecpp, selection, spectr, mtad.
+        output: Folder for the tables, and for the measurements (records).
+    """
+
+    paper: str = field(default="all", kw_only=False)
+    output: Folder = Path("runs/papers")
 
 
 def chosen(paper: str, work: PapersOptions) -> list[str]:
@@ -65,7 +82,7 @@ def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console
             report = PAPERS[name].run(runner)
             result |= report.figures
             result.setdefault("made_by", {})[name] = {
-                "command": f"specpilot bench papers {name}",
+                "command": f"python -m experiments papers {name}",
                 "settings": asdict(work),
                 "idle_watts": NOT_AVAILABLE if idle is None else idle,
                 "commit": commit(),
@@ -89,10 +106,10 @@ def agreement(pair: SpeculativeDecoder, greedy: list[list[int]]) -> Scorer:
 def _write(output: Path, name: str, report: Report, work: WorkloadOptions) -> None:
     picture = f"papers-{name}.png"
     about = (
-        f"`specpilot bench papers {name}`: {work.target} + {work.draft}, {work.limit} prompts of {work.prompts}, up to "
-        f"{work.max_new_tokens} tokens at temperature {work.temperature:g}, top-k {work.top_k}, top-p {work.top_p:g}, "
-        "unless a table says otherwise. In brackets 95 % intervals over resampled prompts. Perplexity is the target's "
-        "at temperature 1; the score is ROUGE-L with the target's greedy output."
+        f"`python -m experiments papers {name}`: {work.target} + {work.draft}, {work.limit} prompts of {work.prompts}, "
+        f"up to {work.max_new_tokens} tokens at temperature {work.temperature:g}, top-k {work.top_k}, "
+        f"top-p {work.top_p:g}, unless a table says otherwise. In brackets 95 % intervals over resampled prompts. "
+        "Perplexity is the target's at temperature 1; the score is ROUGE-L with the target's greedy output."
     )
     parts = [f"## {PAPERS[name].title}", "", about, "", *(table.markdown() for table in report.tables)]
     parts += [f"![{name}]({picture})", ""]
@@ -103,3 +120,15 @@ def _write(output: Path, name: str, report: Report, work: WorkloadOptions) -> No
 
 def _read(path: Path) -> dict[str, Any]:
     return read_object(path, "move it away") if path.is_file() else {}
+
+
+def main(options: PapersOptions, output: PapersOutputOptions) -> None:
+    """Make the papers' tables with the papers' figures beside ours: Markdown, JSON and a plot for each paper.
+
+    An interrupted run is continued.
+    """
+    chosen(output.paper, options)  # before anything is loaded
+    console = begin(draws=True)
+    result = bench_papers(output.paper, options, output.output, console)
+    console.print(f"{output.output}: papers.json, papers-*.md, papers-*.png")
+    print(json.dumps(result))

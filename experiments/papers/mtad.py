@@ -12,10 +12,17 @@ from specpilot.compare.interval import show
 from specpilot.compare.table import Row, Table
 from specpilot.train.figure import canvases, label, save
 
-from .report import Paper, Report, percent
-from .search import BILD_GRID, MTAD_GRID, TYPICAL_GRID, choose
-from .specs import AUTOREGRESSIVE, QUALITY, DecoderSpec, Runner, Runs, row_of
+from .runner import AUTOREGRESSIVE, QUALITY, DecoderSpec, Paper, Report, Runner, Runs, choose, percent, row_of
 
+MTAD_GRID = [
+    DecoderSpec(f"mtad:{tau}", str(length), beams=width, argmax=argmax)
+    for argmax in (False, True)
+    for width in (4, 8)
+    for length in (3, 4)
+    for tau in (0.1, 0.3, 0.5, 0.7, 0.9)
+]
+TYPICAL_GRID = [DecoderSpec(f"typical:{epsilon}", "4") for epsilon in (0.05, 0.09, 0.2, 0.4)]
+BILD_GRID = [DecoderSpec(f"bild:{nats}", "fallback:0.6") for nats in (2, 3, 4, 5)]
 STEPS = (1, 2, 3, 4, 5)  # K of MTJD
 STEP_BEAMS = 8  # with fewer beams, steps of four or five tokens gain little over steps of three
 TAUS = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -12,11 +12,10 @@ from specpilot.compare.interval import show
 from specpilot.compare.table import Table
 from specpilot.train.figure import canvases, label, save
 
-from ..options import PapersOptions, RouterBenchOptions
-from ..workloads.router.benchmark import bench_router, datasets
-from ..workloads.router.report import brief
-from .report import Paper, Report
-from .specs import Runner
+from ..router.benchmark import bench_router, datasets
+from ..router.headline import brief
+from ..router.study import RouterBenchOptions
+from .runner import Paper, PapersOptions, Report, Runner
 
 POLICY = "policy, greedy"
 DIFFERS = (
@@ -55,7 +54,7 @@ def router_result(runner: Runner) -> dict[str, Any]:
 
 
 def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
-    """Options of the router benchmark for the drafts of ``bench papers``, with datasets in ``folder``."""
+    """Options of the router benchmark for the drafts of ``papers``, with datasets in ``folder``."""
     return RouterBenchOptions(
         target=work.target,
         drafts=(*work.drafts[2:], *work.drafts[:2]),
@@ -76,7 +75,7 @@ def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
 
 
 def report(result: dict[str, Any]) -> Report:
-    """The report of a result of ``specpilot bench router``."""
+    """The report of a result of ``python -m experiments router``."""
     given = result["tables"]
     tables = [replace(brief(result), note=f"{DIFFERS}. The paper gives no such table.")]
     tables += [_arms(given[name], title, paper) for name, (title, paper) in PAPER.items() if name in given]

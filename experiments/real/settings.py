@@ -41,8 +41,10 @@ class RealDecodeOptions:
         max_new_tokens: Number of new tokens of each.
         temperatures: Temperatures of both models; 0 is greedy, others sample with top-p 0.95.
         folder: Folder of intermediate results; an interrupted measurement in it is continued.
+        output: File that is written.
     """
 
+    output: Path
     target: str = "runs/real/SmolLM2-135M-Instruct"
     draft: str = "runs/real/draft"
     gguf: Path | None = None

@@ -9,28 +9,73 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
+from specpilot.common.options import Count, Folder, Picture, Positive, Range, SeedOptions, Several, Share
 from specpilot.compare.held_out import PromptBatch, in_domain
+from specpilot.compare.options import HeldOutOptions, StudyFolderOptions
 from specpilot.compare.replay import MakeController, Rule
 from specpilot.compare.store import content_key
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.length import AcceptanceLength, HeadPredictor
 from specpilot.data_gen.acceptance import make_acceptance_data
-from specpilot.data_gen.options import AcceptanceDataOptions
+from specpilot.data_gen.options import AcceptanceDataOptions, TrainSplitOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
+from specpilot.infer.options import MAX_LENGTH, DeviceOptions, PairOptions, SamplingOptions
 from specpilot.simulate.replay import PrecomputedPredictor
 from specpilot.simulate.trace import Trace
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.export import best_head
 from specpilot.train.features import make_features
-from specpilot.train.options import AcceptanceTrainingOptions
+from specpilot.train.options import AcceptanceTrainingOptions, Depth, FittingOptions
 from specpilot.train.run_folder import RESULT, read_run
 
-from ..options import SweepOptions
+
+@dataclass(frozen=True, kw_only=True)
+class HeadStudyOptions(
+    HeldOutOptions, TrainSplitOptions, FittingOptions, SeedOptions, DeviceOptions, StudyFolderOptions
+):
+    """Study.
+
+    Attributes:
+        train_prompts: Number of training prompts.
+        plot: File for the plot. Default: in the folder.
+    """
+
+    train_prompts: Count = 2000
+    plot: Picture | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(PairOptions, SamplingOptions, HeadStudyOptions):
+    """Study. The grid of heads is the paper's (Huang et al. 2024, Tables 1 and 3, Figure 4).
+
+    Training is shorter and its learning rate higher than in the paper, for small heads and a few thousand prompts.
+
+    Attributes:
+        data: Acceptance dataset to train the heads on. Default: one is made from the training split of the prompts.
+        depths: Residual blocks D of the heads.
+        weights: Loss weights of rejection.
+        thresholds: Stopping thresholds h.
+        lengths: Fixed lengths K to compare with.
+        confidences: Thresholds of cumulative confidence to compare with.
+        mixing: Share of target tokens in the training texts.
+        cost: File of `specpilot bench cost --output`. Default: the costs are measured.
+    """
+
+    data: str | None = None
+    depths: Annotated[tuple[Depth, ...], Several()] = (0, 1, 2, 3, 4)
+    weights: Annotated[tuple[Positive, ...], Several()] = (1.0, 3.0, 6.0, 12.0)
+    thresholds: Annotated[tuple[Share, ...], Several()] = (0.1, 0.3, 0.5, 0.7, 0.9)
+    lengths: Annotated[tuple[Annotated[int, Range(1, MAX_LENGTH)], ...], Several()] = (2, 4, 6, 8, 10, 12, 14)
+    confidences: Annotated[tuple[Share, ...], Several()] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    mixing: Share = 0.15
+    max_new_tokens: Count = 64
+    folder: Folder = Path("runs/sweep")
+    cost: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``specpilot bench mixing``: heads trained at several shares of target tokens, on datasets of different acceptance.
+"""Heads trained at several shares of target tokens, on datasets of different acceptance.
 
 A head is evaluated on tokens drafted after the target's own output (binary KL with the loss weight undone, AUROC), and
 by throughput (eq. 2.3 of SpecDec++, Huang et al. 2024) at its best threshold on held-out prompts.
@@ -6,26 +6,65 @@ by throughput (eq. 2.3 of SpecDec++, Huang et al. 2024) at its best threshold on
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from rich.console import Console
+from specpilot.commands.measuring import begin, finish
+from specpilot.common.options import Count, Folder, Fraction, Names, NotNegative, Positive, Several, Share
 from specpilot.compare.held_out import held_out, in_domain
 from specpilot.compare.replay import replay_all
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.options import TargetOptions, TruncationOptions
 from specpilot.train.datasets import acceptance_manifest, is_validation
+from specpilot.train.figure import canvases, label, save
 from specpilot.train.metrics import auroc, binary_kl, undo_weights
+from specpilot.train.options import Depth
 from specpilot.train.positions import Positions, load_rows, read_positions
 
-from ..options import MixingOptions
-from .heads import Head, train_heads, training_data
+from .heads import Head, HeadStudyOptions, SweepOptions, train_heads, training_data
 from .sweep import rules, tracer_of
 from .sweep_tables import PAPER_RATIO, summarise
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixingOptions(TargetOptions, TruncationOptions, HeadStudyOptions):
+    """Study.
+
+    Attributes:
+        drafts: Draft models; there is a dataset for each draft and temperature.
+        temperatures: Temperatures of both models.
+        mixings: Shares r of target tokens; 1 uses only the target's text as context.
+        depth: Residual blocks D of the heads.
+        w_rej: Loss weight of rejection.
+    """
+
+    drafts: Names = ("tiny-draft", "tiny-draft-math")
+    temperatures: Annotated[tuple[NotNegative, ...], Several()] = (0.5, 1.0, 1.5)
+    mixings: Annotated[tuple[Share, ...], Several()] = (0.15, 0.5, 0.85, 0.95, 1.0)
+    train_prompts: Count = 1200
+    per_domain: Count = 20
+    max_new_tokens: Count = 64
+    depth: Depth = 3
+    w_rej: Positive = 6.0
+    validation_fraction: Fraction = 0.2
+    folder: Folder = Path("runs/mixing")
+
+    def sweep(self, draft: str, temperature: float, mixing: float, domains: tuple[str, ...]) -> SweepOptions:
+        """Options of a sweep over a single head, trained on ``domains``."""
+        shared = {entry.name for entry in fields(SweepOptions)} & {entry.name for entry in fields(self)}
+        values = {name: getattr(self, name) for name in shared}
+        return SweepOptions(
+            **values | {"in_domain": domains}, draft=draft, temperature=temperature, mixing=mixing,
+            depths=(self.depth,), weights=(self.w_rej,),
+        )  # fmt: skip
+
 
 COSTS = {str(PAPER_RATIO): CostModel(PAPER_RATIO, 1.0, 0.0)}  # in units of a target forward
 
@@ -120,3 +159,38 @@ def as_table(result: dict[str, Any]) -> Table:
         for row in result["rows"]
     ]
     return Table("", rows)
+
+
+def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plot KL, AUROC and speed of ``bench mixing`` by the share of target tokens, one line per dataset."""
+    measures = {
+        "kl": "binary KL on target context",
+        "auroc": "AUROC on target context",
+        "over_autoregressive": "eq. 2.3 throughput × autoregressive",
+    }
+    figure, axes = canvases(15, 4.5, 1, len(measures))
+    datasets = sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows})
+    for panel, (measure, title) in zip(axes, measures.items(), strict=True):
+        for place, (acceptance, draft, temperature) in enumerate(datasets):
+            line = [r for r in rows if (r["draft"], r["temperature"]) == (draft, temperature)]
+            panel.plot(
+                [row["mixing"] for row in line],
+                [row[measure] for row in line],
+                "o-",
+                color=f"C{place}",
+                label=f"{acceptance:.2f}: {draft}, T={temperature:g}",
+            )
+        label(panel, "share r of target tokens in training", title, legend=None)
+    axes[0].legend(title="mean acceptance", fontsize=8)
+    save(figure, path)
+
+
+def main(options: MixingOptions) -> None:
+    """Train heads with several shares of target tokens, on datasets of different acceptance (SpecDec++ §3.3)."""
+    console = begin(draws=True)
+    result = run_mixing(options, options.folder, console)
+    console.print(as_table(result))
+    picture = options.plot or options.folder / "mixing.png"
+    plot_mixing(result["rows"], picture)
+    console.print(f"{picture}: the plot")
+    finish(result, options, options.output)

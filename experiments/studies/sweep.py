@@ -1,4 +1,4 @@
-"""``specpilot bench sweep``: SpecDec++'s grid of heads (Huang et al. 2024, §4.3), trained and replayed.
+"""``python -m experiments sweep``: SpecDec++'s grid of heads (Huang et al. 2024, §4.3), trained and replayed.
 
 The output folder holds the training data, a run folder for each head, and in ``records`` the measured costs and the
 counters of every rule on every batch of prompts. An interrupted sweep continues.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from specpilot.commands.measuring import begin, finish
 from specpilot.common.errors import InputError
 from specpilot.common.json_file import read_object
 from specpilot.common.machine import machine
@@ -19,6 +20,7 @@ from specpilot.compare.cost import bench_cost
 from specpilot.compare.held_out import PromptBatch, Tracer, held_out, in_domain
 from specpilot.compare.load import load
 from specpilot.compare.options import CostBenchOptions
+from specpilot.compare.plots import plot_sweep
 from specpilot.compare.replay import Rule, replay_all
 from specpilot.compare.store import Store
 from specpilot.controllers.length import CumulativeConfidence, Fixed
@@ -27,9 +29,8 @@ from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.train.datasets import acceptance_manifest
 
-from ..options import SweepOptions
-from .heads import Head, train_heads, training_data, training_prompts
-from .sweep_tables import costs_of, summarise, table_2
+from .heads import Head, SweepOptions, train_heads, training_data, training_prompts
+from .sweep_tables import as_tables, costs_of, summarise, table_2
 
 COST_REPEATS = 3
 
@@ -111,3 +112,15 @@ def _check_apart(data: str, batches: Sequence[PromptBatch]) -> None:
     both = next((row.prompt_id for row in read_dataset(data, AcceptanceRow) if row.prompt in tested), None)
     if both is not None:
         raise InputError(f"data={data!r}: prompt {both!r} is among the held-out prompts; train on others")
+
+
+def main(options: SweepOptions) -> None:
+    """Train and evaluate acceptance heads over a grid of thresholds, loss weights and depths (SpecDec++)."""
+    console = begin(draws=True)
+    result = run_sweep(options, options.folder, options.cost, console)
+    for table in as_tables(result):
+        console.print(table)
+    picture = options.plot or options.folder / "pareto.png"
+    plot_sweep(result["figure_4"], picture, f"{options.target} + {options.draft}, {result['judged_prompts']} prompts")
+    console.print(f"{picture}: the plot")
+    finish(result, options, options.output)

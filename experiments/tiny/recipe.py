@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
+from specpilot.common.quiet import quiet
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.loading.names import load_causal_lm
 from specpilot.infer.models import CausalLM
@@ -32,6 +33,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from .. import FolderOptions
 from .agreement import measure_agreement
 from .card import write_card
 from .corpus import Document, Packed, encode, load_documents, pack
@@ -373,3 +375,9 @@ def held_out_loss(
         total[document.domain] += float(F.cross_entropy(logits.float(), tokens[0, head:], reduction="sum"))
         count[document.domain] += len(ids) - head
     return {domain: total[domain] / count[domain] for domain in sorted(total)}
+
+
+def main(options: TinyModelsOptions, folder: FolderOptions) -> None:
+    """Train the tiny models that ship with specpilot: a target, its drafts and their tokenizer."""
+    quiet()
+    train_tiny(options, folder.output)

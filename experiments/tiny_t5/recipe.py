@@ -19,9 +19,11 @@ import torch
 from rich.console import Console
 from specpilot.common.files import replacing
 from specpilot.common.machine import commit, machine, versions
+from specpilot.common.quiet import quiet
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.loading.names import load_model, load_tokenizer
 
+from .. import FolderOptions
 from ..tiny.corpus import Document, load_documents
 from ..tiny.recipe import MAX_SHARD, finish, same_settings
 from .answers import kept_answers
@@ -244,3 +246,9 @@ class Recipe:
         )
         model.to(dtype=torch.bfloat16).save_pretrained(folder / "new", max_shard_size=MAX_SHARD)
         (folder / "new").rename(folder / "model")
+
+
+def main(options: TinyT5Options, folder: FolderOptions) -> None:
+    """Train the encoder-decoders that ship with specpilot: a T5 of two tasks, and a draft for each of them."""
+    quiet()
+    train_tiny_t5(options, folder.output)

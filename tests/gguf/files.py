@@ -14,7 +14,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extr
 from specpilot.infer.models import CausalLM, LlamaCpp, language_model
 from specpilot.infer.models.gguf_model import GgufModel
 
-from experiments.gguf.convert import write_gguf
+from experiments.gguf import write_gguf
 
 from ..tiny import byte_tokenizer, make
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from specpilot.data_gen.options import AcceptanceDataOptions
 
-from experiments.micro.ray import make_under_kills, rows_per_second
+from experiments.ray_kills import make_under_kills, rows_per_second
 
 pytest.importorskip("ray", reason="ray is not installed (extra ray): run make test-ray")
 

@@ -1,1 +1,0 @@
-"""A load generator of others against the server."""

@@ -1,1 +1,0 @@
-"""Models of transformers as GGUF files."""

@@ -1,0 +1,197 @@
+"""The main figures of ``python -m experiments router``: mixture, domains, loss where no draft helps, overhead.
+
+They are measured on the routers' own generations, timed in turn with those of the single drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from specpilot.compare.interval import show
+from specpilot.compare.table import Table
+from specpilot.controllers.router import RouterPolicy
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.generation import Stats
+
+from ..profile import timed_decoding, watching
+from .study import (
+    AUTOREGRESSIVE,
+    LEARNED,
+    Choices,
+    RouterBenchOptions,
+    Study,
+    accuracy,
+    domains_of,
+    expected_throughput,
+    greedy,
+    probabilities,
+    rate_row,
+    subset,
+)
+
+Routed = Mapping[str, Sequence[Stats]]  # the generations of each router
+
+
+def headline(work: RouterBenchOptions, study: Study, policy: RouterPolicy, routed: Routed) -> dict[str, Any]:
+    """Selection accuracy, throughput by domain against the domain's best single draft, and the mixture."""
+    fixed, arms = str(work.length), [*work.drafts, AUTOREGRESSIVE]
+    choices = greedy(probabilities(policy, study.test))
+    expected = study.expected(arms, fixed)
+    found = accuracy(choices, expected, study.domains)
+    best = best_drafts(work, study)
+    best_runs = [study.timings.of(arms[arm], fixed)[i] for i, arm in enumerate(best.tolist())]
+    rows = np.arange(len(choices))
+    reward, best_reward = expected[rows, choices], expected[rows, best]
+    by_domain: dict[str, Any] = {}
+    for domain in dict.fromkeys(study.domains.tolist()):
+        here = study.domains == domain
+        by_domain[domain] = {
+            "best_draft": arms[int(best[here][0])],
+            "prompts": int(here.sum()),
+            "router": rate_row(routed["router"], best_runs, here),
+            "cost_model": float(reward[here].sum() / best_reward[here].sum()),
+        }
+    against_best = rate_row(routed["router"], best_runs)
+    return {
+        "selection_accuracy": found["where_domains_differ"],
+        "selection_accuracy_of": found,
+        "throughput_vs_best_arm": against_best["ratio"],
+        "throughput_vs_best_arm_interval": against_best,
+        "throughput_vs_best_arm_cost_model": float(reward.sum() / best_reward.sum()),
+        "by_domain": by_domain,
+        **mixture(work, study, routed),
+    }
+
+
+def best_drafts(work: RouterBenchOptions, study: Study) -> Choices:
+    """(N,) the draft that is best on average on the *training* prompts of each prompt's domain.
+
+    Choosing it on the held-out prompts would overestimate it.
+    """
+    known = subset(study.train, [*work.drafts, AUTOREGRESSIVE])
+    expected, domains = expected_throughput(known, str(work.length)), domains_of(known)
+    best = {d: int(expected[domains == d].mean(0)[: len(work.drafts)].argmax()) for d in dict.fromkeys(domains)}
+    return np.array([best[domain] for domain in study.domains], dtype=np.int64)
+
+
+def mixture(work: RouterBenchOptions, study: Study, routed: Routed) -> dict[str, Any]:
+    """All domains together: single drafts, routers, and routers with learned lengths."""
+    fixed, arms, timings = str(work.length), [*work.drafts, AUTOREGRESSIVE], study.timings
+    base = timings.of(AUTOREGRESSIVE, "")
+    single = {label: {name: rate_row(timings.of(name, label), base) for name in arms} for label in (fixed, LEARNED)}
+    top = {label: max(work.drafts, key=lambda n: single[label][n]["tokens_per_second"]) for label in single}
+    both = routed["router_and_length"]
+    return {
+        "mixture": {
+            "best_single": {"arm": top[fixed], **single[fixed][top[fixed]]},
+            "best_single_and_length": {"arm": top[LEARNED], **single[LEARNED][top[LEARNED]]},
+            **{name: rate_row(routed[name], base) for name in ("router", "router_sampled", "router_and_length")},
+        },
+        "both_against": {
+            "router": rate_row(both, routed["router"]),
+            "best_single_and_length": rate_row(both, timings.of(top[LEARNED], LEARNED)),
+            "best_single": rate_row(both, timings.of(top[fixed], fixed)),
+        },
+        "router_against_single": {name: rate_row(routed["router"], timings.of(name, fixed)) for name in work.drafts},
+        "single": single,
+    }
+
+
+def no_help_loss(
+    study: Study, arms: Sequence[str], policy: RouterPolicy, runs: Sequence[Stats], length: str
+) -> dict[str, Any]:
+    """The router's loss in the domains where no draft helped on the training prompts.
+
+    ``loss`` is 1 - (router's throughput / autoregressive throughput), None if every domain has a draft that helps.
+    """
+    known = subset(study.train, arms)
+    expected, where = expected_throughput(known, length), domains_of(known)
+    domains = [d for d in dict.fromkeys(where.tolist()) if expected[where == d].mean(0)[:-1].max() < 1.0]
+    here = np.isin(study.domains, domains)
+    if not here.any():
+        return {"arms": list(arms), "domains": domains, "loss": None}
+    base = study.timings.of(AUTOREGRESSIVE, "")
+    row = rate_row(runs, base, here)
+    drafts = {name: rate_row(study.timings.of(name, length), base, here) for name in arms[:-1]}
+    best = max(drafts, key=lambda name: drafts[name]["ratio"])
+    chosen = np.bincount(greedy(probabilities(policy, study.test))[here], minlength=len(arms))
+    return {
+        "arms": list(arms),
+        "domains": domains,
+        "prompts": int(here.sum()),
+        "loss": 1 - row["ratio"],
+        "router": row,
+        "best_draft": {"arm": best, **drafts[best]},
+        "chosen": dict(zip(arms, chosen.tolist(), strict=True)),
+    }
+
+
+def overhead(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], sampling: dict[str, Any]) -> dict[str, float]:
+    """Share of a generation's wall time taken by embedding, policy and choice, and their seconds per generation."""
+    assert decoder.routing is not None
+    part = (lambda *_: "routing",)
+    with watching((decoder.routing.router, "weigh", *part), (decoder.target, "embed", *part)) as calls:
+        wall = timed_decoding(decoder, prompts, sampling)
+    spent = sum(calls["routing"])
+    return {"share": spent / wall, "seconds": spent / len(prompts)}
+
+
+def as_tables(result: dict[str, Any]) -> list[Table]:
+    """The mixture, the domains, the selection methods, and a summary."""
+    mixture = [
+        {
+            "mixture": f"{name.replace('_', ' ')}{' (' + row['arm'] + ')' if 'arm' in row else ''}",
+            "tokens/s": f"{row['tokens_per_second']:.0f}",
+            "× autoregressive (95 %)": show(row, "ratio", 3),
+        }
+        for name, row in result["mixture"].items()
+    ]
+    mixture += [
+        {
+            "mixture": f"router and length over {name.replace('_', ' ')}",
+            "× autoregressive (95 %)": show(row, "ratio", 3),
+        }
+        for name, row in result["both_against"].items()
+    ]
+    domains = [
+        {
+            "domain": domain,
+            "best draft": row["best_draft"],
+            "prompts": str(row["prompts"]),
+            "router / best draft (95 %)": show(row["router"], "ratio", 3),
+            "by the cost model": f"{row['cost_model']:.3f}",
+        }
+        for domain, row in result["by_domain"].items()
+    ]
+    selection = [
+        {
+            "chooser": name,
+            "accuracy": f"{row['accuracy']:.1%}",
+            "where domains differ": share(row["accuracy_where_domains_differ"]),
+            "regret": f"{row['regret']:.4f}",
+            "× autoregressive (95 %)": show(row, "speedup", 3),
+        }
+        for name, row in result["selection"].items()
+    ]
+    return [Table("", rows) for rows in (mixture, domains, selection)] + [brief(result)]
+
+
+def brief(result: dict[str, Any]) -> Table:
+    """The main figures."""
+    mixture = result["mixture"]
+    figures = {
+        "selection accuracy where domains differ": share(result["selection_accuracy"]),
+        "throughput against the best draft of each domain": f"{result['throughput_vs_best_arm']:.3f}",
+        "best single draft on the mixture, × autoregressive": show(mixture["best_single"], "ratio", 3),
+        "router, × autoregressive": show(mixture["router"], "ratio", 3),
+        "router and learned length, × autoregressive": show(mixture["router_and_length"], "ratio", 3),
+        "loss where no draft helps": share(result["autoregressive_loss"]),
+        "router's share of the time": f"{result['overhead_share']:.2%}",
+    }
+    return Table("Assistant selection: summary", [{"figure": name, "here": here} for name, here in figures.items()])
+
+
+def share(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.1%}"

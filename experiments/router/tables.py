@@ -1,0 +1,182 @@
+"""The tables and figures of assistant selection (Huang et al. 2024), from measured generations and stored rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from specpilot.controllers.router import OnlineRouter, PolicyRouter, RouterPolicy
+from specpilot.controllers.router.baselines import baseline_choices
+
+from .study import (
+    AUTOREGRESSIVE,
+    EPOCHS,
+    PAPER,
+    Choices,
+    RouterBenchOptions,
+    Study,
+    accuracy,
+    embeddings,
+    expected_throughput,
+    greedy,
+    sampled,
+    serving,
+    subset,
+    train_policy,
+)
+
+MOST_EPOCHS, EXAMPLES_SEEN = 100, 7200
+
+
+def paper_tables(work: RouterBenchOptions, study: Study) -> dict[str, Any]:
+    """All tables and figures except those of other temperatures."""
+    fixed, main, no_help = str(work.length), [*work.drafts, AUTOREGRESSIVE], [*work.pair, AUTOREGRESSIVE]
+    everywhere = list(dict.fromkeys(row.domain for row in study.train.rows))
+    exits = [f"exit:{layer}" for layer in work.exits]
+    sets = {"all drafts": list(work.drafts), "specialists": list(work.drafts[1:]), "with autoregressive": main}
+    tables = {
+        "table_1": arm_set_table(study, work.pair, fixed, work.pair_domains or everywhere),
+        "table_1_paper_settings": arm_set_table(study, work.pair, fixed, work.pair_domains or everywhere, **PAPER),
+        "figure_2": alpha_sweep(study, [work.drafts[0], *exits] if exits else work.drafts, fixed, work.alphas),
+        "figure_3": example_curve(study, main, fixed, work.examples, work.seeds),
+        "table_3_4": arm_set_table(study, no_help, fixed, everywhere),
+        "table_5": {
+            name: arm_set_table(study, arms, fixed, everywhere) for name, arms in sets.items() if len(arms) > 1
+        },
+        "tables_11_12": {
+            str(k): arm_set_table(study, work.drafts, str(k), everywhere) for k in sorted({*work.lengths, work.length})
+        },
+    }
+    if exits:
+        tables["table_6"] = arm_set_table(study, [*exits, AUTOREGRESSIVE], fixed, everywhere)
+    return tables
+
+
+def arm_set_table(
+    study: Study, arms: Sequence[str], length: str, domains: Sequence[str], **settings: Any
+) -> dict[str, Any]:
+    """One of the paper's tables: single arms, greedy and dynamic policy, in each domain and over those domains.
+
+    Args:
+        arms: the arms. Speed-ups are over autoregressive decoding, also if it is not among them.
+        domains: domains on which policies are trained and compared.
+        settings: training settings. Default: :func:`serving`.
+    """
+    settings = settings or serving(length)
+    where = study.domains
+    policy = study.policy(arms, domains, **settings)
+    rows: dict[str, Choices] = {name: np.full(len(where), i) for i, name in enumerate(arms)}
+    rows |= {"policy, greedy": greedy(policy), "policy, dynamic": sampled(policy)}
+    present = [domain for domain in domains if (where == domain).any()]
+    table: dict[str, Any] = {}
+    for name, choices in rows.items():
+        table[name] = {domain: study.timings.row(arms, choices, length, where == domain) for domain in present}
+        table[name]["average"] = float(np.mean([cell["speedup"] for cell in table[name].values()]))
+    chosen = {domain: np.bincount(greedy(policy)[where == domain], minlength=len(arms)).tolist() for domain in present}
+    return {"arms": list(arms), "settings": settings, "rows": table, "chosen": chosen}
+
+
+def alpha_sweep(study: Study, arms: Sequence[str], length: str, alphas: Sequence[float]) -> list[dict[str, Any]]:
+    """Figure 2: choices and speed of a dynamic policy by α, the weight of alignment against measured cost."""
+    rows = []
+    for alpha in alphas:
+        settings = {**serving(length), "reward": "rouge", "cost": "time", "alpha": alpha}
+        policy = study.policy(arms, **settings)
+        shares = dict(zip(arms, policy.mean(0).tolist(), strict=True))
+        rows.append({"alpha": alpha, "shares": shares, **study.timings.row(arms, sampled(policy), length)})
+    return rows
+
+
+def example_curve(
+    study: Study, arms: Sequence[str], length: str, examples: Sequence[int], seeds: int
+) -> list[dict[str, Any]]:
+    """Figure 3: speed and selection accuracy by the number of training prompts; means over seeds.
+
+    Smaller sets are trained for more epochs, up to ``MOST_EPOCHS``, to keep the number of steps similar.
+    """
+    expected, where, most = study.expected(arms, length), study.domains, len(study.train.rows)
+    rows = []
+    for count in [n for n in examples if n < most] + [most]:
+        epochs = min(MOST_EPOCHS, max(EPOCHS, EXAMPLES_SEEN // count))
+        settings = serving(length) | {"examples": count, "epochs": epochs}
+        found = [greedy(study.policy(arms, **settings, seed=seed)) for seed in range(seeds)]
+        hits = [accuracy(choices, expected, where) for choices in found]
+        speeds = [study.timings.row(arms, choices, length)["speedup"] for choices in found]
+        rows.append(
+            {
+                "examples": count,
+                "speedup": float(np.mean(speeds)),
+                "speedup_by_seed": speeds,
+                "selection_accuracy": float(
+                    np.mean([hit["where_domains_differ"] or hit["all_domains"] for hit in hits])
+                ),
+            }
+        )
+    return rows
+
+
+def selection(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
+    """Policies and baselines on the same features, evaluated by expected rewards and by measured time."""
+    expected, where = study.expected(arms, length), study.domains
+    found: dict[str, Choices] = {
+        name: greedy(study.policy(arms, **settings))
+        for name, settings in (
+            ("policy, throughput", serving(length)),
+            ("policy, throughput, sampled gradient", serving(length) | {"gradient": "sampled"}),
+            ("policy, throughput, paper's training", {"reward": "throughput", "length": int(length)}),
+            ("policy, ROUGE-L", serving(length) | PAPER),
+            ("policy, ROUGE-L, paper's training", PAPER),
+        )
+    }
+    known = expected_throughput(subset(study.train, arms), length)
+    x, new = embeddings(study.train).astype(float), embeddings(study.test).astype(float)
+    found |= baseline_choices(x, known, new, expected)
+    found["random"] = np.random.default_rng(0).integers(len(arms), size=len(expected))
+    rows = np.arange(len(expected))
+    result = {}
+    for name, choices in found.items():
+        hits, row = accuracy(choices, expected, where), study.timings.row(arms, choices, length)
+        del row["ms_per_token"]
+        result[name] = {
+            "accuracy": hits["all_domains"],
+            "accuracy_where_domains_differ": hits["where_domains_differ"],
+            "reward": float(expected[rows, choices].mean()),
+            "regret": float((expected.max(1) - expected[rows, choices]).mean()),
+            **row,
+        }
+    return result
+
+
+def online(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
+    """LinUCB over the held-out prompts, updated with the measured rates, compared with the policy it starts from.
+
+    It starts from the trained policy, and from one with negated logits, which chooses the worst arm.
+    """
+    x = torch.from_numpy(embeddings(study.test))
+    good = train_policy(subset(study.train, arms), **serving(length))
+    result: dict[str, Any] = {}
+    for name, sign in (("as trained", 1.0), ("turned round", -1.0)):
+        policy = RouterPolicy(good.hidden_size, good.arms, good.width)
+        policy.load_state_dict(good.state_dict())
+        with torch.no_grad():
+            policy.out.weight.mul_(sign)
+            policy.out.bias.mul_(sign)
+        router = OnlineRouter(PolicyRouter(policy))
+        learned, initial = [], []
+        for i in range(len(x)):
+            arm = router.weigh(x[i]).index(1.0)
+            initial.append(int(policy(x[i]).argmax()))
+            learned.append(arm)
+            run = study.timings.of(arms[arm], length)[i]
+            router.learn(x[i], arm, (run.n_generated - 1) / run.seconds if run.seconds > 0 else 0.0)
+        half = slice(len(x) // 2, None)
+        result[name] = {
+            "counts": dict(zip(arms, router.counts, strict=True)),
+            "offline": study.timings.row(arms, np.array(initial), length),
+            "online": study.timings.row(arms, np.array(learned), length),
+            "offline_second_half": study.timings.row(arms, np.array(initial), length, half),
+            "online_second_half": study.timings.row(arms, np.array(learned), length, half),
+        }
+    return result

@@ -1,1 +1,0 @@
-"""Benchmarks of whole generations on prompts: decoders, batches, routers, question answering."""

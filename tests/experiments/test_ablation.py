@@ -1,0 +1,124 @@
+"""The ablation: its arithmetic, a run at toy size on the shipped pair, and the same again from what is on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from specpilot.compare.ablation import baselines, online_rules, trained
+from specpilot.compare.ablation_tables import speedup, summarise
+from specpilot.compare.replay import Counts, Setting
+from specpilot.controllers.length import Fixed
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.infer.decoder import SpeculativeDecoder
+
+from experiments.__main__ import main
+
+
+def test_speedup_is_eq_2_3_against_autoregressive() -> None:
+    cost = CostModel(0.2, 1.0, 0.05)
+    seconds = 40 * 0.2 + 30 * 1.0 + (40 + 30) * 0.05
+    assert speedup(60, 40, 30, cost=cost) == pytest.approx(60 / seconds * 1.05)
+    assert speedup(60, 0, 60, cost=cost) == pytest.approx(1.0)
+
+
+def test_baselines_take_their_best_parameter_and_ours_has_none() -> None:
+    cheap, dear = CostModel(0.01, 1.0, 0.0), CostModel(0.9, 1.0, 0.0)
+    long, short = Counts(61, 100, 40, 21), Counts(61, 20, 15, 46)
+
+    def of(counts: Counts) -> dict[str, list[Counts]]:
+        return {"a": [counts, counts], "b": [counts]}
+
+    counted: dict[Setting, dict[str, list[Counts]]] = {}
+    for name in ("fixed", "confidence", "cumulative confidence", "informed bound", "x, best threshold"):
+        counted |= {(name, 1.0): of(short), (name, 9.0): of(long)}
+    counted |= {("x, rate-optimal", 0.0): of(long), ("x, rate-optimal", 1.0): of(short)}
+    counted |= {("wrong, rate-optimal", 0.0): of(short), ("wrong, rate-optimal", 1.0): of(long)}
+    result = summarise(counted, {"0.01": cheap, "0.9": dear}, ["a"], "x")
+    assert result["table"]["0.01"]["in_domain"]["fixed"]["parameter"] == 9.0
+    assert result["table"]["0.9"]["in_domain"]["fixed"]["parameter"] == 1.0
+    for label in ("0.01", "0.9"):
+        row = result["ratios"][label]["left_out"]
+        assert row["ours"] == row["best_fixed"] == row["best_confidence"]
+        assert row["ours_over_best_fixed"]["ratio"] == 1.0
+        wrong = result["table"][label]["left_out"]["wrong, rate-optimal"]  # counts at these costs, not at its best
+        assert wrong["speedup"] < row["ours"]
+
+
+def test_trained_controllers_predict_a_trace_as_they_predict_steps() -> None:
+    from specpilot.controllers.sampling import SamplingParams
+    from specpilot.infer.random_source import RandomSource
+    from specpilot.simulate.replay import _step
+    from specpilot.simulate.trace import trace
+
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
+    prompt = decoder.generate("x", max_new_tokens=1).prompt_tokens
+    text = decoder.generate("x", max_new_tokens=16, seed=1).tokens
+    traced = trace(
+        decoder.target, decoder.drafts[0], prompt, text, 16, SamplingParams(), RandomSource(0), decoder.stop_tokens
+    )
+    predictor, predict_all, _ = trained("tiny-head", decoder)
+    predictions = predict_all(traced)
+    assert len(predictions) == len(traced.tokens)
+    for node, prediction in enumerate(predictions):
+        assert predictor.predict(_step(traced, node, 2)) == pytest.approx(prediction, abs=1e-5)
+
+
+def test_it_runs_and_runs_again_from_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["ablation", "--controllers", "[head=tiny-head]", "--prompts", "builtin", "--per-domain", "1"]
+    words += ["--max-new-tokens", "12", "--folder", str(tmp_path / "cache")]
+    printed = []
+    for name in ("a.json", "b.json"):
+        assert main([*words, "--output", str(tmp_path / name)]) == 0
+        printed.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+        assert printed[-1] == json.loads((tmp_path / name).read_text())
+    assert printed[0] == printed[1]
+    for ratio in ("0.21", "0.05"):
+        for group in ("in_domain", "left_out"):
+            row = printed[0]["ratios"][ratio][group]
+            assert {"best_fixed", "best_confidence", "best_untrained", "informed_bound", "ours"} <= row.keys()
+            online = (
+                "adaptive length",
+                "bandit",
+                "online confidence, best threshold",
+                "online confidence, rate-optimal",
+            )
+            rows = printed[0]["table"][ratio][group]
+            assert row["best_untrained"] >= max(rows[name]["speedup"] for name in online)
+            best = printed[0]["table"][ratio][group]["oracle (knows the draws)"]["speedup"]
+            assert best >= max(row["informed_bound"], row["ours"], row["best_fixed"])
+    kept = next((tmp_path / "cache" / "records").glob("*.json"))
+    kept.write_text("{")
+    assert main(words) == 2
+    assert "not JSON" in capsys.readouterr().err
+
+
+def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, message in (
+        (["--controllers", "[tiny-head]"], "give it as name=PATH"),
+        (["--controllers", "[a=x,a=y]"], "the name 'a' is given twice"),
+        (["--controllers", "[a=x,b=y]", "--ours", "c"], "ours='c': choose one of a, b"),
+        (["--controllers", "[a=tiny-head]", "--per-domain", "9999", "--prompts", "builtin"], "per_domain=9999"),
+        (["--controllers", "[a=tiny-head]", "--costs", "[-1]"], "t_draft=-1.0"),
+        (["--controllers", "[a=tiny-head]", "--in-domain", "[cooking]", "--prompts", "builtin", "--per-domain", "1"],
+         "no prompts of 'cooking'"),
+    ):  # fmt: skip
+        assert main(["ablation", *flags]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_one_controller_learns_from_all_traces_of_a_batch() -> None:
+    rules = {
+        rule.name: rule.make([]) for rule in online_rules({"0.2": CostModel.load(0.2), "0.1": CostModel.load(0.1)})
+    }
+    bandit, online = rules["bandit"], rules["online confidence, rate-optimal"]
+    assert bandit(0, 0.0) is bandit(1, 0.0)
+    assert online(0, 0.0) is online(1, 0.0) is not online(0, 1.0)
+
+
+def test_the_baselines_are_named() -> None:
+    names = [rule.name for rule in baselines(greedy=True)]
+    assert names[-1] == "oracle (Lemma 2.1)"
+    make = baselines(greedy=False)[0].make([])
+    assert isinstance(make(0, 3.0), Fixed)

@@ -1,0 +1,162 @@
+"""The papers' tables: filed results that a run goes on from, choices of settings, no lossy row without its quality."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from specpilot.compare.energy import Meter, Reading
+from specpilot.compare.store import Store
+from specpilot.compare.table import Table
+from specpilot.infer.decoder import SpeculativeDecoder
+
+from experiments.__main__ import main
+from experiments.papers.runner import AUTOREGRESSIVE, DecoderSpec, PapersOptions, Record, Runner, Runs, best, row_of
+
+from ..tiny import byte_tokenizer, make, save_pair
+
+PROMPTS = [[1, 2, 3], [4, 5], [6]]
+FIXED, JOINT = DecoderSpec(length="2"), DecoderSpec("mtad:0.3", "2", beams=3)
+
+
+@pytest.fixture(scope="module")
+def pair() -> SpeculativeDecoder:
+    return SpeculativeDecoder(make(vocab=257), make(vocab=257, layers=1, seed=1), byte_tokenizer())
+
+
+@contextmanager
+def runner(pair: SpeculativeDecoder, folder: Path, meter: Meter | None = None) -> Iterator[Runner]:
+    work = PapersOptions(max_new_tokens=8, top_k=10, top_p=1.0)
+    with Store(folder) as store:
+        yield Runner(pair, PROMPTS, PROMPTS[:2], work, store, Console(quiet=True), meter or Meter([]))
+
+
+class Counting(Meter):
+    """Counts the generations that are measured, and interrupts one."""
+
+    def __init__(self, stop: int = 0) -> None:
+        super().__init__([])
+        self.measured, self.stop = 0, stop
+
+    @contextmanager
+    def interval(self) -> Iterator[Reading]:
+        self.measured += 1
+        if self.measured == self.stop:
+            raise KeyboardInterrupt
+        with super().interval() as reading:
+            yield reading
+
+
+def test_an_interrupted_run_continues(pair: SpeculativeDecoder, tmp_path: Path) -> None:
+    specs = [AUTOREGRESSIVE, FIXED, JOINT]
+    with runner(pair, tmp_path / "cut", Counting(stop=5)) as cut, pytest.raises(KeyboardInterrupt):
+        cut.measure(specs)
+    meter = Counting()
+    with runner(pair, tmp_path / "cut", meter) as again:
+        found = again.measure(specs)
+        assert meter.measured == 9 - 4
+        again.measure(specs)
+        assert meter.measured == 9 - 4
+    with runner(pair, tmp_path / "whole") as uncut:
+        whole = uncut.measure(specs)
+    for spec, runs in found.items():
+        assert [r.tokens for r in runs.records] == [r.tokens for r in whole[spec].records]
+        assert runs.perplexity == whole[spec].perplexity
+    assert found[AUTOREGRESSIVE].tokens_per_forward["value"] == 1
+    assert found[AUTOREGRESSIVE].tokens_per_round == 1
+    assert found[JOINT].ratio(found[AUTOREGRESSIVE], "target_forwards")["value"] >= 1
+    assert found[JOINT].joules_per_token is None
+
+
+def test_results_depend_on_settings_models_and_prompts(pair: SpeculativeDecoder, tmp_path: Path) -> None:
+    others = SpeculativeDecoder(make(vocab=257, seed=5), make(vocab=257, layers=1, seed=6), byte_tokenizer())
+
+    def measured(models: SpeculativeDecoder, *, validation: bool = False, **sampling: Any) -> int:
+        meter = Counting()
+        with runner(models, tmp_path, meter) as run:
+            run.measure([FIXED], validation=validation, **sampling)
+        return meter.measured
+
+    assert measured(pair) == 3
+    assert measured(pair, validation=True) == 0  # the same prompts, tokens and seeds
+    assert measured(pair, temperature=0.5) == 3
+    assert measured(others) == 3
+    assert measured(pair) == 0
+
+
+def runs(spec: DecoderSpec, log_p: float, forwards: int) -> Runs:
+    return Runs(spec, [Record([1] * 10, forwards, 0, 1.0, log_p - i, None) for i in range(8)])
+
+
+def test_the_fastest_of_those_that_cannot_be_told_from_the_best() -> None:
+    a, b, c = (DecoderSpec(f"mtad:{tau}", "2", beams=2) for tau in (0.1, 0.5, 0.9))
+    assert best({a: runs(a, -30, 2), b: runs(b, -9, 5), c: runs(c, -9, 4)}) == c  # a is fastest, and clearly worse
+    assert best({a: runs(a, -9, 2), b: runs(b, -9, 5)}) == a
+
+
+def test_no_lossy_row_without_its_perplexity() -> None:
+    with pytest.raises(AssertionError, match="a lossy row without its perplexity"):
+        row_of(JOINT, {"rule": "mtad", "tokens/s": "9"})
+    table = Table("t", [row_of(JOINT, {"rule": "mtad", "perplexity": "2"}), row_of(FIXED, {"rule": "SpD"})], "nothing")
+    assert "| mtad | 2 |" in table.markdown()
+    assert "What differs: nothing" in table.markdown()
+
+
+def test_which_specs_are_lossy() -> None:
+    lossy = [
+        c.lossy for c in (FIXED, JOINT, DecoderSpec("mcss"), DecoderSpec("bild:2"), DecoderSpec("mtjd", drafts=False))
+    ]
+    assert lossy == [False, True, False, True, True]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = save_pair(tmp_path)
+    output = tmp_path / "out"
+    (tmp_path / "p.txt").write_text("one\ntwo\nthree\n")
+    words = f"--target {target} --draft {draft} --limit 2 --validation-limit 1 --max-new-tokens 3 --no-chat"
+    words += f" --output {output} --prompts {tmp_path / 'p.txt'}"
+    assert main(["papers", "spectr", *words.split()]) == 0
+    assert main(["papers", "mtad", *words.split()]) == 0
+    result = json.loads((output / "papers.json").read_text())
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == result
+    assert set(result) == {"spectr", "mtjd", "mtad", "made_by"}
+    assert set(result["mtjd"]["perplexity"]) == set("12345")
+    assert {"perplexity_change", "tokens_per_target_forward_ratio", "speed_ratio"} <= set(result["mtad"])
+    assert result["spectr"]["block_efficiency"].keys() == {"k-seq", "spec-infer", "mcss"}
+    assert set(result["spectr"]["block_efficiency"]["k-seq"]["8"]) == {"1", "2", "4", "8"}
+    assert result["made_by"]["mtad"]["settings"]["limit"] == 2
+    for name in ("spectr", "mtad"):
+        assert (output / f"papers-{name}.png").read_bytes().startswith(b"\x89PNG")
+    text = (output / "papers-mtad.md").read_text()
+    assert text.count("What differs:") == 5
+    assert not list(output.glob("*.tmp"))
+
+
+def test_the_grid_of_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its result is that of another command, with settings of its own."""
+    target, draft = save_pair(tmp_path)
+    (tmp_path / "p.txt").write_text("".join(f"{number}\n" for number in range(40)))
+    words = f"--target {target} --draft {draft} --limit 3 --train-limit 20 --validation-limit 2 --max-new-tokens 4"
+    words += f" --no-chat --output {tmp_path / 'out'} --prompts {tmp_path / 'p.txt'}"
+    assert main(["papers", "specdecpp", *words.split()]) == 0
+    result = json.loads((tmp_path / "out" / "papers.json").read_text())
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == result
+    assert len(result["specdecpp"]["table_3"]) == 20
+    assert result["specdecpp"]["settings"]["train_prompts"] == 20
+
+
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["papers", "mtda"]) == 2
+    assert "paper='mtda': choose one of specdecpp, selection, spectr, mtad, all" in capsys.readouterr().err
+    assert main(["papers", "selection", "--target", "elsewhere"]) == 2
+    assert "made for 'tiny'; name drafts of 'elsewhere'" in capsys.readouterr().err
+    prompts = tmp_path / "p.txt"
+    prompts.write_text("one\ntwo\n")
+    assert main(["papers", "spectr", "--prompts", str(prompts), "--output", str(tmp_path / "o")]) == 2
+    assert "skip=60: " + str(prompts) + " has 2 prompts, so none is left" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()

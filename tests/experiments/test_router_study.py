@@ -1,0 +1,147 @@
+"""The router's benchmark: tables from known runs, and the whole once on tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from specpilot.common.errors import InputError
+from specpilot.compare.store import Store
+from specpilot.infer.generation import Stats
+
+from experiments.__main__ import main
+from experiments.papers import selection
+from experiments.papers.runner import PapersOptions
+from experiments.papers.selection import router_result
+from experiments.router.study import ArmTimings, RouterBenchOptions, accuracy, rate_row, sampled, subset, within
+
+from ..test_router_training import dataset, make_rows
+from ..tiny import byte_tokenizer, make
+
+
+def run(tokens: int, seconds: float) -> Stats:
+    return Stats(n_generated=tokens, seconds=seconds * 0.75, prefill_seconds=seconds * 0.25)
+
+
+TIMINGS = ArmTimings(
+    {
+        ("autoregressive", ""): [run(10, 1.0), run(10, 1.0), run(20, 2.0)],
+        ("one", "4"): [run(10, 0.5), run(10, 2.0), run(20, 1.0)],
+        ("two", "4"): [run(12, 2.0), run(10, 0.5), run(20, 4.0)],
+    }
+)
+
+
+def test_a_policys_figure_is_that_of_the_runs_it_chose() -> None:
+    row = TIMINGS.row(["one", "two", "autoregressive"], np.array([0, 1, 2]), "4")
+    assert row["tokens_per_second"] == pytest.approx(40 / 3.0)
+    assert row["speedup"] == pytest.approx((40 / 3.0) / 10)
+    assert row["low"] <= row["speedup"] <= row["high"]
+    only = TIMINGS.row(["one", "two"], np.array([0, 1, 0]), "4", np.array([False, True, False]))
+    assert only["speedup"] == pytest.approx(2)
+    assert rate_row(TIMINGS.of("one", "4"), TIMINGS.of("two", "4"))["ratio"] == pytest.approx((40 / 3.5) / (42 / 6.5))
+
+
+def test_accuracy_counts_where_there_is_something_to_select() -> None:
+    worth = np.array([[1.0, 2.0], [1.0, 2.0], [1.5, 1.51], [1.5, 1.51]])
+    found = accuracy(np.array([1, 0, 0, 0]), worth, np.array(["a", "a", "b", "b"]))
+    assert found["all_domains"] == 0.25
+    assert (found["where_domains_differ"], found["prompts_there"]) == (0.5, 2)
+    assert accuracy(np.array([0]), np.array([[1.0, 1.0]]), np.array(["a"]))["where_domains_differ"] is None
+
+
+def test_sampled_follows_the_policy() -> None:
+    for seed in range(3):
+        chosen = sampled(np.tile([0.2, 0.0, 0.8], (4000, 1)), seed)
+        # five standard deviations are 0.032
+        assert np.bincount(chosen, minlength=3) / 4000 == pytest.approx([0.2, 0, 0.8], abs=0.032)
+        assert not (chosen == 1).any()
+    assert sampled(np.array([[1.0, 0.0]])).tolist() == [0]
+
+
+def test_subsets_keep_order_and_prices() -> None:
+    data = subset(dataset(make_rows(4)), ["autoregressive", "one"])
+    assert [arm.name for arm in data.arms] == ["autoregressive", "one"]
+    assert data.times.arms == [0.004, 0.001]
+    assert data.rows[1].rouge == [0.5, make_rows(4)[1].rouge[0]]
+    assert [row.domain for row in within(data, ["a"]).rows] == ["a", "a"]
+    with pytest.raises(InputError, match="domains: c: no prompt"):
+        within(data, ["c"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"limit": 0}, "limit=0"), ({"drafts": ("tiny",)}, "at least 2"), ({"pair": ("tiny-draft", "x")}, "pair="),
+        ({"pair_domains": ("sql",)}, "pair_domains"),
+    ],
+)  # fmt: skip
+def test_bad_work_is_named(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        RouterBenchOptions(**wrong)
+
+
+def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Random models: the figures mean nothing, but all of them are there."""
+    tokenizer = byte_tokenizer()
+    for name, seed, layers in (("target", 0, 2), ("one", 1, 1), ("two", 2, 1)):
+        make(seed=seed, vocab=257, layers=layers, context=1024).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    target, one, two = (str(tmp_path / name) for name in ("target", "one", "two"))
+    words = [
+        "router", "--target", target, "--drafts", f"[{one},{two}]", "--pair", f"[{one},{two}]",
+        "--exits", "[1]", "--limit", "8",
+        "--repeats", "2", "--train-limit", "40", "--max-new-tokens", "4", "--examples", "[10]",
+        "--seeds", "1",
+        "--alphas", "[0.5]", "--lengths", "[5]", "--temperatures", "[0.5]", "--work", str(tmp_path / "work"),
+        "--output", str(tmp_path / "router.json"),
+    ]  # fmt: skip
+    assert main(words) == 0
+    result = json.loads((tmp_path / "router.json").read_text())
+    assert json.loads(capsys.readouterr().out) == result
+    assert {"best_single", "router", "router_and_length"} <= result["mixture"].keys()
+    assert {
+        "autoregressive_loss", "selection_accuracy", "selection_accuracy_of", "throughput_vs_best_arm", "machine",
+        "versions", "settings",
+    } <= result.keys()  # fmt: skip
+    assert {"table_1", "figure_2", "figure_3", "table_3_4", "table_5", "table_6", "tables_11_12", "tables_13_14"} <= (
+        result["tables"].keys()
+    )
+    report = selection.report(result)  # what `bench papers` makes of it
+    brief = {row["figure"]: row["here"] for row in report.tables[0].rows}
+    assert brief["router's share of the time"] == f"{result['overhead_share']:.2%}"
+    assert sum("Table 5" in table.title for table in report.tables) == len(result["tables"]["table_5"])
+    report.draw(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+    assert main(words) == 0  # the datasets are there: nothing is made again
+    assert "already complete" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_finished_study_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bench papers` keeps the router's result by what it depends on: settings and datasets."""
+    fingerprint, measured = ["a"], []
+
+    def bench(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
+        measured.append(work.limit)
+        return {"figure": len(measured)}
+
+    monkeypatch.setattr(selection, "bench_router", bench)
+    monkeypatch.setattr(
+        selection, "datasets", lambda *more: [SimpleNamespace(manifest={"dataset_fingerprint": fingerprint[0]})] * 2
+    )
+
+    def figure(**settings: Any) -> int:
+        with Store(tmp_path) as store:
+            runner = SimpleNamespace(work=PapersOptions(**settings), folder=tmp_path, store=store, console=Console())
+            return int(router_result(runner)["figure"])  # type: ignore[arg-type]
+
+    assert [figure(limit=5), figure(limit=5), figure(limit=6), figure(limit=5)] == [1, 1, 2, 1]
+    fingerprint[0] = "b"
+    assert figure(limit=5) == 3
+    assert measured == [5, 6, 5]

@@ -1,0 +1,169 @@
+"""The small experiments, one forward or one call at a known time."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from specpilot.controllers.length import Fixed
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
+from specpilot.data_gen.options import AcceptanceDataOptions
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.generation import Stats
+from specpilot.infer.models import CausalLM
+from specpilot.infer.verify import VERIFIERS
+from specpilot.infer.verify.otm import optimal_transport
+from specpilot.train.acceptance import train_acceptance
+from specpilot.train.options import LagFreeTrainingOptions
+
+from experiments.__main__ import main
+from experiments.forward import READ, ForwardBenchOptions, bench_forward
+from experiments.otm import acceptance_of_pair, coin_optimum, coins, compressed, plot_otm, uniforms
+from experiments.profile import profile
+from experiments.rollouts import bench_rollouts
+from experiments.train_scale import memory, peak_memory, write_random_features
+
+from ..clock import time_forwards, time_transformers
+from ..tiny import make, save_pair
+
+PROMPTS = [[1, 2, 3], [9, 8], [7] * 12]
+QUIET = Console(quiet=True)
+SAMPLING: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "top_k": 8, "top_p": 1.0}
+SOLVER = 1e-6
+
+
+def test_rollouts_are_timed_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward of ours takes half a second; one of transformers, which makes one a token, takes two."""
+    target, draft = save_pair(tmp_path)
+    prompts = tmp_path / "p.txt"
+    prompts.write_text("".join(f"prompt {i}\n" for i in range(14)))
+    settings = AcceptanceDataOptions(target=target, draft=draft, prompts=str(prompts), chat=False, max_new_tokens=6)
+    builder = AcceptanceDatasetBuilder(settings)
+    tokens = sum(len(row.x) for row in builder.make(builder.prompts.items))
+    forwards: list[int] = []
+
+    def seconds(model: CausalLM, n: int) -> float:
+        forwards.append(n)
+        return 0.5
+
+    time_transformers(monkeypatch, time_forwards(monkeypatch, seconds), 2.0)
+    result = bench_rollouts(settings, 2, QUIET)
+    batched = tokens / (0.5 * len(forwards) / 3)  # three passes, one of which warms up
+    assert result["tokens_per_second"] == pytest.approx(
+        {"specpilot-data": batched, "transformers-generate-batch-1": 0.5}
+    )
+    assert result["ratio"] == pytest.approx(batched / 0.5)
+    assert (result["prompts"], result["repeats"]) == (14, 2)
+
+
+def test_forwards_are_timed_on_both_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer takes a millisecond a token in the lean forward, two in transformers' own."""
+    target, draft = save_pair(tmp_path)
+
+    def seconds(model: CausalLM, n: int) -> float:
+        layers: int = model.model.config.num_hidden_layers
+        return 1e-3 * n * layers * (2 if model.lean is None else 1)
+
+    time_forwards(monkeypatch, seconds)
+    result = bench_forward(ForwardBenchOptions(target=target, draft=draft, repeats=2), QUIET)
+    for name, layers in (("target", 2), ("draft", 1)):
+        for path, factor in (("transformers", 2), ("lean", 1)):
+            expected = {str(n): n * layers * factor for n in READ}
+            assert result["milliseconds"][name][path] == pytest.approx(expected)
+    assert result["ratio"] == pytest.approx(1 / 2)
+
+
+def test_profile_counts_what_was_done_and_is_taken_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward of the target takes 5 s, one of the draft 1 s, a verification 2 s, and all the rest nothing."""
+    decoder = SpeculativeDecoder(make(), make(layers=1), length=Fixed(4))
+    clock = time_forwards(monkeypatch, lambda model, n: 5.0 if model is decoder.target else 1.0)
+    plain = VERIFIERS["token-wise"]
+
+    def verify(*arguments: Any) -> Any:
+        clock.now += 2.0
+        return plain(*arguments)
+
+    monkeypatch.setitem(VERIFIERS, "token-wise", verify)
+    forward = CausalLM.forward
+    result = profile(decoder, PROMPTS, SAMPLING)
+    assert CausalLM.forward is forward
+    assert VERIFIERS["token-wise"] is verify
+    stats = sum((decoder.generate(p, seed=i, **SAMPLING).stats for i, p in enumerate(PROMPTS)), Stats())
+    rounds, prompts = stats.n_target_forwards, len(PROMPTS)
+    seconds = {
+        "target: prompts": 5.0 * prompts, "target: forwards": 5.0 * (rounds - prompts), "verification": 2.0 * rounds,
+        "draft 1: prompts": 1.0 * prompts, "draft 1: forwards": 1.0 * stats.n_draft_forwards,
+    }  # fmt: skip
+    parts = result["parts"]
+    assert result["seconds"] == pytest.approx(sum(seconds.values()))
+    assert result["rest_share"] == pytest.approx(0)
+    for name, expected in seconds.items():
+        share = sum(part["share"] for label, part in parts.items() if label.startswith(name))
+        assert share == pytest.approx(expected / result["seconds"]), name
+    assert (parts["target: prompts"]["calls"], parts["verification"]["calls"]) == (prompts, rounds)
+    assert parts["verification"]["microseconds"] == pytest.approx(2e6)
+    assert parts["drawing tokens"]["share"] == 0
+
+
+def test_memory_of_training_is_measured_on_random_features(tmp_path: Path) -> None:
+    """The bench's data trains, and its readings see what is held meanwhile."""
+    write_random_features(tmp_path / "f", 700, 4)
+    settings = LagFreeTrainingOptions(data=str(tmp_path / "f"), width=2, epochs=1, device="cpu")
+    before = memory()
+    with peak_memory() as peak:
+        held = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # pages of its own, not freed ones
+        held.write(bytes([1]) * len(held))
+        assert train_acceptance(settings, output=tmp_path / "run").step == 2
+    assert peak["peak_anonymous_mib"] >= before["peak_anonymous_mib"] + 60
+    assert peak["peak_rss_mib"] >= peak["peak_anonymous_mib"]
+
+
+def test_closed_forms_of_the_paper() -> None:
+    for row in uniforms():
+        assert row["k_seq"] == pytest.approx(row["closed_form"]), row  # Appendix D.1: optimal there
+    for row in coins():
+        assert row["otm"] == pytest.approx(row["closed_form"], abs=SOLVER), row
+        assert row["bound"] == pytest.approx(row["closed_form"]), row
+        assert row["k_seq"] <= row["closed_form"] + 1e-12
+    assert coin_optimum(0.25, 0.25, 3) == 1
+    p = torch.tensor([1 / 3, 1 / 3, 1 / 3, 0, 0, 0], dtype=torch.float64)
+    q = torch.full((6,), 1 / 6, dtype=torch.float64)
+    assert optimal_transport(p, q, 3).acceptance == pytest.approx(1 - 0.5**3, abs=SOLVER)
+
+
+def test_picture_and_models(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    p, q = torch.rand(2, 40, generator=generator).double().pow(6)
+    small_p, small_q = compressed(p / p.sum(), q / q.sum())
+    assert 10 <= len(small_p) == len(small_q) <= 20
+    assert float(small_p.sum()) == pytest.approx(1)
+    rows = acceptance_of_pair(p / p.sum(), q / q.sum(), most=3)
+    assert rows[0]["otm"] == pytest.approx(rows[0]["k_seq"], abs=SOLVER)
+    assert rows[-1]["otm"] >= rows[-1]["k_seq"]
+    plot_otm({"uniforms": uniforms(), "coins": coins(), "models": rows, "pair": "a + b"}, tmp_path / "otm.png")
+    assert (tmp_path / "otm.png").stat().st_size > 10_000
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = save_pair(tmp_path)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one\nanother\n")
+    pair = ["--target", target, "--draft", draft]
+    work = [*pair, "--prompts", str(prompts), "--limit", "2", "--max-new-tokens", "4"]
+    for words, key in (
+        (["profile", *work, "--length", "2"], "parts"),
+        (["rollouts", *work, "--repeats", "1"], "tokens_per_second"),
+        (["forward", *pair, "--repeats", "1"], "milliseconds"),
+        (["otm", *pair, "--output", str(tmp_path / "otm.png")], "coins"),
+        (["train-scale", "--examples", "[300]", "--hidden-size", "4", "--width", "2", "--folder", str(tmp_path / "t"),
+          "--output", str(tmp_path / "t.json")], "peak_rss_mib"),
+    ):  # fmt: skip
+        assert main(words) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])[key]
+    assert main(["profile", *work, "--limit", "0"]) == 2
+    assert "limit=0: must be at least 1" in capsys.readouterr().err

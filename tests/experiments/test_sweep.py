@@ -1,0 +1,220 @@
+"""The sweep over acceptance heads: its arithmetic by hand, and a toy-sized one that is killed and goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from specpilot.common.errors import InputError
+from specpilot.compare.held_out import BATCH, PromptBatch, Tracer, held_out
+from specpilot.compare.plots import pareto_front
+from specpilot.compare.replay import Counts, rates_of, replay_counts
+from specpilot.compare.store import Store, content_key
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.length import AcceptanceLength, Fixed, HeadPredictor
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+
+from experiments.__main__ import main
+from experiments.papers import specdecpp
+from experiments.studies.heads import Head, SweepOptions, precompute
+from experiments.studies.sweep_tables import costs_of, summarise
+
+from ..processes import SIGNAL, Fault, run
+
+METRICS = {"kl": 0.4, "kl_undone": 0.3, "auroc": 0.7, "brier_undone": 0.1}
+COSTS = {"loop": {"t_draft": 1.0, "t_target": 5.0, "r_squared": 0.99}}
+TOY = [
+    "--prompts", "builtin", "--train-prompts", "20", "--per-domain", "1", "--max-new-tokens", "8", "--depths", "[0,1]",
+    "--weights", "[6]", "--thresholds", "[0.3,0.7]", "--lengths", "[2,4]", "--confidences", "[0.4]", "--epochs", "1",
+]  # fmt: skip
+
+
+def head(depth: int = 0, w_rej: float = 1.0) -> Head:
+    return Head(depth, w_rej, AcceptanceHead(4, depth), "0" * 64, METRICS)
+
+
+def test_the_tables_by_hand() -> None:
+    """Ten tokens a text: throughput is 10 / (drafted·t_draft + target forwards·t_target), nothing being trimmed."""
+    counted = {
+        ("fixed", 2.0): {"math": [Counts(10, 8, 6, 4)], "shell": [Counts(10, 10, 5, 5)]},
+        ("fixed", 4.0): {"math": [Counts(10, 12, 7, 3)], "shell": [Counts(10, 20, 5, 5)]},
+        ("confidence", 0.4): {"math": [Counts(10, 7, 6, 4)], "shell": [Counts(10, 6, 4, 6)]},
+        ("head D=0 w=1", 0.3): {"math": [Counts(10, 8, 7, 3)], "shell": [Counts(10, 5, 4, 6)]},
+        ("head D=0 w=1", 0.7): {"math": [Counts(10, 9, 7, 3)], "shell": [Counts(10, 5, 5, 5)]},
+    }
+    result = summarise(counted, [head()], ["math"], costs_of(COSTS))
+    assert result["groups"] == {
+        "in_domain": ["math"], "left_out": ["shell"], "math": ["math"], "shell": ["shell"],
+    }  # fmt: skip
+    inside, outside = (result["table_1"]["measured"][group] for group in ("in_domain", "left_out"))
+    assert inside["best_fixed"]["parameter"] == 4
+    assert inside["best_fixed"]["throughput"] == pytest.approx(10 / (12 + 3 * 5))
+    assert inside["best_fixed"]["over_autoregressive"] == pytest.approx(5 * 10 / 27)
+    assert (inside["best_fixed"]["discard_rate"], inside["best_fixed"]["verification_rate"]) == (0.5, 0.3)
+    assert inside["best_head"]["parameter"] == 0.3
+    assert inside["best_head_over_best_fixed"] == pytest.approx({"ratio": 27 / 23, "low": 27 / 23, "high": 27 / 23})
+    assert outside["best_confidence"]["throughput"] == pytest.approx(10 / (6 + 6 * 5))
+    assert outside["best_head"]["parameter"] == 0.7
+    assert "paper_setting" not in inside
+    cheap = result["table_1"]["0.21"]["in_domain"]["best_fixed"]
+    assert cheap["throughput"] == pytest.approx(10 / (12 * 0.21 * 5 + 3 * 5))
+    (row,) = result["table_3"]
+    assert row["best"]["math"] == {"threshold": 0.3, "throughput": pytest.approx(10 / 23)}
+    assert row["eval"] == METRICS
+    assert [point["rule"] for point in result["figure_4"]["left_out"]].count("fixed") == 2
+
+
+def test_throughput_is_equation_2_3() -> None:
+    counts = Counts(100, 80, 60, 40)
+    rates = rates_of(*np.array([counts], dtype=float).T)
+    assert rates == {"discard_rate": 0.2, "verification_rate": 0.4}
+    rate = 1 / (0.5 + 0.5 * rates["discard_rate"] + 2.5 * rates["verification_rate"])
+    assert CostModel(0.5, 3.0, 0.0).throughput(100, 80, 40) == pytest.approx(rate)
+
+
+def test_pareto_front() -> None:
+    points = [(0.3, 0.5, 1.0), (0.1, 0.9, 2.0), (0.2, 0.5, 3.0), (0.4, 0.6, 4.0), (0.5, 0.4, 5.0)]
+    assert [parameter for *_, parameter in pareto_front(points)] == [2.0, 3.0, 5.0]
+
+
+def test_a_store_keeps_what_is_put_there(tmp_path: Path) -> None:
+    with Store(tmp_path / "new") as store:
+        assert store.get({"a": 1, "b": [2]}) is None
+        store.put({"a": 1, "b": [2]}, [3.5])
+        with pytest.raises(InputError, match="another process is measuring there"), Store(tmp_path / "new"):
+            pass
+    with Store(tmp_path / "new") as store:
+        assert store.get({"b": [2], "a": 1}) == [3.5]
+        assert store.compute({"b": [2], "a": 1}, lambda: 1 / 0) == [3.5]
+        assert store.compute({"a": 1, "b": [3]}, lambda: 7) == store.get({"a": 1, "b": [3]}) == 7
+        file = tmp_path / "new" / "records" / f"{content_key({'a': 1, 'b': [2]})}.json"
+        for damaged in (b"{", b"[]", b"\xff", b"{}"):
+            file.write_bytes(damaged)
+            with pytest.raises(InputError, match=f"{file}: .*; remove it"):
+                store.get({"a": 1, "b": [2]})
+
+
+@pytest.fixture(scope="module")
+def tracer() -> Tracer:
+    return Tracer(SpeculativeDecoder.from_pretrained("tiny", "tiny-draft"), SamplingParams(1.0, 50), 16, seed=0)
+
+
+def test_a_batch_is_of_one_domain() -> None:
+    batches = held_out(SweepOptions(per_domain=BATCH + 3))
+    assert [len(batch.prompts) for batch in batches] == [BATCH, 3] * 6
+    assert all({row.domain for row in batch.prompts} == {batch.domain} for batch in batches)
+    with pytest.raises(InputError, match=r"per_domain=5000: builtin-large has \d+ prompts of '\w+'"):
+        held_out(SweepOptions(per_domain=5000))
+
+
+def test_precomputed_predictions_are_those_of_serving(tracer: Tracer) -> None:
+    torch.manual_seed(0)
+    head = AcceptanceHead(128, 2)
+    (batch, *_) = held_out(SweepOptions(prompts="builtin", per_domain=3))
+    traces = tracer.traces(batch)
+    predictors = precompute(head, traces)
+    for threshold in (0.2, 0.6):
+        found = replay_counts(tracer, traces, lambda i, h=threshold: AcceptanceLength(predictors[i], h))
+        assert found == replay_counts(tracer, traces, lambda i, h=threshold: AcceptanceLength(HeadPredictor(head), h))
+    again = tracer.traces(PromptBatch(batch.domain, batch.prompts))
+    assert [t.text for t in again] == [t.text for t in traces]
+
+
+@pytest.fixture(scope="module")
+def cost(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("cost") / "cost.json"
+    forward = {"t_draft": 0.5, "t_verify": 4.0, "t_verify_token": 0.5, "r_squared": 0.9}
+    file.write_text(json.dumps({**COSTS, "forward": forward}))
+    return file
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return result
+
+
+def test_a_killed_sweep_goes_on(tracer: Tracer, cost: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sweep", *TOY, "--cost", str(cost)]
+    replayed = tmp_path / "killed" / "records"
+    work = partial(main, [*words, "--folder", str(tmp_path / "killed")])
+    assert run(work, replayed, Fault(SIGNAL, 12)).code < 0
+    before = {file.name: file.stat().st_mtime_ns for file in replayed.glob("*.json")}
+    heads = {file: file.read_bytes() for file in (tmp_path / "killed" / "heads").glob("*/checkpoints/best.ckpt")}
+    assert 2 <= len(before) < 6 * 4
+    assert len(heads) == 2
+
+    assert main([*words, "--folder", str(tmp_path / "killed"), "--output", str(tmp_path / "new" / "o.json")]) == 0
+    result = last_line(capsys)
+    assert json.loads((tmp_path / "new" / "o.json").read_text()) == result
+    after = {file.name: file.stat().st_mtime_ns for file in replayed.glob("*.json")}
+    assert len(after) == 6 * 4
+    assert before.items() <= after.items()
+    assert all(file.read_bytes() == content for file, content in heads.items())
+    assert (tmp_path / "killed" / "pareto.png").read_bytes().startswith(b"\x89PNG")
+
+    assert main([*words, "--folder", str(tmp_path / "whole")]) == 0
+    whole = last_line(capsys)
+    names = ("table_1", "table_2", "table_3", "figure_4", "groups")
+    assert {name: whole[name] for name in names} == {name: result[name] for name in names}
+
+    report = specdecpp.report(result)  # what `bench papers` makes of it
+    one, _, _, heads_table = report.tables
+    assert [row["prompts"] for row in one.rows] == list(specdecpp.GROUPS.values())
+    best = result["table_1"]["measured"]["in_domain"]["best_fixed"]
+    assert one.rows[0]["best fixed K"] == f"{best['throughput']:.1f} (fixed {best['parameter']:g})"
+    assert [(row["D"], row["paper's KL"]) for row in heads_table.rows] == [("0", "0.637"), ("1", "0.596")]
+    report.draw(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+    short = replace(tracer, max_new_tokens=8)
+    batches = held_out(SweepOptions(prompts="builtin", per_domain=1))
+    counts = [c for batch in batches for c in replay_counts(short, short.traces(batch), lambda i: Fixed(2))]
+    total = sum(c.drafted - c.accepted for c in counts) / sum(c.generated for c in counts)
+    found = {(point["rule"], point["parameter"]): point for group in result["figure_4"].values() for point in group[:1]}
+    assert set(found) == {("fixed", 2.0)}
+    rates = [group[0]["discard_rate"] for group in result["figure_4"].values()]
+    assert min(rates) <= total <= max(rates)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--depths", "[1,1]"], "depths=[1, 1]: give at least one value, and none twice"),
+        (["--per-domain", "0"], "per_domain=0: must be at least 1"),
+        (["--in-domain", "[poetry]"], "in_domain: no prompts of 'poetry' in builtin"),
+        (["--cost", "nowhere.json"], "nowhere.json: no such file"),
+    ],
+)
+def test_refusals(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--prompts", "builtin", "--per-domain", "1", "--folder", str(tmp_path), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_shares_of_target_tokens_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "mixing", "--drafts", "[tiny-draft]", "--temperatures", "[1.0]", "--mixings", "[0.5,1.0]",
+        "--prompts", "builtin", "--train-prompts", "20", "--per-domain", "1", "--max-new-tokens", "8", "--epochs", "1",
+        "--folder", str(tmp_path),
+    ]  # fmt: skip
+    assert main(words) == 0
+    result = last_line(capsys)
+    assert [row["mixing"] for row in result["rows"]] == [0.5, 1.0]
+    (best,) = result["best"]
+    by_kl, by_auroc = (sorted(result["rows"], key=lambda row: row[name]) for name in ("kl", "auroc"))
+    assert (best["by_kl"], best["by_auroc"]) == (by_kl[0]["mixing"], by_auroc[-1]["mixing"])
+    assert (tmp_path / "mixing.png").read_bytes().startswith(b"\x89PNG")
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "records").glob("*.json")}
+    assert main(words) == 0  # everything is there
+    assert last_line(capsys)["rows"] == result["rows"]
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "records").glob("*.json")} == before
+    assert main(["mixing", "--mixings", "[]"]) == 2
+    assert "mixings=[]: give at least one value" in capsys.readouterr().err

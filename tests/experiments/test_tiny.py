@@ -1,0 +1,119 @@
+"""The tiny models' recipe end to end on a handful of texts, and the models that ship."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from specpilot.checkpoints import FOLDER, shipped, shipped_models
+from specpilot.common.errors import InputError
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.loading.names import check_same_tokenizer, load_causal_lm, load_tokenizer
+
+from experiments.tiny.language_model import LanguageModel
+from experiments.tiny.recipe import train_tiny
+from experiments.tiny.settings import TinyModelsOptions
+
+from ..tiny import make
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for source, domain in (("sums", "math"), ("tales", "prose")):
+        rows = [
+            {
+                "id": f"{source}-{i}",
+                "domain": domain,
+                "prompt": f"What is {i} and {i + 1}?",
+                "response": f"It is {2 * i + 1}." if domain == "math" else f"Once there were {i} kings.",
+                "license": "CC0",
+            }
+            for i in range(150)
+        ]
+        (folder / f"{source}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_recipe_end_to_end(text: Path, tmp_path: Path) -> None:
+    settings = TinyModelsOptions(
+        data=str(text), sources=["sums", "tales"], specialists={"tiny-draft-math": ["math"]}, vocab_size=300,
+        context=64, target_tokens=1200, draft_tokens=900, specialist_tokens=600, rollouts=8,
+        rollout_tokens=12, distil_tokens=600, specialist_distil_tokens=300, distil_text=3000,
+        builtin_prompts=6, builtin_answers=1, builtin_tokens=300, specialist_builtin_tokens=300,
+        held_out_prompts=2, batch_size=4,
+        easy=["prose"], hard_tokens=300,
+        compile=False,
+    )  # fmt: skip
+    output = train_tiny(settings, tmp_path / "models")
+    names = ["tiny", "tiny-draft", "tiny-draft-math"]
+    for name in names:
+        card = (output / name / "README.md").read_text()
+        assert "| sums | CC0 |" in card
+        assert ("| tales | CC0 |" in card) == (name != "tiny-draft-math")
+        assert ("## Agreement" in card) == (name != "tiny")
+    decoder = SpeculativeDecoder.from_pretrained(str(output / "tiny"), str(output / "tiny-draft-math"))
+    assert decoder.generate("What is 3 and 4?", chat=True, max_new_tokens=10).tokens
+    before = {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")}
+    train_tiny(settings, output)  # everything is there: nothing is trained again
+    assert {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")} == before
+    with pytest.raises(InputError, match=r"other settings \(seed differ\)"):
+        train_tiny(replace(settings, seed=1), output)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_distillation_minimises(overlap: bool) -> None:
+    """Cross-entropy or total variation distance, by hand, response tokens at weight 1 and prompt tokens at 0.25."""
+    model = make("llama")
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(64, (2, 6), generator=generator)
+    is_response = torch.tensor([[False] * 3 + [True] * 3, [False] + [True] * 5])
+    likely = torch.stack([torch.randperm(64, generator=generator)[:5] for _ in range(12)]).view(2, 6, 5)
+    p = torch.rand(2, 6, 5, generator=generator).softmax(-1)
+    module = LanguageModel(model, 1, lr=1.0, prompt_weight=0.25, decay=0.5, overlap=overlap, compile=False)
+    got = module._weighted_loss((tokens, is_response, p, likely))
+    total = weights = 0.0
+    for row in range(2):
+        q = model(input_ids=tokens[row : row + 1]).logits[0].softmax(-1)
+        for i in range(5):
+            dense = torch.zeros(64).index_put((likely[row, i],), p[row, i])
+            tv = 0.5 * (dense - q[i]).abs().sum()
+            cross_entropy = -(dense * q[i].log()).sum()
+            weight = 1.0 if is_response[row, i + 1] else 0.25
+            total, weights = total + weight * float(tv if overlap else cross_entropy), weights + weight
+    assert float(got) == pytest.approx(total / weights, rel=1e-5)
+
+
+def test_missing_sources_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.jsonl: no such file"):
+        train_tiny(TinyModelsOptions(data=str(tmp_path), sources=["absent"]), tmp_path / "models")
+
+
+DRAFTS = ["tiny-draft", "tiny-draft-math", "tiny-draft-sql-shell", "tiny-draft-code-prose"]
+
+
+def test_what_ships_is_small_complete_and_of_one_family() -> None:
+    assert {"tiny", *DRAFTS} <= set(shipped_models())
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 45e6
+    assert {path.suffix for path in files} <= {".safetensors", ".json", ".md", ".jinja", ".py", ".pyc"}
+    for name in ("tiny", *DRAFTS):
+        folder = shipped(name)
+        assert folder is not None
+        assert "## Held-out loss" in (folder / "README.md").read_text()
+        check_same_tokenizer(load_tokenizer("tiny"), load_tokenizer(name))
+        for file in folder.glob("*.safetensors"):
+            with safe_open(file, "pt") as tensors:
+                assert all(str(tensors.get_tensor(key).dtype) == "torch.bfloat16" for key in list(tensors.keys()))
+
+
+def test_shapes_of_what_ships() -> None:
+    target, draft = load_causal_lm("tiny"), load_causal_lm("tiny-draft")
+    count = [sum(parameter.numel() for parameter in model.parameters()) for model in (target, draft)]
+    assert 11e6 < count[0] < 13e6
+    assert 0.6e6 < count[1] < 0.8e6

@@ -1,0 +1,213 @@
+"""The tiny encoder-decoders' recipe end to end on a handful of texts, and its parts by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from specpilot.checkpoints import shipped
+from specpilot.common.errors import InputError
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.builtin import builtin_prompts
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.loading.names import check_same_tokenizer, load_model, load_tokenizer
+
+from experiments.tiny_t5 import model as shapes
+from experiments.tiny_t5 import recipe
+from experiments.tiny_t5.answers import answer
+from experiments.tiny_t5.evaluation import overlaps
+from experiments.tiny_t5.model import Seq2Seq
+from experiments.tiny_t5.pairs import Pair, by_length, collate
+from experiments.tiny_t5.recipe import train_tiny_t5
+from experiments.tiny_t5.settings import SOURCES, TARGET, TinyT5Options, draft_name
+
+from ..tiny import make
+
+END = 1
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for source in ("listing", "asking"):
+        rows = [
+            {
+                "id": f"{source}-{i}",
+                "prompt": f"List {i} files" if source == "listing" else f"How many rows have {i}?",
+                "response": f"ls | head -{i}" if source == "listing" else f"SELECT COUNT(*) FROM t WHERE a = {i}",
+                "license": "CC0",
+            }
+            for i in range(100)
+        ]
+        (folder / f"{source}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "SHAPES", {"target": (1, 2, 32, 32, 2), "draft": (1, 1, 16, 16, 2)})
+    some = [
+        prompt
+        for task in ("shell", "sql")
+        for prompt in [p for p in builtin_prompts("builtin") if p.domain == task][:80]
+    ]
+    monkeypatch.setattr(recipe, "builtin_prompts", lambda name: some)
+    settings = TinyT5Options(
+        data=str(text), sources={"shell": ["listing"], "sql": ["asking"]}, prompt_tokens=80, output_tokens=20,
+        batch_tokens=1024,
+        target_epochs=1, rollouts=20, builtin_answers=1, draft_epochs=1, overlap_epochs=1, held_out_prompts=3,
+    )  # fmt: skip
+    output = train_tiny_t5(settings, tmp_path / "models")
+    drafts = [draft_name(task) for task in ("shell", "sql")]
+    for name, source, other in zip(drafts, ("listing", "asking"), ("asking", "listing"), strict=True):
+        card = (output / name / "README.md").read_text()
+        assert f"| {source} | CC0 |" in card
+        assert other not in card
+        assert "| sql | built-in | 3 |" in card
+    results = json.loads((output / "results.json").read_text())
+    assert [(a["draft"], a["task"], a["origin"]) for a in results["agreement"]] == [
+        (draft, task, origin) for draft in drafts for task in ("shell", "sql") for origin in ("text", "built-in")
+    ]
+    decoder = SpeculativeDecoder.from_pretrained(str(output / TARGET), str(output / drafts[0]))
+    plain = decoder.generate("List 3 files", max_new_tokens=10)
+    assert decoder.generate("List 3 files", chat=True, max_new_tokens=10).prompt_tokens == plain.prompt_tokens
+    before = {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")}
+    train_tiny_t5(settings, output)  # everything is there: nothing is trained again
+    assert {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")} == before
+    with pytest.raises(InputError, match=r"other settings \(seed differ\)"):
+        train_tiny_t5(replace(settings, seed=1), output)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rollouts": 0}, "rollouts=0: must be at least 1"),
+        ({"sources": {"shell": ["nl2bash"]}}, "name at least two tasks"),
+        ({"sources": {"shell": ["nl2bash"], "sql": []}}, "the task 'sql' has no source of text"),
+    ],
+)
+def test_bad_settings(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(TinyT5Options(data="folder"), **change)
+
+
+def test_missing_sources_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nl2bash\.jsonl: no such file"):
+        train_tiny_t5(TinyT5Options(data=str(tmp_path)), tmp_path / "models")
+    assert not (tmp_path / "models").exists()
+
+
+def test_batches_hold_every_pair_once_and_little_padding() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(1, 60, (300, 2), generator=generator).tolist()
+    pairs = [Pair([5] * prompt, [6] * output) for prompt, output in sizes]
+    batches = by_length(pairs, 500, seed=0)
+    assert sorted(i for batch in batches for i in batch) == list(range(300))
+    for batch in batches:
+        assert len(batch) * sum(max(sizes[i][side] for i in batch) for side in (0, 1)) <= 500
+    assert len(batches) * 500 < 1.6 * sum(map(sum, sizes))
+    assert by_length([Pair([5] * 900, [6])], 500, seed=0) == [[0]]
+
+
+def log_q(model: torch.nn.Module, pair: Pair) -> torch.Tensor:
+    """(T, V), one pair alone."""
+    read = torch.tensor([[0, *pair.output[:-1]]])
+    return model(input_ids=torch.tensor([pair.prompt]), decoder_input_ids=read).logits[0].log_softmax(-1)
+
+
+@pytest.mark.parametrize("labels", ["text", "cross-entropy", "overlap"])
+def test_what_is_minimised(labels: str) -> None:
+    """By hand, pair by pair: padding on either side takes no part."""
+    model = make("t5")
+    generator = torch.Generator().manual_seed(0)
+    pairs = []
+    for prompt, output in ((3, 4), (6, 2), (1, 7)):
+        draw = torch.rand(output, 64, generator=generator)
+        p, ids = draw.softmax(-1).topk(5)
+        tokens = torch.randint(64, (prompt + output,), generator=generator).tolist()
+        soft = None if labels == "text" else (p / p.sum(-1, keepdim=True), ids)
+        pairs.append(Pair(tokens[:prompt], tokens[prompt:], soft))
+    got = Seq2Seq(model, 1, lr=1.0, decay=0.5, overlap=labels == "overlap")._weighted_loss(collate(pairs))
+    losses = []
+    for pair in pairs:
+        for row, (token, q) in enumerate(zip(pair.output, log_q(model, pair), strict=True)):
+            if pair.soft is None:
+                losses.append(-float(q[token]))
+                continue
+            p = torch.zeros(64).index_put((pair.soft[1][row],), pair.soft[0][row])
+            losses.append(float((p - q.exp()).abs().sum() / 2 if labels == "overlap" else -(p * q).sum()))
+    assert float(got) == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+def test_answers_in_batches_are_answers_alone() -> None:
+    """Rows of unequal prompts, some of which finish early; each under its own random numbers."""
+    model = make("t5", sharpness=2.0)
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(64, (n,), generator=generator).tolist() for n in (9, 2, 5, 14, 3, 7)]
+    uniforms = torch.rand(len(prompts), 40, generator=generator)
+    end = answer(model, prompts, uniforms, SamplingParams(1.0, 50), -1)[0].output[12]  # a token that comes now and then
+    together = answer(model, prompts, uniforms, SamplingParams(1.0, 50), end)
+    assert len({len(pair.output) for pair in together}) > 2
+    for i, pair in enumerate(together):
+        (alone,) = answer(model, prompts[i : i + 1], uniforms[i : i + 1], SamplingParams(1.0, 50), end)
+        assert (pair.prompt, pair.output) == (prompts[i], alone.output)
+        assert end not in pair.output[:-1]
+        assert pair.output[-1] == end or len(pair.output) == 40
+        expected = SamplingParams(1.0, 50)(log_q(model, pair))  # its soft labels, read without a cache
+        assert pair.soft is not None
+        dense = torch.zeros_like(expected).scatter(-1, pair.soft[1], pair.soft[0])
+        torch.testing.assert_close(dense, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_overlap_is_one_with_oneself_and_the_distance_with_others() -> None:
+    target, draft, sampling = make("t5"), make("t5", seed=1), SamplingParams(1.0, 50)
+    prompts = [[4, 9, 30], [7] * 11]
+    pairs = answer(target, prompts, torch.rand(2, 12, generator=torch.Generator().manual_seed(0)), sampling, END)
+    for a in overlaps(target, pairs):
+        torch.testing.assert_close(a, torch.ones_like(a), rtol=0, atol=1e-4)
+    for pair, a in zip(pairs, overlaps(draft, pairs), strict=True):
+        p, q = sampling(log_q(target, pair)), sampling(log_q(draft, pair))
+        torch.testing.assert_close(a, 1 - (p - q).abs().sum(-1) / 2, rtol=1e-3, atol=1e-4)
+
+
+NAMES = [TARGET, *(draft_name(task) for task in SOURCES)]
+
+
+def test_what_ships() -> None:
+    """One vocabulary, small files, cards; the target is many times a draft."""
+    sizes = []
+    for name in NAMES:
+        folder = shipped(name)
+        assert folder is not None
+        assert f'from_pretrained("{TARGET}", "' in (folder / "README.md").read_text()
+        check_same_tokenizer(load_tokenizer("tiny"), load_tokenizer(name))
+        sizes.append(sum(path.stat().st_size for path in folder.iterdir()))
+        with safe_open(folder / "model.safetensors", "pt") as tensors:
+            assert all(str(tensors.get_tensor(key).dtype) == "torch.bfloat16" for key in list(tensors.keys()))
+    assert sum(sizes) <= 15e6
+    target, *drafts = [sum(p.numel() for p in load_model(name).parameters()) for name in NAMES]
+    assert all(6 * draft < target < 5e6 for draft in drafts)
+
+
+@pytest.mark.parametrize("task", SOURCES)
+def test_each_draft_knows_its_own_task(task: str) -> None:
+    """On built-in prompts that no model was trained on, by the probability that a drafted token is accepted."""
+    target: Any = load_model(TARGET)
+    tokenizer = load_tokenizer(TARGET)
+    prompts = [
+        tokenizer(p.prompt)["input_ids"] for p in builtin_prompts("builtin") if p.domain == task and p.split == "test"
+    ][:24]
+    uniforms = torch.rand(len(prompts), 48, generator=torch.Generator().manual_seed(0))
+    pairs = answer(target, prompts, uniforms, SamplingParams(1.0, 50), tokenizer.eos_token_id)
+    mean: dict[str, float] = {}
+    for name in NAMES[1:]:
+        draft: Any = load_model(name)
+        mean[name] = float(torch.cat(overlaps(draft, pairs)).mean())
+    own = mean.pop(draft_name(task))
+    (other,) = mean.values()
+    assert own > other + 0.2
