@@ -26,11 +26,10 @@ from specpilot.infer.models import CausalLM
 
 from experiments.real.configurations import AUTOREGRESSIVE, OURS, PREDICTOR_NGRAM
 from experiments.real.configurations import ROUTER as ROUTED
-from experiments.real.decode import compared, measure
+from experiments.real.decode import as_tables, compared, measure
 from experiments.real.fetch import COPIES, DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
 from experiments.real.prompts import HELD_OUT, PROMPTS, write_prompts
 from experiments.real.settings import RealDecodeOptions
-from experiments.real.tables import as_tables
 
 KINDS = ("chat", "code")
 
