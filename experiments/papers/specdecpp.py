@@ -45,6 +45,8 @@ def run(runner: Runner) -> Report:
         top_k=work.top_k,
         top_p=work.top_p,
         device=work.device,
+        depths=tuple(range(len(next(iter(PAPER_GRID.values()))))),
+        weights=tuple(map(float, PAPER_GRID)),
     )
     result = run_sweep(sweep, runner.folder / "sweep", None, runner.console)
     settings = {name: value for name, value in asdict(sweep).items() if name != "folder"}

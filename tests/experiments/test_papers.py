@@ -16,6 +16,7 @@ from specpilot.compare.table import Table
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from experiments.__main__ import main
+from experiments.papers import specdecpp
 from experiments.papers.runner import AUTOREGRESSIVE, DecoderSpec, PapersOptions, Record, Runner, Runs, best, row_of
 
 from ..tiny import byte_tokenizer, make, save_pair
@@ -137,8 +138,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert not list(output.glob("*.tmp"))
 
 
-def test_the_grid_of_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its result is that of another command, with settings of its own."""
+def test_the_grid_of_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its result is that of another command, with settings of its own; here of two heads instead of twenty."""
+    monkeypatch.setattr(specdecpp, "PAPER_GRID", {6: specdecpp.PAPER_GRID[6][:2]})
     target, draft = save_pair(tmp_path)
     (tmp_path / "p.txt").write_text("".join(f"{number}\n" for number in range(40)))
     words = f"--target {target} --draft {draft} --limit 3 --train-limit 20 --validation-limit 2 --max-new-tokens 4"
@@ -146,7 +148,7 @@ def test_the_grid_of_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["papers", "specdecpp", *words.split()]) == 0
     result = json.loads((tmp_path / "out" / "papers.json").read_text())
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == result
-    assert len(result["specdecpp"]["table_3"]) == 20
+    assert len(result["specdecpp"]["table_3"]) == 2
     assert result["specdecpp"]["settings"]["train_prompts"] == 20
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from specpilot.commands.train import of_predictor
 from specpilot.common.errors import InputError
 from specpilot.main import COMMANDS, run
+from specpilot.parser import CommandParser
 
 from experiments.__main__ import EXPERIMENTS, command, main
 from experiments.pages import filled
@@ -41,6 +43,8 @@ def test_commands_start(step: Step) -> None:
             _, package, name, *_ = words
             assert package == "experiments"
             run(words[2:], inert({name: command(name)}))
+        elif words[:2] == ["train", "acceptance"]:
+            CommandParser(of_predictor(words[2:]), prog="train acceptance").read(words[2:])
         else:
             run(words, inert(COMMANDS))
 
