@@ -44,7 +44,7 @@ def test_rollouts_are_timed_both_ways(tmp_path: Path, monkeypatch: pytest.Monkey
     prompts.write_text("".join(f"prompt {i}\n" for i in range(14)))
     settings = AcceptanceDataOptions(target=target, draft=draft, prompts=str(prompts), chat=False, max_new_tokens=6)
     builder = AcceptanceDatasetBuilder(settings)
-    tokens = sum(len(row.x) for row in builder.make(builder.prompts.items))
+    tokens = sum(len(row.x) for row in builder.make(builder.prompts.items).rows)
     forwards: list[int] = []
 
     def seconds(model: CausalLM, n: int) -> float:
