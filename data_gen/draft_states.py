@@ -27,7 +27,7 @@ from .texts import Text
 
 Examples = dict[str, Tensor]
 """``states`` (m, d), ``accept`` (m,) and ``counts`` (n,), the number of examples of each text; with target context also
-``evidence`` (m, 7), ``tokens`` (m,), ``copies`` (m,) and ``then`` (m,), see ``LagFreeHead`` and ``Text``."""
+``evidence`` (m, 7), ``tokens`` (m,) and ``copies`` (m,), see ``LagFreeHead`` and ``Text``."""
 
 
 @torch.inference_mode()
@@ -56,7 +56,6 @@ def examples_of(text: Text, scores: Tensor, hidden: Tensor, sampling: SamplingPa
         "tokens": torch.tensor(text.tokens, dtype=torch.int32),
         "copies": copies_of(matches).int(),
         "accept": torch.tensor(text.accept),
-        "then": torch.tensor(text.then),
     }
     return {name: column[drawn] for name, column in columns.items()}
 
@@ -126,7 +125,7 @@ def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Seque
     for text, where in zip(texts, drafted, strict=True):
         z = np.where(where, text.tokens, text.x).tolist()
         places = np.flatnonzero(where).tolist()
-        mixed.append(Text(text.prompt_id, text.prompt_ids, z, places, [], text.accept, [], [0] * len(places)))
+        mixed.append(Text(text.prompt_id, text.prompt_ids, z, places, [], text.accept, [0] * len(places)))
     sequences = [(text, len(text.x), len(text.x)) for text in mixed]
     found: list[Examples] = []
     for text, _, hidden in _read(draft, sequences):

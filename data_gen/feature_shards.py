@@ -7,9 +7,8 @@ per trace). A shard of examples holds the tensors of :data:`~.draft_states.Examp
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +24,7 @@ from .draft_states import Examples
 KIND = "features"
 EMBEDDING, VALIDATION, TRAIN, TRACES = "embedding", "validation", "train-", "traces"
 SHARD_BYTES = 32 << 20  # size of a shard of examples, unless a single text is larger
-MIXED_SHARDS = 8  # shards that are shuffled together and kept mapped
+MAPPED_SHARDS = 10  # that are mapped at a time; some 8 are shuffled together
 STORED = {"float16": torch.float16, "float32": torch.float32}
 
 
@@ -47,32 +46,92 @@ class FeatureShard:
             return {"part": self.part}
         accept, rows = self.tensors["accept"], len(self.tensors["accept"])
         counts: dict[str, Any] = {"part": self.part, "texts": len(self.tensors["counts"]), "rows": rows}
-        if "then" in self.tensors:
-            counts["next_rows"] = int(self.tensors["then"].isfinite().sum())
         if self.part.startswith(TRAIN):
             counts |= {"drafted": rows, "acceptance_sum": float(accept.double().sum())}
         return counts
 
 
 @dataclass(frozen=True)
-class PartShard:
-    """A shard of examples: its file, and its numbers of texts and rows."""
+class StoredShard:
+    """A shard on disk: its file and hash, and its numbers of texts and of examples, 0 of an embedding or a trace."""
 
     file: Path
-    texts: int
-    rows: int
+    sha256: str
+    texts: int = 0
+    rows: int = 0
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Its tensors, memory-mapped; the least recently used shards are unmapped."""
+        return mapped(self)
+
+
+@lru_cache(maxsize=MAPPED_SHARDS)
+def mapped(shard: StoredShard) -> dict[str, Tensor]:
+    """The memory-mapped tensors of a shard."""
+    with safe_open(shard.file, framework="pt") as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+
+
+@dataclass(frozen=True)
+class Part:
+    """The examples of a part, shard by shard."""
+
+    shards: list[StoredShard]
+
+    @property
+    def texts(self) -> list[int]:
+        """Number of texts of each shard."""
+        return [shard.texts for shard in self.shards]
+
+    @property
+    def rows(self) -> list[int]:
+        """Number of examples of each shard."""
+        return [shard.rows for shard in self.shards]
+
+    def rows_of_texts(self, texts: Tensor) -> Tensor:
+        """Indices (m,) of the examples that belong to ``texts`` (n,), text by text."""
+        text_starts, row_starts = starts(self.texts), starts(self.rows)
+        found = []
+        for text in texts.tolist():
+            index = int(torch.searchsorted(text_starts, text, right=True)) - 1
+            counts = self.shards[index].tensors["counts"]
+            local = text - int(text_starts[index])
+            first = int(row_starts[index]) + int(counts[:local].sum())
+            found.append(torch.arange(first, first + int(counts[local])))
+        return torch.cat(found) if found else texts
+
+    def gather(self, rows: Tensor) -> Examples:
+        """The examples ``rows`` (m,), in this order, without ``counts``."""
+        row_starts = starts(self.rows)
+        owner = torch.searchsorted(row_starts, rows, right=True) - 1  # (m,) the shard of each
+        gathered: Examples = {}
+        for index in sorted(set(owner.tolist())) or [0]:
+            here = owner == index
+            local = rows[here] - row_starts[index]
+            for name, tensor in self.shards[index].tensors.items():
+                if name == "counts":
+                    continue
+                if name not in gathered:
+                    gathered[name] = tensor.new_empty(len(rows), *tensor.shape[1:])
+                gathered[name][here] = tensor[local]
+        return gathered
+
+
+def starts(counts: list[int]) -> Tensor:
+    """Start index of each group, given the group sizes ``counts``."""
+    return torch.tensor([*accumulate(counts, initial=0)][:-1])
 
 
 @dataclass(frozen=True)
 class FeatureDataset:
-    """A complete feature dataset. Files are memory-mapped when they are read, a few at a time.
+    """A complete feature dataset.
 
     Raises:
         InputError: the folder is no feature dataset, or is incomplete.
     """
 
     folder: Path
-    mapped: OrderedDict[Path, dict[str, Tensor]] = field(default_factory=OrderedDict, repr=False)
 
     def __post_init__(self) -> None:
         read_manifest(self.folder, KIND, complete=True)
@@ -95,76 +154,18 @@ class FeatureDataset:
         """Number of training parts, which epochs use in turn."""
         return len({shard["part"] for shard in self.manifest["shards"] if shard["part"].startswith(TRAIN)})
 
+    def part(self, name: str) -> Part:
+        """The shards of one part."""
+        return Part(
+            [
+                StoredShard(self.folder / shard["file"], shard["sha256"], shard.get("texts", 0), shard.get("rows", 0))
+                for shard in self.manifest["shards"]
+                if shard["part"] == name
+            ]
+        )
+
     @property
-    def predicts_next(self) -> bool:
-        """Whether any training example has a label for the token after the drafted one."""
-        return any(shard.get("next_rows", 0) for shard in self.manifest["shards"] if shard["part"].startswith(TRAIN))
-
-    def part(self, name: str) -> list[PartShard]:
-        """The shards of examples of one part."""
-        return [
-            PartShard(self.folder / shard["file"], shard["texts"], shard["rows"])
-            for shard in self.manifest["shards"]
-            if shard["part"] == name
-        ]
-
-    def files(self, name: str) -> list[Path]:
-        """The files of ``embedding`` or ``traces``."""
-        return [self.folder / shard["file"] for shard in self.manifest["shards"] if shard["part"] == name]
-
-    @cached_property
     def embedding(self) -> Tensor:
         """(V, d) the draft's output embedding, memory-mapped."""
-        (file,) = self.files(EMBEDDING)
-        return mapped(file)[EMBEDDING]
-
-    def open(self, file: Path) -> dict[str, Tensor]:
-        """The tensors of a shard, memory-mapped; the least recently used shards are unmapped."""
-        if file not in self.mapped:
-            while len(self.mapped) > MIXED_SHARDS:
-                self.mapped.popitem(last=False)
-            self.mapped[file] = mapped(file)
-        self.mapped.move_to_end(file)
-        return self.mapped[file]
-
-    def rows_of_texts(self, shards: list[PartShard], texts: Tensor) -> Tensor:
-        """Indices (m,) of a part's examples that belong to ``texts`` (n,), text by text."""
-        text_starts, row_starts = starts([s.texts for s in shards]), starts([s.rows for s in shards])
-        found = []
-        for text in texts.tolist():
-            index = int(torch.searchsorted(text_starts, text, right=True)) - 1
-            counts = self.open(shards[index].file)["counts"]
-            local = text - int(text_starts[index])
-            first = int(row_starts[index]) + int(counts[:local].sum())
-            found.append(torch.arange(first, first + int(counts[local])))
-        return torch.cat(found) if found else texts
-
-    def gather(self, shards: list[PartShard], rows: Tensor) -> Examples:
-        """The examples ``rows`` (m,) of a part, in this order, without ``counts``."""
-        row_starts = starts([s.rows for s in shards])
-        owner = torch.searchsorted(row_starts, rows, right=True) - 1  # (m,) the shard of each
-        gathered: Examples = {}
-        for index in sorted(set(owner.tolist())) or [0]:
-            tensors, here = self.open(shards[index].file), owner == index
-            local = rows[here] - row_starts[index]
-            for name, tensor in tensors.items():
-                if name == "counts":
-                    continue
-                if name not in gathered:
-                    gathered[name] = tensor.new_empty(len(rows), *tensor.shape[1:])
-                gathered[name][here] = tensor[local]
-        return gathered
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "mapped": OrderedDict()}  # other processes map the files themselves
-
-
-def starts(counts: list[int]) -> Tensor:
-    """Start index of each group, given the group sizes ``counts``."""
-    return torch.tensor([*accumulate(counts, initial=0)][:-1])
-
-
-def mapped(file: Path) -> dict[str, Tensor]:
-    """The memory-mapped tensors of a safetensors file."""
-    with safe_open(file, framework="pt") as opened:
-        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+        (shard,) = self.part(EMBEDDING).shards
+        return shard.tensors[EMBEDDING]

@@ -1,14 +1,13 @@
 """Texts with drafted tokens, from acceptance data or rounds, read one shard at a time.
 
 *Acceptance data* has a drafted token at every position of a text. *Rounds*, logged by the decoder, have the tokens that
-a controller drafted, and often the token drafted after each, which is the label of the lag-free head's second output.
+a controller drafted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import nan
 from pathlib import Path
 
 from ..common.errors import InputError
@@ -24,7 +23,6 @@ class Text:
         places: (M,) number of the text's tokens before each, ascending.
         tokens: (M,) the drafted tokens.
         accept: (M,) acceptance probability of each.
-        then: (M,) acceptance probability of the token drafted after it; NaN if there is none.
         depths: (M,) number of tokens drafted before each in its round; 0 in acceptance data.
     """
 
@@ -34,7 +32,6 @@ class Text:
     places: list[int]
     tokens: list[int]
     accept: list[float]
-    then: list[float]
     depths: list[int]
 
     def cut(self, length: int) -> Text:
@@ -46,7 +43,7 @@ class Text:
         return self._drafted(sum(place < 1 for place in self.places), len(self.places))
 
     def _drafted(self, start: int, end: int) -> Text:
-        parts = {name: vars(self)[name][start:end] for name in ("places", "tokens", "accept", "then", "depths")}
+        parts = {name: vars(self)[name][start:end] for name in ("places", "tokens", "accept", "depths")}
         return replace(self, **parts)
 
 
@@ -58,14 +55,13 @@ def text_of(row: AcceptanceRow | RoundsRow) -> Text:
     """
     if isinstance(row, AcceptanceRow):
         count = len(row.x)
-        text = Text(row.prompt_id, row.prompt_ids, row.x, [*range(count)], row.y, row.p, [nan] * count, [0] * count)
+        text = Text(row.prompt_id, row.prompt_ids, row.x, [*range(count)], row.y, row.p, [0] * count)
     else:
         text = Text(
             row.prompt_id, row.prompt_ids, row.x,
             [start + i for start, draft in zip(row.starts, row.drafted, strict=True) for i in range(len(draft))],
             [token for draft in row.drafted for token in draft],
             [probability for accept in row.accept for probability in accept],
-            [then for accept in row.accept for then in [*accept[1:], nan]],
             [depth for draft in row.drafted for depth in range(len(draft))],
         )  # fmt: skip
     if not len(text.places) == len(text.tokens) == len(text.accept):

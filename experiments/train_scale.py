@@ -103,15 +103,13 @@ def _random_examples(rows: int, hidden_size: int, generator: torch.Generator) ->
     counts = torch.full((texts,), TEXT)
     counts[-1] = rows - TEXT * (texts - 1)
     tokens = torch.randint(VOCABULARY, (2, rows), generator=generator, dtype=torch.int32)
-    accept, then = torch.rand(2, rows, generator=generator)
     return {
         "counts": counts,
         "states": torch.randn(rows, hidden_size, generator=generator).half(),
         "evidence": torch.randn(rows, INPUTS, generator=generator),
         "tokens": tokens[0],
         "copies": tokens[1],
-        "accept": accept,
-        "then": then,
+        "accept": torch.rand(rows, generator=generator),
     }
 
 

@@ -234,8 +234,8 @@ def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pyt
     assert cli.main(["train", "features", *words, "--output", run]) == 0
     assert cli.main(["export", run, new]) == 0
     dataset = FeatureDataset(Path(run, "features"))
-    shards = dataset.part(f"{TRAIN}0")
-    examples = dataset.gather(shards, torch.arange(sum(shard.rows for shard in shards)))
+    part = dataset.part(f"{TRAIN}0")
+    examples = part.gather(torch.arange(sum(part.rows)))
     x, p = examples["evidence"][:, :3].double().numpy(), examples["accept"].double().numpy()
     model = load_controller(new).head
     ours, best = (

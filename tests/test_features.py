@@ -16,7 +16,7 @@ from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.data_gen.draft_states import after_mixed_text, at_all_drafted_tokens, from_draft
-from specpilot.data_gen.feature_shards import TRAIN, VALIDATION, FeatureDataset, mapped
+from specpilot.data_gen.feature_shards import MAPPED_SHARDS, TRAIN, VALIDATION, FeatureDataset, mapped
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.data_gen.texts import text_of, texts_of
 from specpilot.infer.models import CausalLM
@@ -66,7 +66,7 @@ def held_out(rows: Iterable[AcceptanceRow]) -> tuple[list[int], list[int]]:
 
 
 def part(dataset: FeatureDataset, name: str) -> dict[str, torch.Tensor]:
-    shards = [mapped(shard.file) for shard in dataset.part(name)]
+    shards = [shard.tensors for shard in dataset.part(name).shards]
     return {name: torch.cat([shard[name] for shard in shards]) for name in shards[0]}
 
 
@@ -156,20 +156,18 @@ def test_max_length_cuts_responses_and_leaves_out_prompts_that_fill_it(
     dataset = FeatureDataset(make_features(settings, tmp_path / "f", Console()))
     assert "1 texts are left out" in capsys.readouterr().out
     lengths = sum(min(len(row.x), 10 - len(row.prompt_ids)) for row in ROWS)
-    counted = [sum(shard.texts for shard in dataset.part(name)) for name in (VALIDATION, f"{TRAIN}0")]
+    counted = [sum(dataset.part(name).texts) for name in (VALIDATION, f"{TRAIN}0")]
     assert sum(counted) == 60
     everything = FeatureDataset(make_features(replace(settings, mixing=1.0), tmp_path / "all"))
-    assert sum(s.rows for name in (VALIDATION, f"{TRAIN}0") for s in everything.part(name)) == lengths
+    assert sum(sum(everything.part(name).rows) for name in (VALIDATION, f"{TRAIN}0")) == lengths
 
 
 def test_only_so_many_texts_of_each_dataset(work: Path, options: FeatureDataOptions, tmp_path: Path) -> None:
     second = write_dataset(tmp_path / "data", make_rows(30, seed=4), str(work / "draft"))
     data = (str(work / "data"), str(second))
     dataset = FeatureDataset(make_features(replace(options, data=data, texts=5), tmp_path / "f"))
-    assert sum(shard.texts for shard in dataset.part(f"{TRAIN}0")) == 10
-    assert sum(shard.texts for shard in dataset.part(VALIDATION)) == sum(
-        len(held_out(rows)[1]) for rows in (ROWS, make_rows(30, seed=4))
-    )
+    assert sum(dataset.part(f"{TRAIN}0").texts) == 10
+    assert sum(dataset.part(VALIDATION).texts) == sum(len(held_out(rows)[1]) for rows in (ROWS, make_rows(30, seed=4)))
     assert len(dataset.manifest["datasets"]) == 2
 
 
@@ -209,7 +207,7 @@ def test_another_draft_and_other_settings_are_refused(
 
 def test_a_changed_shard_is_noticed(dataset: FeatureDataset, tmp_path: Path) -> None:
     shutil.copytree(dataset.folder, tmp_path / "f")
-    file = FeatureDataset(tmp_path / "f").part(VALIDATION)[0].file
+    file = FeatureDataset(tmp_path / "f").part(VALIDATION).shards[0].file
     file.write_bytes(file.read_bytes()[:-1] + b"!")
     with pytest.raises(InputError, match="missing or changed"):
         FeatureDataset(tmp_path / "f").check()
@@ -225,16 +223,16 @@ def test_small_shards_give_the_same_batches(
     """Whatever the shards, the examples are the same; more of them than may be mapped are read in turn."""
     monkeypatch.setattr(features, "SHARD_BYTES", 2000)
     small = FeatureDataset(make_features(options, tmp_path / "f"))
-    shards, whole = small.part(f"{TRAIN}0"), dataset.part(f"{TRAIN}0")
-    assert len(shards) > 20 > len(whole)
-    rows = torch.randperm(sum(shard.rows for shard in shards), generator=torch.Generator().manual_seed(0))
+    divided, whole = small.part(f"{TRAIN}0"), dataset.part(f"{TRAIN}0")
+    assert len(divided.shards) > 20 > len(whole.shards)
+    rows = torch.randperm(sum(divided.rows), generator=torch.Generator().manual_seed(0))
     for mine in (rows, rows[:0]):
-        ours, theirs = small.gather(shards, mine), dataset.gather(whole, mine)
+        ours, theirs = divided.gather(mine), whole.gather(mine)
         assert torch.equal(ours["accept"], theirs["accept"])
         torch.testing.assert_close(ours["states"], theirs["states"], atol=1e-5, rtol=1e-5)  # read in other company
     texts = torch.tensor([40, 0, 17])
-    assert torch.equal(small.rows_of_texts(shards, texts), dataset.rows_of_texts(whole, texts))
-    assert len(small.mapped) <= 9
+    assert torch.equal(divided.rows_of_texts(texts), whole.rows_of_texts(texts))
+    assert mapped.cache_info().currsize == MAPPED_SHARDS
 
 
 def test_batches_are_whole_rollouts(dataset: FeatureDataset) -> None:

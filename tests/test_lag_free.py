@@ -82,7 +82,7 @@ def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyDataOptions, 
             assert tokens[:accepted] == row.x[start : start + accepted]
 
 
-def test_what_comes_after_is_known_within_a_draft_alone(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
+def test_texts_have_the_tokens_of_all_rounds(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     _, _, folder = data
     for row, text in zip(read_dataset(folder, RoundsRow), read_texts(folder, "rounds"), strict=True):
         place = 0
@@ -90,8 +90,7 @@ def test_what_comes_after_is_known_within_a_draft_alone(data: tuple[Path, OnPoli
             for i, token in enumerate(tokens):
                 assert (text.places[place], text.tokens[place]) == (start + i, token)
                 assert text.accept[place] == accept[i]
-                follows = i + 1 < len(tokens)
-                assert text.then[place] == accept[i + 1] if follows else text.then[place] != text.then[place]  # NaN
+                assert text.depths[place] == i
                 place += 1
         assert place == len(text.places)
 

@@ -14,7 +14,7 @@ from specpilot.controllers.acceptance.predictor import AcceptancePredictor
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.length.trained import acceptance_predictor
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset, mapped
+from specpilot.data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset
 from specpilot.infer.loading.names import load_causal_lm
 from specpilot.infer.models import output_embedding
 from specpilot.train.acceptance import train_acceptance
@@ -48,18 +48,18 @@ def test_each_text_is_read_under_its_own_sampling(data: list[str], tmp_path: Pat
     both = features(tuple(data), TRACED, tmp_path / "both")
     alone = [features(folder, count, tmp_path / Path(folder).name) for folder, count in zip(data, (2, 1), strict=True)]
     for part in (f"{TRAIN}0", VALIDATION):
-        ours = [mapped(shard.file) for shard in both.part(part)]
-        theirs = [mapped(shard.file) for dataset in alone for shard in dataset.part(part)]
+        ours = [shard.tensors for shard in both.part(part).shards]
+        theirs = [shard.tensors for dataset in alone for shard in dataset.part(part).shards]
         assert ours[0].keys() == theirs[0].keys()
         for name in ours[0]:
             column = torch.cat([shard[name] for shard in theirs])
             assert torch.equal(torch.cat([shard[name] for shard in ours]).nan_to_num(-1), column.nan_to_num(-1)), name
-    traces = [mapped(file) for file in both.files(TRACES)]
-    expected = [mapped(file) for dataset in alone for file in dataset.files(TRACES)]
+    traces = [shard.tensors for shard in both.part(TRACES).shards]
+    expected = [shard.tensors for dataset in alone for shard in dataset.part(TRACES).shards]
     assert len(traces) == len(expected) == TRACED
     for trace, same in zip(traces, expected, strict=True):
         assert all(torch.equal(trace[name], same[name]) for name in same)
-    greedy = mapped(alone[1].part(f"{TRAIN}0")[0].file)["accept"]
+    greedy = alone[1].part(f"{TRAIN}0").shards[0].tensors["accept"]
     assert set(greedy.tolist()) == {0.0, 1.0}
     assert both.manifest["sampling"] == SAMPLED.as_dict()
     assert both.manifest["other_sampling"] == [GREEDY.as_dict()]

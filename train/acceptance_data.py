@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..controllers.acceptance.lag_free_head import copied_embeddings
-from ..data_gen.feature_shards import TRAIN, VALIDATION, FeatureDataset, PartShard
+from ..data_gen.feature_shards import TRAIN, VALIDATION, FeatureDataset, Part
 from .data_module import ResumableData
 from .loader import ResumableLoader
 from .options import PredictorTrainingOptions
@@ -66,8 +66,8 @@ class AcceptanceDataModule(ResumableData[Batch]):
     def evidence_moments(self) -> tuple[Tensor, Tensor]:
         """(7,) mean and standard deviation of the training examples' evidence."""
         count, total, squares = 0, torch.zeros(7, dtype=torch.float64), torch.zeros(7, dtype=torch.float64)
-        for shard in self.training[0]:
-            evidence = self.dataset.open(shard.file)["evidence"].double()
+        for shard in self.training[0].shards:
+            evidence = shard.tensors["evidence"].double()
             count += len(evidence)
             total += evidence.sum(0)
             squares += evidence.square().sum(0)
@@ -76,12 +76,12 @@ class AcceptanceDataModule(ResumableData[Batch]):
 
     def state_scale(self) -> Tensor:
         """() root mean square of the entries of the states, in the first shard that training reads."""
-        return self.dataset.open(self.training[0][0].file)["states"].float().square().mean().sqrt()
+        return self.training[0].shards[0].tensors["states"].float().square().mean().sqrt()
 
-    def _sizes(self, shards: list[PartShard]) -> list[int]:
-        return [shard.texts if self.by_text else shard.rows for shard in shards]
+    def _sizes(self, part: Part) -> list[int]:
+        return part.texts if self.by_text else part.rows
 
-    def _part(self, epoch: int) -> list[PartShard]:
+    def _part(self, epoch: int) -> Part:
         return self.training[epoch % len(self.training)]
 
     def _train_blocks(self, epoch: int) -> list[int]:
@@ -90,11 +90,11 @@ class AcceptanceDataModule(ResumableData[Batch]):
     def _validation_blocks(self, epoch: int) -> list[int]:
         return self._sizes(self.validation)
 
-    def _batch(self, shards: list[PartShard], units: Tensor) -> Batch:
+    def _batch(self, part: Part, units: Tensor) -> Batch:
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         parts = units.tensor_split(world)
-        rows = self.dataset.rows_of_texts(shards, parts[rank]) if self.by_text else parts[rank]
-        examples = self.dataset.gather(shards, rows)
+        rows = part.rows_of_texts(parts[rank]) if self.by_text else parts[rank]
+        examples = part.gather(rows)
         first, total = sum(map(len, parts[:rank])), len(units)
         if self.by_text:
             return Batch(examples["states"], examples["accept"], first=first, total=total)

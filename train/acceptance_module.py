@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..controllers.length import AcceptancePredictor, RateOptimal
 from ..controllers.length.cost_model import CostModel
-from ..data_gen.feature_shards import TRACES, TRAIN, FeatureDataset, mapped
+from ..data_gen.feature_shards import TRACES, TRAIN, FeatureDataset
 from ..infer.generation import Stats
 from ..simulate.replay import PrecomputedPredictor, replay
 from ..simulate.trace import Trace
@@ -38,7 +38,7 @@ class AcceptanceModule(ControllerModule):
         self.dataset, self.steps = dataset, steps
         self.mean: float = dataset.manifest["mean_acceptance"]
         self.cost = PAPER_COST if settings.cost is None else CostModel.load(settings.cost)
-        self.traced = bool(dataset.files(TRACES))
+        self.traced = bool(dataset.part(TRACES).shards)
         self.criterion = "simulated_speedup" if self.traced else "kl"
         self.seen = [StreamedMetrics()]
 
@@ -59,8 +59,7 @@ class AcceptanceModule(ControllerModule):
 
     def findings(self) -> dict[str, Any]:
         """Statistics of the data for the checkpoint."""
-        shards = self.dataset.part(f"{TRAIN}0")
-        examples, hidden_size = sum(shard.rows for shard in shards), self.dataset.manifest["hidden_size"]
+        examples, hidden_size = sum(self.dataset.part(f"{TRAIN}0").rows), self.dataset.manifest["hidden_size"]
         return {"mean": self.mean, "examples": examples, "hidden_size": hidden_size}
 
     def metrics(self) -> dict[str, float]:
@@ -90,12 +89,12 @@ class AcceptanceModule(ControllerModule):
     def simulated_speedup(self) -> float:
         """Tokens/s of rate-optimal stopping over the traces, relative to autoregressive decoding."""
         predictor, stop_tokens = self.predictor(), frozenset(self.dataset.manifest["stop_tokens"])
-        counted, files = Stats(), self.dataset.files(TRACES)
-        for file in files[self.trainer.global_rank :: self.trainer.world_size]:
-            trace = from_tensors(mapped(file))
+        counted, shards = Stats(), self.dataset.part(TRACES).shards
+        for shard in shards[self.trainer.global_rank :: self.trainer.world_size]:
+            trace = from_tensors(shard.tensors)
             precomputed = PrecomputedPredictor(predictor, self.predict_trace(predictor, trace))
             counted += replay(trace, RateOptimal(precomputed, self.cost), stop_tokens)
         counts = [counted.n_draft_forwards, counted.n_target_forwards, counted.n_generated]
         drafted, targeted, generated = self.total(torch.tensor(counts)).tolist()
-        seconds = self.cost.seconds(drafted, targeted - len(files))  # the first token of a text is the prefill's
-        return float((generated - len(files)) * self.cost.round(0) / seconds)
+        seconds = self.cost.seconds(drafted, targeted - len(shards))  # the first token of a text is the prefill's
+        return float((generated - len(shards)) * self.cost.round(0) / seconds)
