@@ -19,7 +19,7 @@ import yaml
 from ..common.errors import InputError
 from ..common.json_file import blaming, build, parse_yaml
 from ..common.options import Options, Several, Share
-from ..controllers.checkpoints.content import controller_digest
+from ..controllers.checkpoints.checkpoint import controller_digest
 from ..controllers.length import names_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from ..common.errors import InputError, is_finite
-from .nucleus import cut, nucleus
-from .top_k import largest, top_k
+from .truncation import cut, largest, nucleus, top_k
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..common.errors import InputError
-from ..controllers.acceptance.draft_signals import draft_signals
 from ..controllers.acceptance.lag_free_head import all_evidence, copies_of
 from ..controllers.acceptance.ngram_index import NgramIndex, NgramMatch
+from ..controllers.acceptance.step import draft_signals
 from ..controllers.sampling import SamplingParams
 from ..infer.distribution import TokenDistribution
 from ..infer.models import CausalLM, LanguageModel, Read, TextReader, TreeMask

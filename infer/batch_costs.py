@@ -9,8 +9,7 @@ from statistics import linear_regression, median
 from ..common.errors import InputError
 from ..controllers.acceptance.predictor import AcceptancePredictor
 from ..controllers.length import LengthController, RateOptimal, Step
-from ..controllers.length.batch_costs import BatchCosts
-from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_model import BatchCosts, CostModel
 from .decoder import SpeculativeDecoder
 from .random_source import RandomSource
 

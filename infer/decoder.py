@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..common.errors import InputError, check_boolean, check_count
-from ..controllers.acceptance.copy_predictor import CopyPredictor
+from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import Fixed, LengthController
 from ..controllers.length.cost_model import CostModel

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..controllers.length.base import FEW
+from ..controllers.acceptance.step import FEW
 from ..controllers.sampling import SamplingParams
 from .random_source import RandomSource
 

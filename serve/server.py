@@ -10,7 +10,7 @@ from typing import Any
 
 from ..common.errors import InputError
 from ..controllers.length import LengthController, RateOptimal
-from ..controllers.length.batch_costs import BatchCosts
+from ..controllers.length.cost_model import BatchCosts
 from ..controllers.router import OnlineRouter, PolicyRouter
 from ..infer.batch_costs import ROWS, batch_costs
 from ..infer.decoder import SpeculativeDecoder

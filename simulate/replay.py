@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..controllers.acceptance.draft_signals import DraftSignals
+from ..controllers.acceptance.step import DraftSignals
 from ..controllers.length import MAX_DRAFT, AcceptancePredictor, LengthController, Step
 from ..infer.generation import Stats
 from .trace import END, Trace

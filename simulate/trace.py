@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..controllers.acceptance.draft_signals import DraftSignals, draft_signals
 from ..controllers.acceptance.ngram_index import NOTHING, NgramIndex, NgramMatch
+from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..infer.distribution import TokenDistribution

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from specpilot.controllers.acceptance.copy_head import CopyHead
-from specpilot.controllers.acceptance.copy_predictor import CopyPredictor
+from specpilot.controllers.acceptance.copy_head import CopyHead, CopyPredictor
 
 
 def copy_head(seed: int, hidden: int = 8, width: int = 5) -> CopyHead:

@@ -12,8 +12,7 @@ from specpilot import SpeculativeDecoder
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import RateOptimal
-from specpilot.controllers.length.batch_costs import BatchCosts
-from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.infer.batch_costs import DRAFTED, batch_costs, fitted
 from specpilot.serve.server import Server, ServerConfig, drafting_by_load
 

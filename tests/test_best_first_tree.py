@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.length import FeaturePredictor, Fixed, OnlineConfidence, RateOptimal
-from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.cost_model import CostModel, level_cost, tree_cost
 from specpilot.controllers.length.rate import RunningRatio
 from specpilot.controllers.length.rate_optimal import SHIFT
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
-from specpilot.controllers.length.tree_cost import level_cost, tree_cost
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution

@@ -16,21 +16,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig
+from specpilot.controllers.acceptance.copy_head import CopyHeadConfig
+from specpilot.controllers.acceptance.feature_model import FeatureModelConfig
+from specpilot.controllers.acceptance.lag_free_head import LagFreeHeadConfig
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints import checkpoint
-from specpilot.controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
 from specpilot.controllers.checkpoints.card import model_card
 from specpilot.controllers.checkpoints.checkpoint import KINDS, load_controller, push_controller, save_controller
 from specpilot.controllers.checkpoints.config import ControllerConfig
-from specpilot.controllers.checkpoints.copy_head import CopyHeadConfig
-from specpilot.controllers.checkpoints.feature_model import FeatureModelConfig
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
-from specpilot.controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from specpilot.controllers.checkpoints.provenance import Provenance
-from specpilot.controllers.checkpoints.router import RouterConfig
 from specpilot.controllers.length import RateOptimal, load_trained
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.loading.controllers import load_policy
 from torch import nn
@@ -153,7 +152,7 @@ def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: Co
     with pytest.raises(InputError, match=rf"^router='{folder}': is of kind '{any_kind.kind}', which chooses no arm"):
         load_policy(folder)
     if isinstance(any_kind, CopyHeadConfig):
-        with pytest.raises(InputError, match=rf"^{length}is a copy head, .*; give it as copies"):
+        with pytest.raises(InputError, match=rf"^{length}is of kind 'copy-head', .*; give it as copies"):
             load_trained(folder, pair, torch.device("cpu"), embedding)
         return
     cost = CostModel.load(0.2)

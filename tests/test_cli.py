@@ -340,7 +340,7 @@ def test_every_device_picture_count_and_seed_has_a_limit() -> None:
 
 
 def test_a_head_is_no_deeper_than_a_checkpoint_may_be() -> None:
-    from specpilot.controllers.checkpoints.acceptance_head import MAX_DEPTH
+    from specpilot.controllers.acceptance.acceptance_head import MAX_DEPTH
 
     assert train_options.MAX_DEPTH == MAX_DEPTH
 

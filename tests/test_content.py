@@ -13,10 +13,8 @@ from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
 from specpilot.common.lock import FolderLock, locked
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
-from specpilot.controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
-from specpilot.controllers.checkpoints.checkpoint import save_controller
-from specpilot.controllers.checkpoints.content import controller_digest
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig
+from specpilot.controllers.checkpoints.checkpoint import controller_digest, save_controller
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.length.cost_model import CostModel

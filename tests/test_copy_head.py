@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specpilot import main as cli
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.copy_head import EVIDENCE
-from specpilot.controllers.acceptance.copy_predictor import CopyPredictor
+from specpilot.controllers.acceptance.copy_head import EVIDENCE, CopyPredictor
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.base import MAX_DRAFT
 from specpilot.controllers.length.cost_model import CostModel
@@ -250,7 +249,7 @@ def test_a_predictor_and_a_length_in_python() -> None:
 def test_a_copy_head_is_no_length(work: Path, tmp_path: Path) -> None:
     train(settings(work, epochs=1), tmp_path / "run")
     folder = export(tmp_path / "run", tmp_path / "head")
-    refused = pytest.raises(InputError, match=r"is a copy head, .*; give it as copies")
+    refused = pytest.raises(InputError, match=r"is of kind 'copy-head', .*; give it as copies")
     with warnings.catch_warnings(), refused:
         warnings.simplefilter("error")  # nothing is said about the pair, which is not what is wrong
         SpeculativeDecoder.from_pretrained(str(work / "target"), str(work / "draft"), length=folder, cost=0.2)

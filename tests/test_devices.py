@@ -15,6 +15,7 @@ import torch
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
 from specpilot.controllers.acceptance.ngram_index import NgramIndex
+from specpilot.controllers.acceptance.step import FEW
 from specpilot.controllers.length import (
     AcceptanceLength,
     FeaturePredictor,
@@ -23,7 +24,6 @@ from specpilot.controllers.length import (
     RateOptimal,
     Step,
 )
-from specpilot.controllers.length.base import FEW
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.distribution import TokenDistribution, read_together

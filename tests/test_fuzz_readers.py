@@ -29,8 +29,7 @@ from specpilot.commands import generate
 from specpilot.common.errors import InputError
 from specpilot.compare.store import Store
 from specpilot.controllers.checkpoints.checkpoint import load_controller, sha256
-from specpilot.controllers.length.batch_costs import BatchCosts
-from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.router import OnlineRouter, PolicyRouter, RouterPolicy
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.prompts import read_rows

@@ -11,10 +11,9 @@ import pytest
 import torch
 from specpilot import main as cli
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, copied_embeddings
+from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, LagFreeHeadConfig, copied_embeddings
 from specpilot.controllers.acceptance.ngram_index import NgramIndex
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
-from specpilot.controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from specpilot.controllers.length import LagFreePredictor, LengthController, RateOptimal, Step
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
@@ -228,7 +227,7 @@ def test_one_prediction_is_that_of_many() -> None:
     many = predictor.predict_all(
         [step.signals() for step in steps], ngram_match, hidden, [step.token for step in steps]
     )
-    for step, prediction in zip(steps, many.tolist(), strict=True):
+    for step, prediction in zip(steps, many, strict=True):
         assert predictor.predict(step) == pytest.approx(prediction, abs=1e-6)
         assert predictor.predict(replace(step, listed=step.q.tolist())) == pytest.approx(prediction, abs=1e-6)
 

@@ -16,7 +16,6 @@ from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import AcceptancePredictor, FeaturePredictor, LengthController, Step
-from specpilot.controllers.length.trained import acceptance_predictor
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.draft_states import after_mixed_text
 from specpilot.data_gen.kinds import AcceptanceRow
@@ -103,7 +102,9 @@ def decoder() -> SpeculativeDecoder:
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batched: bool) -> None:
-    predictor = acceptance_predictor(CONTROLLER, torch.device("cpu"), torch.empty(0), undone=True)
+    predictor = CONTROLLER.config.predictor(
+        CONTROLLER.head, torch.empty(0, CONTROLLER.config.hidden_size), torch.device("cpu"), undone=True
+    )
     served = serve(decoder, predictor, batched)
     (draft,) = decoder.drafts
     head: AcceptanceHead = CONTROLLER.head

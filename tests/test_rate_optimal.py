@@ -17,10 +17,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.calibration import Sigmoid
-from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.acceptance.feature_model import FeatureModel, FeatureModelConfig
 from specpilot.controllers.acceptance.ngram_index import nothing
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
-from specpilot.controllers.checkpoints.feature_model import FeatureModelConfig
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.length import (
@@ -34,7 +33,7 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.length.probes import LONGEST, PROBE, Probes
+from specpilot.controllers.length.priced import LONGEST, PROBE, Probes
 from specpilot.controllers.length.rate import (
     RunningRatio,
     drafting_pays,

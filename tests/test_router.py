@@ -12,7 +12,6 @@ from safetensors.torch import save
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
-from specpilot.controllers.checkpoints.router import RouterConfig
 from specpilot.controllers.router import (
     Arm,
     OnlineRouter,
@@ -24,6 +23,7 @@ from specpilot.controllers.router import (
     parse_arm,
 )
 from specpilot.controllers.router.baselines import baseline_choices
+from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
 
 ARMS = (

@@ -15,9 +15,9 @@ from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints.checkpoint import save_controller
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
-from specpilot.controllers.checkpoints.router import RouterConfig
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
 from specpilot.controllers.router import RandomRouter, Router, RouterPolicy, SingleArm
+from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import load_model, load_tokenizer

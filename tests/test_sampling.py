@@ -10,12 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
+from specpilot.controllers.acceptance.step import FEW
 from specpilot.controllers.length import OnlineConfidence
-from specpilot.controllers.length.base import FEW
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.nucleus import FLOORS, nucleus, sort_all
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.controllers.top_k import BLOCK, FEWEST, largest, top_k
+from specpilot.controllers.truncation import BLOCK, FEWEST, FLOORS, largest, nucleus, sort_all, top_k
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import RowwiseDistribution, TokenDistribution
 from specpilot.infer.random_source import RandomSource

@@ -10,9 +10,8 @@ import pytest
 import torch
 from specpilot import main as cli
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.predictor import AcceptancePredictor
+from specpilot.controllers.acceptance.predictor import AcceptancePredictor, PredictorConfig
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
-from specpilot.controllers.length.trained import acceptance_predictor
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset
 from specpilot.infer.loading.names import load_causal_lm
@@ -68,7 +67,9 @@ def test_each_text_is_read_under_its_own_sampling(data: list[str], tmp_path: Pat
 
 def loaded(folder: Path) -> AcceptancePredictor:
     embedding = output_embedding(load_causal_lm("tiny-draft"))
-    return acceptance_predictor(load_controller(folder), torch.device("cpu"), embedding, undone=True)
+    controller = load_controller(folder)
+    assert isinstance(controller.config, PredictorConfig)
+    return controller.config.predictor(controller.head, embedding, torch.device("cpu"), undone=True)
 
 
 def test_the_checkpoint_names_all_of_them(data: list[str], tmp_path: Path) -> None:

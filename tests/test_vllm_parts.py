@@ -7,12 +7,10 @@ import math
 import pytest
 import torch
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
-from specpilot.controllers.acceptance.lag_free_predictor import LagFreePredictor
+from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, LagFreePredictor
 from specpilot.controllers.acceptance.ngram_index import NOTHING
 from specpilot.controllers.length import Confidence, Fixed, LengthController, OnlineConfidence
-from specpilot.controllers.length.batch_costs import BatchCosts
-from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.integrations.vllm.controllers import TrainedAcceptanceEstimator
 from specpilot.infer.integrations.vllm.drafted_request import DraftedRequest, Drawn

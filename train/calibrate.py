@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError
-from ..controllers.acceptance.acceptance_head import AcceptanceHead
+from ..controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig
 from ..controllers.acceptance.calibration import Sigmoid
-from ..controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
 from ..controllers.checkpoints.checkpoint import check_free, load_controller, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams

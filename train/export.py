@@ -10,21 +10,17 @@ import torch
 from torch import nn
 
 from ..common.errors import InputError
-from ..controllers.acceptance.acceptance_head import AcceptanceHead
-from ..controllers.acceptance.copy_head import CopyHead
-from ..controllers.acceptance.feature_model import FeatureModel
-from ..controllers.acceptance.lag_free_head import LagFreeHead
+from ..controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig
+from ..controllers.acceptance.copy_head import CopyHead, CopyHeadConfig
+from ..controllers.acceptance.feature_model import FeatureModel, FeatureModelConfig
+from ..controllers.acceptance.lag_free_head import LagFreeHead, LagFreeHeadConfig
 from ..controllers.arms import Arm
-from ..controllers.checkpoints.acceptance_head import AcceptanceHeadConfig
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.config import CONFIG, ControllerConfig
-from ..controllers.checkpoints.copy_head import CopyHeadConfig
-from ..controllers.checkpoints.feature_model import FeatureModelConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from ..controllers.checkpoints.provenance import Provenance
-from ..controllers.checkpoints.router import RouterConfig
 from ..controllers.router import RouterPolicy
+from ..controllers.router.policy import RouterConfig
 from ..controllers.sampling import SamplingParams
 from .datasets import fingerprints, samplings
 from .draft import KIND as DRAFT

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..controllers.acceptance.feature_model import FeatureModel
-from ..controllers.acceptance.feature_predictor import FeaturePredictor
+from ..controllers.acceptance.feature_model import FeatureModel, FeaturePredictor
 from ..controllers.acceptance.lag_free_head import FEATURES
 from ..controllers.length import AcceptancePredictor
 from ..simulate.trace import Trace

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ..controllers.acceptance.acceptance_head import AcceptanceHead
+from ..controllers.acceptance.acceptance_head import AcceptanceHead, HeadPredictor
 from ..controllers.acceptance.calibration import Sigmoid, undo_weights
-from ..controllers.acceptance.head_predictor import HeadPredictor
 from ..controllers.length import AcceptancePredictor
 from ..data_gen.feature_shards import FeatureDataset
 from ..simulate.trace import Trace

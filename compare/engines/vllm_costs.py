@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ...controllers.length import RateOptimal
-from ...controllers.length.batch_costs import BatchCosts
+from ...controllers.length.cost_model import BatchCosts
 from ...controllers.sampling import SamplingParams
 from ...infer.batch_costs import ACCEPTANCE, DRAFTED, PROMPT, Planned, fitted
 from .vllm_engines import import_vllm, model_runner, vllm_sampling

@@ -1,11 +1,26 @@
-"""The acceptance head of SpecDec++ (Huang et al. 2024, §3.2 and Appendix)."""
+"""The acceptance head of SpecDec++ (Huang et al. 2024, §3.2 and Appendix).
+
+â_i is computed from the hidden state at y_i, which exists only after the forward that proposes y_{i+1}. The current
+token has no prediction yet: the lag is 1.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...common.errors import InputError
+from ..checkpoints.config import WIDEST, check_range
+from ..sampling import SamplingParams
+from .calibration import Calibration, Sigmoid, parse_calibration, undo_weights
+from .ngram_index import NgramMatch
+from .predictor import PredictorConfig, TrainedPredictor, check_states
+from .step import DraftSignals, Step
 
 
 class ResidualBlock(nn.Module):
@@ -47,3 +62,120 @@ class AcceptanceHead(nn.Module):
     def probability(self, hidden: Tensor) -> Tensor:
         """â = sigmoid(f(hidden)), shapes (..., d) → (...), in the head's own precision."""
         return torch.sigmoid(self(hidden.to(self.out.weight.dtype)))
+
+
+class HeadPredictor(TrainedPredictor):
+    """Predicts acceptance with a head and a calibration.
+
+    Args:
+        head: the head; its current weights are copied.
+        calibration: maps logits to probabilities. Default: the sigmoid.
+        mean: mean acceptance in the data.
+        samplings: sampling parameters of the data, if known.
+    """
+
+    lag = 1
+
+    def __init__(
+        self,
+        head: AcceptanceHead,
+        calibration: Calibration | None = None,
+        mean: float = 0.5,
+        samplings: tuple[SamplingParams, ...] = (),
+    ) -> None:
+        self.calibration = calibration or Sigmoid()
+        self.mean, self.samplings = mean, samplings
+        # Plain tensors: for a single state, calling modules takes longer than their computation.
+        self.blocks = [(block.linear.weight.detach(), block.linear.bias.detach()) for block in head.residual_blocks()]
+        self.out = head.out.weight.detach(), head.out.bias.detach()
+
+    def predict(self, step: Step) -> float:
+        return self.probability(step.hidden)
+
+    @torch.inference_mode()
+    def predict_all(
+        self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
+    ) -> list[float]:
+        return [self.calibration(logit) for logit in self._logits(hidden).flatten().tolist()]
+
+    def probability(self, hidden: Tensor) -> float:
+        """The calibrated acceptance probability for one state (d,), computed without calling modules."""
+        return self.calibration(float(self._logits(hidden)))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """(…, 1) for states (…, d)."""
+        x = hidden.to(self.out[0])
+        for weight, bias in self.blocks:
+            x = x + F.silu(F.linear(x, weight, bias))
+        return F.linear(x, *self.out)
+
+
+MAX_DEPTH = 64  # protects against a damaged config.json
+UNKNOWN_MEAN = 0.5  # mean acceptance for checkpoints that do not record it
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceHeadConfig(PredictorConfig):
+    """An acceptance head.
+
+    Attributes:
+        hidden_size: the draft's hidden size d.
+        depth: residual blocks D.
+        w_acc: loss weight of acceptance.
+        w_rej: loss weight of rejection.
+        mixing: share of target tokens in the training sequences.
+        threshold: stop drafting when the probability of a rejection so far exceeds it.
+        threshold_source: description of how the threshold was chosen.
+    """
+
+    kind = "acceptance-head"
+    title = "Acceptance head"
+    summary = (
+        "Reads the last hidden state of the draft model at a token it has drafted, and predicts the probability that "
+        "the target model accepts that token (SpecDec++, Huang et al. 2024). Drafting stops when the probability "
+        "that some token of the draft is rejected exceeds the threshold."
+    )
+
+    hidden_size: int
+    depth: int
+    w_acc: float
+    w_rej: float
+    mixing: float
+    threshold: float
+    threshold_source: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("hidden_size", self.hidden_size, 1, WIDEST)
+        check_range("depth", self.depth, 0, MAX_DEPTH)
+        check_range("threshold", self.threshold, 0, 1)
+        check_range("mixing", self.mixing, 0, 1)
+        for name, weight in (("w_acc", self.w_acc), ("w_rej", self.w_rej)):
+            if not (weight > 0 and math.isfinite(weight)):
+                raise InputError(f"{name}={weight}: must be a positive number")
+
+    def module(self) -> AcceptanceHead:
+        return AcceptanceHead(self.hidden_size, self.depth)
+
+    def predictor(self, head: nn.Module, embedding: Tensor, device: torch.device, *, undone: bool) -> HeadPredictor:
+        """With ``undone`` by the checkpoint's calibration, or else with the loss weights undone."""
+        assert isinstance(head, AcceptanceHead)
+        check_states(self.hidden_size, embedding)
+        calibration = None
+        if undone:
+            known = self.calibration
+            calibration = undo_weights(self.w_acc, self.w_rej) if known is None else parse_calibration(known)
+        mean = self.metrics.get("mean_acceptance", UNKNOWN_MEAN)
+        return HeadPredictor(head.to(device), calibration, mean, self.provenance.samplings)
+
+    @property
+    def own_threshold(self) -> float:
+        return self.threshold
+
+    def rows(self) -> dict[str, str]:
+        return {
+            "head": f"{self.depth} residual blocks of size {self.hidden_size} and a linear layer",
+            "loss weights": f"acceptance {self.w_acc}, rejection {self.w_rej}",
+            "target tokens mixed in": f"{self.mixing:.0%}",
+            "threshold": f"{self.threshold} ({self.threshold_source})",
+        }

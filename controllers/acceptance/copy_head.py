@@ -8,12 +8,18 @@ token and of the one before it tells a likely continuation from an unlikely one.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...common.errors import InputError
+from ..checkpoints.config import WIDEST, ControllerConfig, check_range
+from .calibration import sigmoid
 from .ngram_index import MAX_NGRAM, NgramMatch
 
 EVIDENCE = 9  # see :func:`copy_evidence`
@@ -86,3 +92,95 @@ def copy_evidence(
 def _log_odds(rate: float) -> float:
     rate = min(max(rate, CLOSEST), 1.0 - CLOSEST)
     return math.log(rate / (1.0 - rate))
+
+
+ROWS = 8192  # of the embedding that are read at once
+
+
+class CopyPredictor:
+    """A copy head and the embedding it reads, in tables on the host: a prediction is a few operations of NumPy.
+
+    Args:
+        head: the head; its weights are taken as they are now.
+        embedding: (V, d) the target's output embedding.
+
+    Raises:
+        InputError: the embedding is of another size, or offloaded.
+    """
+
+    @torch.inference_mode()
+    def __init__(self, head: CopyHead, embedding: Tensor) -> None:
+        if embedding.is_meta:
+            raise InputError("reads the target's output embedding, which is offloaded; load the target without that")
+        if embedding.shape[1] != head.hidden_size:
+            raise InputError(
+                f"reads embeddings of size {head.hidden_size}, where this target's are of {embedding.shape[1]}; train "
+                "one for this target"
+            )
+        self.head = head.cpu().eval().requires_grad_(False)
+        inner = head.inner.weight
+        of_evidence = inner[:, :EVIDENCE] / head.scale  # (width, 9)
+        copied, last = inner[:, EVIDENCE:].chunk(VECTORS, dim=1)
+        self.copied = _tabulate(embedding, copied, head.inner.bias - of_evidence @ head.mean)  # (V, width)
+        self.last = _tabulate(embedding, last, torch.zeros(head.width))  # (V, width)
+        self.evidence: NDArray[np.float32] = of_evidence.numpy()
+        self.weights: NDArray[np.float32] = head.out.weight[0].numpy()
+        self.bias = float(head.out.bias)
+
+    def predict(self, evidence: Sequence[float], token: int, last: int) -> float:
+        """The probability that the target accepts ``token``, copied after ``last``.
+
+        Args:
+            evidence: (9,) :func:`~.copy_head.copy_evidence`.
+        """
+        units = self.evidence @ np.array(evidence, np.float32)
+        units += self.copied[token]
+        units += self.last[last]
+        return sigmoid(float(np.maximum(units, 0.0) @ self.weights) + self.bias)
+
+
+def _tabulate(embedding: Tensor, weight: Tensor, bias: Tensor) -> NDArray[np.float32]:
+    """(V, width) ``weight`` (width, d) times every normalised row of ``embedding`` (V, d), plus ``bias`` (width,)."""
+    rows = torch.split(embedding, ROWS)
+    return torch.cat([F.linear(normalised(part.cpu()), weight) for part in rows]).add_(bias).numpy()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyHeadConfig(ControllerConfig):
+    """A copy head.
+
+    Attributes:
+        hidden_size: size d of the target's output embedding.
+        width: hidden units of the head.
+        tokens: copied tokens it was trained on.
+    """
+
+    kind = "copy-head"
+    given_as = "copies"
+    title = "Copy head"
+    summary = (
+        "Predicts the probability that the target model accepts a token copied from the text, as prompt lookup drafts "
+        "it. Its inputs are the match that the token was copied after, how often the text has gone on like its matches "
+        "so far, and the embeddings of the token and of the one before it. It needs no draft model."
+    )
+
+    hidden_size: int
+    width: int
+    tokens: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("hidden_size", self.hidden_size, 1, WIDEST)
+        check_range("width", self.width, 1, WIDEST)
+
+    def module(self) -> CopyHead:
+        return CopyHead(self.hidden_size, self.width)
+
+    def usage(self) -> str:
+        return f'target="{self.provenance.target}", draft="ngram", copies="path/to/this/folder", cost="auto"'
+
+    def rows(self) -> dict[str, str]:
+        return {
+            "hidden units": f"{self.width}",
+            "trained on": f"{self.tokens:,} copied tokens",
+        }

@@ -8,9 +8,18 @@ they follow the target's distribution at every position.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from ..checkpoints.config import check_range
+from ..sampling import SamplingParams
+from .calibration import sigmoid
+from .ngram_index import NgramMatch
+from .predictor import PredictorConfig, TrainedPredictor
+from .step import DraftSignals, Step
 
 SMALLEST = 1e-4  # lower bound of 1 - max q, which is mostly rounding below
 
@@ -34,3 +43,69 @@ class FeatureModel(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Logits (…) of acceptance for :func:`features` (…, 3)."""
         return features @ self.weight + self.bias
+
+
+class FeaturePredictor(TrainedPredictor):
+    """Predicts acceptance with a feature model.
+
+    Args:
+        model: the model; its current coefficients are copied.
+        mean: mean acceptance in the data.
+        samplings: sampling parameters of the data, if known.
+    """
+
+    lag = 0
+
+    def __init__(self, model: FeatureModel, mean: float = 0.5, samplings: tuple[SamplingParams, ...] = ()) -> None:
+        self.mean, self.samplings = mean, samplings
+        self.bias: float = model.bias.item()
+        self.confidence, self.doubt, self.entropy = model.weight.tolist()
+
+    def predict(self, step: Step) -> float:
+        return self.predict_signals(step.signals())
+
+    def predict_all(
+        self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
+    ) -> list[float]:
+        return [*map(self.predict_signals, signals)]
+
+    def predict_signals(self, signals: DraftSignals) -> float:
+        """The prediction for a token from its draft signals."""
+        x, y, z = features(*signals)
+        return sigmoid(self.bias + self.confidence * x + self.doubt * y + self.entropy * z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureModelConfig(PredictorConfig):
+    """A logistic model of draft probabilities.
+
+    Attributes:
+        mean: mean acceptance in the data it was fitted to.
+    """
+
+    kind = "acceptance-features"
+    title = "Feature model of acceptance"
+    summary = (
+        "Predicts, when a token is drawn from the draft model, the probability that the target model accepts it: "
+        "logistic regression on log q(y), log(1 - max q) and the entropy of q. `cost.json` is what `specpilot bench "
+        "cost --output cost.json` measures: drafting stops where a token no longer pays."
+    )
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("mean", self.mean, 0, 1)
+
+    def module(self) -> FeatureModel:
+        return FeatureModel()
+
+    def predictor(self, head: nn.Module, embedding: Tensor, device: torch.device, *, undone: bool) -> FeaturePredictor:
+        assert isinstance(head, FeatureModel)
+        return FeaturePredictor(head, self.mean, self.provenance.samplings)
+
+    def usage(self) -> str:
+        return f'{super().usage()}, cost="cost.json"'
+
+    def rows(self) -> dict[str, str]:
+        return {"mean acceptance": f"{self.mean:.3f}"}

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
+from torch import Tensor, nn
+
+from ...common.errors import InputError
+from ..checkpoints.config import ControllerConfig
 from ..sampling import SamplingParams
-
-if TYPE_CHECKING:
-    from ..length.base import Step
+from .ngram_index import NgramMatch
+from .step import DraftSignals, Step
 
 
 class AcceptancePredictor(ABC):
@@ -41,3 +46,52 @@ class AcceptancePredictor(ABC):
 
         That is the current token, or with ``lag`` 1 the one before it; it is not called before there is such a token.
         """
+
+
+class TrainedPredictor(AcceptancePredictor):
+    """A predictor that is trained, for which decoding is replayed on traces."""
+
+    @abstractmethod
+    def predict_all(
+        self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
+    ) -> list[float]:
+        """The predictions for N tokens of a trace at once.
+
+        Args:
+            signals: draft signals of each.
+            ngram_match: n-gram match of each.
+            hidden: (N, d) the draft's last hidden state before each, which with ``lag`` 1 is that at the token before.
+            tokens: the tokens.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictorConfig(ControllerConfig):
+    """The checkpoint configuration of an acceptance predictor."""
+
+    @abstractmethod
+    def predictor(self, head: nn.Module, embedding: Tensor, device: torch.device, *, undone: bool) -> TrainedPredictor:
+        """The predictor with the weights of ``head``.
+
+        Args:
+            embedding: (V, d) the draft's output embedding.
+            device: device of the draft's states.
+            undone: whether to predict probabilities, instead of what a threshold of the head's own was chosen for.
+
+        Raises:
+            InputError: it reads states of another size than the draft's.
+        """
+
+    @property
+    def own_threshold(self) -> float | None:
+        """The threshold that drafting stops by if none is given; None if there is none."""
+        return None
+
+
+def check_states(hidden_size: int, embedding: Tensor) -> None:
+    """Raise InputError unless a draft of this ``embedding`` (V, d) has states of ``hidden_size``."""
+    if hidden_size != embedding.shape[1]:
+        raise InputError(
+            f"reads a draft's states of size {hidden_size}, where this draft's are of {embedding.shape[1]}; train a "
+            "controller for this pair"
+        )

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from ...checkpoints import shipped
 from ...common.errors import InputError
 from ...common.json_file import blaming, build, read_object
-from .acceptance_head import AcceptanceHeadConfig
+from ..acceptance.acceptance_head import AcceptanceHeadConfig
+from ..acceptance.copy_head import CopyHeadConfig
+from ..acceptance.feature_model import FeatureModelConfig
+from ..acceptance.lag_free_head import LagFreeHeadConfig
+from ..router.policy import RouterConfig
 from .card import model_card
 from .config import CONFIG, SCHEMA_VERSION, ControllerConfig
-from .copy_head import CopyHeadConfig
-from .feature_model import FeatureModelConfig
 from .hub import download, upload
-from .lag_free_head import LagFreeHeadConfig
-from .router import RouterConfig
 
 KINDS: dict[str, type[ControllerConfig]] = {
     kind.kind: kind
@@ -217,3 +217,17 @@ def check_free(folder: Path, overwrite: bool) -> None:
     others = sorted(path.name for path in folder.iterdir() if path.name not in FILES)
     if others:  # not only a controller
         raise InputError(f"{folder}: holds {others[0]!r}, which is not part of a controller; choose another folder")
+
+
+def controller_digest(name: str | Path) -> str:
+    """SHA-256 (hexadecimal) of the weights and the configuration of a trained controller.
+
+    Args:
+        name: as for :func:`~.checkpoint.load_controller`.
+
+    Raises:
+        InputError: it cannot be found, or its weights do not match its configuration.
+    """
+    path = locate(name)
+    read_config(path)
+    return hashlib.sha256((path / WEIGHTS).read_bytes() + (path / CONFIG).read_bytes()).hexdigest()

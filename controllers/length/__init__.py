@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...common.errors import InputError
-from ..acceptance.feature_predictor import FeaturePredictor
-from ..acceptance.head_predictor import HeadPredictor
-from ..acceptance.lag_free_predictor import LagFreePredictor
+from ..acceptance.acceptance_head import HeadPredictor
+from ..acceptance.feature_model import FeaturePredictor
+from ..acceptance.lag_free_head import LagFreePredictor
 from ..acceptance.predictor import AcceptancePredictor
-from .acceptance import AcceptanceLength
-from .adaptive_length import AdaptiveLength
+from ..acceptance.step import Step
 from .bandit import Bandit
-from .base import MAX_DRAFT, LengthController, Step
-from .confidence import Confidence
+from .base import MAX_DRAFT, LengthController
 from .cost_model import CostModel
-from .cumulative_confidence import CumulativeConfidence
-from .entropy import Entropy
-from .fallback import Fallback
-from .fixed import Fixed
-from .heuristic import Heuristic
 from .online_confidence import OnlineConfidence
 from .oracle import Oracle
 from .rate_optimal import RateOptimal
+from .rules import (
+    AcceptanceLength,
+    AdaptiveLength,
+    Confidence,
+    CumulativeConfidence,
+    Entropy,
+    Fallback,
+    Fixed,
+    Heuristic,
+)
 from .trained import load_trained
 
 __all__ = [

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from copy import copy
 
-from .base import MAX_DRAFT, LengthController, Step
-from .confidence import Confidence
-from .entropy import Entropy
-from .fallback import Fallback
-from .heuristic import Heuristic
+from ..acceptance.step import Step
+from .base import MAX_DRAFT, LengthController
+from .rules import Confidence, Entropy, Fallback, Heuristic
 
 BLEND = 0.5  # weight of the accepted share of the longest possible draft in the reward
 

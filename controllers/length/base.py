@@ -2,113 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
 
-import torch
-from torch import Tensor
-
-from ..acceptance.draft_signals import DraftSignals, signals_tensor
-from ..acceptance.ngram_index import NgramMatch
+from ..acceptance.step import Step
 from ..sampling import SamplingParams
 
 MAX_DRAFT = 20  # maximum number of tokens drafted in one round
-FEW = 128  # distributions up to this size are handled as lists
-
-
-@dataclass(frozen=True)
-class Step:
-    """One drafted token, the input of a controller.
-
-    Attributes:
-        index: position in the draft, from 1.
-        token: the token y_i.
-        probability: q(y_i) in the draft distribution that y_i was drawn from.
-        q: (…, k) that distribution, without the tokens excluded by sampling.
-        logits: (…, V) the draft's logits.
-        hidden: (1, d) the draft's last hidden state at the token *before* y_i; y_i has not been read yet.
-        match: returns the n-gram match of y_i; computed when called, and only valid during the drafting of the round.
-        listed: q as a list if available, which is faster than tensor operations.
-        kept: (M,) the only tokens with finite logits, ascending; None if all may have them.
-
-    All dimensions before the last have size 1; they are kept to save an operation per token.
-    """
-
-    index: int
-    token: int
-    probability: float
-    q: Tensor
-    logits: Tensor
-    hidden: Tensor
-    match: Callable[[], NgramMatch]
-    listed: list[float] | None = field(default=None, kw_only=True)
-    kept: Tensor | None = field(default=None, kw_only=True)
-
-    def confidence(self) -> float:
-        """q(y_i); at temperature 0, where q is a point mass, the softmax at temperature 1."""
-        return self.unwarped_of(self.token) if self.probability == 1.0 else self.probability
-
-    def top_probability(self) -> float:
-        """max q; at temperature 0 as in :meth:`confidence`."""
-        probability = float(self.q.max())
-        return float(self.unwarped.max()) if probability == 1.0 else probability
-
-    def entropy(self) -> float:
-        """H(q) in nats; at temperature 0 as in :meth:`confidence`."""
-        return self.unwarped_entropy if self.probability == 1.0 else float(torch.special.entr(self.q).sum())
-
-    def signals(self) -> DraftSignals:
-        """Confidence, top probability and entropy, with at most one synchronization on an accelerator."""
-        known = self.host_signals()
-        if known is not None:
-            return known
-        confidence, top, entropy = self.signals_tensor().tolist()
-        return confidence, top, entropy
-
-    def host_signals(self, *, entropy: bool = True) -> DraftSignals | None:
-        """All three by the host; None if that needs a read from an accelerator.
-
-        Args:
-            entropy: whether to compute the entropy, which takes most of the time; otherwise it is 0.
-        """
-        on_host, q = self.q.device.type == "cpu", self.listed
-        if q is None and on_host and self.q.shape[-1] <= FEW:
-            q = self.q.flatten().tolist()
-        if q is not None and self.probability != 1.0:
-            doubt = -sum([share * math.log(share) for share in q if share]) if entropy else 0.0
-            return self.probability, max(q), doubt
-        if not on_host:
-            return None
-        return self.confidence(), self.top_probability(), self.entropy() if entropy else 0.0
-
-    def signals_tensor(self) -> Tensor:
-        """(3,) all three, on the device of q."""
-        chosen = None
-        if self.probability != 1.0:
-            chosen = torch.tensor(self.probability).to(self.q.device, non_blocking=True)
-        return signals_tensor(self.token, chosen, self.q, self.logits)
-
-    @cached_property
-    def unwarped(self) -> Tensor:
-        """(M,) the softmax of the logits at temperature 1, of the tokens ``kept`` or of all."""
-        logits = self.logits.flatten()
-        return torch.softmax((logits if self.kept is None else logits[self.kept]).float(), -1)
-
-    @cached_property
-    def unwarped_entropy(self) -> float:
-        """H of ``unwarped`` in nats."""
-        return float(torch.special.entr(self.unwarped).sum())
-
-    def unwarped_of(self, token: int) -> float:
-        """The softmax at temperature 1 of ``token``."""
-        if self.kept is None:
-            return float(self.unwarped[token]) if token < len(self.unwarped) else 0.0
-        place = int(torch.searchsorted(self.kept, token))
-        known = place < len(self.kept) and int(self.kept[place]) == token
-        return float(self.unwarped[place]) if known else 0.0
 
 
 class LengthController(ABC):

@@ -8,7 +8,11 @@ draft's weights have displaced the target's in the processor's caches. ``specpil
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +114,89 @@ def _number(value: str | Path | float) -> float | None:
         return float(str(value))
     except ValueError:
         return None
+
+
+@dataclass(frozen=True)
+class BatchCosts:
+    """Cost models by the number of requests that share a round.
+
+    Attributes:
+        rows: numbers of requests, ascending.
+        costs: for each, the share of one request: seconds of the round divided by the number of requests.
+
+    Raises:
+        InputError: there are none, or ``rows`` is not ascending.
+    """
+
+    rows: tuple[int, ...]
+    costs: tuple[CostModel, ...]
+
+    def __post_init__(self) -> None:
+        if not self.rows or len(self.rows) != len(self.costs) or list(self.rows) != sorted({*self.rows}):
+            raise InputError(f"batch: costs of {self.rows} requests; {MEASURE}")
+
+    @lru_cache(maxsize=1024)  # noqa: B019 - of a few objects that live as long as the process
+    def at(self, rows: int) -> CostModel:
+        """The cost model of one of ``rows`` requests: interpolated between those measured, the last one beyond them.
+
+        If drafts do not pay with the next larger number that was measured, where a token is as dear as a round, they do
+        not pay here either: else requests would begin to draft whenever one of a full batch ends.
+        """
+        place = bisect_left(self.rows, rows)
+        if place == len(self.rows):
+            return self.costs[-1]
+        if place == 0 or self.rows[place] == rows:
+            return self.costs[place]
+        low, high = self.rows[place - 1], self.rows[place]
+        weight = (rows - low) / (high - low)
+        before, after = self.costs[place - 1], self.costs[place]
+
+        def share(first: float, last: float) -> float:
+            """Of the whole round, which grows with the rows; then the share."""
+            return ((1 - weight) * low * first + weight * high * last) / rows
+
+        t_verify = share(before.t_verify, after.t_verify)
+        if after.never_pays:
+            return CostModel(t_verify, t_verify, 0.0)
+        t_draft, start = share(before.t_draft, after.t_draft), share(before.t_draft_start, after.t_draft_start)
+        return CostModel(t_draft, t_verify, share(before.t_verify_token, after.t_verify_token), start)
+
+    def as_dict(self) -> dict[str, dict[str, float]]:
+        return {str(rows): cost.as_dict() for rows, cost in zip(self.rows, self.costs, strict=True)}
+
+    @classmethod
+    def load(cls, file: str | Path) -> BatchCosts | None:
+        """Those in a file of ``specpilot bench cost --batch --output FILE``; None if it holds none.
+
+        Raises:
+            InputError: the file is missing or damaged.
+        """
+        found = read_object(str(file), MEASURE).get("batch")
+        if found is None:
+            return None
+        with blaming(str(file), MEASURE):
+            table = build(dict[str, CostModel], found, "batch")
+            if not all(name.isdecimal() and len(name) < 10 for name in table):
+                raise InputError("batch: a number of requests is expected as key")
+            rows = sorted(map(int, table))
+            return cls(tuple(rows), tuple(table[str(count)] for count in rows))
+
+
+def level_cost(cost: CostModel, nodes: int) -> float:
+    """Seconds of one forward of the draft that reads so many ``nodes``."""
+    return cost.t_draft * cost.verification(nodes) / cost.verification(1)
+
+
+def read_cost(cost: CostModel) -> float:
+    """Seconds that one node more adds to a forward of the draft."""
+    return cost.t_draft * cost.t_verify_token / cost.verification(1)
+
+
+def tree_cost(cost: CostModel, parents: Sequence[int]) -> float:
+    """Seconds of a round that drafts the tree ``parents`` (-1 for children of the root) level by level."""
+    depth: list[int] = []
+    for parent in parents:
+        depth.append(depth[parent] + 1 if parent >= 0 else 0)
+    levels = Counter(0 if parent < 0 else depth[parent] + 1 for parent in set(parents))
+    start = cost.t_draft_start if parents else 0.0
+    return start + sum(level_cost(cost, nodes) for nodes in levels.values()) + cost.verification(len(parents) + 1)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .base import MAX_DRAFT
 from .cost_model import CostModel
-from .probes import LONGEST, PROBE
+from .priced import LONGEST, PROBE
 from .rate import RunningRatio, steady_rate
 
 ACCEPTANCE = 0.6  # of each of a draft model's tokens, before anything is known

@@ -14,11 +14,9 @@ import torch
 
 from ...common.errors import InputError
 from ..acceptance.calibration import sigmoid
-from .base import Step
-from .batch_costs import BatchCosts
-from .cost_model import CostModel
-from .priced import PricedController
-from .probes import Probes
+from ..acceptance.step import Step
+from .cost_model import BatchCosts, CostModel
+from .priced import PricedController, Probes
 from .rate import RunningRatio, drafting_pays, steady_rate
 from .running_cost import RunningCost
 

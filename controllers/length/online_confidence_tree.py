@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..acceptance.predictor import AcceptancePredictor
-from .base import Step
+from ..acceptance.step import Step
 from .online_confidence import ACCEPTANCE, AcceptanceFit, OnlineConfidence, confidence_logit
 from .rate_optimal_tree import RateOptimalTree, Visit
 

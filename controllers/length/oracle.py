@@ -7,8 +7,9 @@ position. At other temperatures it would depend on random draws of the verificat
 from __future__ import annotations
 
 from ...common.errors import InputError
+from ..acceptance.step import Step
 from ..sampling import SamplingParams
-from .base import MAX_DRAFT, LengthController, Step
+from .base import MAX_DRAFT, LengthController
 
 
 class Oracle(LengthController):

@@ -16,12 +16,10 @@ import math
 
 from ..acceptance.calibration import sigmoid
 from ..acceptance.predictor import AcceptancePredictor
+from ..acceptance.step import Step
 from ..sampling import SamplingParams
-from .base import Step
-from .batch_costs import BatchCosts
-from .cost_model import CostModel
-from .priced import PricedController
-from .probes import Probes
+from .cost_model import BatchCosts, CostModel
+from .priced import PricedController, Probes
 from .rate import RunningRatio, drafting_pays, steady_rate
 from .running_cost import RunningCost
 

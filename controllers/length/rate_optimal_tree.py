@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.sibling_acceptance import shifted
-from .base import Step
-from .batch_costs import BatchCosts
-from .cost_model import CostModel
+from ..acceptance.step import Step
+from .cost_model import BatchCosts, CostModel, level_cost, read_cost, tree_cost
 from .rate import RunningRatio
 from .rate_optimal import PRIOR, SHIFT, TOKENS, RateOptimal
-from .tree_cost import level_cost, read_cost, tree_cost
 
 LEAST_GAIN = 0.02  # nodes of less are not drafted, whatever they cost: bounds trees where nodes are free
 RESCUE = 0.25  # acceptance of further children after the first is rejected, before anything is known

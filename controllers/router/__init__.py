@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ..arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_arms, check_enough, parse_arm
-from .base import Router
+from .base import RandomRouter, Router, SingleArm
 from .online import OnlineRouter
 from .policy import PolicyRouter, RouterPolicy
-from .simple import RandomRouter, SingleArm
 
 __all__ = [
     "AUTOREGRESSIVE",

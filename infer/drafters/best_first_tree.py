@@ -19,7 +19,7 @@ from ...common.errors import InputError
 from ...controllers.acceptance.sibling_acceptance import DRAWN, GREEDY, SAMPLED, Coefficients, Sibling, drawn_logit
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.rate_optimal_tree import RateOptimalTree, Visit
-from ...controllers.top_k import top_k
+from ...controllers.truncation import top_k
 from ..distribution import TokenDistribution
 from ..draft import Draft
 from ..models import LanguageModel, ancestors_of

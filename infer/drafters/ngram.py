@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 
 from ...common.errors import InputError
-from ...controllers.acceptance.copy_head import copy_evidence
-from ...controllers.acceptance.copy_predictor import CopyPredictor
-from ...controllers.acceptance.draft_signals import DraftSignals
+from ...controllers.acceptance.copy_head import CopyPredictor, copy_evidence
+from ...controllers.acceptance.step import DraftSignals
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.copy_rates import MAX_RUN, CopyRates
 from ...controllers.length.cost_model import CostModel

@@ -7,17 +7,14 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from ...common.errors import InputError
-from ...controllers.acceptance.copy_head import CopyHead
-from ...controllers.acceptance.copy_predictor import CopyPredictor
-from ...controllers.checkpoints.checkpoint import Controller, load_controller
-from ...controllers.checkpoints.content import controller_digest
-from ...controllers.checkpoints.copy_head import CopyHeadConfig
+from ...controllers.acceptance.copy_head import CopyHead, CopyHeadConfig, CopyPredictor
+from ...controllers.checkpoints.checkpoint import Controller, controller_digest, load_controller
 from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ...controllers.checkpoints.provenance import EXACT
-from ...controllers.checkpoints.router import RouterConfig
 from ...controllers.length import LengthController, load_trained, names_rule, parse_rule, takes_cost
 from ...controllers.length.cost_model import CostModel
 from ...controllers.router import RouterPolicy
+from ...controllers.router.policy import RouterConfig
 from ..models import GgufModel, LoadedModel, output_embedding
 from ..models.devices import input_device
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from transformers import PreTrainedTokenizerBase
 
 from ...common.errors import InputError
-from ...controllers.acceptance.copy_predictor import CopyPredictor
+from ...controllers.acceptance.copy_head import CopyPredictor
 from ...controllers.length import LengthController, OnlineConfidence, RateOptimal, takes_cost
 from ...controllers.length.cost_model import CostModel
 from ..costs import quick_costs

@@ -15,8 +15,8 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
-from specpilot.controllers.checkpoints.router import RouterConfig
 from specpilot.controllers.router import RouterPolicy
+from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.loading.controllers import load_policy

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import AcceptanceLength, Fixed
-from specpilot.controllers.router.simple import RandomRouter
+from specpilot.controllers.router.base import RandomRouter
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams

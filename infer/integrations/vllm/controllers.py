@@ -20,8 +20,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ....controllers.acceptance.feature_model import SMALLEST
-from ....controllers.acceptance.lag_free_head import INPUTS
-from ....controllers.acceptance.lag_free_predictor import LagFreePredictor
+from ....controllers.acceptance.lag_free_head import INPUTS, LagFreePredictor
 from ....controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ....controllers.length import LengthController, OnlineConfidence, RateOptimal, load_trained, parse_rule, trained
 from ...loading.names import load_causal_lm, load_tokenizer

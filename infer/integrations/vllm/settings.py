@@ -11,12 +11,11 @@ from typing import Any, Literal
 
 from ....common.errors import InputError
 from ....common.json_file import blaming, build, parse_object
+from ....controllers.acceptance.lag_free_head import LagFreeHeadConfig
 from ....controllers.checkpoints.checkpoint import load_controller
-from ....controllers.checkpoints.lag_free_head import LagFreeHeadConfig
 from ....controllers.checkpoints.provenance import EXACT, TOKENIZER
 from ....controllers.length import names_rule, parse_rule, takes_cost
-from ....controllers.length.batch_costs import BatchCosts
-from ....controllers.length.cost_model import CostModel
+from ....controllers.length.cost_model import BatchCosts, CostModel
 from ....controllers.length.oracle import Oracle
 from ....controllers.length.trained import stopping_threshold
 
