@@ -22,9 +22,10 @@ from specpilot.controllers.router import (
     check_arms,
     parse_arm,
 )
-from specpilot.controllers.router.baselines import baseline_choices
 from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
+
+from experiments.router.baselines import baseline_choices
 
 ARMS = (
     Arm("draft", "small", "a" * 64, parameters=700),

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..controllers.length import AcceptancePredictor, RateOptimal
+from ..controllers.acceptance.predictor import TrainedPredictor
+from ..controllers.length import RateOptimal
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.feature_shards import TRACES, TRAIN, FeatureDataset
 from ..infer.generation import Stats
 from ..simulate.replay import PrecomputedPredictor, replay
-from ..simulate.trace import Trace
 from ..simulate.trace_shards import from_tensors
 from .acceptance_data import Batch
 from .controller_module import ControllerModule
@@ -47,12 +47,8 @@ class AcceptanceModule(ControllerModule):
         """(M,) logits of acceptance."""
 
     @abstractmethod
-    def predictor(self) -> AcceptancePredictor:
+    def predictor(self) -> TrainedPredictor:
         """A predictor with the current weights, on the CPU."""
-
-    @abstractmethod
-    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[float]:
-        """The predictions of ``predictor`` at the nodes of a trace."""
 
     def score(self) -> float:
         return self.validation["simulated_speedup"] if self.traced else -self.validation["kl"]
@@ -92,7 +88,8 @@ class AcceptanceModule(ControllerModule):
         counted, shards = Stats(), self.dataset.part(TRACES).shards
         for shard in shards[self.trainer.global_rank :: self.trainer.world_size]:
             trace = from_tensors(shard.tensors)
-            precomputed = PrecomputedPredictor(predictor, self.predict_trace(predictor, trace))
+            predictions = predictor.predict_all(trace.signals, trace.ngram_matches, trace.states, trace.tokens)
+            precomputed = PrecomputedPredictor(predictor, predictions)
             counted += replay(trace, RateOptimal(precomputed, self.cost), stop_tokens)
         counts = [counted.n_draft_forwards, counted.n_target_forwards, counted.n_generated]
         drafted, targeted, generated = self.total(torch.tensor(counts)).tolist()

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from ..controllers.acceptance.feature_model import FeatureModel, FeaturePredictor
 from ..controllers.acceptance.lag_free_head import FEATURES
-from ..controllers.length import AcceptancePredictor
-from ..simulate.trace import Trace
 from .acceptance_data import AcceptanceDataModule, Batch
 from .acceptance_module import AcceptanceModule
 from .options import FeatureTrainingOptions
@@ -94,10 +92,6 @@ class FeatureModule(AcceptanceModule):
 
     def predictor(self) -> FeaturePredictor:
         return FeaturePredictor(self.head.model(), self.mean)
-
-    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[float]:
-        assert isinstance(predictor, FeaturePredictor)
-        return [predictor.predict_signals(signals) for signals in trace.signals]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.head.parameters(), lr=1.0)  # the gradient is set to Newton's step

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..controllers.acceptance.lag_free_head import FEATURES, VECTORS, LagFreeHead
-from ..controllers.length import AcceptancePredictor, LagFreePredictor
-from ..simulate.trace import Trace
+from ..controllers.length import LagFreePredictor
 from .acceptance_data import AcceptanceDataModule, Batch
 from .acceptance_module import AcceptanceModule
 from .options import LagFreeTrainingOptions
@@ -69,10 +68,6 @@ class LagFreeModule(AcceptanceModule):
             deepcopy(self.head).cpu(), self.dataset.embedding,
             mean=self.mean, uses_ngrams=self.settings.use_ngrams,
         )  # fmt: skip
-
-    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[float]:
-        assert isinstance(predictor, LagFreePredictor)
-        return predictor.predict_all(trace.signals, trace.ngram_matches, trace.states, trace.tokens).tolist()
 
     def configure_optimizers(self) -> Any:
         settings = self.settings

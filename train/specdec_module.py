@@ -12,9 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from ..controllers.acceptance.acceptance_head import AcceptanceHead, HeadPredictor
 from ..controllers.acceptance.calibration import Sigmoid, undo_weights
-from ..controllers.length import AcceptancePredictor
 from ..data_gen.feature_shards import FeatureDataset
-from ..simulate.trace import Trace
 from .acceptance_data import Batch
 from .acceptance_module import AcceptanceModule
 from .metrics import Bin
@@ -80,10 +78,6 @@ class SpecDecModule(AcceptanceModule):
 
     def predictor(self) -> HeadPredictor:
         return HeadPredictor(deepcopy(self.head).cpu(), self.weights, self.mean)
-
-    def predict_trace(self, predictor: AcceptancePredictor, trace: Trace) -> list[float]:
-        logits = self.head(trace.states.to(self.device)).tolist()
-        return [self.weights(logit) for logit in logits]
 
     def findings(self) -> dict[str, Any]:
         return super().findings() | {"reliability": [vars(row) for row in self.reliability]}

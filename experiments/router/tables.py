@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from specpilot.controllers.router import OnlineRouter, PolicyRouter, RouterPolicy
-from specpilot.controllers.router.baselines import baseline_choices
 
+from .baselines import baseline_choices
 from .study import (
     AUTOREGRESSIVE,
     EPOCHS,
