@@ -168,10 +168,10 @@ def test_a_trace_is_predicted_where_the_head_is() -> None:
     cpu = steps("cpu", kind="few")
     signals, ngram_match = [step.signals() for step in cpu], [step.match() for step in cpu]
     hidden, tokens = torch.cat([step.hidden for step in cpu]), [step.token for step in cpu]
-    probabilities = predictor("meta").predict_all(signals, ngram_match, hidden, tokens)
+    probabilities = predictor("meta").probabilities(signals, ngram_match, hidden, tokens)
     assert (probabilities.device.type, probabilities.shape) == ("meta", (5,))
     predictions = predictor("cpu").predict_all(signals, ngram_match, hidden, tokens)
-    assert predictions.tolist() == pytest.approx([predictor("cpu").predict(step) for step in cpu], abs=1e-6)
+    assert predictions == pytest.approx([predictor("cpu").predict(step) for step in cpu], abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def by_hand(predictor: LagFreePredictor, logits: Tensor, state: Tensor, temperat
     tokens = [int(q.argmax())] if temperature == 0 else list(range(VOCABULARY))
     signals = [(float(q[y]), float(q.max()), entropy) for y in tokens]
     states = state.expand(len(tokens), -1)
-    accept = predictor.predict_all(signals, [NOTHING] * len(tokens), states, tokens)
+    accept = predictor.probabilities(signals, [NOTHING] * len(tokens), states, tokens)
     weights = torch.ones(1) if temperature == 0 else q
     return float((weights * accept).sum())
 
