@@ -94,48 +94,21 @@ class Choice:
 
 Limit = Range | Several | Pattern | Place | Choice
 
-
 LARGEST = 2**31 - 1  # largest count
-
-
 Count = Annotated[int, Range(1, LARGEST)]
-
-
 Natural = Annotated[int, Range(0, LARGEST)]
-
-
 Seed = Annotated[int, Range(0, 2**63 - 1)]
-
-
 Positive = Annotated[float, Range(0, ends="()")]
-
-
 NotNegative = Annotated[float, Range(0)]
-
-
 Share = Annotated[float, Range(0, 1)]
-
-
 Fraction = Annotated[float, Range(0, 1, "()")]
-
-
 LearningRate = Annotated[float, Range(0, 1, "(]")]
-
-
 File = Annotated[Path, Place(folder=False)]
-
-
 Folder = Annotated[Path, Place(folder=True)]
-
-
 Picture = Annotated[
     File, Pattern(r"(?i).+\.(png|pdf|svg|jpe?g|webp)", "unknown format; end it in .png, .pdf, .svg, .jpg or .webp")
 ]
-
-
 WebAddress = Annotated[str, Pattern(r"https?://\S+", "no address; give one such as http://localhost:8000/v1")]
-
-
 Names = Annotated[tuple[str, ...], Several()]
 
 

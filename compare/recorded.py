@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
+from ..common.console import progress_bar
 from ..common.errors import InputError
-from ..common.progress import progress_bar
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.length import MAX_DRAFT, LengthController, Step
 from ..controllers.length.cost_model import CostModel

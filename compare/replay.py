@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from ..common.progress import progress_bar
+from ..common.console import progress_bar
 from ..controllers.length import LengthController
 from ..infer.generation import Stats
 from ..simulate.replay import replay

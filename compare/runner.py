@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
-from ..common.progress import progress_bar
+from ..common.console import progress_bar
 from ..controllers.length.cost_model import CostModel
 from ..infer.generation import Generation, Stats
 from ..infer.prompting import Prompt

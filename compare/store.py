@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..common.errors import InputError
-from ..common.files import replacing
+from ..common.files import FolderLock, replacing
 from ..common.json_file import read_object
-from ..common.lock import FolderLock
 
 RECORDS = "records"
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from ..common.errors import InputError
-from ..common.files import replacing, sha256
+from ..common.files import LOCK, FolderLock, replacing, sha256
 from ..common.json_file import blaming, build, read_object
-from ..common.lock import LOCK, FolderLock
 from ..controllers.sampling import SamplingParams
 
 MANIFEST = "manifest.json"

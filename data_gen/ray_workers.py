@@ -17,9 +17,9 @@ import torch
 import transformers
 from rich.console import Console
 
+from ..common.console import quiet
 from ..common.errors import InputError, optional_import
-from ..common.memory import limit_memory
-from ..common.quiet import quiet
+from ..common.machine import limit_memory
 from .options import WorkerOptions
 from .workers import OnDone, S, ShardMaker, T, U, Workers, ignore
 

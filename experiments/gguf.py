@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from specpilot.common.console import quiet
 from specpilot.common.errors import InputError, optional_import
-from specpilot.common.quiet import quiet
 from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
 from specpilot.infer.models.trimmed_head import TrimmedHead
 from torch import Tensor

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import torch
 import yaml
 from safetensors.torch import load_file
-from specpilot.common.files import sha256
-from specpilot.common.lock import LOCK
+from specpilot.common.files import LOCK, sha256
 from specpilot.data_gen.dataset import MANIFEST, shard_files
 
 # A run's id and command lines, measured times, and the lock of a process that was killed.

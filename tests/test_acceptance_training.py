@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 from specpilot.common.errors import InputError
-from specpilot.common.lock import locked
+from specpilot.common.files import locked
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.sampling import SamplingParams

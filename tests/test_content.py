@@ -12,7 +12,7 @@ import torch
 from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
-from specpilot.common.lock import FolderLock, locked
+from specpilot.common.files import FolderLock, locked
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig
 from specpilot.controllers.checkpoints.checkpoint import controller_digest, save_controller
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint

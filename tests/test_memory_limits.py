@@ -9,14 +9,14 @@ import sys
 
 import pytest
 import torch
-from specpilot.common.memory import CAPACITY, SHAPES
+from specpilot.common.machine import CAPACITY, SHAPES
 
 MOST = 4.0  # MiB that remain of hundreds of shapes; without a limit over 80
 
 SCRIPT = """
 import ctypes
 import torch
-from specpilot.common.memory import limit_memory
+from specpilot.common.machine import limit_memory
 
 limit_memory()
 from specpilot.infer.models.packed_linear import PackedLinear

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..common.errors import InputError
-from ..common.lock import locked
+from ..common.files import locked
 from .options import LoggedTrainingOptions
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # as torch and Lightning name them

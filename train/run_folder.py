@@ -23,9 +23,8 @@ import torch
 import yaml
 
 from ..common.errors import InputError
-from ..common.files import replacing
+from ..common.files import LOCK, replacing
 from ..common.json_file import blaming, build, parse_yaml, read_object
-from ..common.lock import LOCK
 from ..data_gen.dataset import check_manifest
 from .nodes import is_first_node
 from .options import LoggedTrainingOptions

@@ -13,8 +13,8 @@ def compare(options: CompareOptions) -> None:
     from rich.console import Console
 
     from ..checkpoints import shipped
+    from ..common.console import quiet
     from ..common.files import replacing
-    from ..common.quiet import quiet
     from ..compare.comparison import Task
     from ..compare.comparison import compare as run
     from ..compare.decoders import DecoderSpec, Loader, read_decoders

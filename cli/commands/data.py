@@ -80,8 +80,8 @@ def router(options: RouterDataOptions, dataset: PlannedDatasetOptions, workers: 
 
 def _prepare() -> None:
     """Silence libraries and limit what they keep; called before models are loaded."""
-    from ..common.memory import limit_memory
-    from ..common.quiet import quiet
+    from ..common.console import quiet
+    from ..common.machine import limit_memory
 
     quiet()
     limit_memory()

@@ -28,7 +28,7 @@ class DemoOptions(SeedOptions):
 
 def demo(options: DemoOptions) -> None:
     """Run the whole pipeline on the included models and prompts."""
-    from ..common.quiet import quiet
+    from ..common.console import quiet
     from ..demo import run_demo
     from ..train.fitting import threads
 

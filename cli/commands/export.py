@@ -8,7 +8,7 @@ from .measuring import begin, finish
 
 def export(options: ExportOptions) -> None:
     """Write a run's best weights as a checkpoint."""
-    from ..common.quiet import quiet
+    from ..common.console import quiet
     from ..controllers.checkpoints.checkpoint import push_controller, read_config
     from ..controllers.checkpoints.hub import upload
     from ..infer.loading.draft_folder import is_draft
@@ -69,7 +69,7 @@ def trim_vocabulary(options: TrimOptions) -> None:
 
     All other tokens get probability 0.
     """
-    from ..common.quiet import quiet
+    from ..common.console import quiet
     from ..train.trim import trim_vocabulary as trim
 
     quiet()

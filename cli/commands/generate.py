@@ -18,7 +18,7 @@ def generate(options: GenerateOptions) -> None:
     """Continue or answer a prompt by speculative decoding."""
     text = _read(options.prompt)
 
-    from ..common.quiet import quiet
+    from ..common.console import quiet
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.text_stream import TextStream
 

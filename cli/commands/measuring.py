@@ -17,7 +17,7 @@ def begin(*, draws: bool = False) -> Console:
     """A console on standard error; if the command plots (``draws``), fail now if matplotlib is missing."""
     from rich.console import Console
 
-    from ..common.quiet import quiet
+    from ..common.console import quiet
     from ..train.figure import check_matplotlib
 
     if draws:

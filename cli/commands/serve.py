@@ -27,7 +27,7 @@ def serve(options: ServeOptions) -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InputError(f"serve: needs the package {error.name}; pip install 'specpilot[serve]'") from None
-    from ..common.memory import limit_memory
+    from ..common.machine import limit_memory
 
     limit_memory()
     from ..serve.own_thread import in_own_thread
@@ -45,7 +45,7 @@ def serve(options: ServeOptions) -> None:
 
 def _prepared(options: ServeOptions) -> Server:
     """A server with its models loaded."""
-    from ..common.quiet import quiet
+    from ..common.console import quiet
     from ..infer.decoder import SpeculativeDecoder
     from ..serve.server import Server, ServerConfig, drafting_by_load
 

@@ -56,7 +56,7 @@ def of_predictor(words: Sequence[str]) -> Callable[..., None]:
 
 
 def _predictor(options: PredictorTrainingOptions, run: RunOptions) -> None:
-    from ..common.quiet import quiet
+    from ..common.console import quiet
     from ..train.acceptance import train_acceptance
 
     quiet()
@@ -68,7 +68,7 @@ def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
 
     Copies are n-gram drafts: they continue an earlier occurrence of the text's last tokens.
     """
-    from ..common.quiet import quiet
+    from ..common.console import quiet
     from ..train.copies import train_copies
 
     quiet()
@@ -77,7 +77,7 @@ def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
 
 def router(options: RouterTrainingOptions, run: RunOptions) -> None:
     """Train a router between drafts (assistant selection, §2.4)."""
-    from ..common.quiet import quiet
+    from ..common.console import quiet
     from ..train.router import train_router
 
     quiet()
@@ -89,7 +89,7 @@ def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
 
     It shares the target's embedding and proposes its most frequent tokens.
     """
-    from ..common.quiet import quiet
+    from ..common.console import quiet
     from ..train.draft import train_draft
 
     quiet()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ...common.errors import InputError, is_finite
+from ...common.files import replacing
 from ...common.json_file import blaming, build, parse_object
 from ..checkpoints.fingerprint import weights_digest
 from ..sampling import SamplingParams
@@ -110,14 +110,10 @@ class OnlineRouter(Router):
         digest = weights_digest(self.policy.policy)
         state = OnlineState(KIND, 1, digest, self.explore, self.seen, self.mean, self.counts)
         tensors = {"precision": torch.from_numpy(self.precision), "moment": torch.from_numpy(self.moment)}
-        temporary = file.with_name(file.name + ".tmp")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "wb") as out:
-                out.write(save(tensors, {"state": json.dumps(asdict(state))}))
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(temporary, file)
+            with replacing(file) as temporary:
+                temporary.write_bytes(save(tensors, {"state": json.dumps(asdict(state))}))
         except OSError as error:
             raise InputError(f"{file}: cannot be written ({error.strerror}); choose another place") from error
         return file

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from specpilot.common.console import quiet
 from specpilot.common.errors import InputError
 from specpilot.common.machine import commit, machine, versions
-from specpilot.common.quiet import quiet
 from specpilot.compare.interval import ratio_interval, show
 from specpilot.compare.runner import Run, interleave_stored
 from specpilot.compare.store import Store

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specpilot.common.quiet import quiet
+from specpilot.common.console import quiet
 from specpilot.main import run
 
 from .. import FolderOptions

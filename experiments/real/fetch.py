@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from specpilot.common.console import quiet
 from specpilot.common.errors import InputError, optional_import
-from specpilot.common.quiet import quiet
 from specpilot.infer.loading.names import load_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from rich.console import Console
+from specpilot.common.console import quiet
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
-from specpilot.common.quiet import quiet
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.loading.names import load_causal_lm
 from specpilot.infer.models import CausalLM

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from specpilot.common.console import quiet
 from specpilot.common.files import replacing
 from specpilot.common.machine import commit, machine, versions
-from specpilot.common.quiet import quiet
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.loading.names import load_model, load_tokenizer
 
