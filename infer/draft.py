@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .distribution import TokenDistribution
-from .models.tree_mask import TreeMask, ancestors_of
+from .models.text_cache import TreeMask, ancestors_of
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specpilot.infer.models.packing import SHORT, as_scores, attention, per_group
+from specpilot.infer.models.lean_attention import SHORT, as_scores, attention, per_group
 from torch import Tensor
 
 SIZE = 16  # of a head

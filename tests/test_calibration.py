@@ -37,7 +37,7 @@ from specpilot.data_gen.feature_shards import TRAIN, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.data_gen.texts import text_of
 from specpilot.infer.models import CausalLM
-from specpilot.infer.models.hidden import forward_with_hidden
+from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.train.calibration import apply, evaluate, fit_all, logistic, logistic_probabilities
 from specpilot.train.datasets import is_validation
 from specpilot.train.metrics import binary_kl

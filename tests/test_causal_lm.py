@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.infer.models import CausalLM, Read, TextReader, TreeMask, ancestors_of, lean_forward, packed_linear
-from specpilot.infer.models.hidden import forward_with_hidden
+from specpilot.infer.models import CausalLM, Read, TextReader, TreeMask, ancestors_of, lean_forward, linear
+from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.infer.models.lean_forward import FAMILIES, LeanForward
 from torch import nn
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
@@ -161,14 +161,14 @@ def test_lean_forward_equals_transformers(family: str, rope: str, kv_heads: int)
         torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("few", [0, packed_linear.FEW])
+@pytest.mark.parametrize("few", [0, linear.FEW])
 @pytest.mark.parametrize("chunks", [[40], [7, 1, 20, 12]])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_lean_forward_rounds_no_worse_than_transformers(
     family: str, few: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against the float64 model: packed or plain, in float32 and bfloat16, one row or several, prompt or pieces."""
-    monkeypatch.setattr(packed_linear, "FEW", few)
+    monkeypatch.setattr(linear, "FEW", few)
     exact = lean_model(family, 2).to(torch.bfloat16).double()  # weights that all precisions hold
     text = torch.randint(50, (3, 40), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():

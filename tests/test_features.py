@@ -20,7 +20,7 @@ from specpilot.data_gen.feature_shards import MAPPED_SHARDS, TRAIN, VALIDATION, 
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.data_gen.texts import text_of, texts_of
 from specpilot.infer.models import CausalLM
-from specpilot.infer.models.hidden import forward_with_hidden
+from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.train import feature_maker, features
 from specpilot.train.acceptance_data import AcceptanceDataModule
 from specpilot.train.datasets import is_validation

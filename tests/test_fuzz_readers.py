@@ -36,7 +36,7 @@ from specpilot.data_gen.prompts import read_rows
 from specpilot.data_gen.router_dataset import Times
 from specpilot.infer.loading.model_files import find_files
 from specpilot.infer.loading.names import load_model
-from specpilot.infer.models.gguf_file import GgufFile
+from specpilot.infer.models.gguf_model import GgufFile
 from specpilot.parser import CommandParser
 from specpilot.train.options import AcceptanceTrainingOptions
 from specpilot.train.run_folder import read_checkpoint, read_run

@@ -18,8 +18,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from specpilot.common.errors import InputError
+from specpilot.infer.loading.devices import check_dtype, pick_device
 from specpilot.infer.loading.names import load_causal_lm, load_model, load_tokenizer
-from specpilot.infer.models.devices import check_dtype, input_device, is_dispatched, pick_device
+from specpilot.infer.models.base import input_device, is_dispatched
 from torch import Tensor
 from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedModel
 

@@ -19,7 +19,7 @@ import torch
 from specpilot.common.machine import limit_memory
 
 limit_memory()
-from specpilot.infer.models.packed_linear import PackedLinear
+from specpilot.infer.models.linear import PackedLinear
 
 
 class Info(ctypes.Structure):

@@ -11,7 +11,7 @@ from specpilot.data_gen.feature_shards import FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow, AnswerRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions, AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models.devices import is_dispatched
+from specpilot.infer.models.base import is_dispatched
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 

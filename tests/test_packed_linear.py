@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.infer.models import packed_linear
-from specpilot.infer.models.packed_linear import FEW, PackedLinear
+from specpilot.infer.models import linear
+from specpilot.infer.models.linear import FEW, PackedLinear
 
 
 @settings(max_examples=60)
@@ -36,7 +36,7 @@ def test_equals_the_plain_product(
     # The textbook bound of a sum of so many rounded products, in any order.
     size = F.linear(x.double().abs(), weight.double().abs(), None if bias is None else bias.double().abs())
     bound = (inputs + biased) * torch.finfo(dtype).eps * size
-    with patch.multiple(packed_linear, PLAIN_ROWS=plain_rows, FULL_ROWS=4, LARGE=FEW):
+    with patch.multiple(linear, PLAIN_ROWS=plain_rows, FULL_ROWS=4, LARGE=FEW):
         got = PackedLinear(weight, bias)(x)
     assert got.dtype == dtype
     assert bool(((got.double() - expected).abs() <= bound).all())
@@ -52,12 +52,12 @@ def test_builds_without_onednn_take_the_plain_product(monkeypatch: pytest.Monkey
 
 def test_large_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plain copy beside the packed one is for small products only, unless few rows are better off with it."""
-    monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 0)
+    monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
     weight = torch.randn(FEW // 100, 100)
     assert PackedLinear(weight).plain is None
     assert PackedLinear(weight[1:]).plain is not None
     assert PackedLinear(weight.double()).plain is not None
-    monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 3)
+    monkeypatch.setattr(linear, "PLAIN_ROWS", 3)
     assert PackedLinear(weight).plain is not None
     assert PackedLinear(weight.bfloat16()).plain is None
 
@@ -65,9 +65,9 @@ def test_large_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("full_rows", [1, 4])
 def test_inputs_of_all_lengths_meet_few_sizes(full_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those between a full number of rows and a step are met as they are."""
-    monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 0)
-    monkeypatch.setattr(packed_linear, "FULL_ROWS", full_rows)
-    monkeypatch.setattr(packed_linear, "LARGE", FEW)
+    monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
+    monkeypatch.setattr(linear, "FULL_ROWS", full_rows)
+    monkeypatch.setattr(linear, "LARGE", FEW)
     layer = PackedLinear(torch.randn(FEW // 100, 100))
     assert layer.packed is not None
     met: set[int] = set()

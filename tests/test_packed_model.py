@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM, Read, packed_linear, packed_model
-from specpilot.infer.models.packed_model import PackedForward, pack
+from specpilot.infer.models import CausalLM, Read, linear
+from specpilot.infer.models.linear import PackedForward, pack
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -21,9 +21,9 @@ TEXT = [5, 9, 3, 7, 7, 1, 8, 2, 40, 11, 3, 9, 30, 2, 2, 17, 6, 21, 5, 50]
 @pytest.fixture(autouse=True)
 def _every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights of any size, and products of any number of rows; on Intel's processors as well."""
-    monkeypatch.setattr(packed_model, "SMALLEST", 1)
-    monkeypatch.setattr(packed_linear, "FEW", 0)
-    monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 0)
+    monkeypatch.setattr(linear, "SMALLEST", 1)
+    monkeypatch.setattr(linear, "FEW", 0)
+    monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
 
 
 def packed_layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -54,7 +54,7 @@ def test_logits_are_those_of_the_model(name: str, dtype: torch.dtype) -> None:
 def test_greedy_texts_are_the_models(name: str, tree: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     target = target_of(name)
     with monkeypatch.context() as patch:
-        patch.setattr(packed_model, "SMALLEST", 1 << 30)
+        patch.setattr(linear, "SMALLEST", 1 << 30)
         plain = SpeculativeDecoder(target, None)
         expected = plain.generate([TEXT, TEXT[:3]], temperature=0, max_new_tokens=24)
     assert not packed_layers(plain.target.packed)
@@ -79,10 +79,10 @@ def test_what_is_packed_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None
     replaced = target_of("gemma3")
     replaced.lm_head.forward = lambda x: torch.zeros(*x.shape[:-1], 96)
     assert len(packed_layers(pack(replaced))) == len(packed_layers(packed)) - 1
-    monkeypatch.setattr(packed_model, "LARGEST", 0)
+    monkeypatch.setattr(linear, "MOST_GIB", 0)
     assert pack(model) is model
-    monkeypatch.setattr(packed_model, "LARGEST", 1)
-    monkeypatch.setattr(packed_linear, "PLAIN_ROWS", 12)
+    monkeypatch.setattr(linear, "MOST_GIB", 1)
+    monkeypatch.setattr(linear, "PLAIN_ROWS", 12)
     assert pack(model) is model
     halved = target_of("gemma3").to(dtype=torch.bfloat16)
     assert pack(halved) is not halved

@@ -23,7 +23,7 @@ from specpilot.data_gen.prompts import load_prompts
 from specpilot.data_gen.texts import Text, text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
-from specpilot.infer.models.hidden import forward_with_hidden
+from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
 from specpilot.train.calibration import apply, logistic_probabilities

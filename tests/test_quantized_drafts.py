@@ -16,9 +16,8 @@ from specpilot.controllers.length import Fixed
 from specpilot.controllers.router import SingleArm
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM, LanguageModel, language_model, packed_model
-from specpilot.infer.models.packed_model import PackedForward
-from specpilot.infer.models.quantized_linear import (
+from specpilot.infer.models import CausalLM, LanguageModel, language_model, linear
+from specpilot.infer.models.linear import (
     GROUP,
     INT4_ROWS,
     INT8_ROWS,
@@ -26,6 +25,7 @@ from specpilot.infer.models.quantized_linear import (
     QUANTIZATIONS,
     Int4Linear,
     Int8Linear,
+    PackedForward,
     Quantization,
 )
 from torch import Tensor
@@ -116,7 +116,7 @@ def test_the_distribution_is_the_targets(way: str, quantization: Quantization) -
 def test_greedy_texts_are_the_targets(
     architecture: str, quantization: Quantization, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_model, "SMALLEST", 1)
+    monkeypatch.setattr(linear, "SMALLEST", 1)
     target, draft = pair(architecture)
     expected = SpeculativeDecoder(target, None).generate(PROMPTS, temperature=0, max_new_tokens=24)
     decoder = quantized_decoder(target, draft, quantization, **options)
@@ -127,7 +127,7 @@ def test_greedy_texts_are_the_targets(
 
 def test_layers_of_any_architecture_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a T5."""
-    monkeypatch.setattr(packed_model, "SMALLEST", 1)
+    monkeypatch.setattr(linear, "SMALLEST", 1)
     decoder = SpeculativeDecoder.from_pretrained("tiny-t5", "tiny-t5-draft-sql", draft_dtype="int4", length=3)
     (draft,) = decoder.drafts
     assert isinstance(draft, CausalLM)

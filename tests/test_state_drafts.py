@@ -23,7 +23,7 @@ from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, Read, ancestors_of
-from specpilot.infer.models.state_input import StateInput, state_input_of
+from specpilot.infer.models.eagle import StateInput, state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request

@@ -23,8 +23,8 @@ from specpilot.data_gen.kinds import AnswerRow, read_dataset
 from specpilot.data_gen.options import AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import load_model, load_tokenizer
-from specpilot.infer.models.hidden import forward_with_hidden
-from specpilot.infer.models.state_input import state_input_of
+from specpilot.infer.models.causal_lm import forward_with_hidden
+from specpilot.infer.models.eagle import state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead
 from specpilot.train.draft import train_draft
 from specpilot.train.draft_data import DraftDataModule

@@ -14,7 +14,7 @@ from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import VERSIONS, read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.workers import ThisProcess
-from ..infer.models.devices import pick_device
+from ..infer.loading.devices import pick_device
 from .acceptance_data import AcceptanceDataModule
 from .acceptance_module import AcceptanceModule
 from .feature_module import FeatureModule

@@ -11,9 +11,9 @@ from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..data_gen.dataset import read_manifest
 from ..data_gen.documents import answers
+from ..infer.loading.devices import pick_device
 from ..infer.loading.names import load_any_model
 from ..infer.models import output_embedding
-from ..infer.models.devices import pick_device
 from .copy_data import CopyDataModule
 from .copy_module import CopyModule
 from .datasets import check_same, joint_fingerprint, joint_sampling

@@ -15,10 +15,10 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerp
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import SCHEMA_VERSION
 from ..data_gen.documents import Document, most_frequent, read_documents
+from ..infer.loading.devices import pick_device
 from ..infer.loading.draft_folder import save_draft, shared_names
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_model, load_tokenizer
-from ..infer.models.devices import pick_device
 from ..infer.models.trimmed_head import kept_tokens
 from .draft_data import DraftDataModule
 from .draft_module import DraftModule

@@ -12,8 +12,8 @@ from transformers.initialization import no_init_weights
 
 from ..common.errors import InputError
 from ..infer.models import CausalLM
+from ..infer.models.eagle import add_state_input
 from ..infer.models.early_exit import layers_name
-from ..infer.models.state_input import add_state_input
 from ..infer.models.trimmed_head import trim_head
 
 TOGETHER = ("num_kv_shared_layers", "attention_types")  # settings about all layers together

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..infer.models.state_input import state_input_of
+from ..infer.models.eagle import state_input_of
 from ..infer.models.trimmed_head import TrimmedHead
 from .controller_module import ControllerModule
 from .draft_steps import draft_logits

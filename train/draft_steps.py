@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
-from ..infer.models.hidden import forward_with_hidden
+from ..infer.models.causal_lm import forward_with_hidden
+from ..infer.models.eagle import state_input_of
 from ..infer.models.masks import CHUNKED, SLIDING, MaskTypes, as_scores, mask_types
-from ..infer.models.state_input import state_input_of
 from .draft_windows import Windows
 
 

@@ -8,7 +8,7 @@ from ..data_gen.dataset import read_manifest
 from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
 from ..data_gen.kinds import AcceptanceRow, RoundsRow
-from ..infer.models.devices import pick_device
+from ..infer.loading.devices import pick_device
 from .datasets import acceptance_manifest, check_same, joint_fingerprint, joint_sampling
 from .options import FeatureDataOptions
 

@@ -11,7 +11,7 @@ from ..common.errors import InputError
 from ..infer.loading.draft_folder import Shared, SharedWith
 from ..infer.loading.pair import load_draft
 from ..infer.models import GgufModel
-from ..infer.models.state_input import StateInput, state_input_of
+from ..infer.models.eagle import StateInput, state_input_of
 from ..infer.models.trimmed_head import keep_trimmed, kept_tokens
 from .draft_model import choose_layers, new_draft
 from .options import DraftTrainingOptions

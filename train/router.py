@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 
 from ..common.errors import InputError
 from ..controllers.router import RouterPolicy
-from ..infer.models.devices import pick_device
+from ..infer.loading.devices import pick_device
 from .datasets import joint_router_manifest, router_rows
 from .divergence import RefuseDivergence
 from .fitting import TrainingResult, completed, discarding, ended_by_signals, fit, quiet_lightning, threads, writable

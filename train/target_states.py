@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from ..common.errors import InputError
 from ..common.files import replacing
-from ..infer.models.hidden import forward_with_hidden
+from ..infer.models.causal_lm import forward_with_hidden
 from .draft_windows import TargetStates, Windows
 
 SHARD, TOGETHER = 64, 4  # windows of a file, and of a forward of the target

@@ -10,8 +10,7 @@ from ..infer.loading.draft_folder import FILE, DraftFile, check_free, is_draft, 
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.model_files import find_files
 from ..infer.loading.names import load_model, load_tokenizer
-from ..infer.models.eagle3 import Eagle3Input
-from ..infer.models.state_input import state_input_of
+from ..infer.models.eagle import Eagle3Input, state_input_of
 from ..infer.models.trimmed_head import TrimmedHead, trim_head
 from .options import TrimOptions
 

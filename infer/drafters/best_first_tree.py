@@ -23,7 +23,7 @@ from ...controllers.truncation import top_k
 from ..distribution import TokenDistribution
 from ..draft import Draft
 from ..models import LanguageModel, ancestors_of
-from ..models.tree_mask import children_of
+from ..models.text_cache import children_of
 from ..request import Request
 from ..verify.mcss import without
 from .base import ModelDrafter

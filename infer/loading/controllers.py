@@ -16,7 +16,7 @@ from ...controllers.length.cost_model import CostModel
 from ...controllers.router import RouterPolicy
 from ...controllers.router.policy import RouterConfig
 from ..models import GgufModel, LoadedModel, output_embedding
-from ..models.devices import input_device
+from ..models.base import input_device
 
 
 def load_length(

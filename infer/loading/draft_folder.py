@@ -25,7 +25,7 @@ from ...common.errors import InputError
 from ...common.json_file import blaming, build, read_object
 from ...controllers.checkpoints.fingerprint import model_fingerprint
 from ..models import LoadedModel
-from ..models.state_input import add_state_input, state_input_of
+from ..models.eagle import add_state_input, state_input_of
 from ..models.trimmed_head import TrimmedHead, kept_tokens, spread_logits
 
 MARK, VERSION = "specpilot_draft", 1

@@ -20,9 +20,8 @@ from transformers.initialization import no_init_weights
 from ...common.errors import InputError
 from ...common.json_file import blaming, build
 from ..models import LoadedModel
-from ..models.eagle3 import Eagle3Input, FirstLayer, NormedHead
+from ..models.eagle import NAME, Eagle3Input, FirstLayer, NormedHead
 from ..models.lean_forward import STATIC_ROPE
-from ..models.state_input import NAME
 from ..models.trimmed_head import TrimmedHead, spread_logits
 from .draft_folder import check_weights, lending, stored_file
 

@@ -12,7 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from ...checkpoints import shipped, shipped_models
 from ...common.errors import InputError
 from ...common.json_file import blaming, build, read_object
-from ..models.gguf_file import SUFFIX
+from ..models.gguf_model import SUFFIX
 
 INVALID = "no valid id"
 AGAIN = "fetch the model again"

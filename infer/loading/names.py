@@ -24,7 +24,7 @@ from transformers.quantizers.auto import AutoHfQuantizer
 
 from ...common.errors import InputError
 from ..models import GgufModel, LoadedModel
-from ..models.devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
+from .devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
 from .draft_folder import MARK, load_saved_draft
 from .eagle3_folder import is_eagle3, load_eagle3
 from .gguf_tokenizer import load_gguf_tokenizer

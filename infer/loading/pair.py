@@ -16,7 +16,7 @@ from ...controllers.length.cost_model import CostModel
 from ..costs import quick_costs
 from ..drafters.ngram import Ngram, split_drafts
 from ..models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
-from ..models.quantized_linear import QUANTIZATIONS, Quantization
+from ..models.linear import QUANTIZATIONS, Quantization
 from ..options import AUTO, DecodingOptions
 from .controllers import load_copies, load_length
 from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
@@ -155,7 +155,7 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> None:
         return
     if not isinstance(target, CausalLM) or target.switch is not None:
         raise InputError(f"draft: reads the target's states, which are not supported for {target.name}; take another")
-    draft.state_input.check(target)
+    draft.state_input.check(target.hidden_size, target.vocab_size)
 
 
 def with_states(target: LanguageModel, drafts: Sequence[LanguageModel]) -> LanguageModel:
@@ -167,7 +167,7 @@ def with_states(target: LanguageModel, drafts: Sequence[LanguageModel]) -> Langu
     if not isinstance(target, CausalLM):
         return target
     readers = [draft.state_input for draft in drafts if isinstance(draft, CausalLM) and draft.state_input is not None]
-    read = {layers for reader in readers if (layers := reader.target_layers(target))}
+    read = {layers for reader in readers if (layers := reader.target_layers(target.layers))}
     if len(read) > 1:
         raise InputError(f"draft: two of them read different layers of the target ({sorted(read)}); give one of them")
     return target.with_layers(read.pop()) if read else target

@@ -18,7 +18,7 @@ from ...controllers.router import PolicyRouter, Router
 from ..config import LENGTH
 from ..drafters.ngram import Ngram
 from ..models import CausalLM, EarlyExit, LanguageModel, LoadedModel, count_parameters, language_model
-from ..models.quantized_linear import Quantization
+from ..models.linear import Quantization
 from ..options import DecodingOptions
 from .controllers import load_length, load_policy
 from .pair import check_pair, draft_precision, load_draft, load_target

@@ -9,21 +9,17 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
-from .base import LanguageModel, Read
+from .base import LanguageModel, LoadedModel, TextReader, count_parameters, output_embedding
 from .causal_lm import CausalLM
 from .early_exit import EarlyExit
 from .encoder_decoder import EncoderDecoder
 from .gguf_model import GgufModel
 from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
+from .linear import Quantization, not_quantized, why_not_packed
 from .llama_cpp import LlamaCpp
-from .loaded import LoadedModel, count_parameters, output_embedding
-from .packed_model import why_not_packed
-from .quantized_linear import Quantization, not_quantized
 from .self_check import check_reading_in_parts
-from .text_cache import TextCache
-from .text_reader import TextReader
-from .tree_mask import TreeMask, ancestors_of
+from .text_cache import Read, TextCache, TreeMask, ancestors_of
 
 __all__ = [
     "CausalLM",

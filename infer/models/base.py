@@ -1,47 +1,21 @@
-"""The model protocol: the interface of language models to the engine.
-
-A model holds no texts. Texts are stored by key in a cache that the caller owns. A forward appends new tokens to any
-number of texts and returns logits and hidden states, text by text.
-"""
+"""The model protocol: the interface of language models to the engine, and to uses other than the decoding loop."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from ...common.errors import InputError
-from .loaded import LoadedModel
-from .text_cache import TextCache
-from .tree_mask import TreeMask
+from .gguf_model import GgufModel
+from .text_cache import Read, TextCache, TreeMask
+from .trimmed_head import TrimmedHead
 
-
-class Read(NamedTuple):
-    """New tokens of one text.
-
-    Attributes:
-        text: the text's key in the cache.
-        tokens: tokens to append, at least one.
-        keep: number of last tokens for which results are returned.
-        tree: tree mask of the last tokens; None for a chain.
-        hidden: number of last tokens whose hidden states are returned, at least ``keep``; None for ``keep``.
-        states: (n, d) the states before each token, for models that read them; None for zeros.
-    """
-
-    text: Hashable
-    tokens: Sequence[int]
-    keep: int = 1
-    tree: TreeMask | None = None
-    hidden: int | None = None
-    states: Tensor | None = None
-
-    @property
-    def kept_states(self) -> int:
-        """Number of hidden states that are returned."""
-        return self.keep if self.hidden is None else self.hidden
+LoadedModel: TypeAlias = PreTrainedModel | GgufModel  # what a model is before it is behind the protocol
 
 
 class LanguageModel(ABC):
@@ -104,3 +78,81 @@ class LanguageModel(ABC):
         It is the target's sentence embedding of Huang et al. 2024, §3.1, a by-product of the prefill.
         """
         return hidden
+
+
+class TextReader:
+    """A text in a cache.
+
+    Args:
+        cache: a cache that holds the text under the key ``text``. Default: a new cache.
+    """
+
+    def __init__(self, model: LanguageModel, cache: TextCache | None = None, text: Hashable = 0) -> None:
+        self.model, self.text = model, text
+        self.cache = model.new_cache() if cache is None else cache
+
+    @classmethod
+    def begin(cls, model: LanguageModel, prompt: Sequence[int], reserve: int = 0) -> tuple[TextReader, list[int]]:
+        """A reader of a new text with room for ``reserve`` tokens after ``prompt``, and the tokens to read first."""
+        reader = cls(model)
+        return reader, model.begin(reader.cache, reader.text, prompt, reserve)
+
+    @property
+    def length(self) -> int:
+        """Number of tokens read so far."""
+        return self.cache.length(self.text)
+
+    def read(
+        self, tokens: Sequence[int], *, keep: int | None = None, tree: TreeMask | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Read ``tokens``; return logits (n, V) and hidden states (n, d) of the last ``keep`` of them. Default: all."""
+        keep = len(tokens) if keep is None else keep
+        return self.model.forward(self.cache, [Read(self.text, tokens, keep, tree)])
+
+    def crop(self, length: int) -> None:
+        """Roll back to the first ``length`` tokens."""
+        self.cache.crop_text(self.text, length)
+
+    def keep(self, length: int, columns: Sequence[int]) -> None:
+        """Roll back to the first ``length`` tokens and then ``columns``, a path of the tree read after them."""
+        self.cache.keep(self.text, length, columns)
+
+
+def output_embedding(model: LoadedModel) -> Tensor:
+    """(V, d) what a model computes logits with; zeros for tokens that a trimmed vocabulary leaves out."""
+    if isinstance(model, GgufModel):
+        return model.output_embedding
+    head = model.get_output_embeddings()
+    weight: Tensor = head.embedding() if isinstance(head, TrimmedHead) else head.weight
+    return weight.detach()
+
+
+def count_parameters(model: LoadedModel) -> int:
+    """How many parameters a model has."""
+    if isinstance(model, GgufModel):
+        return model.parameters
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def is_dispatched(model: nn.Module) -> bool:
+    """Whether a device map distributed the model, so that accelerate's hooks move its inputs and weights.
+
+    Weights offloaded to ``cpu`` or ``disk`` are on the ``meta`` device outside their module's forward. Results are
+    available only by calling the modules, and ``model.to`` raises.
+    """
+    return any(_hook(module) is not None for module in model.modules())
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """The device of ``model``'s input embeddings, for token ids.
+
+    ``model.device`` is that of the first parameter, which is ``meta`` if it is offloaded.
+    """
+    embeddings: Any = model.get_input_embeddings()
+    hook = _hook(embeddings)
+    return torch.device(embeddings.weight.device if hook is None else hook.execution_device)
+
+
+def _hook(module: nn.Module) -> Any:
+    """Accelerate's hook on ``module``, or None."""
+    return vars(module).get("_hf_hook")

@@ -10,7 +10,8 @@ chooses between them, so they are in one file, which is longer than others.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from functools import cached_property, partial
 from typing import Any
@@ -20,18 +21,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...common.errors import InputError
-from .base import LanguageModel, Read
-from .devices import input_device
-from .hidden import forward_with_hidden
+from .base import LanguageModel, input_device
+from .eagle import state_input_of
 from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
-from .longrope import TokenKVCache, lengths_read, longrope_switch
+from .linear import Quantization, pack
+from .longrope import TokenKVCache, longrope_switch, read_by_factors
 from .masks import as_scores, layer_masks, mask_types, positions_of
-from .packed_model import pack
-from .quantized_linear import Quantization
-from .state_input import state_input_of
-from .text_cache import TextCache
-from .tree_mask import TreeMask
+from .text_cache import Read, TextCache, TreeMask, joined, read_in_groups
 from .trimmed_head import TrimmedHead
 
 MASKED_ATTENTION = ("eager", "sdpa")  # implementations that accept an additive mask
@@ -42,7 +39,6 @@ REREADING = frozenset({"phi3", "phimoe"})  # transformers recomputes a text's ke
 SHORT = 32  # reads of at most this many tokens are padded to each other
 PADDED = 1.3  # maximum ratio of padded size to tokens for longer reads
 LARGEST = 4096  # maximum padded tokens of a forward of several texts
-EMPTY = (torch.empty(0), torch.empty(0))  # placeholder of a result
 AGREE = 0.02  # tolerance in standard deviations of the logits: far above rounding, far below an ignored mask
 
 
@@ -176,7 +172,8 @@ class CausalLM(LanguageModel):
         if self.lean is not None:
             return self.lean.forward(cache, reads)
         if self.switch is not None:
-            return self._read_by_factors(cache, reads, self.switch)
+            assert isinstance(cache, TokenKVCache)
+            return read_by_factors(self._forward, cache, reads, self.switch)
         return self._forward(cache, reads)
 
     def _forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
@@ -184,7 +181,7 @@ class CausalLM(LanguageModel):
         if len(reads) == 1 and reads[0].tree is None:
             return self._read_one(cache, reads[0])
         if not self.ragged:
-            return _joined(
+            return joined(
                 [
                     self._read_one(cache, read) if read.tree is None else self._read_paths(cache, read, read.tree)
                     for read in reads
@@ -193,71 +190,7 @@ class CausalLM(LanguageModel):
         groups = padding_groups(reads)
         if len(groups) == 1:
             return self._read_ragged(cache, reads)
-        results: list[tuple[Tensor, Tensor]] = [EMPTY] * len(reads)
-        for group in groups:
-            own = [reads[i] for i in group]
-            for i, result in zip(group, _parted(own, self._forward(cache, own)), strict=True):
-                results[i] = result
-        return _joined(results)
-
-    def _read_by_factors(self, cache: RaggedKVCache, reads: Sequence[Read], switch: int) -> tuple[Tensor, Tensor]:
-        """Longrope: read texts below and above the switch separately; a text that crosses it is read from its start."""
-        assert isinstance(cache, TokenKVCache)
-        results: list[tuple[Tensor, Tensor]] = [EMPTY] * len(reads)
-        sides: dict[bool, list[int]] = {}
-        ready: dict[int, Read] = {}
-        for i, read in enumerate(reads):
-            first, last = lengths_read(cache, read)
-            if (first > switch) != (last > switch):
-                results[i] = self._read_across(cache, read, switch)
-                continue
-            if cache.length(read.text) and cache.long[read.text] != (last > switch):
-                if read.tree is not None and cache.length(read.text) > read.tree.trunk:
-                    results[i] = self._read_fresh(cache, read)
-                    continue
-                known = cache.tokens[read.text]
-                cache.crop_text(read.text, 0)
-                ready[i] = read._replace(tokens=[*known, *read.tokens])
-            else:
-                ready[i] = read
-            cache.note(read.text, ready[i].tokens, long=last > switch)
-            sides.setdefault(last > switch, []).append(i)
-        for places in sides.values():
-            own = [ready[i] for i in places]
-            for i, result in zip(places, _parted(own, self._forward(cache, own)), strict=True):
-                results[i] = result
-        return _joined(results)
-
-    def _read_across(self, cache: TokenKVCache, read: Read, switch: int) -> tuple[Tensor, Tensor]:
-        """Read when results are needed on both sides of the switch: a tree node by node, a chain in two parts."""
-        if read.tree is not None:
-            return self._read_fresh(cache, read)
-        short = switch - cache.length(read.text)
-        beyond = len(read.tokens) - short
-        parts = [
-            self._read_by_factors(cache, [Read(read.text, tokens, keep)], switch)
-            for tokens, keep in ((read.tokens[:short], read.keep - beyond), (read.tokens[short:], beyond))
-        ]
-        return _joined(parts)
-
-    def _read_fresh(self, cache: TokenKVCache, read: Read) -> tuple[Tensor, Tensor]:
-        """Read a tree whose factors differ from the cached ones: each node's text is read separately."""
-        assert read.tree is not None
-        start = cache.length(read.text)
-        cache.note(read.text, read.tokens, long=None)
-        cache.start_forward([read.text], [len(read.tokens)])
-        cache.end_forward()
-        tokens = cache.tokens[read.text]
-        first = start + len(read.tokens) - len(read.tree.above)
-        results = []
-        for column in range(start + len(read.tokens) - read.keep, start + len(read.tokens)):
-            path = [*range(column + 1)]
-            if column >= first:
-                path = [*range(read.tree.trunk), *read.tree.above[column - first], column]
-            own = self.new_cache()
-            own.add(0, len(path))
-            results.append(self.forward(own, [Read(0, [tokens[place] for place in path])]))
-        return _joined(results)
+        return read_in_groups(reads, groups, partial(self._forward, cache))
 
     def _read_one(self, cache: RaggedKVCache, read: Read) -> tuple[Tensor, Tensor]:
         """Read one text without a tree, with the model's own masks."""
@@ -376,16 +309,6 @@ def padding_groups(reads: Sequence[Read]) -> list[list[int]]:
     return groups
 
 
-def _joined(results: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])
-
-
-def _parted(reads: Sequence[Read], result: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Split the joint result into the logits and states of each read."""
-    logits = torch.split(result[0], [read.keep for read in reads])
-    return list(zip(logits, torch.split(result[1], [read.kept_states for read in reads]), strict=True))
-
-
 def _last(count: int, states: Tensor) -> Tensor:
     return states[:, -count:]
 
@@ -399,3 +322,47 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
     given = expected.isfinite()
     found, expected = found[given].float(), expected[given].float()
     return bool((found - expected).abs().max() <= AGREE * expected.std())
+
+
+def forward_with_hidden(
+    model: PreTrainedModel,
+    select: Callable[[Tensor], Tensor] | None = None,
+    layers: Sequence[nn.Module] = (),
+    **inputs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Logits (B, n, V) and last hidden states (B, n, d) of one call ``model(**inputs)``.
+
+    The outputs of ``layers`` follow the last states: (B, n, d + L·d).
+
+    Of the states only ``select(states)`` go through the output embedding, so that there are fewer logits than states.
+
+    The hidden state is the input of the output embedding, after the final norm and any output projection, at the
+    positions of ``logits_to_keep``. (``output_hidden_states=True`` would collect every layer at every position.)
+    """
+    captured: list[Tensor] = []
+    thread = threading.get_ident()
+
+    def capture(module: nn.Module, arguments: tuple[Tensor, ...]) -> Tensor | None:
+        if threading.get_ident() != thread:
+            return None  # another thread's forward
+        captured.append(arguments[0])
+        return None if select is None else select(arguments[0])
+
+    outputs: dict[nn.Module, Tensor] = {}
+
+    def capture_output(module: nn.Module, arguments: tuple[Tensor, ...], output: Any) -> None:
+        if threading.get_ident() == thread:
+            outputs[module] = output[0] if isinstance(output, tuple) else output
+
+    handles = [model.get_output_embeddings().register_forward_pre_hook(capture)]
+    handles += [layer.register_forward_hook(capture_output) for layer in layers]
+    try:
+        logits = model(**inputs).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    last = captured[-1]
+    if layers:
+        inner = [outputs[layer][:, -last.shape[1] :].to(last.device) for layer in layers]
+        return logits, torch.cat([last, *inner], -1)
+    return logits, last

@@ -15,10 +15,9 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
 from ...common.errors import InputError
-from .causal_lm import CausalLM
-from .hidden import forward_with_hidden
+from .causal_lm import CausalLM, forward_with_hidden
 from .kv_cache import RaggedKVCache
-from .quantized_linear import Quantization
+from .linear import Quantization
 from .text_cache import TextCache
 
 FAMILY = ("t5", "mt5", "umt5", "longt5")

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from .text_cache import TextCache
-
-if TYPE_CHECKING:
-    from .base import Read
+from .text_cache import Read, TextCache
 
 COMPACT_AT = 4  # buffers are shrunk if they are this many times as wide as needed
 

@@ -21,19 +21,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .base import Read
-from .devices import is_dispatched
+from .base import is_dispatched
+from .eagle import state_input_of
 from .kv_cache import RaggedKVCache
+from .lean_attention import SHORT, AttentionGroup, Tables, attention_group, group_reads
+from .linear import Linear, MakeLinear, Quantization, is_known, linears
 from .masks import mask_types
-from .packing import SHORT, AttentionGroup, Tables, attention_group, group_reads
-from .quantized_linear import Linear, MakeLinear, Quantization, linears
-from .state_input import StateInput, state_input_of
+from .text_cache import Read
 from .trimmed_head import TrimmedHead, spread_logits
 
 FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 CLASSES = {f"{name}ForCausalLM" for name in FAMILIES.values()}
-OURS = TrimmedHead.__module__, StateInput.__module__
-KNOWN_MODULES = ("torch.nn.", *(f"transformers.models.{name}." for name in FAMILIES), "transformers.activations", *OURS)
+KNOWN_MODULES = ("torch.nn.", *(f"transformers.models.{name}." for name in FAMILIES), "transformers.activations")
 LARGEST = 4 << 30  # maximum bytes of weights, since they are copied and larger models gain little
 UNBIASED = ("o_proj", "gate_proj", "up_proj", "down_proj")
 STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # rotary angles that do not depend on the text's length
@@ -89,7 +88,7 @@ class LeanForward:
             and not is_dispatched(model)
             and model.device.type == "cpu"
             and model.dtype in (torch.float32, torch.float64, torch.bfloat16)
-            and all(type(module).__module__.startswith(KNOWN_MODULES) for module in model.modules())
+            and all(is_known(module, KNOWN_MODULES) for module in model.modules())
             and not any(module._forward_pre_hooks for module in model.modules())
             and {hook for module in model.modules() for hook in module._forward_hooks.values()} <= {spread_logits}
             and all(module.bias is None for name, module in model.named_modules() if name.endswith(UNBIASED))

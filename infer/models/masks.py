@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Read
 from .kv_cache import RaggedKVCache, WritePlan
+from .text_cache import Read
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 

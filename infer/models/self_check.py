@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ...common.errors import InputError
-from .base import Read
 from .causal_lm import CausalLM
+from .text_cache import Read
 
 PART = 5  # tokens read at a time
 REJECTED = 2  # tokens read and removed again

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ..distribution import TokenDistribution, residual
 from ..draft import Draft
-from ..models.tree_mask import children_of
+from ..models.text_cache import children_of
 from ..random_source import RandomSource
 from .token_wise import token_wise
 from .verdict import Verdict

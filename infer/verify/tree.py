@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..models.tree_mask import ancestors_of, children_of
+from ..models.text_cache import ancestors_of, children_of
 from ..random_source import RandomSource
 from .verdict import Verdict
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.texts import Text
-from specpilot.infer.models import CausalLM, LanguageModel, LlamaCpp, Read, TextCache, TreeMask, llama_cache
+from specpilot.infer.models import CausalLM, LanguageModel, LlamaCpp, Read, TextCache, TreeMask, llama_cpp
 from specpilot.infer.models.llama_context import MOST_SEQUENCES
 from torch import Tensor
 
@@ -34,8 +34,8 @@ EVERY = pytest.mark.parametrize("most", [MOST_SEQUENCES, 16, FEW, 4])
 @contextmanager
 def at_most(sequences: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llama_cache, "SEQUENCES", (1, min(3, sequences), sequences))
-        patch.setattr(llama_cache, "MOST_SEQUENCES", sequences)
+        patch.setattr(llama_cpp, "SEQUENCES", (1, min(3, sequences), sequences))
+        patch.setattr(llama_cpp, "MOST_SEQUENCES", sequences)
         yield
 
 
@@ -189,7 +189,7 @@ def test_texts_join_and_leave(pair: Pair) -> None:
 
 def test_more_texts_than_sequences(pair: Pair) -> None:
     cache = pair[0].new_cache()
-    for name in range(llama_cache.MOST_TEXTS):
+    for name in range(llama_cpp.MOST_TEXTS):
         cache.add(name, 1)
     with pytest.raises(InputError, match="at most 192 texts at once"):
         cache.add("one more", 1)

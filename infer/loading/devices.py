@@ -1,14 +1,12 @@
-"""Placement of models: devices and dtypes, device maps, and accelerate's hooks."""
+"""Placement of models: devices, dtypes and device maps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import nn
-from transformers import PreTrainedModel
 
 from ...common.errors import InputError
 
@@ -46,30 +44,6 @@ def check_dtype(dtype: torch.dtype | Literal["auto"], device: torch.device) -> N
     """
     if dtype == torch.float64 and device.type == "mps":
         raise InputError(f"dtype='float64': not available on device='{device}'; use dtype='float32' or device='cpu'")
-
-
-def is_dispatched(model: nn.Module) -> bool:
-    """Whether a device map distributed the model, so that accelerate's hooks move its inputs and weights.
-
-    Weights offloaded to ``cpu`` or ``disk`` are on the ``meta`` device outside their module's forward. Results are
-    available only by calling the modules, and ``model.to`` raises.
-    """
-    return any(_hook(module) is not None for module in model.modules())
-
-
-def input_device(model: PreTrainedModel) -> torch.device:
-    """The device of ``model``'s input embeddings, for token ids.
-
-    ``model.device`` is that of the first parameter, which is ``meta`` if it is offloaded.
-    """
-    embeddings: Any = model.get_input_embeddings()
-    hook = _hook(embeddings)
-    return torch.device(embeddings.weight.device if hook is None else hook.execution_device)
-
-
-def _hook(module: nn.Module) -> Any:
-    """Accelerate's hook on ``module``, or None."""
-    return vars(module).get("_hf_hook")
 
 
 def check_device_map(device_map: DeviceMap, device: str) -> None:

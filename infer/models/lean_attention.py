@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Read
 from .kv_cache import RaggedKVCache, RaggedLayer, WritePlan
 from .masks import positions_of, visible
+from .text_cache import Read
 
 SHORT = 32  # maximum tokens of a read in a padded batch, and of a precomputed triangular mask
 

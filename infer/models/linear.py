@@ -1,0 +1,277 @@
+"""Linear layers on the CPU: products with weights that are reordered once, or rounded to 8 or 4 bits.
+
+*Reordered.* On some processors, such as AMD's, the default product of few rows with a weight matrix reaches only a
+fraction of the memory bandwidth, so that verifying a draft takes longer than generating its tokens one by one. oneDNN's
+product on reordered weights comes close to it, and is hardly slower for eight rows than for one. The copy needs as much
+memory as the weights. On Intel processors the default float32 product is faster up to a dozen rows within a forward.
+
+*Rounded.* A draft step of one text takes as long as reading the draft's weights, so that fewer bits make it faster.
+Rounding changes q alone, and verification is exact for every q. PyTorch's products of few rows in bfloat16 read the
+rounded weights; for more rows the same weights are also kept in bfloat16, reordered.
+
+What libraries take for the 48 products of 12 layers of SmolLM2-135M, in milliseconds by number of rows (AMD EPYC, one
+thread, PyTorch 2.13, medians in turn):
+
+==========================================  =====  =====  =====  =====
+float32                                         1      2      4      9
+==========================================  =====  =====  =====  =====
+:class:`PackedLinear`                        12.2   13.1   11.4   14.6
+``nn.Linear``                                14.4   23.7   20.3   27.2
+``torch.utils.mkldnn.to_mkldnn``             15.4   20.9   23.0   27.6
+``torch.compile``, ``freezing``              14.4   19.1   16.5   19.3
+**bfloat16**
+:class:`PackedLinear`                         7.0    7.3    6.2    7.8
+``nn.Linear``                                11.6   11.8   12.6   14.5
+``torch.utils.mkldnn.to_mkldnn``             14.2   14.1   15.0   17.2
+``torch.compile``, ``freezing``               9.2    9.4    8.0    9.4
+**8 bits**
+:class:`Int8Linear`                           7.0    8.3    8.6    9.6
+torchao 0.18, ``Int8WeightOnlyConfig``       14.5   13.6   14.0   15.9
+**4 bits**
+:class:`Int4Linear`                           2.7    3.4    4.7    9.3
+==========================================  =====  =====  =====  =====
+
+Freezing compiles for 15 s for each of two graphs; torchao 0.18 has no weights of 4 bits on CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from ...common.errors import InputError
+from ...common.machine import processor
+from .base import is_dispatched
+from .eagle import StateInput
+from .trimmed_head import TrimmedHead
+
+FEW = 150_000  # multiplications below which calling oneDNN costs more than the product
+# Longer inputs are padded to a multiple of this many rows: for every number of rows oneDNN generates code, which takes
+# milliseconds and up to a MiB.
+STEP = 16
+# By vendor instead of by a measurement, so that rounding is the same in every run.
+PLAIN_ROWS = 12 if "Intel" in processor() else 0
+# Up to three rows take longer than four with large weights: 44 instead of 38 ms for one token of SmolLM2-135M and 52
+# instead of 41 ms for two, in float32 on one thread.
+FULL_ROWS = 1 if "Intel" in processor() else 4
+LARGE = 800_000  # elements of such weights
+
+Quantization = Literal["int8", "int4"]
+QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4")
+Linear = Callable[[Tensor], Tensor]  # (N, in) → (N, out)
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # of a weight (out, in) and a bias (out,)
+
+GROUP = 32  # inputs that share a scale and an offset in 4 bits
+OUTPUTS = 16  # of a weight in 4 bits there must be a multiple
+# Rows up to which the product is faster than that of the weights in bfloat16 (docs/performance.md).
+INT8_ROWS = 3
+INT4_ROWS = 8
+
+LINEAR = {nn.Linear, Conv1D, TrimmedHead}
+KNOWN_MODULES = ("torch.nn.", "transformers.")  # no adapters
+OURS = (TrimmedHead, StateInput)
+SMALLEST = FEW  # elements of weights of a model that are reordered: the product of others is never packed
+MOST_GIB = 4  # of such weights, since they are copied
+
+
+class PackedLinear:
+    """``F.linear(x, weight, bias)`` for a constant weight (out, in) and bias (out,)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.size, self.bias = weight.numel(), bias
+        # The operators that PyTorch's compiler uses for frozen weights; not in every build.
+        self.packed: Tensor | None = None
+        if torch.backends.mkldnn.is_available() and _reorders(weight.dtype):  # type: ignore[no-untyped-call]
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+            self.product = torch.ops.mkldnn._linear_pointwise.default
+        self.plain_rows = PLAIN_ROWS if weight.dtype == torch.float32 else 0
+        self.full_rows = FULL_ROWS if self.size >= LARGE else 1
+        keep = self.packed is None or self.size < FEW or self.plain_rows > 0
+        self.plain = weight.t() if keep else None  # (in, out)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shapes (N, in) → (N, out)."""
+        n = x.shape[0]  # len(x) takes five times as long
+        few = n <= self.plain_rows or n * self.size < FEW
+        if self.packed is None or (few and self.plain is not None):
+            assert self.plain is not None
+            return torch.mm(x, self.plain) if self.bias is None else torch.addmm(self.bias, x, self.plain)
+        missing = -n % STEP if n > STEP else self.full_rows - n if n < self.full_rows else 0
+        if missing:
+            x = F.pad(x, (0, 0, 0, missing))
+        result: Tensor = self.product(x, self.packed, self.bias, "none", [], "")
+        return result[:-missing] if missing else result
+
+
+def packing_pays(dtype: torch.dtype) -> bool:
+    """Whether products of few rows are faster with reordered weights on this processor."""
+    return (
+        torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and _reorders(dtype)
+        and not (dtype == torch.float32 and PLAIN_ROWS > 0)
+    )
+
+
+def _reorders(dtype: torch.dtype) -> bool:
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
+
+
+class Int8Linear:
+    """``F.linear(x, weight, bias)`` for x in bfloat16, the rows of the weight rounded to multiples of a scale each."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        check_size("int8", weight)
+        exact = weight.float()
+        scale = (exact.abs().amax(1, keepdim=True) / 127).bfloat16()  # (out, 1)
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+        rounded = (exact / scale.float()).round().clamp(-127, 127)
+        self.weight, self.scale = rounded.to(torch.int8), scale.flatten()
+        self.many = PackedLinear((rounded * scale.float()).bfloat16(), bias)
+        self.bias = bias
+        self.product = torch.ops.aten._weight_int8pack_mm.default
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shapes (N, in) → (N, out)."""
+        if x.shape[0] > INT8_ROWS:
+            return self.many(x)
+        result: Tensor = self.product(x.contiguous(), self.weight, self.scale)
+        return result if self.bias is None else result + self.bias
+
+
+class Int4Linear:
+    """``F.linear(x, weight, bias)`` for x in bfloat16, each ``GROUP`` weights of a row rounded to sixteen values."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        check_size("int4", weight, OUTPUTS)
+        groups = weight.float().reshape(len(weight), -1, GROUP)  # (out, in / GROUP, GROUP)
+        least, most = groups.aminmax(dim=2, keepdim=True)
+        scale = ((most - least) / 15).bfloat16()
+        zero = (least + 8 * scale.float()).bfloat16()  # the value of the number 8
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))  # equal weights are all the number 8
+        rounded = ((groups - zero.float()) / scale.float() + 8).round().clamp(0, 15)
+        self.weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(rounded.flatten(1).int(), 1)
+        self.scale = torch.cat([scale, zero], 2).transpose(0, 1).contiguous()  # (in / GROUP, out, 2)
+        self.many = PackedLinear(((rounded - 8) * scale.float() + zero.float()).flatten(1).bfloat16(), bias)
+        self.bias = bias
+        self.product = torch.ops.aten._weight_int4pack_mm_for_cpu.default
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shapes (N, in) → (N, out)."""
+        if x.shape[0] > INT4_ROWS:
+            return self.many(x)
+        result: Tensor = self.product(x.contiguous(), self.weight, GROUP, self.scale)
+        return result if self.bias is None else result + self.bias
+
+
+def linears(quantization: Quantization | None) -> tuple[MakeLinear, MakeLinear]:
+    """What makes the products of a model's layers and of its output projection.
+
+    The output projection has 8 bits at least: rounded to 4 it costs more acceptance than all layers.
+    """
+    if quantization is None:
+        return PackedLinear, PackedLinear
+    return (Int8Linear if quantization == "int8" else Int4Linear), Int8Linear
+
+
+def not_quantized(quantization: Quantization, draft: str, reason: str) -> InputError:
+    """The error for a draft that has no forward with rounded weights."""
+    return InputError(
+        f"draft_dtype={quantization!r}: the weights of {draft} cannot be rounded, since {reason}; take "
+        "another draft_dtype"
+    )
+
+
+def check_size(quantization: Quantization, weight: Tensor, multiple: int = 1) -> None:
+    """Refuse weights (out, in) that PyTorch's products do not take.
+
+    Raises:
+        InputError: ``in`` is no multiple of ``GROUP``, or ``out`` none of ``multiple``.
+    """
+    outputs, inputs = weight.shape
+    if inputs % GROUP or outputs % multiple:
+        also = f" and of {multiple} outputs" if multiple > 1 else ""
+        raise InputError(
+            f"draft_dtype={quantization!r}: takes weights with a multiple of {GROUP} inputs{also}, and the draft has "
+            f"one with {inputs} and {outputs}; take draft_dtype='bfloat16'"
+        )
+
+
+class PackedForward:
+    """The forward of one linear layer in inference, with a copy of its weights in the form of ``linear``."""
+
+    def __init__(self, module: Any, linear: MakeLinear) -> None:
+        weight = module.weight.detach()
+        bias = None if module.bias is None else module.bias.detach()
+        self.product = linear(weight.t().contiguous() if isinstance(module, Conv1D) else weight, bias)
+        self.dtype, self.plain = weight.dtype, module.forward
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shapes (…, in) → (…, out)."""
+        if torch.is_grad_enabled() or x.dtype != self.dtype:
+            result: Tensor = self.plain(x)
+            return result
+        rows = self.product(x.reshape(-1, x.shape[-1]))
+        return rows.view(*x.shape[:-1], rows.shape[-1])
+
+
+def pack(model: PreTrainedModel, quantization: Quantization | None = None) -> PreTrainedModel:
+    """``model`` with reordered weights, sharing everything else with it; ``model`` itself where that gains nothing.
+
+    The modules keep their classes, parameters and hooks. Later changes of the packed weights have no effect.
+
+    Args:
+        quantization: round the weights, those of a draft in bfloat16.
+
+    Raises:
+        InputError: weights have sizes that cannot be quantized.
+    """
+    if why_not_packed(model) is not None or (quantization is None and not packing_pays(model.dtype)):
+        return model
+    inner, output = linears(quantization)
+    head = model.get_output_embeddings()
+    done: dict[nn.Module, nn.Module] = {}
+
+    def packed(module: nn.Module) -> nn.Module:
+        if module not in done:
+            other = done[module] = copy(module)
+            other._modules = {name: part if part is None else packed(part) for name, part in module._modules.items()}
+            if _packs(module):
+                other.forward = PackedForward(module, output if module is head else inner)
+        return done[module]
+
+    with torch.inference_mode():
+        result = packed(model)
+    assert isinstance(result, PreTrainedModel)
+    return result
+
+
+def why_not_packed(model: PreTrainedModel) -> str | None:
+    """Why :func:`pack` leaves ``model`` as it is, as a sentence about the model; None if it does not."""
+    if model.device.type != "cpu" or is_dispatched(model):
+        return "it is not on the CPU"
+    if not all(is_known(module, KNOWN_MODULES) for module in model.modules()):
+        return "it has adapters or quantized layers"
+    weights: list[Any] = [module.weight for module in model.modules() if _packs(module)]
+    size = sum(weight.numel() * weight.element_size() for weight in weights) / 2**30
+    if size > MOST_GIB:
+        return f"its weights take {size:.1f} GiB, more than {MOST_GIB}"
+    return None if weights else f"its linear layers have fewer than {SMALLEST} weights each"
+
+
+def is_known(module: nn.Module, origins: tuple[str, ...]) -> bool:
+    """Whether ``module`` is a trimmed head, an input of EAGLE, or of a class from ``origins``."""
+    return type(module) in OURS or type(module).__module__.startswith(origins)
+
+
+def _packs(module: Any) -> bool:
+    """Whether the module is a linear layer with many weights, whose forward nobody has replaced."""
+    return type(module) in LINEAR and "forward" not in vars(module) and module.weight.numel() >= SMALLEST
