@@ -121,29 +121,12 @@ def controllers(place: Path) -> None:
     head, router = FILES / "acceptance-head", FILES / "router"
     changes: dict[str, dict[str, Change]] = {
         "head-flipped": {"model__safetensors": lambda content: content[:-1] + b"?"},
-        "head-weightless": {"model__safetensors": None},
         "head-cut": {"config__json": b"{"},
-        "head-list": {"config__json": b"[1]"},
-        "head-latin": {"config__json": b"\xff"},
-        "head-empty": {"config__json": b""},
         "head-type": {"config__json": {"kind": "toaster"}},
-        "head-new": {"config__json": {"schema_version": 99}},
-        "head-unknown": {"config__json": {"colour": "red"}},
-        "head-text": {"config__json": {"hidden_size": "128"}},
-        "head-huge": {"config__json": {"hidden_size": 10**12}},
-        "head-deep": {"config__json": {"depth": 65}},
-        "head-threshold": {"config__json": {"threshold": 7}},
-        "head-nan": {"config__json": {"w_acc": float("nan")}},
-        "head-calibration": {"config__json": {"calibration": {"method": "isotonic", "logits": [1]}}},
-        "head-digest": {"config__json": {"weights_sha256": 3}},
     }
-    provenance = json.loads((head / "config.json").read_text())["provenance"]
-    changes["head-sampling"] = {"config__json": {"provenance": provenance | {"sampling": {"temperature": -1}}}}
     for name, files in changes.items():
         copy(head, place / name, **files)
-    copy(router, place / "router-arms", config__json={"arms": []})
     copy(router, place / "router-arm", config__json={"arms": [{"kind": "draft"}, 3]})
-    copy(router, place / "router-alpha", config__json={"alpha": "x"})
     shutil.copytree(FOLDER / "tiny-head", place / "head-shipped")
 
 
