@@ -1,4 +1,4 @@
-"""The user's own prompts in every study, several datasets in every training, and a hub that is asked once."""
+"""Several datasets in every training, and a hub that is asked once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from specpilot import main as cli
 from specpilot.common.errors import InputError
@@ -36,33 +34,13 @@ PROMPTS = [f"prompt number {i}" for i in range(24)]
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pair of random models, and the same prompts as JSON Lines, Parquet and text."""
+    """A pair of random models, another draft, and prompts."""
     folder = tmp_path_factory.mktemp("own")
     save_pair(folder)
     make(seed=2, vocab=257, layers=1).save_pretrained(folder / "other")
     byte_tokenizer().save_pretrained(folder / "other")
-    rows = [{"question": prompt, "domain": "ab"[i % 2]} for i, prompt in enumerate(PROMPTS)]
-    (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "parquet").mkdir()
-    pq.write_table(pa.Table.from_pylist(rows), folder / "parquet" / "q.parquet")
     (folder / "p.txt").write_text("\n".join(PROMPTS))
     return folder
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, Any]:
-    """The JSON document that is a command's last line."""
-    assert cli.main([str(word) for word in words]) == 0, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out.splitlines()[-1])  # type: ignore[no-any-return]
-
-
-def pair(work: Path) -> list[str | Path]:
-    return ["--target", work / "target", "--draft", work / "draft", "--max-new-tokens", "4", "--device", "cpu"]
-
-
-# Prompts
-
-
-# Datasets
 
 
 @pytest.fixture(scope="module")
