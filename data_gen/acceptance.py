@@ -83,9 +83,7 @@ class AcceptanceDatasetBuilder(DatasetBuilder[AcceptanceRow]):
         trust = settings.trust_remote_code
         tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
         check_same_tokenizer(tokenizer, load_tokenizer(settings.draft, trust_remote_code=trust))
-        loading: dict[str, Any] = {
-            "dtype": settings.dtype, "device": settings.device, "trust_remote_code": trust, "decoder_only": True
-        }  # fmt: skip
+        loading = settings.loading | {"decoder_only": True}
         target = load_any_model(settings.target, **loading, **settings.placement)
         draft = load_any_model(settings.draft, target=target, **loading)
         self.pair = PairFingerprint.of(target, draft, tokenizer)

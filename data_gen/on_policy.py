@@ -37,11 +37,9 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
 
     def __init__(self, settings: OnPolicyDataOptions) -> None:
         self.settings = settings
-        cost = None if settings.cost is None else str(settings.cost)
         self.decoder = SpeculativeDecoder.from_pretrained(
-            settings.target, settings.draft, length=settings.length, threshold=settings.threshold, cost=cost,
-            dtype=settings.dtype, device=settings.device, trust_remote_code=settings.trust_remote_code,
-            **settings.placement,
+            settings.target, settings.draft, length=settings.length, threshold=settings.threshold, cost=settings.cost,
+            **settings.loading, **settings.placement,
         )  # fmt: skip
         (draft,) = self.decoder.drafts
         tokenizer = self.decoder.tokenizer

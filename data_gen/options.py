@@ -18,10 +18,9 @@ from ..common.options import (
     Range,
     SeedOptions,
     Several,
-    Share,
     WebAddress,
 )
-from ..infer.options import LoadingOptions, PairOptions, PlacementOptions, SamplingOptions, TargetOptions
+from ..infer.options import LengthOptions, LoadingOptions, PairOptions, PlacementOptions, SamplingOptions, TargetOptions
 
 HostPort = Annotated[
     str, Pattern(r"[^/:]+:\d{1,5}", "no address of a head node; give HOST:PORT, such as 10.0.0.1:6379")
@@ -122,19 +121,10 @@ class AnswersDataOptions(TargetOptions, PlacementOptions, DatasetOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyDataOptions(AcceptanceDataOptions):
-    """Dataset of the decoder's rounds.
-
-    Attributes:
-        length: Length controller: a number, a rule, or a trained controller.
-        threshold: Stopping threshold of a trained controller.
-        cost: Cost model of a trained controller, instead of a threshold: a file of `specpilot bench cost --output`, or
-            the time of a draft step in units of a verification, such as 0.2.
-    """
+class OnPolicyDataOptions(AcceptanceDataOptions, LengthOptions):
+    """Dataset of the decoder's rounds."""
 
     length: str = "8"
-    threshold: Share | None = None
-    cost: str | float | None = None
 
 
 ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sql-shell", "autoregressive")

@@ -148,7 +148,7 @@ class LengthOptions(Options):
     """Drafting.
 
     Attributes:
-        length: Draft length: a number of tokens (default: 4), a controller checkpoint (folder or hub id), a rule such
+        length: Draft length: a number of tokens (null: 4), a controller checkpoint (folder or hub id), a rule such
             as "cumulative-confidence:0.4", or "none" for autoregressive decoding.
         threshold: Stopping threshold of a trained controller, instead of its checkpoint's.
         cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification, such as

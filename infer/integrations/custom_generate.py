@@ -31,7 +31,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams
-from ..loading.generation_defaults import FOLLOWED, IDLE
+from ..loading.generation_defaults import neutral, unfollowed
 from ..models import LanguageModel
 from ..random_source import RandomSource, seeds_of
 from ..request import Request
@@ -168,13 +168,9 @@ def _call_of_generate() -> Mapping[str, Any]:
 
 def _check_settings(given: GenerationConfig) -> None:
     """Raise InputError for a setting of the installed transformers that is neither supported nor neutral."""
-    defaults = GenerationConfig._get_default_generation_params()
-    for name in reversed(vars(GenerationConfig())):  # min_new_tokens before min_length, which is derived from it
-        value, default = vars(given)[name], defaults.get(name)
-        neutral = value is None or value == default or (value is False and default is not True)
-        if not neutral and name not in FOLLOWED | IDLE:
-            shown = " ".join(reprlib.repr(value).split())
-            raise InputError(f"{name}={shown}: not supported by the decoder; take {name}={default}")
+    for name, value in unfollowed(given).items():
+        shown = " ".join(reprlib.repr(value).split())
+        raise InputError(f"{name}={shown}: not supported by the decoder; take {name}={neutral(name)}")
 
 
 def _check_arguments(call: Mapping[str, Any]) -> None:
