@@ -40,7 +40,6 @@ EXPERIMENTS = {
     "real-draft": Experiment("real.draft", "Train a draft for SmolLM2-135M-Instruct on its own answers."),
     "real-decode": Experiment("real.decode", "Time decoding with that draft, by kind of prompt."),
     "results": Experiment("results", "Measure results of the documentation anew; takes hours; goes on."),
-    "pages": Experiment("pages", "Write the results of docs/results into the tables of the pages."),
 }
 
 

@@ -1,6 +1,6 @@
 """``python -m experiments results``: the commands of results.yaml, run in a folder of their own for each commit.
 
-A step that is done there is not done again; its results are copied into docs/results, whose tables ``pages`` writes.
+A step that is done there is not done again; its results are copied into docs/results.
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+from specpilot.commands.train import of_predictor
 from specpilot.main import COMMANDS, main
+from specpilot.parser import CommandParser
 
 from experiments.__main__ import command
 
@@ -78,6 +80,8 @@ def words_of(script: str, folder: Path) -> list[list[str]]:
 def check_words(words: list[str]) -> None:
     """A command of a block that is not run: it would start."""
     match words:
+        case ["specpilot", "train", "acceptance", *rest]:  # each predictor has options of its own
+            CommandParser(of_predictor(rest), prog="train acceptance").read(rest)
         case ["specpilot", *rest]:
             assert main(rest, inert(COMMANDS)) == 0, words
         case ["make", *targets]:

@@ -1,4 +1,4 @@
-"""The list of results: its commands start, an interrupted run continues, and the pages have what the results hold."""
+"""The list of results: its commands start, and an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ from specpilot.main import COMMANDS, run
 from specpilot.parser import CommandParser
 
 from experiments.__main__ import EXPERIMENTS, command, main
-from experiments.pages import filled
 from experiments.results import Step, chosen, read_steps, run_steps
 
 from ..commands import inert
 
-DOCS = Path(__file__).parents[2] / "docs"
-RESULTS = DOCS / "results"
 STEPS = read_steps()
 
 
@@ -80,20 +77,3 @@ def test_an_interrupted_run_continues(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert not (publish / "env.json").exists()  # not run again
     run_steps([first, broken], folder, publish, console, plan=True)
     assert "broken: to do\n    specpilot env" in said.getvalue()
-
-
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
-def test_tables_are_those_of_the_results(page: Path) -> None:
-    """After new results: ``python -m experiments pages``."""
-    text = page.read_text(encoding="utf-8")
-    assert filled(text, RESULTS) == text
-
-
-def test_tables_are_filled() -> None:
-    page = "before\n<!-- results: train-scale.json -->\n| old |\n<!-- end -->\nafter\n"
-    found = filled(page, RESULTS)
-    assert found.startswith("before\n<!-- results: train-scale.json -->\n\n| examples | on disk |")
-    assert found.endswith(" |\n\n<!-- end -->\nafter\n")
-    assert filled(found, RESULTS) == found
-    with pytest.raises(InputError, match="no tables; those with tables are demo"):
-        filled(page.replace("train-scale", "train-sale"), RESULTS)
