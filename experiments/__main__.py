@@ -38,7 +38,6 @@ EXPERIMENTS = {
     "gguf": Experiment("gguf", "Write a model as a GGUF file, for llama.cpp."),
     "real": Experiment("real.fetch", "Fetch SmolLM2-135M-Instruct with what was trained for it."),
     "real-draft": Experiment("real.draft", "Train a draft for SmolLM2-135M-Instruct on its own answers."),
-    "real-decode": Experiment("real.decode", "Time decoding with that draft, by kind of prompt."),
     "results": Experiment("results", "Measure results of the documentation anew; takes hours; goes on."),
 }
 

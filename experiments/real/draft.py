@@ -8,6 +8,7 @@ Every stage is a command of specpilot that continues what it finds, so that an i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from specpilot.common.console import quiet
@@ -16,7 +17,6 @@ from specpilot.main import run
 from .. import FolderOptions
 from .fetch import fetch
 from .prompts import PROMPTS, write_prompts
-from .settings import RealDraftOptions
 
 PER_KIND = 1600  # prompts of each of five kinds
 KINDS = 5
@@ -28,6 +28,22 @@ PREDICTED = {1.0: 900, 0.0: 450}  # prompts after those, for the predictor, by t
 TRACED = 60  # texts on which the predictor's epochs are compared
 ROUTED = ("ngram", "exit:6", "autoregressive")  # arms of the router beside the draft
 TEMPERATURES = (1.0, 0.5)  # in turn: T = 1 is what the draft is trained for, at 0.5 the answers make more sense
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealDraftOptions:
+    """Draft of SmolLM2-135M-Instruct.
+
+    Attributes:
+        data: Folder of JSON Lines files that the prompts are taken from: mbpp, nl2bash, python_functions, gsm8k, svamp,
+            aqua, math500, books and self_instruct.
+        parts: Number of datasets of 300 of the target's answers in the first stage of the draft's training.
+        stages: Number of stages, at most 3; the later ones train it on 11 and 12 further datasets.
+    """
+
+    data: Path
+    parts: int = 12
+    stages: int = 3
 
 
 def train_draft(settings: RealDraftOptions, output: Path) -> Path:
@@ -44,38 +60,44 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
     draft = train_stages(settings, target, output, [*range(0, first, PART), *later])
     data = [str(output / f"acceptance-{temperature:g}") for temperature in PREDICTED]
     for folder, (temperature, count) in zip(data, PREDICTED.items(), strict=True):
-        run(
-            [
-                *("data", "acceptance", "--target", str(target), "--draft", str(draft)),
-                *("--prompts", str(output / PROMPTS), "--skip", str(unseen), "--limit", str(count)),
-                *("--max-new-tokens", "80", "--temperature", str(temperature), "--top-k", "null", "--top-p", "0.95"),
-                *("--dtype", "bfloat16", "--batch-size", "50", "--output", folder),
-            ]
+        _run(
+            f"data acceptance --target {target} --draft {draft} --prompts {output / PROMPTS} --skip {unseen} "
+            f"--limit {count} --max-new-tokens 80 --temperature {temperature} --top-k null --top-p 0.95 "
+            f"--dtype bfloat16 --batch-size 50 --output {folder}"
         )
-    run(
-        [
-            *("train", "lag-free", "--data", f"[{','.join(data)}]", "--epochs", "6", "--traced", str(TRACED)),
-            *("--output", str(output / "head-run"), "--resume"),
-        ]
-    )
-    run(["export", str(output / "head-run"), str(output / "head"), "--overwrite"])
+    _train(f"acceptance --predictor lag-free --data [{','.join(data)}] --epochs 6 --traced {TRACED}", output / "head")
     texts = [*sorted(map(str, output.glob("answers-*"))), *data]
-    run(["train", "copies", "--data", f"[{','.join(texts)}]", "--output", str(output / "copies-run"), "--resume"])
-    run(["export", str(output / "copies-run"), str(output / "copies"), "--overwrite"])
+    _train(f"copies --data [{','.join(texts)}]", output / "copies")
     train_router(target, draft, output, unseen + PART)
     return draft
+
+
+def _run(words: str) -> None:
+    """Run a command of specpilot."""
+    run(words.split())
+
+
+def _train(words: str, output: Path) -> None:
+    """Train in ``output``-run, and export the result to ``output``."""
+    folder = output.with_name(f"{output.name}-run")
+    _run(f"train {words} --output {folder} --resume")
+    _run(f"export {folder} {output} --overwrite")
 
 
 def train_stages(settings: RealDraftOptions, target: Path, output: Path, begins: list[int]) -> Path:
     """Train the draft, and return it; ``begins`` are the numbers of the first prompts of the datasets."""
     stages = [(settings.parts, *STAGES[0][1:]), *STAGES[1 : settings.stages]]
-    initial = ["--layers", "3", "--vocabulary", "8192"]
+    initial = "--layers 3 --vocabulary 8192"
     number, draft = 0, output / "draft"
     for stage, (count, epochs, rate) in enumerate(stages, 1):
         datasets = [answer(target, output, n, begins[n % len(begins)]) for n in range(number, number + count)]
         draft = output / ("draft" if stage == len(stages) else f"draft-{stage}")
-        distil(target, datasets, draft, *initial, "--epochs", str(epochs), "--lr", str(rate))
-        initial, number = ["--initial", str(draft)], number + count
+        _train(
+            f"draft --target {target} --data [{','.join(datasets)}] {initial} --epochs {epochs} --lr {rate} "
+            "--batch-size 2 --validation-fraction 0.02 --dtype bfloat16 --precision bf16-mixed --cache-states",
+            draft,
+        )
+        initial, number = f"--initial {draft}", number + count
     return draft
 
 
@@ -83,48 +105,26 @@ def answer(target: Path, output: Path, number: int, skip: int) -> str:
     """Make the dataset ``number`` of the target's answers, to the prompts after the first ``skip``."""
     folder = str(output / f"answers-{number}")
     temperature = TEMPERATURES[number % len(TEMPERATURES)]
-    run(
-        [
-            *("data", "answers", "--target", str(target), "--prompts", str(output / PROMPTS)),
-            *("--skip", str(skip), "--limit", str(PART), "--max-new-tokens", "160", "--top-k", "null"),
-            *("--temperature", str(temperature), "--seed", str(number), "--batch-size", "64"),
-            *("--dtype", "bfloat16", "--output", folder),
-        ]
+    _run(
+        f"data answers --target {target} --prompts {output / PROMPTS} --skip {skip} --limit {PART} "
+        f"--max-new-tokens 160 --top-k null --temperature {temperature} --seed {number} --batch-size 64 "
+        f"--dtype bfloat16 --output {folder}"
     )
     return folder
 
 
-def distil(target: Path, answers: list[str], draft: Path, *words: str) -> None:
-    """Train ``draft`` on ``answers``; ``words`` say what it begins with, and how long it is trained."""
-    output = draft.with_name(f"{draft.name}-run")
-    run(
-        [
-            *("train", "draft", "--target", str(target), "--data", f"[{','.join(answers)}]", *words),
-            *("--batch-size", "2", "--validation-fraction", "0.02", "--dtype", "bfloat16"),
-            *("--precision", "bf16-mixed", "--cache-states", "--output", str(output), "--resume"),
-        ]
-    )
-    run(["export", str(output), str(draft), "--overwrite"])
-
-
 def train_router(target: Path, draft: Path, output: Path, skip: int) -> None:
     """Make ``output/router`` from prompts after the first ``skip``."""
-    run(
-        [
-            *("data", "router", "--target", str(target), "--arms", f"[{draft},{','.join(ROUTED)}]"),
-            *("--prompts", str(output / PROMPTS), "--skip", str(skip), "--limit", str(PART)),
-            *("--max-new-tokens", "64", "--temperature", "1", "--top-k", "null", "--top-p", "0.95"),
-            *("--dtype", "bfloat16", "--batch-size", "50", "--output", str(output / "router-data")),
-        ]
+    _run(
+        f"data router --target {target} --arms [{draft},{','.join(ROUTED)}] --prompts {output / PROMPTS} --skip {skip} "
+        f"--limit {PART} --max-new-tokens 64 --temperature 1 --top-k null --top-p 0.95 --dtype bfloat16 "
+        f"--batch-size 50 --output {output / 'router-data'}"
     )
-    run(
-        [
-            *("train", "router", "--config", "train/configs/router-tiny.yaml", "--data", str(output / "router-data")),
-            *("--length", "null", "--width", "64", "--epochs", "10"),
-            *("--output", str(output / "router-run"), "--resume"),
-        ]
+    _train(
+        f"router --config train/configs/router-tiny.yaml --data {output / 'router-data'} --length null --width 64 "
+        "--epochs 10",
+        output / "router",
     )
-    run(["export", str(output / "router-run"), str(output / "router"), "--overwrite"])
 
 
 def main(options: RealDraftOptions, folder: FolderOptions) -> None:

@@ -1,4 +1,4 @@
-"""The list of results: its commands start, and an interrupted run continues."""
+"""The list of experiments, and the list of results: its commands start, and an interrupted run continues."""
 
 from __future__ import annotations
 
