@@ -31,8 +31,6 @@ EXPERIMENTS = {
     "forward": Experiment("forward", "Time one forward by number of tokens, lean and of transformers."),
     "profile": Experiment("profile", "Measure the share of the wall time that each part takes."),
     "rollouts": Experiment("rollouts", "Time batched data generation against transformers' generate."),
-    "train-scale": Experiment("train_scale", "Measure the memory of training by the number of examples."),
-    "ray": Experiment("ray_kills", "Make data on a Ray cluster under kills; compare the bytes."),
     "tiny": Experiment("tiny.recipe", "Train the tiny models that ship with specpilot."),
     "tiny-t5": Experiment("tiny_t5.recipe", "Train the encoder-decoders that ship with specpilot."),
     "gguf": Experiment("gguf", "Write a model as a GGUF file, for llama.cpp."),

@@ -37,7 +37,7 @@ from .study import (
     subset,
     train_policy,
 )
-from .tables import online, paper_tables, selection
+from .tables import paper_tables, selection
 
 Arm = tuple[str, str]  # name, label of the draft length
 
@@ -105,7 +105,7 @@ class ArmDecoders:
 
 
 def bench_router(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
-    """The whole benchmark: main figures, selection, online learning, and the paper's tables."""
+    """The whole benchmark: main figures, selection, and the paper's tables."""
     decoders = ArmDecoders(work)
     for name in work.drafts:
         decoders.length(name, LEARNED)  # fails before anything is computed if a controller does not fit
@@ -134,7 +134,6 @@ def bench_router(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
     result["overhead"] = overhead(routers["router"], prompts[: max(1, len(prompts) // 4)], work.sampling)
     result["overhead_share"] = result["overhead"]["share"]
     result["selection"] = selection(study, main, fixed)
-    result["online"] = online(study, main, fixed)
     result["tables"] = paper_tables(work, study) | {"tables_13_14": temperatures(work, decoders, study, console)}
     return result
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from specpilot.controllers.router import OnlineRouter, PolicyRouter, RouterPolicy
 
 from .baselines import baseline_choices
 from .study import (
@@ -24,7 +22,6 @@ from .study import (
     sampled,
     serving,
     subset,
-    train_policy,
 )
 
 MOST_EPOCHS, EXAMPLES_SEEN = 100, 7200
@@ -145,38 +142,5 @@ def selection(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
             "reward": float(expected[rows, choices].mean()),
             "regret": float((expected.max(1) - expected[rows, choices]).mean()),
             **row,
-        }
-    return result
-
-
-def online(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
-    """LinUCB over the held-out prompts, updated with the measured rates, compared with the policy it starts from.
-
-    It starts from the trained policy, and from one with negated logits, which chooses the worst arm.
-    """
-    x = torch.from_numpy(embeddings(study.test))
-    good = train_policy(subset(study.train, arms), **serving(length))
-    result: dict[str, Any] = {}
-    for name, sign in (("as trained", 1.0), ("turned round", -1.0)):
-        policy = RouterPolicy(good.hidden_size, good.arms, good.width)
-        policy.load_state_dict(good.state_dict())
-        with torch.no_grad():
-            policy.out.weight.mul_(sign)
-            policy.out.bias.mul_(sign)
-        router = OnlineRouter(PolicyRouter(policy))
-        learned, initial = [], []
-        for i in range(len(x)):
-            arm = router.weigh(x[i]).index(1.0)
-            initial.append(int(policy(x[i]).argmax()))
-            learned.append(arm)
-            run = study.timings.of(arms[arm], length)[i]
-            router.learn(x[i], arm, (run.n_generated - 1) / run.seconds if run.seconds > 0 else 0.0)
-        half = slice(len(x) // 2, None)
-        result[name] = {
-            "counts": dict(zip(arms, router.counts, strict=True)),
-            "offline": study.timings.row(arms, np.array(initial), length),
-            "online": study.timings.row(arms, np.array(learned), length),
-            "offline_second_half": study.timings.row(arms, np.array(initial), length, half),
-            "online_second_half": study.timings.row(arms, np.array(learned), length, half),
         }
     return result

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from specpilot.compare.table import Row
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions
@@ -24,6 +25,15 @@ class Agreement:
     prompts: int
     mean: float
     hard: float
+
+    def row(self) -> Row:
+        """Its row in a table."""
+        return {
+            "domain": self.domain,
+            "prompts": str(self.prompts),
+            "mean a": f"{self.mean:.3f}",
+            "share of positions with a < 0.3": f"{self.hard:.3f}",
+        }
 
 
 def measure_agreement(

@@ -34,7 +34,7 @@ from transformers import (
 )
 
 from .. import FolderOptions
-from .agreement import measure_agreement
+from .agreement import Agreement, measure_agreement
 from .card import write_card
 from .corpus import Document, Packed, encode, load_documents, pack
 from .distillation import SoftLabels, compute_soft_labels
@@ -263,7 +263,40 @@ class Recipe:
                     output / "tiny", output / name, path, self.domain_of, folder, settings.seed
                 )
             read = [d for d in self.train if domains is None or d.domain in domains]
-            write_card(output / name, name, settings, read, losses, agreement)
+            self._write_card(name, read, losses, agreement)
+
+    def _write_card(
+        self, name: str, read: list[Document], losses: dict[str, float], agreement: list[Agreement]
+    ) -> None:
+        settings = self.settings
+        if name == "tiny":
+            role, tokens = "target", settings.target_tokens
+        elif name in settings.specialists:
+            role = f"draft for {', '.join(settings.specialists[name])}"
+            tokens = settings.specialist_tokens + settings.specialist_distil_tokens + settings.specialist_builtin_tokens
+        else:
+            role = "general draft"
+            tokens = settings.draft_tokens + settings.distil_tokens + settings.builtin_tokens + settings.hard_tokens
+        about = (
+            f"A tiny Llama-architecture language model ({role}) for developing and testing speculative decoding.\n"
+            "It imitates the form of its training text; it knows nothing, and its answers are not to be relied on."
+        )
+        answers = "; drafts also on the target's own answers, with the target's distributions as labels"
+        facts = [
+            f"context: {settings.context} tokens; byte-level BPE of {settings.vocab_size} entries with a chat template",
+            f"tokens seen in training: {tokens:,}{'' if name == 'tiny' else answers}",
+            f"command: `python -m experiments tiny --data <folder of text> --seed {settings.seed}`",
+        ]
+        loss = [{"domain": domain, "loss": f"{value:.3f}"} for domain, value in losses.items()]
+        tables = {
+            "Held-out loss": ("Cross-entropy of response tokens, nats a token.", loss),
+            "Agreement with the target": (
+                "On the target's rollouts from held-out prompts at temperature 1, top-k 50: a = min(1, p(y)/q(y))\n"
+                "for tokens y drawn from this draft.",
+                [a.row() for a in agreement],
+            ),
+        }
+        write_card(self.output / name, name, "text-generation", about, facts, read, tables)
 
     def _fit(
         self, model: Any, data: Packed | SoftLabels, name: str, tokens: int, lr: float, overlap: bool = False

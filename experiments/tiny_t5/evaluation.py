@@ -1,4 +1,4 @@
-"""Evaluation on held-out prompts: loss, exact match, and each draft's agreement with the target."""
+"""Evaluation on held-out prompts: loss, and each draft's agreement with the target."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from rouge_score.rouge_scorer import RougeScorer
+from specpilot.compare.table import Row
 from specpilot.controllers.sampling import SamplingParams
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase, T5ForConditionalGeneration
+from transformers import T5ForConditionalGeneration
 
-from .answers import answer
 from .model import forward
 from .pairs import IGNORED, Pair, by_length, collate
 
@@ -21,19 +20,11 @@ HARD = 0.3
 
 @dataclass(frozen=True)
 class EvalSet:
-    """Prompts of one task and origin, with the target's outputs.
-
-    Attributes:
-        sampled: the target's outputs under ``SAMPLING``, with its distributions.
-        greedy: the target's greedy outputs as text.
-        exact_match: share of greedy outputs that equal the reference; None without references.
-    """
+    """Prompts of one task and origin, with the target's outputs under ``SAMPLING`` and their distributions."""
 
     task: str
     origin: str
     sampled: list[Pair]
-    greedy: list[str]
-    exact_match: float | None
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,6 @@ class Agreement:
         overlap: mean of a = Σ_x min(p(x), q(x)), the acceptance probability of a drafted token, over the positions of
             the target's sampled outputs.
         hard: share of positions with a < 0.3.
-        rouge_l: mean ROUGE-L F1 of the draft's greedy output against the target's.
     """
 
     draft: str
@@ -54,58 +44,25 @@ class Agreement:
     positions: int
     overlap: float
     hard: float
-    rouge_l: float
 
+    @classmethod
+    def of(cls, draft: T5ForConditionalGeneration, name: str, eval_set: EvalSet) -> Agreement:
+        """Measure the agreement of ``draft``, which is called ``name``."""
+        a = torch.cat(overlaps(draft, eval_set.sampled))
+        count = len(eval_set.sampled)
+        return cls(
+            name, eval_set.task, eval_set.origin, count, len(a), float(a.mean()), float((a < HARD).float().mean())
+        )
 
-def evaluate_target(
-    model: T5ForConditionalGeneration,
-    tokenizer: PreTrainedTokenizerBase,
-    task: str,
-    origin: str,
-    prompts: list[list[int]],
-    references: list[str] | None,
-    *,
-    budget: int,
-    seed: int,
-) -> EvalSet:
-    """Generate the target's outputs for an evaluation set."""
-    uniforms = torch.rand(len(prompts), budget, generator=torch.Generator().manual_seed(seed))
-    greedy = greedy_texts(model, tokenizer, prompts, budget)
-    match = None
-    if references is not None:
-        match = sum(text == wanted for text, wanted in zip(greedy, references, strict=True)) / len(prompts)
-    end = int(tokenizer.eos_token_id)
-    return EvalSet(task, origin, answer(model, prompts, uniforms, SAMPLING, end), greedy, match)
-
-
-def greedy_texts(
-    model: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]], budget: int
-) -> list[str]:
-    """Greedy outputs, as text without the end token."""
-    answers = answer(
-        model, prompts, torch.zeros(len(prompts), budget), SamplingParams(0.0), int(tokenizer.eos_token_id)
-    )
-    return tokenizer.batch_decode([pair.output for pair in answers], skip_special_tokens=True)
-
-
-def agree(
-    draft: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, name: str, eval_set: EvalSet, *, budget: int
-) -> Agreement:
-    """Measure the agreement of ``draft`` on the target's sampled outputs and by its own greedy outputs."""
-    a = torch.cat(overlaps(draft, eval_set.sampled))
-    own = greedy_texts(draft, tokenizer, [pair.prompt for pair in eval_set.sampled], budget)
-    scorer = RougeScorer(["rougeL"])
-    rouge = [scorer.score(ours, theirs)["rougeL"].fmeasure for ours, theirs in zip(eval_set.greedy, own, strict=True)]
-    return Agreement(
-        name,
-        eval_set.task,
-        eval_set.origin,
-        len(own),
-        len(a),
-        float(a.mean()),
-        float((a < HARD).float().mean()),
-        sum(rouge) / len(rouge),
-    )
+    def row(self) -> Row:
+        """Its row in a table."""
+        return {
+            "task": self.task,
+            "prompts from": self.origin,
+            "prompts": str(self.prompts),
+            "mean a": f"{self.overlap:.3f}",
+            "share of positions with a < 0.3": f"{self.hard:.3f}",
+        }
 
 
 @torch.inference_mode()

@@ -1,8 +1,8 @@
 """``python -m experiments tiny-t5``: the shipped encoder-decoders from text, end to end.
 
 A target is trained on the text of all tasks → it answers training prompts of each task, including the built-in ones →
-one draft per task is trained on these answers with the target's distributions → held-out loss, exact match, agreement
-of every draft on every task → model cards. Every stage writes its result to the output folder and is skipped if the
+one draft per task is trained on these answers with the target's distributions → held-out loss, agreement of
+every draft on every task → model cards. Every stage writes its result to the output folder and is skipped if the
 result exists, so that an interrupted run continues.
 """
 
@@ -24,11 +24,11 @@ from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.loading.names import load_model, load_tokenizer
 
 from .. import FolderOptions
+from ..tiny.card import write_card
 from ..tiny.corpus import Document, load_documents
 from ..tiny.recipe import MAX_SHARD, finish, same_settings
 from .answers import kept_answers
-from .card import write_card
-from .evaluation import SAMPLING, EvalSet, agree, evaluate_target, held_out_loss
+from .evaluation import SAMPLING, Agreement, EvalSet, held_out_loss
 from .model import fit, new_model
 from .pairs import Pair
 from .settings import TARGET, TinyT5Options, draft_name
@@ -152,73 +152,73 @@ class Recipe:
 
     def report(self) -> None:
         """Evaluate the target and every draft on every task; write model cards and ``results.json``."""
-        self.console.rule("held-out loss, exact match, agreement, model cards")
-        settings, budget = self.settings, self.settings.output_tokens
+        self.console.rule("held-out loss, agreement, model cards")
+        settings = self.settings
         models: dict[str, Any] = {
             name: load_model(str(self.output / name)) for name in (TARGET, *map(draft_name, self.train))
         }
-        eval_sets: list[EvalSet] = []
+        eval_sets = []
         for task in self.train:
-            rows = self._eval_rows(task)
-            parts = [
-                ("text", [pair.prompt for _, pair in rows], [document.response for document, _ in rows]),
-                ("built-in", self._builtin_prompts(task, "test")[: settings.held_out_prompts], None),
-            ]
-            for origin, prompts, references in parts:
-                if prompts:
-                    eval_sets.append(
-                        evaluate_target(
-                            models[TARGET],
-                            self.tokenizer,
-                            task,
-                            origin,
-                            prompts,
-                            references,
-                            budget=budget,
-                            seed=settings.seed,
-                        )
-                    )
+            built_in = self._builtin_prompts(task, "test")[: settings.held_out_prompts]
+            eval_sets.append(EvalSet(task, "text", self._answers(task, self._eval_prompts(task), "held-out")))
+            if built_in:
+                eval_sets.append(EvalSet(task, "built-in", self._answers(task, built_in, "held-out-built-in")))
         losses = {
             name: {task: held_out_loss(model, [pair for _, pair in rows]) for task, rows in self.held_out.items()}
             for name, model in models.items()
         }
         agreements = [
-            agree(models[draft_name(task)], self.tokenizer, draft_name(task), eval_set, budget=budget)
-            for task in self.train
-            for eval_set in eval_sets
+            Agreement.of(models[draft_name(task)], draft_name(task), one) for task in self.train for one in eval_sets
         ]
-        tokens = {TARGET: settings.target_epochs * sum(len(pair) for rows in self.train.values() for _, pair in rows)}
-        for task in self.train:
-            epochs = settings.draft_epochs + settings.overlap_epochs
-            tokens[draft_name(task)] = epochs * sum(map(len, self._draft_data(task)))
-        read = {TARGET: [document for rows in self.train.values() for document, _ in rows]} | {
-            draft_name(task): [document for document, _ in rows] for task, rows in self.train.items()
-        }
-        match = {eval_set.task: eval_set.exact_match for eval_set in eval_sets if eval_set.exact_match is not None}
         for name in models:
-            own = [a for a in agreements if a.draft == name]
-            write_card(self.output / name, name, settings, tokens[name], read[name], losses[name], match, own)
+            task = next((task for task in self.train if name == draft_name(task)), None)
+            self._write_card(name, task, losses[name], [a for a in agreements if a.draft == name])
+        result = {
+            "held_out_loss": losses,
+            "agreement": [asdict(agreement) for agreement in agreements],
+            "settings": asdict(settings) | {"data": "<folder of text>"},
+            "commit": commit(),
+            "machine": machine(),
+            "versions": versions(),
+        }
         with replacing(self.output / "results.json") as path:
-            path.write_text(
-                json.dumps(
-                    {
-                        "parameters": {
-                            name: sum(p.numel() for p in model.parameters()) for name, model in models.items()
-                        },
-                        "training_tokens": tokens,
-                        "held_out_loss": losses,
-                        "exact_match": match,
-                        "agreement": [asdict(agreement) for agreement in agreements],
-                        "settings": asdict(settings) | {"data": "<folder of text>"},
-                        "commit": commit(),
-                        "machine": machine(),
-                        "versions": versions(),
-                    },
-                    indent=1,
-                )
-                + "\n",
-                encoding="utf-8",
-            )
+            path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+    def _write_card(self, name: str, task: str | None, losses: dict[str, float], agreements: list[Agreement]) -> None:
+        settings = self.settings
+        if task is None:
+            role, read = f"target for {' and '.join(self.train)}", [d for rows in self.train.values() for d, _ in rows]
+            tokens = settings.target_epochs * sum(len(pair) for rows in self.train.values() for _, pair in rows)
+            answers = ""
+        else:
+            role, read = f"draft for {task}", [document for document, _ in self.train[task]]
+            tokens = (settings.draft_epochs + settings.overlap_epochs) * sum(map(len, self._draft_data(task)))
+            answers = ", all of them prompts and the target's answers to these, with its distributions as labels"
+        draft = draft_name(task or next(iter(self.train)))
+        prompt = r"Write a bash command for this task.\nTask: Count the files in /tmp\nCommand:"
+        about = (
+            f"A tiny T5-architecture encoder-decoder ({role}) for developing and testing speculative decoding.\n"
+            "It imitates the form of its training text, and its answers are not to be relied on: do not run its "
+            "commands.\n\n```python\nfrom specpilot import SpeculativeDecoder\n\n"
+            f'decoder = SpeculativeDecoder.from_pretrained("{TARGET}", "{draft}")\n'
+            f'print(decoder.generate("{prompt}").text)\n```'
+        )
+        facts = [
+            f"vocabulary: that of `{settings.vocabulary}`, from whose embeddings these began",
+            f"trained on up to {settings.prompt_tokens} tokens of prompts and {settings.output_tokens} of outputs",
+            f"tokens seen in training, prompts and outputs: {tokens:,}{answers}",
+            f"command: `python -m experiments tiny-t5 --data <folder of text> --seed {settings.seed}`",
+        ]
+        loss = [{"task": other, "loss": f"{value:.3f}"} for other, value in losses.items()]
+        tables = {
+            "Held-out loss": ("Cross-entropy of the reference outputs, nats a token.", loss),
+            "Agreement with the target": (
+                "On the target's outputs sampled at temperature 1, top-k 50, for prompts that neither has seen:\n"
+                "a = Σ min(p, q), the probability that a token drawn from this draft is accepted.",
+                [agreement.row() for agreement in agreements],
+            ),
+        }
+        write_card(self.output / name, name, "text2text-generation", about, facts, read, tables)
 
     def _fit(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,12 @@ from specpilot.infer.generation import Stats
 from specpilot.infer.models import CausalLM
 from specpilot.infer.verify import VERIFIERS
 from specpilot.infer.verify.otm import optimal_transport
-from specpilot.train.acceptance import train_acceptance
-from specpilot.train.options import LagFreeTrainingOptions
 
 from experiments.__main__ import main
 from experiments.forward import READ, ForwardBenchOptions, bench_forward
 from experiments.otm import acceptance_of_pair, coin_optimum, coins, compressed, plot_otm, uniforms
 from experiments.profile import profile
 from experiments.rollouts import bench_rollouts
-from experiments.train_scale import memory, peak_memory, write_random_features
 
 from ..clock import time_forwards, time_transformers
 from ..tiny import make, save_pair
@@ -110,19 +106,6 @@ def test_profile_counts_what_was_done_and_is_taken_off_again(monkeypatch: pytest
     assert parts["drawing tokens"]["share"] == 0
 
 
-def test_memory_of_training_is_measured_on_random_features(tmp_path: Path) -> None:
-    """The bench's data trains, and its readings see what is held meanwhile."""
-    write_random_features(tmp_path / "f", 700, 4)
-    settings = LagFreeTrainingOptions(data=str(tmp_path / "f"), width=2, epochs=1, device="cpu")
-    before = memory()
-    with peak_memory() as peak:
-        held = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # pages of its own, not freed ones
-        held.write(bytes([1]) * len(held))
-        assert train_acceptance(settings, output=tmp_path / "run").step == 2
-    assert peak["peak_anonymous_mib"] >= before["peak_anonymous_mib"] + 60
-    assert peak["peak_rss_mib"] >= peak["peak_anonymous_mib"]
-
-
 def test_closed_forms_of_the_paper() -> None:
     for row in uniforms():
         assert row["k_seq"] == pytest.approx(row["closed_form"]), row  # Appendix D.1: optimal there
@@ -160,8 +143,6 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["rollouts", *work, "--repeats", "1"], "tokens_per_second"),
         (["forward", *pair, "--repeats", "1"], "milliseconds"),
         (["otm", *pair, "--output", str(tmp_path / "otm.png")], "coins"),
-        (["train-scale", "--examples", "[300]", "--hidden-size", "4", "--width", "2", "--folder", str(tmp_path / "t"),
-          "--output", str(tmp_path / "t.json")], "peak_rss_mib"),
     ):  # fmt: skip
         assert main(words) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])[key]
