@@ -41,8 +41,7 @@ test-vllm: .venv-vllm/.ready
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet -e . pytest hypothesis pytest-timeout
 	@touch $@
 
-# What the extra `ray` adds, in an environment of its own. As root on Linux, the nodes of the tests' cluster get network
-# namespaces of their own.
+# What the extra `ray` adds, in an environment of its own.
 test-ray:
 	@$(MAKE) --no-print-directory VENV=.venv-ray EXTRAS=dev,ray .venv-ray/.ready
 	@OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/ray
