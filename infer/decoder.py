@@ -135,7 +135,7 @@ class SpeculativeDecoder:
         beams = options.get("beams")
         if isinstance(beams, Beams):
             options |= {"beams": beams.width, "argmax": beams.argmax}
-        return cls.from_options(DecodingOptions(target=str(target), draft=draft, **options))  # type: ignore[arg-type]
+        return cls.from_options(DecodingOptions(target=target, draft=draft, **options))  # type: ignore[arg-type]
 
     @classmethod
     def from_options(cls, options: DecodingOptions) -> SpeculativeDecoder:

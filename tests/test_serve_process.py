@@ -80,6 +80,7 @@ def test_sighup_loads_the_controller_again(tmp_path: Path) -> None:
         (["--length", "tiny-head", "--draft", "tiny-draft-math", "--threshold", "0.5"], "trained for"),
         (["--router-state", "state"], "router_state: there is no router"),
         (["--max-running", "0"], "max_running=0"),
+        (["--tree", "3x2x1"], "tree='3x2x1': would be ignored, the server drafts chains"),
         (["--log-rounds", "log", "--draft", "null", "--length", "none"], "log_rounds: needs one draft model"),
     ],
 )
