@@ -1,8 +1,7 @@
-"""``specpilot demo``: the whole pipeline on the shipped models and the built-in prompts, in a few minutes.
+"""``specpilot demo``: the whole pipeline on the included models and the built-in prompts, in two minutes.
 
-Data → training of a lag-free head and of SpecDec++'s → export → costs → decoding of held-out prompts by every family of
-length controllers, and by replay what they could reach at best. Imported by its command only, so its heavy imports cost
-nothing elsewhere.
+Data → training of a lag-free head and of SpecDec++'s → export → ``specpilot compare`` with both on held-out prompts.
+Imported by its command only, so its heavy imports cost nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,23 +21,15 @@ from rich.console import Console
 from rich.panel import Panel
 
 from .common.errors import InputError
-from .compare.ablation import baselines, learned
-from .compare.ablation_tables import summarise
-from .compare.cost import bench_cost, trained_predictor
+from .compare.comparison import Comparison, Task, compare
+from .compare.decoders import DecoderSpec, Loader
 from .compare.engines.assisted import generate
-from .compare.held_out import BATCH, PromptBatch, Tracer
-from .compare.plots import plot_pareto
-from .compare.replay import replay_rule
-from .compare.runner import decode_all
-from .controllers.length import CumulativeConfidence, Fixed, LengthController
-from .controllers.length.cost_model import CostModel
+from .compare.report import as_dict, as_markdown, sentences, table, write_cost
 from .controllers.sampling import SamplingParams
 from .data_gen.acceptance import make_acceptance_data
 from .data_gen.options import AcceptanceDataOptions
 from .data_gen.prompts import PromptRow, load_prompts
-from .demo_report import AUTOREGRESSIVE, OURS, as_markdown, best_by_family, decoder_table, gains, make_report
-from .infer.decoder import SpeculativeDecoder
-from .infer.generation import Generation, Stats
+from .infer.generation import Generation
 from .infer.prompting import encode_prompt
 from .trace_view import legend, render
 from .train.acceptance import train_acceptance
@@ -47,16 +37,14 @@ from .train.export import export
 from .train.options import AcceptanceTrainingOptions, LagFreeTrainingOptions
 
 TARGET, DRAFT = "tiny", "tiny-draft"
-FIXED = (1, 2, 3, 4)
-CONFIDENCE = (0.1, 0.2, 0.3, 0.5)
-THRESHOLDS = (0.7, 0.9)  # SpecDec++'s own, and the one that is best where drafts are cheap
-PASSES = 2  # over the prompts with the fastest of each family
+OURS, SPECDEC = "lag-free head", "SpecDec++'s head"
+FOLDERS = {OURS: "controller", SPECDEC: "specdec"}
 VALIDATION = 0.15  # share of the prompts for training by which the epoch is chosen
-COST_PROMPTS, COST_TOKENS, COST_REPEATS = 4, 48, 3
-FLUENT = ("dialogue", "shell", "sql")  # domains whose answers by the shipped target a person can read
 FEW: dict[str, Any] = {"epochs": 8, "batch_size": 128}  # more steps from less data than by default
+CHECKED = 8  # prompts whose greedy output is compared with that of transformers
+FLUENT = ("dialogue", "shell", "sql")  # domains whose answers by the included target a person can read
 DISTINCT = 0.9  # share of an answer's runs of three tokens that are new
-OWNED = ("data", "train", "controller", "specdec", "cost.json", "report.json", "report.md", "pareto.png")
+OWNED = ("data", "train", *FOLDERS.values(), "compare", "cost.json", "report.json", "report.md")
 
 
 def run_demo(
@@ -73,32 +61,36 @@ def run_demo(
     _make_room(output)
     stages = Stages(console)
     train_controllers(output, stages, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
+    rows = load_prompts("builtin", split="test", limit=held_out)
+    loader = Loader(TARGET)
+    with stages.stage("compare", f"4  Comparison: {len(rows)} held-out prompts, every decoder in turn"):
+        task = Task(DRAFT, SamplingParams(1.0, 50), max_new_tokens, seed=seed)
+        decoders = [
+            DecoderSpec(name=OURS, draft=DRAFT, length=str(output / FOLDERS[OURS])),
+            DecoderSpec(name=SPECDEC, draft=DRAFT, length=str(output / FOLDERS[SPECDEC]), threshold=0.7),
+        ]
+        comparison = compare(decoders, rows, loader, task, output / "compare", console=console)
+        cost = write_cost(comparison, OURS, output)
+    with stages.stage("greedy", "5  Check: greedy output against transformers' own generate"):
+        samples, identical = check_greedy(loader, decoders[0], comparison, rows[:CHECKED], max_new_tokens)
+        console.print(f"{identical} of {len(samples)} outputs identical, token for token")
 
-    comparison = Comparison(output, held_out=held_out, max_new_tokens=max_new_tokens, seed=seed)
-    with stages.stage("cost", "4  Costs: a draft step with its prediction, and a verification"):
-        cost = comparison.measure_cost(console)
-        console.print(f"drafting one token more costs {cost.per_token / cost.round(0):.2f} of a target forward")
-    with stages.stage("decoding", f"5  Decoding: {len(comparison.rows)} held-out prompts, every controller in turn"):
-        measured, final = comparison.decode(cost, console)
-    with stages.stage("replay", "6  Replay: the same prompts by all rules, and the informed bound"):
-        replayed = comparison.replay(cost)
-    with stages.stage("greedy", "7  Check: greedy output against transformers' own generate"):
-        greedy, samples = comparison.check_greedy(cost)
-        console.print(f"{greedy['identical']} of {greedy['checked']} outputs identical, token for token")
-
-    settings = {
-        "target": TARGET, "draft": DRAFT, "prompts": prompts, "held_out": len(comparison.rows),
-        "max_new_tokens": max_new_tokens, "temperature": 1.0, "top_k": 50, "seed": seed,
-        "stopping_cost": cost.as_dict(),
-    }  # fmt: skip
-    report = make_report(measured, final, replayed, greedy, settings, stages.seconds)
-    _write(report, output, console)
+    words = {"Decode": f"specpilot generate --length {output / FOLDERS[OURS]} --cost {cost} 'Write a short story.'"}
+    report = as_dict(comparison, words) | {
+        "greedy": {"checked": len(samples), "identical": identical},
+        "settings": {"prompts": prompts, "held_out": len(rows), "max_new_tokens": max_new_tokens, "seed": seed},
+        "seconds": stages.seconds | {"total": round(sum(stages.seconds.values()), 2)},
+    }
+    page = as_markdown(comparison, words)
+    page += f"* Greedy output is identical to transformers' on {identical} of {len(samples)} prompts.\n"
+    (output / "report.md").write_text(page, encoding="utf-8")
+    (output / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")  # last: marks the end
+    _show_sample(console, loader, rows, samples)
     console.rule("[bold]Results", align="left")
-    for line in gains(report):
+    for line in [*sentences(comparison), gain_of_training(comparison)]:
         console.print(line, highlight=False)
-    _show_sample(console, comparison, samples)
-    console.print(decoder_table(report["decoders"], report["best"]))
-    console.print(f"[dim]{output}/report.md, report.json, pareto.png, controller/")
+    console.print(table(comparison))
+    console.print(f"[dim]{output}/report.md, report.json, {FOLDERS[OURS]}/; {words['Decode']}", soft_wrap=True)
     return report
 
 
@@ -132,10 +124,10 @@ def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tok
     defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))
     folder = str(output / "data")
     runs = {
-        "controller": LagFreeTrainingOptions(
+        FOLDERS[OURS]: LagFreeTrainingOptions(
             data=folder, seed=seed, validation_fraction=VALIDATION, traced=prompts, device="cpu", **FEW
         ),
-        "specdec": AcceptanceTrainingOptions(**defaults | {"data": folder, "seed": seed}),
+        FOLDERS[SPECDEC]: AcceptanceTrainingOptions(**defaults | {"data": folder, "seed": seed}),
     }
     with stages.stage("training", "2  Training: our predictor of acceptance, and SpecDec++'s head"):
         for name, settings in runs.items():
@@ -162,109 +154,40 @@ def _make_room(output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
 
 
-class Comparison:
-    """The pair with the trained controllers, on held-out prompts.
-
-    Args:
-        folder: the demo's, which holds the controllers.
-    """
-
-    def __init__(self, folder: Path, *, held_out: int, max_new_tokens: int, seed: int) -> None:
-        self.folder, self.seed = folder, seed
-        self.decoder = SpeculativeDecoder.from_pretrained(TARGET, DRAFT, length=4)
-        self.rows = load_prompts("builtin", split="test", limit=held_out)
-        self.prompts = self._encode(self.rows)
-        self.settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": 1.0, "top_k": 50}
-
-    def _encode(self, rows: Sequence[PromptRow]) -> list[list[int]]:
-        return [encode_prompt(self.decoder.tokenizer, row.prompt, chat=True) for row in rows]
-
-    def _trained(self, name: str, **rule: Any) -> LengthController:
-        return self.decoder.load_length(str(self.folder / name), **rule)
-
-    def measure_cost(self, console: Console) -> CostModel:
-        """What tokens cost with our predictor at work, on prompts that were trained on; written to ``cost.json``."""
-        predictor = trained_predictor(self.decoder, str(self.folder / "controller"))
-        prompts = self._encode(load_prompts("builtin", limit=COST_PROMPTS))
-        sampling = self.settings | {"max_new_tokens": min(COST_TOKENS, self.settings["max_new_tokens"])}
-        result = bench_cost(
-            self.decoder, prompts, console, repeats=COST_REPEATS, sampling=sampling, predictor=predictor
-        )
-        (self.folder / "cost.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
-        return CostModel(**result["cost"])
-
-    def lengths(self, cost: CostModel) -> dict[str, LengthController]:
-        """The length controllers that are compared."""
-        lengths: dict[str, LengthController] = {f"fixed-{k}": Fixed(k) for k in FIXED}
-        lengths |= {f"confidence-{threshold}": CumulativeConfidence(threshold) for threshold in CONFIDENCE}
-        lengths |= {f"head-{h}": self._trained("specdec", threshold=h) for h in THRESHOLDS}
-        return lengths | {OURS: self._trained("controller", cost=cost)}
-
-    def decode(self, cost: CostModel, console: Console) -> tuple[dict[str, list[Stats]], dict[str, list[Stats]]]:
-        """Counters and times of all configurations; and of the fastest of each family with other random draws.
-
-        The figures that are compared come from the latter: the fastest of several owes its place to noise in part.
-        """
-        plain = SpeculativeDecoder(self.decoder.target, None, self.decoder.tokenizer)
-        decoders = {AUTOREGRESSIVE: partial(plain.generate)}
-        decoders |= {n: partial(self.decoder.generate, length=length) for n, length in self.lengths(cost).items()}
-        measured = decode_all(decoders, self.prompts, self.settings, console)
-        best = best_by_family({name: sum(runs, Stats()).tokens_per_second for name, runs in measured.items()})
-        finalists, count = {name: decoders[name] for name in best.values()}, len(self.prompts)
-        again = decode_all(finalists, self.prompts * PASSES, self.settings, console, first_seed=count)
-        final = {name: [sum(runs[i::count], Stats()) for i in range(count)] for name, runs in again.items()}
-        return measured, final
-
-    def replay(self, cost: CostModel) -> dict[str, float]:
-        """Speed-ups over autoregressive decoding by eq. 2.3 at ``cost``, of the same prompts' texts.
-
-        Returns:
-            by ``ours``, ``best_fixed``, ``best_confidence`` and ``informed_bound``.
-        """
-        budget = self.settings["max_new_tokens"]
-        tracer = Tracer(self.decoder, SamplingParams(1.0, 50, 1.0), budget, self.seed)
-        starts = range(0, len(self.rows), BATCH)
-        traces = [t for i in starts for t in tracer.traces(PromptBatch("builtin", tuple(self.rows[i : i + BATCH])))]
-        rules = [*baselines(greedy=False), *learned(OURS, str(self.folder / "controller"), self.decoder, {"": cost})]
-        counted = {
-            (rule.name, parameter): {"builtin": counts}
-            for rule in rules
-            for parameter, counts in zip(rule.parameters, replay_rule(tracer, traces, rule), strict=True)
-        }
-        ratios = summarise(counted, {"": cost}, ["builtin"], OURS)["ratios"][""]["in_domain"]
-        return {name: ratios[name] for name in ("ours", "best_fixed", "best_confidence", "informed_bound")}
-
-    def check_greedy(self, cost: CostModel) -> tuple[dict[str, int], list[Generation]]:
-        """How many greedy outputs of our controller are those of transformers; and these outputs."""
-        length, budget = self._trained("controller", cost=cost), self.settings["max_new_tokens"]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # it was trained for another temperature, which is no matter
-            generations = [
-                self.decoder.generate(p, max_new_tokens=budget, temperature=0, length=length) for p in self.prompts
-            ]
-        model = self.decoder.target.model
-        references = [generate(model, p, max_new_tokens=budget, do_sample=False) for p in self.prompts]
-        identical = sum(one.tokens == other for one, other in zip(generations, references, strict=True))
-        return {"checked": len(self.prompts), "identical": identical}, generations
+def check_greedy(
+    loader: Loader, spec: DecoderSpec, comparison: Comparison, rows: Sequence[PromptRow], max_new_tokens: int
+) -> tuple[list[Generation], int]:
+    """Greedy outputs with a controller, and how many are those of transformers."""
+    decoder = loader.decoder(spec, comparison.costs[spec.name])
+    prompts = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it was trained for another temperature, which is no matter
+        found = [decoder.generate(prompt, max_new_tokens=max_new_tokens, temperature=0) for prompt in prompts]
+    model = decoder.target.model
+    references = [generate(model, prompt, max_new_tokens=max_new_tokens, do_sample=False) for prompt in prompts]
+    return found, sum(one.tokens == other for one, other in zip(found, references, strict=True))
 
 
-def _write(report: dict[str, Any], output: Path, console: Console) -> None:
-    title = f"{TARGET} + {DRAFT}, {report['settings']['held_out']} held-out prompts"
-    try:
-        plot_pareto(report["decoders"], output / "pareto.png", title)
-    except InputError as error:
-        console.print(f"pareto.png: not drawn: {error}")
-    (output / "report.md").write_text(as_markdown(report), encoding="utf-8")
-    (output / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")  # last: marks the end
+def gain_of_training(comparison: Comparison) -> str:
+    """What the training gained over the best rule without training, by replay and whichever way it comes out."""
+    speeds = {name: result.replay.value for name, result in comparison.results.items() if result.replay is not None}
+    rules = {name: speed for name, speed in speeds.items() if not comparison.results[name].trained}
+    best = max(rules, key=lambda name: rules[name])
+    change = 100 * (speeds[OURS] / rules[best] - 1)
+    word = "faster" if change >= 0 else "slower"
+    return (
+        f"Without the clock's noise, by replay at the costs measured here, the {OURS} is {abs(change):.1f} % {word} "
+        f"than the best rule without training ({best})."
+    )
 
 
-def _show_sample(console: Console, comparison: Comparison, samples: Sequence[Generation]) -> None:
+def _show_sample(console: Console, loader: Loader, rows: Sequence[PromptRow], samples: Sequence[Generation]) -> None:
     """Of the greedy answers that read well, the one with the most accepted and rejected drafts to look at."""
-    rows, tokenizer = comparison.rows, comparison.decoder.tokenizer
-    assert tokenizer is not None
-    readable = [i for i, row in enumerate(rows) if row.domain in FLUENT and _reads_well(samples[i])]
+    tokenizer = loader.target().tokenizer
+    readable = [i for i, sample in enumerate(samples) if rows[i].domain in FLUENT and _reads_well(sample)]
     index = max(
-        readable or range(len(rows)), key=lambda i: min(samples[i].stats.n_accepted, 4 * samples[i].stats.n_discarded)
+        readable or range(len(samples)),
+        key=lambda i: min(samples[i].stats.n_accepted, 4 * samples[i].stats.n_discarded),
     )
     console.print(Panel(rows[index].prompt, title="prompt", title_align="left", style="dim"))
     console.print(Panel(render(samples[index], tokenizer), title="answer, drafts and all", title_align="left"))

@@ -24,7 +24,7 @@ from rich.console import Console
 from ..common.errors import InputError
 from ..common.machine import machine, versions
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.length import CumulativeConfidence, Fixed, LengthController, RateOptimal
+from ..controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, LengthController, RateOptimal
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow
@@ -36,6 +36,7 @@ from ..infer.options import AUTO
 from ..infer.prompting import encode_prompt
 from .cost import bench_cost
 from .decoders import NONE, DecoderSpec, Generate, Loader, named
+from .energy import Meter, counters
 from .interval import Interval, interval, ratio_interval
 from .recorded import Counts, Rule, Tracer, columns, decoded, informed_rule, replay_all, speedup
 from .runner import Run, Timed, interleave_stored
@@ -80,6 +81,7 @@ class Result:
         clock: the same by the clock.
         tokens_per_second: by the clock, over all prompts.
         processor: speed-up by processor seconds.
+        joules: per token; None without a counter of energy.
         tokens_per_forward, accepted: generated tokens per target forward, and the accepted share of drafted tokens.
     """
 
@@ -89,6 +91,7 @@ class Result:
     clock: Interval | None = None
     tokens_per_second: float | None = None
     processor: float | None = None
+    joules: float | None = None
     tokens_per_forward: float | None = None
     accepted: float | None = None
 
@@ -104,7 +107,7 @@ class Comparison:
 
     Attributes:
         results: by name of the decoder, ``"none"`` first.
-        costs: by the same names; a decoder has none if it does not go by costs, ``"none"`` those of the pair.
+        costs: by the same names, with the time of a trained predictor; ``"none"`` has those of the pair alone.
         timed: records of the clock by name and prompt; empty without it.
         informed: speed-up by replay of what knew every acceptance; None where nothing was replayed.
         reading: t_v(3) / t_v(1), the time of a target forward over three tokens by that of one.
@@ -211,7 +214,7 @@ class _Comparing:
         count, passes = self._plan(costs, clock, minutes)
         self.rows = self.rows[:count]
         replayed = self._replay(costs)
-        chosen = {family: self._tuned(family, replayed, costs) for family in self.families}
+        chosen = {family: tuned(x, family, replayed, costs[NONE]) for family, x in self.families.items()}
         timed = self._clock(costs, chosen, passes) if clock else {}
         if not clock and not replayed:
             raise InputError("clock=False: this pair cannot be replayed; leave it out")
@@ -225,19 +228,19 @@ class _Comparing:
         )  # fmt: skip
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
-        """Costs by decoder, for those that use them and have one draft model, and for ``"none"`` those of the pair."""
+        """Costs of decoders that use them or predict, and have one draft model; ``"none"`` has those of the pair."""
         rows = self.rows[-COST_PROMPTS:]
         budget = min(COST_TOKENS, self.task.max_new_tokens)
         sampling = self.task.sampling.as_dict() | {"max_new_tokens": budget}
         found: dict[str, dict[str, Any]] = {}
         alone = {} if self.task.draft is None else {NONE: DecoderSpec(name=NONE, draft=self.task.draft, length=1)}
-        for name, spec in (alone | {n: s for n, s in self.specs.items() if s.uses_costs}).items():
+        for name, spec in (alone | {n: s for n, s in self.specs.items() if s.uses_costs or s.trained}).items():
             decoder = self.loader.decoder(spec, CostModel(0.2, 1.0, 0.0))
             if len(decoder.drafts) != 1:
                 continue
             plain = SpeculativeDecoder(decoder.target, decoder.drafts, decoder.tokenizer)
             length = decoder.length if spec.length is not None else None
-            predictor = length.predictor if isinstance(length, RateOptimal) else None
+            predictor = length.predictor if isinstance(length, RateOptimal | AcceptanceLength) else None
             key = {**self.identity, "costs": spec.identity if predictor is not None else _models(spec)}
             measure = partial(
                 bench_cost, plain, self._encoded(rows), self.console, repeats=COST_REPEATS, sampling=sampling,
@@ -309,23 +312,6 @@ class _Comparing:
             spec.name, (0.0,), {"spec": spec.identity, "costs": priced}, lambda traces: lambda index, unused: length
         )
 
-    def _tuned(
-        self, family: str, replayed: Mapping[tuple[str, float], list[Counts]], costs: Mapping[str, CostModel]
-    ) -> tuple[float, float, float]:
-        """The best parameter of a family for the even prompts, for the odd ones, and on all of them.
-
-        The first is the best on the odd prompts, and the second on the even ones.
-        """
-        values = self.families[family]
-        if (family, values[0]) not in replayed:
-            return (UNTUNED[family],) * 3
-
-        def best(first: int, step: int) -> float:
-            speeds = {x: _speed(replayed[family, x][first::step], costs[NONE]).value for x in values}
-            return max(values, key=lambda x: speeds[x])
-
-        return best(1, 2), best(0, 2), best(0, 1)
-
     # clock
 
     def _clock(
@@ -359,7 +345,8 @@ class _Comparing:
 
         found = interleave_stored(
             {name: run(name) for name in specs}, len(prompts) * passes, self.console,
-            store=self.store, identity=identity, record=lambda name, item, timed: _record(timed),
+            store=self.store, identity=identity, record=lambda name, item, timed: record(timed),
+            meter=Meter(counters(self.loader.target().target.device.type)),
         )  # fmt: skip
         return {name: [_total(items[i :: len(prompts)]) for i in range(len(prompts))] for name, items in found.items()}
 
@@ -386,7 +373,7 @@ class _Comparing:
         for name, spec in specs.items():
             trained = spec.trained or spec.copies is not None or spec.router is not None
             result = Result(spec, trained)
-            counts = _crossed(name, chosen[name], replayed) if name in chosen else replayed.get((name, 0.0))
+            counts = crossed(name, chosen[name], replayed) if name in chosen else replayed.get((name, 0.0))
             if counts is not None:
                 result = _with_replay(result, counts, costs.get(name, costs[NONE]))
             elif name == NONE and replayed:
@@ -418,12 +405,13 @@ def _digest(rows: Sequence[PromptRow]) -> str:
     return hashlib.sha256(json.dumps([[row.id, row.prompt] for row in rows]).encode()).hexdigest()[:20]
 
 
-def _record(timed: Timed[Stats]) -> dict[str, float]:
+def record(timed: Timed[Stats]) -> dict[str, float]:
+    """What is stored of a decoding."""
     stats = timed.value
     return {
         "generated": stats.n_generated, "drafted": stats.n_drafted, "accepted": stats.n_accepted,
         "target_forwards": stats.n_target_forwards, "seconds": timed.seconds,
-        "processor_seconds": timed.processor_seconds,
+        "processor_seconds": timed.processor_seconds, **({} if timed.joules is None else {"joules": timed.joules}),
     }  # fmt: skip
 
 
@@ -439,7 +427,24 @@ def _speed(counts: Sequence[Counts], cost: CostModel) -> Interval:
     return interval(partial(speedup, cost=cost), *values)
 
 
-def _crossed(
+def tuned(
+    values: Sequence[float], family: str, replayed: Mapping[tuple[str, float], list[Counts]], cost: CostModel
+) -> tuple[float, float, float]:
+    """The parameter of a family for the even prompts, for the odd ones, and the best on all of them.
+
+    The first is the best on the odd prompts, and the second on the even ones.
+    """
+    if (family, values[0]) not in replayed:
+        return (UNTUNED[family],) * 3
+
+    def best(first: int, step: int) -> float:
+        speeds = {x: _speed(replayed[family, x][first::step], cost).value for x in values}
+        return max(values, key=lambda x: speeds[x])
+
+    return best(1, 2), best(0, 2), best(0, 1)
+
+
+def crossed(
     family: str, chosen: tuple[float, float, float], replayed: Mapping[tuple[str, float], list[Counts]]
 ) -> list[Counts] | None:
     """Counters of a tuned family, each prompt's at the value tuned on the other half."""
@@ -467,7 +472,8 @@ def _with_clock(result: Result, runs: Sequence[Mapping[str, float]], plain: Sequ
     }  # fmt: skip
     return replace(
         result, clock=ratio_interval(*_amounts(runs), *_amounts(plain)), processor=by_processor[0] / by_processor[1],
-        tokens_per_second=total["generated"] / total["seconds"], **own,
+        tokens_per_second=total["generated"] / total["seconds"],
+        joules=total["joules"] / total["generated"] if "joules" in total else None, **own,
     )  # fmt: skip
 
 

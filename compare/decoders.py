@@ -14,10 +14,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
-
 from ..common.errors import InputError
-from ..common.json_file import blaming, build, parse_yaml
+from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..common.options import Options, Several, Share
 from ..controllers.checkpoints.checkpoint import controller_digest
 from ..controllers.length import names_rule, takes_cost
@@ -131,16 +129,9 @@ def read_decoders(file: str | Path, draft: str | None) -> list[DecoderSpec]:
         InputError: the file is missing or malformed.
     """
     remedy = "give names with a word or options each, such as 'long: {length: 8}'"
-    try:
-        text = Path(file).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"decoders={str(file)!r}: cannot be read ({error}); {remedy}") from None
-    with blaming(str(file), remedy):
-        try:
-            found = parse_yaml(text)
-        except yaml.YAMLError as error:
-            raise InputError(f"is not YAML ({' '.join(str(error).split())})") from None
-        if not isinstance(found, Mapping) or not found:
+    found = read_object(file, remedy, parse_yaml)
+    with blaming(file, remedy):
+        if not found:
             raise InputError("holds no decoders")
         specs = []
         for name, given in found.items():
@@ -229,15 +220,18 @@ class Loader:
         target = self.target(spec.dtype)
         draft = None if spec.draft is None else self.draft(str(spec.draft), spec)
         if engine == TRANSFORMERS:
-            from .engines.assisted import transformers_loop
+            if isinstance(target.target.model, GgufModel):
+                raise InputError(f"{spec.name}: a GGUF file is decoded by llama.cpp; give 'llama.cpp'")
+            from .engines.assisted import TransformersLoop
 
-            return transformers_loop(target.target, draft, how, sampling, max_new_tokens)
-        if not isinstance(target.target.model, GgufModel):
-            raise InputError(f"{spec.name}: llama.cpp decodes GGUF files; give one as target")
-        from .engines.llama_loops import llama_loop
+            return TransformersLoop(target.target, draft, how, sampling, max_new_tokens)
+        model, drafting = target.target.model, None if draft is None else draft.model
+        if not isinstance(model, GgufModel) or not isinstance(drafting, GgufModel | None):
+            raise InputError(f"{spec.name}: llama.cpp decodes GGUF files; give one as target, and one as draft or none")
+        from .engines.llama_loops import LlamaLoop
 
         stops = self.decoder(DecoderSpec(name=NONE)).stop_tokens
-        return llama_loop(target.target.model, draft, how, sampling, max_new_tokens, stops)
+        return LlamaLoop(model, drafting, how, sampling, max_new_tokens, stops)
 
 
 def named(specs: Sequence[DecoderSpec]) -> list[DecoderSpec]:

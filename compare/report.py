@@ -46,11 +46,11 @@ def sentences(comparison: Comparison) -> list[str]:
     ]
     if level:
         lines.append(f"Within the noise of it: {', '.join(level)}.")
-    bound, reached = comparison.informed, [r.replay.value for r in comparison.results.values() if r.replay is not None]
-    if bound is not None and bound > max(reached):
+    reached = max((r.replay.value for r in comparison.results.values() if r.replay is not None), default=None)
+    if comparison.informed is not None and reached is not None and comparison.informed > reached:
         lines.append(
-            f"A predictor that knew every acceptance would reach {bound:.2f} × in the replay, where the best is at "
-            f"{max(reached):.2f} ×."
+            f"A predictor that knew every acceptance would reach {comparison.informed:.2f} × in the replay, where the "
+            f"best is at {reached:.2f} ×."
         )
     return lines
 
@@ -124,23 +124,20 @@ def _level(comparison: Comparison, best: Result, other: Result) -> bool:
 
 
 def commands(comparison: Comparison, models: Options, folder: Path) -> dict[str, str]:
-    """The commands that decode and serve with the winner, or without drafts; its costs are written to ``folder``.
+    """The commands that decode and serve with the winner, or without drafts.
 
     Args:
         models: options of the comparison; those of ``generate`` that are not at their default are repeated.
+        folder: where the costs of a winner that uses costs are written.
     """
     best = comparison.results[comparison.best] if pays(comparison) else comparison.results[NONE]
-    spec, cost = best.spec, folder / COST_FILE
-    if spec.uses_costs and spec.name in comparison.costs:
-        document = {"cost": comparison.costs[spec.name].as_dict(), "decoder": spec.name}
-        with replacing(cost) as file:
-            file.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    spec, cost = best.spec, write_cost(comparison, best.spec.name, folder)
     words = ["--target", shlex.quote(comparison.target)]
     for name in ("dtype", "draft_dtype", "device", "trust_remote_code", "pair_check"):
         value, default = getattr(models, name), type(models).__dataclass_fields__[name].default
         if value != default and getattr(spec, name, None) is None and (name != "draft_dtype" or spec.draft is not None):
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [shlex.quote(str(value))])]
-    words += spec.words(cost if spec.name in comparison.costs else None)
+    words += spec.words(cost)
     sampling = comparison.task.sampling
     drawn = ["--temperature", f"{sampling.temperature:g}", "--top-p", f"{sampling.top_p:g}"]
     drawn += ["--top-k", "null" if sampling.top_k is None else str(sampling.top_k)]
@@ -152,6 +149,17 @@ def commands(comparison: Comparison, models: Options, folder: Path) -> dict[str,
     if spec.engine is None and spec.tree is None and "--pair-check" not in words and not spec.adapt:
         found["Serve it with"] = " ".join(["specpilot serve", *words])
     return found
+
+
+def write_cost(comparison: Comparison, name: str, folder: Path) -> Path | None:
+    """Write the costs of a decoder for ``--cost``; None if it does not go by measured costs."""
+    if not comparison.results[name].spec.uses_costs or name not in comparison.costs:
+        return None
+    file = folder / COST_FILE
+    with replacing(file) as temporary:
+        document = {"cost": comparison.costs[name].as_dict(), "decoder": name}
+        temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    return file
 
 
 def table(comparison: Comparison) -> Table:
@@ -170,6 +178,8 @@ def _row(comparison: Comparison, name: str, result: Result) -> Row:
         }
     if comparison.informed is not None:
         row["replay"] = "" if result.replay is None else f"{result.replay.value:.2f}"
+    if result.joules is not None:
+        row["J/token"] = f"{result.joules:.2f}"
     row["per forward"] = "" if result.tokens_per_forward is None else f"{result.tokens_per_forward:.2f}"
     row["accepted"] = "" if result.accepted is None else f"{result.accepted:.0%}"
     return row

@@ -10,13 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
 from ..common.console import progress_bar
-from ..controllers.length.cost_model import CostModel
 from ..infer.generation import Generation, Stats
 from ..infer.prompting import Prompt
 from .energy import Meter
@@ -162,19 +160,3 @@ def decode_all(
 
 def _median_run(runs: list[Stats]) -> Stats:
     return sorted(runs, key=lambda stats: stats.seconds + stats.prefill_seconds)[len(runs) // 2]
-
-
-def rates(runs: Sequence[Stats], baseline: Sequence[Stats], cost: CostModel) -> dict[str, float]:
-    """Speed and counters of a configuration over all prompts; ``baseline`` decodes them autoregressively."""
-    total, plain = sum(runs, Stats()), sum(baseline, Stats())
-    pairs = zip(runs, baseline, strict=True)
-    return {
-        "tokens_per_second": total.tokens_per_second,
-        "speedup": total.tokens_per_second / plain.tokens_per_second,
-        "speedup_median": median(a.tokens_per_second / b.tokens_per_second for a, b in pairs),
-        "discard_rate": total.discard_rate,
-        "verification_rate": total.verification_rate,
-        "acceptance_rate": total.acceptance_rate,
-        "block_efficiency": total.block_efficiency,
-        "throughput_eq23": cost.throughput(total.n_generated, total.n_drafted, total.n_target_forwards),
-    }

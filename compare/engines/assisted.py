@@ -1,4 +1,4 @@
-"""Plain and assisted generation of transformers, the baselines of our decoder."""
+"""Generation of transformers as a decoder: plain, assisted by the draft, or with copies of the prompt."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
+from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams
+from ...infer.generation import Stats
+from ...infer.models import LanguageModel
 
-CONSTANT = tuple(range(1, 9))  # draft lengths that constant assistance is tuned over
+ASSISTED, LOOKUP = "assisted", "lookup"
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,7 @@ class Assistance:
     confidence: float = 0.0
 
 
-ASSISTED = {f"transformers-assisted-{k}": Assistance(k) for k in CONSTANT} | {
-    "transformers-assisted-heuristic": Assistance(5, "heuristic"),
-    "transformers-assisted-confidence": Assistance(20, confidence=0.4),
-}
+NAMED = {"heuristic": Assistance(5, "heuristic"), "confidence": Assistance(20, confidence=0.4)}
 
 
 def sampling_options(sampling: SamplingParams) -> dict[str, Any]:
@@ -54,29 +53,55 @@ def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
     return tokens
 
 
-class Transformers:
-    """``generate`` of one target, with or without a draft.
+class TransformersLoop:
+    """Transformers' ``generate`` of one target.
 
     Transformers keeps the state of a schedule or of the ROC curve in the draft's generation configuration between
-    calls. Here each kind of assistance has its own state, so that they can run in turn.
+    calls. Here each loop has its own, so that several can run in turn.
+
+    Args:
+        how: empty for no draft; ``"assisted-3"``, ``"assisted-heuristic"``, ``"assisted-confidence"`` or
+            ``"lookup-10"``.
+
+    Raises:
+        InputError: ``how`` is none of these, or there is no draft to assist.
     """
 
     def __init__(
-        self, target: PreTrainedModel, draft: PreTrainedModel, sampling: SamplingParams, max_new_tokens: int
+        self,
+        target: LanguageModel,
+        draft: LanguageModel | None,
+        how: str,
+        sampling: SamplingParams,
+        max_new_tokens: int,
     ) -> None:
-        self.target: Any = target
-        self.draft: Any = draft
-        self.states = {name: vars(assistance).copy() for name, assistance in ASSISTED.items()}
+        self.target: Any = target.model
         self.options = sampling_options(sampling) | {"max_new_tokens": max_new_tokens}
+        self.config: Any = None
+        kind, _, value = how.partition("-")
+        if kind == LOOKUP and value.isdigit():
+            self.options["prompt_lookup_num_tokens"] = int(value)
+        elif kind == ASSISTED and (value.isdigit() or value in NAMED):
+            if draft is None:
+                raise InputError(f"transformers:{how}: needs a draft model; name one as draft")
+            self.options["assistant_model"] = draft.model
+            self.config = draft.model.generation_config
+            assistance = Assistance(int(value)) if value.isdigit() else NAMED[value]
+            self.state = assistance.tokens, assistance.schedule, assistance.confidence
+        elif how:
+            raise InputError(
+                f"transformers:{how}: no such generation; give assisted-3, assisted-heuristic, assisted-confidence or "
+                "lookup-10"
+            )
 
-    def generate(self, prompt: list[int], assistance: str | None) -> list[int]:
-        """New tokens after ``prompt``. ``assistance`` is a key of ``ASSISTED``, or None for no draft."""
-        if assistance is None:
-            return generate(self.target, prompt, **self.options)
-        config, state = self.draft.generation_config, self.states[assistance]
-        config.num_assistant_tokens = state["tokens"]
-        config.num_assistant_tokens_schedule = state["schedule"]
-        config.assistant_confidence_threshold = state["confidence"]
-        tokens = generate(self.target, prompt, assistant_model=self.draft, **self.options)
-        state["tokens"], state["confidence"] = config.num_assistant_tokens, config.assistant_confidence_threshold
-        return tokens
+    def __call__(self, prompt: list[int], seed: int) -> Stats:
+        """Decode one prompt; only the number of tokens is reported."""
+        torch.manual_seed(seed)
+        config = self.config
+        if config is not None:
+            (config.num_assistant_tokens, config.num_assistant_tokens_schedule,
+             config.assistant_confidence_threshold) = self.state  # fmt: skip
+        tokens = generate(self.target, prompt, **self.options)
+        if config is not None:
+            self.state = config.num_assistant_tokens, self.state[1], config.assistant_confidence_threshold
+        return Stats(n_generated=len(tokens))

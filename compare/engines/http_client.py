@@ -1,4 +1,4 @@
-"""A small HTTP client for measuring a server: one connection a request, times of every event, and bad behaviour."""
+"""Requests to a server that is measured: streamed ones with the times of every event, and whole ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-LIMIT = 1 << 24  # bytes of a line of a response
+import httpx
+
+PATH = "/v1/completions"
 
 
 @dataclass
@@ -29,10 +31,10 @@ class Answer:
     error: str | None = None
 
 
-def message(path: str, body: bytes) -> bytes:
-    """A POST request."""
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+def client(port: int) -> httpx.AsyncClient:
+    """A client of a server on this machine, with a connection for each request and no time limit."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", limits=limits, timeout=None, verify=False)
 
 
 async def complete(port: int, body: dict[str, Any], *, slow: float = 0.0) -> Answer:
@@ -41,29 +43,21 @@ async def complete(port: int, body: dict[str, Any], *, slow: float = 0.0) -> Ans
     Args:
         slow: seconds to wait before reading each event.
     """
-    started, answer = time.perf_counter(), Answer()
-    content = json.dumps(body | {"stream": True, "stream_options": {"include_usage": True}}).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=LIMIT)
+    started, answer, finished = time.perf_counter(), Answer(), False
+    content = body | {"stream": True, "stream_options": {"include_usage": True}}
     try:
-        writer.write(message("/v1/completions", content))
-        await writer.drain()
-        answer.status = int((await reader.readline()).split()[1])
+        async with client(port) as own, own.stream("POST", PATH, json=content) as response:
+            answer.status = response.status_code
+            async for line in response.aiter_lines():
+                finished = finished or line == "data: [DONE]"
+                if line.startswith("{") or (line.startswith("data: ") and not finished):
+                    _take(answer, json.loads(line.removeprefix("data: ")), time.perf_counter() - started)
+                if slow:
+                    await asyncio.sleep(slow)
+    except (httpx.HTTPError, ValueError):
         finished = False
-        while line := await reader.readline():
-            if line.startswith(b'{"error"'):
-                answer.error = json.loads(line)["error"]["message"]
-            if line.startswith(b"data: [DONE]"):
-                finished = True
-            elif line.startswith(b"data: "):
-                _take(answer, json.loads(line[6:]), time.perf_counter() - started)
-            if slow:
-                await asyncio.sleep(slow)
-        if answer.status == 200 and not finished:
-            answer.status = 0
-    except (OSError, IndexError, ValueError, asyncio.IncompleteReadError):
+    if answer.status == 200 and not finished:
         answer.status = 0
-    finally:
-        writer.close()
     answer.seconds = time.perf_counter() - started
     return answer
 
@@ -81,32 +75,6 @@ def _take(answer: Answer, chunk: dict[str, Any], seconds: float) -> None:
 
 async def whole(port: int, body: dict[str, Any]) -> dict[str, Any]:
     """A completion that is not streamed."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=LIMIT)
-    try:
-        writer.write(message("/v1/completions", json.dumps(body).encode()))
-        await writer.drain()
-        answer: dict[str, Any] = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
+    async with client(port) as own:
+        answer: dict[str, Any] = (await own.post(PATH, json=body)).json()
         return answer
-    finally:
-        writer.close()
-
-
-async def send(port: int, content: bytes, *, read: int | None = None) -> int:
-    """Send raw bytes; returns the status of the answer, 0 without one.
-
-    Args:
-        read: leave after so many bytes of the answer; None reads it all.
-    """
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=LIMIT)
-    try:
-        writer.write(content)
-        await writer.drain()
-        if read == 0:
-            return 0
-        first = await reader.readline()
-        await reader.read(-1 if read is None else read)
-        return int(first.split()[1]) if first else 0
-    except (OSError, IndexError, ValueError):
-        return 0
-    finally:
-        writer.close()

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams
+from ...infer.generation import Stats
 from ...infer.models import GgufModel
 from ...infer.models.llama_context import library
 
-DRAFTED = (1, 2, 3, 4, 6, 8)  # tokens a draft
-CONFIDENT = {"llama.cpp-speculative-16-confident": (16, 0.75)}  # llama.cpp's defaults: tokens and least probability
-LOOPS = {f"llama.cpp-speculative-{k}": (k, 0.0) for k in DRAFTED} | CONFIDENT
+CONFIDENT = "confident"  # llama.cpp's defaults: ``"16-confident"`` drafts tokens of at least this probability
+LEAST = 0.75
 BATCH = 512
 
 
@@ -58,33 +59,47 @@ class Loop:
         self.length = length
 
 
-class LlamaLoops:
-    """Autoregressive and speculative decoding by llama.cpp alone.
+class LlamaLoop:
+    """Autoregressive or speculative decoding by llama.cpp alone.
 
     Args:
-        draft: None where the draft is no GGUF model: then there is no speculation.
+        how: empty for no drafts, the number of tokens a draft, or ``"16-confident"``.
+
+    Raises:
+        InputError: ``how`` is none of these, or the draft is no GGUF model.
     """
 
     def __init__(
         self,
         target: GgufModel,
         draft: GgufModel | None,
+        how: str,
         sampling: SamplingParams,
         max_new_tokens: int,
         stop_tokens: frozenset[int],
     ) -> None:
         self.llama, self.sampling = library(), sampling
         self.budget, self.stop_tokens = max_new_tokens, stop_tokens
+        longest, _, least = how.partition("-")
+        if how and (not longest.isdigit() or least not in ("", CONFIDENT)):
+            raise InputError(f"llama.cpp:{how}: no such loop; give a number of tokens, or 16-{CONFIDENT}")
+        if how and draft is None:
+            raise InputError(f"llama.cpp:{how}: needs a draft; name a GGUF file")
+        self.longest, self.least = int(longest or 0), LEAST if least else 0.0
         self.target = Loop(target, target.context)
-        self.draft = None if draft is None else Loop(draft, draft.context)
+        self.draft = Loop(draft, draft.context) if how and draft is not None else None
 
-    def generate(self, prompt: list[int], loop: str | None, seed: int) -> list[int]:
-        """New tokens after ``prompt``; ``loop`` names one of ``LOOPS``, None drafts nothing."""
+    def __call__(self, prompt: list[int], seed: int) -> Stats:
+        """Decode one prompt; only the number of tokens is reported."""
+        return Stats(n_generated=len(self.generate(prompt, seed)))
+
+    def generate(self, prompt: list[int], seed: int) -> list[int]:
+        """New tokens after ``prompt``."""
         sampler = self._sampler(seed)
         try:
-            if loop is None:
+            if self.draft is None:
                 return self._autoregressive(prompt, sampler)
-            return self._speculative(prompt, sampler, *LOOPS[loop])
+            return self._speculative(prompt, sampler, self.longest, self.least)
         finally:
             self.llama.llama_sampler_free(sampler)
 

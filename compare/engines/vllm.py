@@ -9,7 +9,8 @@ sampled ones must have the same distribution.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -23,13 +24,15 @@ from ...infer.prompting import encode_prompt
 from ..options import VllmBenchOptions
 from ..runner import Run, interleave
 from ..table import Table
-from .vllm_checks import chi_square, fixed_run
-from .vllm_costs import measure
-from .vllm_engines import ROWS, engine, generate, vllm_sampling
+from .vllm_engines import ROWS, counters, engine, generate, measure, vllm_sampling
 
 if TYPE_CHECKING:
     from vllm import LLM
 
+CHECKED = 4  # tokens a draft of the checked engines
+CHECKED_TOKENS = 64
+SAMPLES, TOKENS = 1500, 4  # texts of the chi-square test, and their length
+COMMON = 20  # texts that came up less often are counted together
 OURS, NONE, FIXED = "ours", "none", "fixed-"
 COST_ROWS = (1, 2, 4, 8, 16, 32, 64)
 Rates = dict[str, Any]
@@ -91,6 +94,36 @@ def _checks(options: VllmBenchOptions, prompts: list[list[int]], sampling: Sampl
         "greedy_equal": [sum(one == other for one, other in pairs), len(texts)],
         "chi_square_p": chi_square(ours, plain, prompts[0], sampling),
     }
+
+
+def fixed_run(
+    target: str, draft: str, prompts: Sequence[list[int]], settings: dict[str, Any] | None
+) -> tuple[list[list[int]], list[list[int]], dict[str, Any]]:
+    """Texts sampled one by one, greedy ones of one batch, and vLLM's counters of both, at a fixed length.
+
+    Args:
+        settings: the plugin's; None for vLLM's own drafter.
+    """
+    llm = engine(target, draft, settings, drafted=CHECKED, dtype="float32")  # the counters begin at 0
+    sampling = vllm_sampling(SamplingParams(1.0, None), CHECKED_TOKENS)
+    sampled = [generate(llm, [prompt], sampling, seed)[0] for seed, prompt in enumerate(prompts)]
+    greedy = generate(llm, prompts, vllm_sampling(SamplingParams(0.0), CHECKED_TOKENS))
+    return sampled, greedy, counters(llm)
+
+
+def chi_square(one: LLM, other: LLM, prompt: list[int], sampling: SamplingParams, samples: int = SAMPLES) -> float:
+    """p-value of two engines having the same distribution of short continuations of a prompt."""
+    from scipy.stats import chi2_contingency
+
+    params = vllm_sampling(sampling, TOKENS)
+    drawn = [Counter(tuple(text) for text in generate(llm, [prompt] * samples, params)) for llm in (one, other)]
+    total = drawn[0] + drawn[1]
+    common = [text for text, number in total.items() if number >= COMMON]
+    table = [[found[text] for text in common] for found in drawn]
+    rest = [samples - sum(row) for row in table]
+    if sum(rest) >= COMMON:
+        table = [[*row, left] for row, left in zip(table, rest, strict=True)]
+    return float(chi2_contingency(table).pvalue)
 
 
 def _rates(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from specpilot.common.errors import InputError
-from specpilot.compare.engines.http_client import complete, message, send
+from specpilot.compare.engines.http_client import complete
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .servers import Serving
@@ -146,6 +146,33 @@ def raw(change: Callable[[dict[str, Any]], bytes], expected: tuple[int, ...] = (
         return await send(port, change(body), read=read) in expected or read is not None
 
     return client
+
+
+def message(path: str, body: bytes) -> bytes:
+    """A POST request."""
+    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def send(port: int, content: bytes, *, read: int | None = None) -> int:
+    """Send raw bytes; returns the status of the answer, 0 without one.
+
+    Args:
+        read: leave after so many bytes of the answer; None reads it all.
+    """
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(content)
+        await writer.drain()
+        if read == 0:
+            return 0
+        first = await reader.readline()
+        await reader.read(-1 if read is None else read)
+        return int(first.split()[1]) if first else 0
+    except (OSError, IndexError, ValueError):
+        return 0
+    finally:
+        writer.close()
 
 
 def request(body: dict[str, Any], **changes: Any) -> bytes:

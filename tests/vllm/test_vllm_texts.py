@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from specpilot.compare.engines.vllm_checks import chi_square
+from specpilot.compare.engines.vllm import chi_square
 from specpilot.controllers.sampling import SamplingParams
 
 from .engines import engine, generate, greedy, model_runner, prompts, vllm_sampling  # skips where vLLM is missing

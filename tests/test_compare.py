@@ -1,0 +1,466 @@
+"""`specpilot compare`: decoders in words, tuning by halves, the clock and its intervals, the report, and kills."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from specpilot import main as cli
+from specpilot.common.errors import InputError
+from specpilot.compare import comparison as comparing
+from specpilot.compare.comparison import CONFIDENCE, FIXED, Comparison, Result, Task, compare
+from specpilot.compare.decoders import NONE, DecoderSpec, Loader, read_decoders
+from specpilot.compare.interval import Interval, interval, ratio_interval, show
+from specpilot.compare.recorded import Counts, Informed, decoded, speedup
+from specpilot.compare.report import as_markdown, sentences, shown, table, title
+from specpilot.compare.runner import Timed, decode_all, interleave, interleave_stored
+from specpilot.compare.store import Store
+from specpilot.compare.table import Table
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.prompts import PromptRow
+from specpilot.infer.generation import Generation, Stats
+from specpilot.simulate.replay import replay
+
+from .processes import kill_and_resume
+from .test_replay import traced
+from .tiny import save_pair
+
+QUIET = Console(quiet=True)
+ROWS = [PromptRow(str(i), "x", f"prompt {i}") for i in range(6)]
+
+
+# decoders
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("3", {"draft": "d", "length": "3"}),
+        ("cumulative-confidence:0.4+ngram", {"draft": "d+ngram", "length": "cumulative-confidence:0.4"}),
+        ("3+ngram:6", {"draft": "d+ngram:6", "length": "3"}),
+        ("ngram", {"draft": "ngram"}),
+        ("none", {}),
+        ("transformers:assisted-3", {"draft": "d", "engine": "transformers:assisted-3"}),
+        ("llama.cpp", {"draft": "d", "engine": "llama.cpp"}),
+    ],
+)
+def test_words(word: str, expected: dict[str, Any]) -> None:
+    assert DecoderSpec.parse(word, "d") == DecoderSpec(name=word, **expected)
+
+
+def test_words_of_generate_leave_out_defaults() -> None:
+    spec = DecoderSpec(name="a", draft="d e", length="online-confidence", adapt=True)
+    assert spec.words(Path("c.json")) == [
+        "--draft", "'d e'", "--length", "online-confidence", "--cost", "c.json", "--adapt"
+    ]  # fmt: skip
+    assert DecoderSpec(name=NONE).words() == ["--draft", "null"]
+    assert "--cost" not in DecoderSpec(name="3", draft="d", length=3).words(Path("c.json"))
+
+
+def test_decoders_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "d.yaml"
+    file.write_text("long: 8\ntree: {tree: 3x1, verifier: mcss}\nalone: {draft: null}\nrouted: {router: r}\n")
+    assert read_decoders(file, "d") == [
+        DecoderSpec(name="long", draft="d", length="8"),
+        DecoderSpec(name="tree", draft="d", tree="3x1", verifier="mcss"),
+        DecoderSpec(name="alone"),
+        DecoderSpec(name="routed", router="r"),
+    ]
+    for text, message in (
+        ("a: {lenght: 3}", "unknown key 'lenght'"),
+        ("[1]", "object of keys and values"),
+        ("{}", "holds no decoders"),
+        ("a: {threshold: 2}", "threshold=2: must be at most 1"),
+    ):
+        file.write_text(text)
+        with pytest.raises(InputError, match=message):
+            read_decoders(file, "d")
+
+
+def test_models_are_shared(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    loader = Loader(target)
+    one, other = (loader.decoder(DecoderSpec.parse(word, draft)) for word in ("2", "3+ngram"))
+    assert one.target is other.target
+    assert one.drafts[0] is other.drafts[0]
+    double = loader.decoder(DecoderSpec(name="a", draft=draft, dtype="float64"))
+    assert double.target is not one.target
+
+
+# replay
+
+
+def test_the_informed_bound_is_the_best_length_of_every_round() -> None:
+    """Against trying all lengths: 1 + Σ Π a tokens in the time of the round."""
+    *_, found = traced(budget=16)
+    cost, rate = CostModel(0.15, 1.0, 0.05, 0.1), 0.9
+    lengths = Informed.of(found, cost, rate).lengths
+    for start in range(1, len(found.text)):
+        node, gain, survival, values = start, 1.0, 1.0, [1.0 - rate * cost.round(0)]
+        while node >= 0 and len(values) < 21:
+            survival *= found.accept[node]
+            gain += survival
+            values.append(gain - rate * cost.round(len(values)))
+            node = found.after[node]
+        assert lengths[start] == int(np.argmax(values))
+
+
+def test_the_informed_bound_follows_the_text() -> None:
+    """Replayed, every round drafts the length of its position, and rounds without a draft move on by one token."""
+    *_, found = traced(budget=16)
+    stats = replay(found, Informed([0] * 16), frozenset())
+    assert (stats.n_drafted, stats.n_target_forwards) == (0, 16)
+    lengths, position, drafted = [i % 3 for i in range(16)], 1, 0
+    while position < 16:
+        length = min(lengths[position], 16 - position - 1)
+        accepted = 0
+        while accepted < length and found.kept[position + accepted]:
+            accepted += 1
+        drafted, position = drafted + length, position + accepted + 1
+    assert replay(found, Informed(lengths), frozenset()).n_drafted == drafted
+
+
+def test_speedup_is_eq_2_3_against_no_drafts() -> None:
+    cost = CostModel(0.2, 1.0, 0.05)
+    seconds = 40 * 0.2 + 30 * 1.0 + (40 + 30) * 0.05
+    assert speedup(60, 40, 30, cost=cost) == pytest.approx(60 / seconds * 1.05)
+    assert speedup(60, 0, 60, cost=cost) == pytest.approx(1.0)
+    assert [values.tolist() for values in decoded([Counts(61, 40, 20, 31)])] == [[60], [40], [30]]
+
+
+def test_rules_are_tuned_on_the_other_half() -> None:
+    """On even prompts drafts of 8 are accepted whole, on odd ones never: each half is judged at the other's best."""
+    good, bad = Counts(61, 80, 53, 8), Counts(61, 480, 0, 61)
+    short = Counts(61, 60, 30, 31)
+    replayed = {(FIXED, 1.0): [short] * 4, (FIXED, 8.0): [good, bad, good, bad]}
+    chosen = comparing.tuned((1.0, 8.0), FIXED, replayed, CostModel(0.1, 1.0, 0.0))
+    assert chosen == (1.0, 8.0, 1.0)
+    assert comparing.crossed(FIXED, chosen, replayed) == [short, bad, short, bad]
+
+
+# the clock
+
+
+def test_intervals_cover() -> None:
+    """The ratio of two rates, over repeated draws of thirty prompts whose difficulty both decoders share."""
+    rng, covered, times = np.random.default_rng(0), 0, 400
+    for _ in range(times):
+        tokens = rng.integers(20, 120, 30)
+        pace = rng.lognormal(0, 0.3, 30)
+        seconds = [tokens * pace * rng.lognormal(0, 0.1, 30) / speed for speed in (1.3, 1.0)]
+        found = ratio_interval(tokens, seconds[0], tokens, seconds[1])
+        covered += found.low <= 1.3 <= found.high
+    assert 0.90 <= covered / times <= 0.98
+
+
+def test_an_interval_in_words() -> None:
+    found = interval(lambda a, b: a / b, np.array([30, 10]), np.array([10, 10]))
+    assert found == (2.0, 1.0, 3.0)
+    assert show(found.as_dict("ratio"), "ratio") == "2.00 (1.00–3.00)"
+    assert shown(found, 5) == "2.00 (1.00–3.00)"
+    assert shown(found, 4) == "2.00"
+
+
+def test_configurations_take_turns_and_warm_up_is_not_counted() -> None:
+    log: list[str] = []
+    reported: list[tuple[str, int, str]] = []
+
+    def run(name: str) -> Any:
+        def call(item: int, repeat: int) -> str:
+            log.append(name)
+            return f"{name}{item}{repeat}"
+
+        return call
+
+    found = interleave(
+        {name: run(name) for name in "abc"}, 2, QUIET,
+        repeats={"a": 2}, warm_up=2, pending={"a": [0, 1], "b": [1], "c": []},
+        on_result=lambda name, item, timed: reported.append((name, item, timed.value)),
+    )  # fmt: skip
+    assert "".join(log) == "abababaaa"
+    values = {name: [[timed.value for timed in of_item] for of_item in by_item] for name, by_item in found.items()}
+    assert values == {"a": [["a00", "a01"], ["a10", "a11"]], "b": [[], ["b10"]], "c": [[], []]}
+    assert reported == [("a", 0, "a00"), ("b", 1, "b10"), ("a", 1, "a10"), ("a", 0, "a01"), ("a", 1, "a11")]
+
+
+def test_what_is_stored_is_not_measured_again(tmp_path: Path) -> None:
+    measured: list[int] = []
+
+    def square(item: int, repeat: int) -> int:
+        measured.append(item)
+        if item == stop:
+            raise KeyboardInterrupt
+        return item * item
+
+    def run() -> dict[str, list[Any]]:
+        with Store(tmp_path) as store:
+            return interleave_stored(
+                {"square": square}, 4, QUIET, store=store, identity=lambda name, item: {"name": name, "item": item},
+                record=lambda name, item, timed: [timed.value],
+            )  # fmt: skip
+
+    stop = 2
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert measured == [0, 0, 1, 2]  # the first is the warm-up
+    stop = -1
+    assert run() == run() == {"square": [[0], [1], [4], [9]]}
+    assert measured == [0, 0, 1, 2, 0, 2, 3]
+
+
+def test_a_full_disk_is_reported_with_the_file(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.put({"a": 1}, 0)
+        (file,) = (tmp_path / "records").iterdir()
+        file.with_name(f"{file.name}.tmp").symlink_to("/dev/full")
+        with pytest.raises(OSError, match=rf"No space left on device: '{file}'"):
+            store.put({"a": 1}, 1)
+        assert store.get({"a": 1}) == 0
+
+
+def test_of_repeated_runs_the_one_of_median_time_is_kept() -> None:
+    log: list[str] = []
+
+    def decoder(name: str, seconds: list[float]) -> Any:
+        waiting = [0.0, *seconds]  # the first is the warm-up's
+
+        def generate(prompt: Any, **settings: Any) -> Generation:
+            log.append(name)
+            return Generation([], stats=Stats(n_generated=1, seconds=waiting.pop(0)))
+
+        return generate
+
+    decoders = {"a": decoder("a", [3, 5, 1, 9, 2, 7]), "b": decoder("b", [4, 6])}
+    found = decode_all(decoders, [[1], [2]], {}, QUIET, repeats={"a": 3})
+    assert [run.seconds for run in found["a"]] == [2, 7]
+    assert [run.seconds for run in found["b"]] == [4, 6]
+    assert "".join(log) == "ababbaaaaa"  # in turn, and the turn moves on
+
+
+# the report
+
+
+def made(speeds: dict[str, tuple[float, bool]], prompts: int = 20, **more: Any) -> Comparison:
+    """A comparison by the clock: speeds over no drafts and whether the decoder is trained; half a percent of noise."""
+    everything = {NONE: (1.0, False), **speeds}
+    wave = 0.005 * np.cos(np.pi * np.arange(prompts))
+    timed = {
+        name: [{"generated": 100.0, "seconds": float(100 / speed * factor)} for factor in 1 + wave * (-1) ** (i // 2)]
+        for i, (name, (speed, _)) in enumerate(everything.items())
+    }
+    results = {}
+    for name, (_, trained) in everything.items():
+        pairs = [np.array([run[key] for run in timed[one]]) for one in (name, NONE) for key in ("generated", "seconds")]
+        spec = DecoderSpec(name=name) if name == NONE else DecoderSpec(name=name, draft="d", length="3")
+        clock = ratio_interval(*pairs)
+        results[name] = Result(spec, trained, None, clock, 100 * clock.value, accepted=None if name == NONE else 0.3)
+    return Comparison(
+        **{  # type: ignore[arg-type]
+            "target": "t", "task": Task("d", SamplingParams(1.0, 50), 64), "prompts": prompts, "passes": 1,
+            "results": results, "costs": {}, "timed": timed, "informed": None, "reading": None, **more,
+        }
+    )  # fmt: skip
+
+
+def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
+    first, *rest = sentences(made({"mine": (1.5, True), "3": (1.4, False), "other": (1.501, True)}))
+    assert first.startswith("On your 20 prompts, at temperature 1, ")
+    assert "other decodes 1.50 (1.49–1.51) × as fast as no drafts and 1.07 (1.07–1.07) × the best rule (3)." in first
+    assert rest == ["Within the noise of it: mine."]
+    (first,) = sentences(made({"3": (1.5, False), "mine": (1.2, True)}))
+    assert "× the best trained decoder (mine)" in first
+    (first,) = sentences(made({"3": (1.5, False)}, prompts=4))
+    assert first == "On your 4 prompts, at temperature 1, 3 decodes 1.50 × as fast as no drafts."
+
+
+def test_without_a_gain_it_says_why() -> None:
+    slow = {"mine": (0.9, True), "3": (0.95, False)}
+    first, second = sentences(made(slow, reading=2.44))
+    assert first == "Do not draft here: reading 3 tokens takes the target 2.4 times one."
+    assert "the fastest with drafts, 3, is at 0.95 (" in second
+    assert (
+        "a draft step takes 0.80 of a target forward"
+        in sentences(made(slow, costs={NONE: CostModel(0.8, 1.0, 0.0)}))[0]
+    )
+    assert sentences(made(slow))[0] == "Do not draft here: too few drafted tokens are accepted (30% at most)."
+
+
+def test_an_informed_bound_is_shown_only_above_what_it_bounds() -> None:
+    found = made({"3": (1.5, False)}, informed=1.7)
+    results = {name: replace(result, replay=Interval(1.6, 1.5, 1.7)) for name, result in found.results.items()}
+    assert (
+        "would reach 1.70 × in the replay, where the best is at 1.60 ×"
+        in sentences(replace(found, results=results))[-1]
+    )
+    assert len(sentences(replace(found, results=results, informed=1.59))) == 1
+
+
+def test_a_tuned_rule_has_its_length_in_its_title() -> None:
+    assert title(Result(DecoderSpec(name=FIXED, draft="d", length="3"), False)) == "fixed length 3"
+    assert title(Result(DecoderSpec(name=CONFIDENCE, draft="d", length="cumulative-confidence:0.2"), False)).endswith(
+        " 0.2"
+    )
+    assert title(Result(DecoderSpec(name="3+ngram", draft="d", length="3"), False)) == "3+ngram"
+
+
+def printed(shown_table: Table, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(shown_table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_the_table_fits_eighty_columns() -> None:
+    found = made({"some-controller+ngram": (1.5, True), "cumulative confidence": (1.2, False)}, informed=1.6)
+    lines = printed(table(found), 80)
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    for word in ("some-controller+ngram", "speed-up", "accepted", "tokens/s"):
+        assert word in text
+    assert "**some-controller+ngram**" in as_markdown(found, {"Decode": "specpilot generate"})
+
+
+ROW = {
+    "decoder": "[bold]confidence-0.2[/bold]", "tokens/s": "473", "speed-up": "1.35", "discard": "0.458",
+    "verification": "0.479", "acceptance": "0.536", "block eff.": "2.09", "eq. 2.3 tok/s": "525",
+}  # fmt: skip
+
+
+def test_narrow_terminals_break_headers_and_not_the_first_column() -> None:
+    assert any("block eff. eq. 2.3 tok/s" in line for line in printed(Table("", [ROW], "a note"), 120))
+    lines = printed(Table("", [ROW], "a note"), 80)
+    assert "block eff." not in "\n".join(lines)
+    assert "verification" in "\n".join(lines)
+    lines = printed(Table("", [ROW], "a note"), 60)
+    assert any("confidence-0.2" in line for line in lines)
+    assert not any("verification" in line for line in lines)
+
+
+# from end to end
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All kinds of decoders once, on the included pair; what is printed runs as it stands."""
+    output = tmp_path / "out put"
+    words = ["--limit", "5", "--max-new-tokens", "8", "--minutes", "60", "--output", str(output)]
+    words += ["--length", "tiny-lag-free,3+ngram,ngram,transformers:assisted-2"]
+    assert cli.main(["compare", *words]) == 0
+    shown_text = capsys.readouterr().out
+    report = json.loads((output / "report.json").read_text())
+    assert set(report["decoders"]) == {
+        NONE, "tiny-lag-free", "3+ngram", "ngram", "transformers:assisted-2", FIXED, CONFIDENCE
+    }  # fmt: skip
+    for row in report["decoders"].values():
+        assert row["clock"]["low"] <= row["clock"]["value"] <= row["clock"]["high"]
+        assert row["tokens_per_second"] > 0
+    assert report["decoders"]["tiny-lag-free"]["replay"]["value"] > 0
+    assert report["decoders"]["3+ngram"]["replay"] is None
+    assert report["decoders"]["ngram"]["tokens_per_forward"] >= 1
+    page = (output / "report.md").read_text()
+    assert report["sentences"][0] in page
+    assert report["sentences"][0].split(" × ")[0] in " ".join(shown_text.split())
+    for line in report["commands"].values():
+        assert line in shown_text
+        assert line in page
+    if "Decode with it" in report["commands"]:
+        _, *printed_words = shlex.split(report["commands"]["Decode with it"])
+        assert cli.main([*printed_words, "--max-new-tokens", "4"]) == 0
+        assert capsys.readouterr().out
+    (output / "report.json").unlink()
+    assert cli.main(["compare", *words]) == 0  # from what is stored
+    assert json.loads((output / "report.json").read_text()) == report
+
+
+def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of decoders that did not win: with costs, copies and another precision."""
+    loader = Loader("tiny")
+    cost = tmp_path / "cost.json"
+    cost.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict()}))
+    for spec in (
+        DecoderSpec(name=NONE),
+        DecoderSpec(name="a", draft="tiny-draft+ngram", length="tiny-lag-free", copies="tiny-copies", adapt=True),
+        DecoderSpec(name="b", draft="tiny-draft", tree="2x1", verifier="mcss", draft_dtype="bfloat16"),
+        DecoderSpec(name="c", draft="tiny-draft", length="tiny-head", threshold=0.7),
+    ):
+        words = shlex.split(
+            " ".join(["generate", "--target", "tiny", *spec.words(cost), "--max-new-tokens", "4", "Hi."])
+        )
+        assert cli.main([*words, "--seed", "3"]) == 0
+        own = loader.decoder(spec, CostModel(0.2, 1.0, 0.0)).generate("Hi.", chat=True, max_new_tokens=4, seed=3)
+        printed_text = capsys.readouterr().out.rstrip("\n")
+        assert printed_text == own.text or spec.adapt
+
+
+def test_without_the_clock_and_for_given_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = save_pair(tmp_path)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("".join(f"{row.prompt}\n" for row in ROWS))
+    words = ["compare", "--target", target, "--draft", draft, "--no-chat", "--prompts", str(prompts)]
+    words += ["--max-new-tokens", "8"]
+    words += ["--no-clock", "--cost", "0.1", "--length", "2,online-confidence", "--output", str(tmp_path / "out")]
+    assert cli.main(words) == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["timed"] == {}
+    assert all(row["clock"] is None and row["replay"] is not None for row in report["decoders"].values())
+    best = max(row["replay"]["value"] for name, row in report["decoders"].items())
+    assert report["informed"] >= best or best == 1
+    capsys.readouterr()
+    for more, message in (
+        (["--length", "2,2"], "the name '2' is given twice"),
+        (["--length", "nowhere"], "nowhere"),
+        (["--length", "llama.cpp"], "llama.cpp decodes GGUF files"),
+        (["--length", "transformers:fast"], "no such generation"),
+        (["--draft", "null", "--length", "3"], "drafts need a draft model"),
+        (["--minutes", "0"], "minutes=0"),
+        (["--decoders", str(tmp_path / "none.yaml")], "no such file"),
+    ):
+        clocked = [word for word in words if word != "--no-clock"]
+        assert cli.main([*clocked, *more]) == 2, more
+        assert message in capsys.readouterr().err
+
+
+def _compare(pair: Sequence[str], folder: Path) -> Comparison:
+    target, draft = pair
+    decoders = [DecoderSpec.parse(word, draft) for word in ("2", "online-confidence")]
+    task = Task(draft, SamplingParams(1.0, 8), 6, chat=False)
+    return compare(decoders, ROWS, Loader(target), task, folder, cost=0.1, console=QUIET)
+
+
+def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
+    """What was measured stays as it is, and the replay is that of a comparison that nobody killed."""
+    pair, folder, seen = save_pair(tmp_path), tmp_path / "killed", dict[str, bytes]()
+
+    def check(folder: Path) -> None:
+        files = {file.name: file.read_bytes() for file in (folder / "records").glob("*.json")}
+        assert seen.items() <= files.items()
+        seen.update(files)
+
+    kill_and_resume(partial(_compare, pair), folder, check)
+    assert seen
+    check(folder)
+    found, whole = _compare(pair, folder), _compare(pair, folder.with_name("killed-whole"))
+    assert {name: result.replay for name, result in found.results.items()} == {
+        name: result.replay for name, result in whole.results.items()
+    }
+    assert found.informed == whole.informed
+    tokens = [{name: [run["generated"] for run in runs] for name, runs in one.timed.items()} for one in (found, whole)]
+    assert tokens[0] == tokens[1]  # the same seeds
+    check(folder)
+
+
+def test_records_of_the_clock() -> None:
+    """One second with 8 of 10 drafted tokens accepted."""
+    stats = Stats(n_generated=12, n_drafted=10, n_accepted=8, n_target_forwards=4)
+    assert comparing.record(Timed(stats, 1.0, 0.5)) == {
+        "generated": 12, "drafted": 10, "accepted": 8, "target_forwards": 4, "seconds": 1.0, "processor_seconds": 0.5
+    }  # fmt: skip
