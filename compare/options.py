@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ..common.errors import InputError
 from ..common.options import (
     Count,
     File,
@@ -19,9 +18,8 @@ from ..common.options import (
     SeedOptions,
     Several,
 )
-from ..data_gen.options import BUILTIN, PromptOptions, PromptSourceOptions
+from ..data_gen.options import PromptOptions
 from ..infer.options import (
-    DeviceOptions,
     DraftPrecisionOptions,
     LoadingOptions,
     PairCheckOptions,
@@ -39,17 +37,6 @@ class RepeatOptions(Options):
     """
 
     repeats: Count = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyFolderOptions(OutputFileOptions):
-    """Output.
-
-    Attributes:
-        folder: Folder for intermediate results; an interrupted run is continued from it.
-    """
-
-    folder: Folder = Path("runs/study")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,56 +166,3 @@ class CostBenchOptions(WorkloadOptions, DraftPrecisionOptions, RepeatOptions, Ou
     check: Names | None = None
     batch: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], Several()] | None = None
     output: File | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOutOptions(PromptSourceOptions):
-    """Prompts.
-
-    Attributes:
-        in_domain: Training domains of the controllers; the others are only evaluated. Default: math, code, sql and
-            prose of the built-in prompts, or else all.
-        per_domain: Number of held-out prompts per domain.
-    """
-
-    prompts: str = "builtin-large"
-    split: str = "test"
-    in_domain: tuple[str, ...] = ()
-    per_domain: Count = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.in_domain and self.prompts in BUILTIN and self.domains is None:
-            object.__setattr__(self, "in_domain", ("math", "code", "sql", "prose"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AblationOptions(PairOptions, HeldOutOptions, SamplingOptions, SeedOptions, DeviceOptions, StudyFolderOptions):
-    """Study.
-
-    Attributes:
-        controllers: Trained controllers as name=PATH, in the order of the table.
-        ours: Name of the controller that is compared with the rules. Default: the last.
-        costs: Cost models: ratios t_draft / t_verify, or files of `specpilot bench cost --output`.
-    """
-
-    controllers: Names
-    ours: str | None = None
-    costs: Annotated[tuple[float | str, ...], Several()] = (0.21, 0.05)
-    per_domain: Count = 300
-    max_new_tokens: Count = 64
-    folder: Folder = Path("runs/ablation")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "costs", tuple(map(str, self.costs)))
-        names = [controller.partition("=")[0] for controller in self.controllers]
-        for controller, name in zip(self.controllers, names, strict=True):
-            if not name or "=" not in controller:
-                raise InputError(f"controllers: {controller!r}: give it as name=PATH")
-            if names.count(name) > 1:
-                raise InputError(f"controllers: the name {name!r} is given twice")
-        if self.ours is None:
-            object.__setattr__(self, "ours", names[-1])
-        elif self.ours not in names:
-            raise InputError(f"ours={self.ours!r}: choose one of {', '.join(names)}")

@@ -137,21 +137,11 @@ def test_a_folder_has_one_holder(tmp_path: Path) -> None:
         FolderLock(tmp_path / "file", "is at work")
 
 
-@pytest.mark.parametrize("command", [
-    "questions --target ./nowhere --output", "ablation --controllers [a=tiny-head] --target ./nowhere --folder",
-    "sweep --prompts builtin --per-domain 1 --target ./nowhere --folder", "mixing --target ./nowhere --folder",
-    "papers spectr --limit 1 --validation-limit 1 --max-new-tokens 2 --output",
-])  # fmt: skip
-def test_a_second_process_is_told_so(
-    command: str, pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_process_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "kept.json").write_text("{}")
-    (tmp_path / "p.txt").write_text("one\ntwo\n")
-    words = ["bench", *command.split(), str(folder)]
-    if command.startswith("papers"):  # loads the models first
-        words += ["--target", pair[0], "--draft", pair[1], "--prompts", str(tmp_path / "p.txt")]
+    words = ["compare", "--target", "./nowhere", "--output", str(folder)]
     with locked(folder, "is at work"):
         assert cli.main(words) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]

@@ -43,6 +43,16 @@ def timed_pair(clock: Clock) -> SpeculativeDecoder:
     return SpeculativeDecoder(Timed(make(), clock, 0.010, 0.001), Timed(make(layers=1), clock, 0.002, 0.0))
 
 
+def test_throughput_is_equation_2_3() -> None:
+    cost = CostModel(t_draft=0.0234, t_verify=0.112, t_verify_token=0.0)  # the paper's machine, §4.2
+    assert cost.throughput(100, 0, 100) == pytest.approx(1 / 0.112)
+    stats = Stats(n_generated=100, n_target_forwards=30, n_drafted=90, n_accepted=70, n_discarded=20)
+    by_rates = 1 / (0.0234 + 0.0234 * stats.discard_rate + (0.112 - 0.0234) * stats.verification_rate)
+    assert cost.throughput(100, 90, 30) == pytest.approx(by_rates)
+    split = CostModel(t_draft=0.0134, t_verify=0.102, t_verify_token=0.01)  # another split of the same sums
+    assert split.throughput(100, 90, 30) == pytest.approx(by_rates)
+
+
 def test_a_round_costs_its_forwards() -> None:
     cost = CostModel(t_draft=2.0, t_verify=10.0, t_verify_token=0.5)
     assert cost.round(0) == cost.verification(1) == 10.5

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from specpilot import main as cli
 from specpilot.common.errors import InputError, optional_import
-from specpilot.compare.plots import plot_pareto
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.options import AcceptanceDataOptions, WorkerOptions
 from specpilot.infer.loading.names import load_any_model
@@ -20,6 +19,7 @@ from specpilot.train.router import train_router
 from experiments.__main__ import EXPERIMENTS
 from experiments.__main__ import main as experiments
 from experiments.papers import quality
+from experiments.studies.sweep_plot import plot_sweep
 
 from .test_router_training import make_rows, write
 from .tiny import save_pair
@@ -42,14 +42,14 @@ def missing(package: str) -> str:
 
 def test_what_needs_a_package_names_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=missing("matplotlib")):
-        plot_pareto({"fixed-1": {"discard_rate": 0.1, "verification_rate": 0.5}}, tmp_path / "p.png", "title")
+        plot_sweep({}, tmp_path / "p.png", "title")
     with pytest.raises(InputError, match=missing("matplotlib")):
         check_matplotlib()
     with pytest.raises(InputError, match=missing("rouge_score")):
         quality.rouge_l("a", "a")
     assert not (tmp_path / "p.png").exists()
     with pytest.raises(ImportError, match="cannot import name 'nothing'"), optional_import("bench"):
-        from specpilot.bench import nothing  # type: ignore[attr-defined] # noqa: F401
+        from specpilot.compare import nothing  # type: ignore[attr-defined] # noqa: F401
 
 
 def test_gguf_files_need_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

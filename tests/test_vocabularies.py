@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from specpilot import main as cli
 from specpilot.common.errors import InputError
-from specpilot.compare.held_out import PromptBatch, Tracer
-from specpilot.compare.replay import replay_counts
+from specpilot.compare.decoders import DecoderSpec, Loader
+from specpilot.compare.recorded import Tracer, replay_counts
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
@@ -162,10 +161,11 @@ def test_features_of_positions_are_those_of_the_labels_distribution(
     assert found.features[0][0] == pytest.approx(float(q[row.tokens[0]].log()), abs=1e-4)
 
 
-def test_bench_decode_refuses_what_transformers_cannot_do(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "decode", "--target", pair.target, "--draft", pair.draft, "--prompts", pair.prompts]
-    assert cli.main([*words, "--limit", "1", "--max-new-tokens", "4"]) == 2
-    assert f"vocab_size: {pair.sizes[0]} of the target, {pair.sizes[1]} of the draft" in capsys.readouterr().err
+def test_transformers_assistance_is_refused(pair: Pair) -> None:
+    decoder = DecoderSpec.parse("transformers:assisted-2", pair.draft)
+    sizes = f"vocab_size: {pair.sizes[0]} of the target, {pair.sizes[1]} of the draft"
+    with pytest.raises(InputError, match=sizes):
+        Loader(pair.target, device="cpu").generate(decoder, SamplingParams(1.0, None), TOKENS)
 
 
 def test_router_data(pair: Pair, tmp_path: Path) -> None:
@@ -219,15 +219,15 @@ def test_an_arm_has_no_output_after_a_prompt_it_cannot_read(tmp_path: Path) -> N
 
 def test_texts_are_traced_as_far_as_the_draft_reads(pair: Pair) -> None:
     decoder = SpeculativeDecoder.from_pretrained(pair.target, pair.draft, device="cpu")
-    batch = PromptBatch("x", tuple(PromptRow(str(i), "x", f"prompt {i}") for i in range(8)))
+    rows = [PromptRow(str(i), "x", f"prompt {i}") for i in range(8)]
     tracer = Tracer(decoder, SamplingParams(1.0, None), TOKENS, seed=0)
-    traces = tracer.traces(batch)
+    traces = tracer.traces(rows)
     for traced in traces:
         assert max([*traced.text[:-1], *traced.tokens], default=0) < pair.sizes[1]
     assert any(max(traced.text) >= pair.sizes[1] for traced in traces) == (pair.sizes[0] > pair.sizes[1])
     counts = replay_counts(tracer, traces, lambda index: Fixed(4))
     assert [one.generated for one in counts] == [len(traced.text) for traced in traces]
-    far = PromptBatch("x", (PromptRow("far", "x", "a b"),))
+    far = [PromptRow("far", "x", "a b")]
     decoder.drafts[0].vocab_size = 100
     with pytest.raises(InputError, match=r"prompt 'far': token .* is outside the draft's vocabulary of 100"):
         tracer.traces(far)

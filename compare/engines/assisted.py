@@ -84,6 +84,11 @@ class TransformersLoop:
         elif kind == ASSISTED and (value.isdigit() or value in NAMED):
             if draft is None:
                 raise InputError(f"transformers:{how}: needs a draft model; name one as draft")
+            if draft.vocab_size != target.vocab_size or draft.reads_states:
+                raise InputError(
+                    f"transformers:{how}: needs a draft that reads tokens of the same vocabulary alone (vocab_size: "
+                    f"{target.vocab_size} of the target, {draft.vocab_size} of the draft); leave it out"
+                )
             self.options["assistant_model"] = draft.model
             self.config = draft.model.generation_config
             assistance = Assistance(int(value)) if value.isdigit() else NAMED[value]

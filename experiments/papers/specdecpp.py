@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from specpilot.compare.plots import plot_sweep
-
 from ..studies.heads import SweepOptions
 from ..studies.sweep import run_sweep
+from ..studies.sweep_plot import plot_sweep
 from ..studies.sweep_tables import table_1_of, table_2_of, table_3_of
 from .runner import Paper, Report, Runner
 

@@ -15,9 +15,7 @@ from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
 from specpilot.common.options import Count, Folder, Picture, Positive, Range, SeedOptions, Several, Share
-from specpilot.compare.held_out import PromptBatch, in_domain
-from specpilot.compare.options import HeldOutOptions, StudyFolderOptions
-from specpilot.compare.replay import MakeController, Rule
+from specpilot.compare.recorded import MakeController, Rule
 from specpilot.compare.store import content_key
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.length import AcceptanceLength, HeadPredictor
@@ -32,6 +30,8 @@ from specpilot.train.export import best_head
 from specpilot.train.features import make_features
 from specpilot.train.options import AcceptanceTrainingOptions, Depth, FittingOptions
 from specpilot.train.run_folder import RESULT, read_run
+
+from .held_out import HeldOutOptions, Rows, StudyFolderOptions, in_domain, texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +113,13 @@ def precompute(head: AcceptanceHead, traces: Sequence[Trace]) -> list[Precompute
     return [PrecomputedPredictor(predictor, head.probability(t.states).tolist()) for t in traces]
 
 
-def training_prompts(settings: SweepOptions, batches: Sequence[PromptBatch]) -> list[PromptRow]:
-    """The first prompts of the training split from the in-domain domains, without those held out in ``batches``.
+def training_prompts(settings: SweepOptions, held_out: Rows) -> list[PromptRow]:
+    """The first prompts of the training split from the in-domain domains, without those that are ``held_out``.
 
     Raises:
         InputError: no prompt of a domain is left.
     """
-    domains, tested = in_domain(settings, batches), {row.prompt for batch in batches for row in batch.prompts}
+    domains, tested = in_domain(settings, held_out), texts(held_out)
     rows = [
         row
         for row in load_prompts(settings.prompts, column=settings.column, split=settings.train_split)
@@ -134,9 +134,9 @@ def training_prompts(settings: SweepOptions, batches: Sequence[PromptBatch]) -> 
     return rows[: settings.train_prompts]
 
 
-def training_data(settings: SweepOptions, batches: Sequence[PromptBatch], folder: Path, console: Console) -> str:
+def training_data(settings: SweepOptions, held_out: Rows, folder: Path, console: Console) -> str:
     """Path of the dataset of :func:`training_prompts`, generated or completed if necessary."""
-    text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in training_prompts(settings, batches))
+    text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in training_prompts(settings, held_out))
     source = folder / f"prompts-{hashlib.sha256(text.encode()).hexdigest()[:20]}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     if not source.exists():

@@ -15,8 +15,6 @@ import torch
 from rich.console import Console
 from specpilot.commands.measuring import begin, finish
 from specpilot.common.options import Count, Folder, Fraction, Names, NotNegative, Positive, Several, Share
-from specpilot.compare.held_out import held_out, in_domain
-from specpilot.compare.replay import replay_all
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
@@ -29,6 +27,7 @@ from specpilot.train.options import Depth
 from specpilot.train.positions import Positions, load_rows, read_positions
 
 from .heads import Head, HeadStudyOptions, SweepOptions, train_heads, training_data
+from .held_out import held_out, in_domain, replay_domains
 from .sweep import rules, tracer_of
 from .sweep_tables import PAPER_RATIO, summarise
 
@@ -86,12 +85,12 @@ def _dataset_rows(
 ) -> list[dict[str, Any]]:
     """Rows for the dataset of one draft and temperature, one for each share."""
     console.rule(f"{draft}, temperature {temperature:g}", align="left")
-    batches = held_out(study)
-    domains = in_domain(study, batches)
+    prompts = held_out(study)
+    domains = in_domain(study, prompts)
     first = study.sweep(draft, temperature, study.mixings[0], domains)
     decoder = SpeculativeDecoder.from_pretrained(study.target, draft, device=study.device)
     tracer = tracer_of(first, decoder)
-    data = training_data(first, batches, store.folder, console)
+    data = training_data(first, prompts, store.folder, console)
     manifest = acceptance_manifest([data])
     validation = [row for row in load_rows(data) if is_validation(row.prompt_id, study.validation_fraction)]
     positions = read_positions(decoder.drafts[0], validation, tracer.sampling, manifest.get("vocab_size"))
@@ -99,7 +98,7 @@ def _dataset_rows(
     for mixing in study.mixings:
         settings = replace(first, mixing=mixing)
         heads = train_heads(settings, data, manifest, store.folder, console)
-        counted = replay_all(tracer, batches, rules(settings, heads), store, console)
+        counted = replay_domains(tracer, prompts, rules(settings, heads), store, console)
         table = summarise(counted, heads, domains, COSTS)["table_1"][str(PAPER_RATIO)]["in_domain"]
         rows.append(
             {

@@ -17,11 +17,9 @@ from specpilot.common.errors import InputError
 from specpilot.common.json_file import read_object
 from specpilot.common.machine import machine
 from specpilot.compare.cost import bench_cost
-from specpilot.compare.held_out import PromptBatch, Tracer, held_out, in_domain
 from specpilot.compare.load import load
 from specpilot.compare.options import CostBenchOptions
-from specpilot.compare.plots import plot_sweep
-from specpilot.compare.replay import Rule, replay_all
+from specpilot.compare.recorded import Rule, Tracer
 from specpilot.compare.store import Store
 from specpilot.controllers.length import CumulativeConfidence, Fixed
 from specpilot.controllers.sampling import SamplingParams
@@ -30,6 +28,8 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.train.datasets import acceptance_manifest
 
 from .heads import Head, SweepOptions, train_heads, training_data, training_prompts
+from .held_out import Rows, held_out, in_domain, replay_domains, texts
+from .sweep_plot import plot_sweep
 from .sweep_tables import as_tables, costs_of, summarise, table_2
 
 COST_REPEATS = 3
@@ -44,24 +44,24 @@ def run_sweep(settings: SweepOptions, folder: Path, cost: Path | None, console: 
     Raises:
         InputError: a setting is invalid, a training prompt is also held out, or another process writes to ``folder``.
     """
-    batches = held_out(settings)
+    rows = held_out(settings)
     if cost is not None:
         _read_costs(cost)  # fails before training if the file is invalid
     if settings.data is None:
-        training_prompts(settings, batches)
+        training_prompts(settings, rows)
     with Store(folder) as store:
         decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, device=settings.device)
-        data = training_data(settings, batches, folder, console) if settings.data is None else settings.data
+        data = training_data(settings, rows, folder, console) if settings.data is None else settings.data
         manifest = acceptance_manifest([data])
-        _check_apart(data, batches)
+        _check_apart(data, rows)
         heads = train_heads(settings, data, manifest, folder, console)
-        counted = replay_all(tracer_of(settings, decoder), batches, rules(settings, heads), store, console)
+        counted = replay_domains(tracer_of(settings, decoder), rows, rules(settings, heads), store, console)
         document = _read_costs(cost) if cost is not None else _measured_costs(settings, store, console)
     return {
-        **summarise(counted, heads, in_domain(settings, batches), costs_of(document)),
+        **summarise(counted, heads, in_domain(settings, rows), costs_of(document)),
         **table_2(document),
         "training": {name: manifest[name] for name in ("prompts", "mean_acceptance", "dataset_fingerprint")},
-        "judged_prompts": sum(len(batch.prompts) for batch in batches),
+        "judged_prompts": sum(map(len, rows.values())),
     }
 
 
@@ -107,8 +107,8 @@ def _read_costs(file: Path) -> dict[str, Any]:
     return document
 
 
-def _check_apart(data: str, batches: Sequence[PromptBatch]) -> None:
-    tested = {row.prompt for batch in batches for row in batch.prompts}
+def _check_apart(data: str, rows: Rows) -> None:
+    tested = texts(rows)
     both = next((row.prompt_id for row in read_dataset(data, AcceptanceRow) if row.prompt in tested), None)
     if both is not None:
         raise InputError(f"data={data!r}: prompt {both!r} is among the held-out prompts; train on others")

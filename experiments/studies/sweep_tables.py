@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specpilot.compare.interval import interval, show
-from specpilot.compare.replay import DomainCounts, Setting, columns, groups_of, rates_of
+from specpilot.compare.recorded import Setting
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
 
 from .heads import Head
+from .held_out import Counted, DomainCounts, columns, groups_of, rates_of
 
 PAPER = {"depth": 3, "w_rej": 6.0, "parameter": 0.7}
 PAPER_RATIO = 0.21  # t_draft / t_target of the paper's 7B and 70B models
-
-Counted = Mapping[Setting, DomainCounts]
 
 
 def summarise(

@@ -6,21 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from specpilot.compare.ablation import baselines, online_rules, trained
-from specpilot.compare.ablation_tables import speedup, summarise
-from specpilot.compare.replay import Counts, Setting
+from specpilot.compare.recorded import Counts, Setting
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from experiments.__main__ import main
-
-
-def test_speedup_is_eq_2_3_against_autoregressive() -> None:
-    cost = CostModel(0.2, 1.0, 0.05)
-    seconds = 40 * 0.2 + 30 * 1.0 + (40 + 30) * 0.05
-    assert speedup(60, 40, 30, cost=cost) == pytest.approx(60 / seconds * 1.05)
-    assert speedup(60, 0, 60, cost=cost) == pytest.approx(1.0)
+from experiments.studies.ablation import baselines, online_rules, summarise, trained
 
 
 def test_baselines_take_their_best_parameter_and_ours_has_none() -> None:

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 import torch
 from specpilot.common.errors import InputError
-from specpilot.compare.held_out import BATCH, PromptBatch, Tracer, held_out
-from specpilot.compare.plots import pareto_front
-from specpilot.compare.replay import Counts, rates_of, replay_counts
+from specpilot.compare.recorded import Counts, Tracer, replay_counts
 from specpilot.compare.store import Store, content_key
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.length import AcceptanceLength, Fixed, HeadPredictor
@@ -25,6 +23,8 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from experiments.__main__ import main
 from experiments.papers import specdecpp
 from experiments.studies.heads import Head, SweepOptions, precompute
+from experiments.studies.held_out import held_out, rates_of
+from experiments.studies.sweep_plot import pareto_front
 from experiments.studies.sweep_tables import costs_of, summarise
 
 from ..processes import SIGNAL, Fault, run
@@ -107,10 +107,10 @@ def tracer() -> Tracer:
     return Tracer(SpeculativeDecoder.from_pretrained("tiny", "tiny-draft"), SamplingParams(1.0, 50), 16, seed=0)
 
 
-def test_a_batch_is_of_one_domain() -> None:
-    batches = held_out(SweepOptions(per_domain=BATCH + 3))
-    assert [len(batch.prompts) for batch in batches] == [BATCH, 3] * 6
-    assert all({row.domain for row in batch.prompts} == {batch.domain} for batch in batches)
+def test_as_many_prompts_of_each_domain() -> None:
+    rows = held_out(SweepOptions(per_domain=23))
+    assert [len(of_domain) for of_domain in rows.values()] == [23] * 6
+    assert all({row.domain for row in of_domain} == {domain} for domain, of_domain in rows.items())
     with pytest.raises(InputError, match=r"per_domain=5000: builtin-large has \d+ prompts of '\w+'"):
         held_out(SweepOptions(per_domain=5000))
 
@@ -118,13 +118,13 @@ def test_a_batch_is_of_one_domain() -> None:
 def test_precomputed_predictions_are_those_of_serving(tracer: Tracer) -> None:
     torch.manual_seed(0)
     head = AcceptanceHead(128, 2)
-    (batch, *_) = held_out(SweepOptions(prompts="builtin", per_domain=3))
-    traces = tracer.traces(batch)
+    rows = next(iter(held_out(SweepOptions(prompts="builtin", per_domain=3)).values()))
+    traces = tracer.traces(rows)
     predictors = precompute(head, traces)
     for threshold in (0.2, 0.6):
         found = replay_counts(tracer, traces, lambda i, h=threshold: AcceptanceLength(predictors[i], h))
         assert found == replay_counts(tracer, traces, lambda i, h=threshold: AcceptanceLength(HeadPredictor(head), h))
-    again = tracer.traces(PromptBatch(batch.domain, batch.prompts))
+    again = tracer.traces(rows)
     assert [t.text for t in again] == [t.text for t in traces]
 
 
@@ -175,8 +175,8 @@ def test_a_killed_sweep_goes_on(tracer: Tracer, cost: Path, tmp_path: Path, caps
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
     short = replace(tracer, max_new_tokens=8)
-    batches = held_out(SweepOptions(prompts="builtin", per_domain=1))
-    counts = [c for batch in batches for c in replay_counts(short, short.traces(batch), lambda i: Fixed(2))]
+    rows = held_out(SweepOptions(prompts="builtin", per_domain=1)).values()
+    counts = [c for of_domain in rows for c in replay_counts(short, short.traces(of_domain), lambda i: Fixed(2))]
     total = sum(c.drafted - c.accepted for c in counts) / sum(c.generated for c in counts)
     found = {(point["rule"], point["parameter"]): point for group in result["figure_4"].values() for point in group[:1]}
     assert set(found) == {("fixed", 2.0)}

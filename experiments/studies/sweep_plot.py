@@ -1,4 +1,4 @@
-"""Plots of benchmark results."""
+"""The plot of the sweep: SpecDec++, Figure 4."""
 
 from __future__ import annotations
 
@@ -6,27 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..train.figure import canvases, label, save
+from specpilot.train.figure import canvases, label, save
 
 DISCARD = "discard rate: discarded draft tokens per generated token"
 VERIFICATION = "verification rate: target forwards per generated token"
-OURS = "ours"
 STYLES = {
     "fixed": ("o-", "fixed K"),
     "confidence": ("^--", "cumulative confidence"),
     "head": ("s-", "acceptance head"),
-    OURS: ("D", "lag-free head, rate-optimal stopping"),
 }
-
-
-def plot_pareto(decoders: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
-    """:func:`plot_sweep` for decoders named ``family-parameter``, and ``ours``, which has none; others are left out."""
-    points = [
-        {"rule": name.partition("-")[0], "parameter": float(name.partition("-")[2] or 0), **row}
-        for name, row in decoders.items()
-        if "-" in name or name == OURS
-    ]
-    plot_sweep({"": points}, path, title)
 
 
 def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
