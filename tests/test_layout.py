@@ -41,7 +41,7 @@ KNOWN_CIRCLES = [  # by imports at any place: in a function, or for the type che
 ]  # fmt: skip
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 33_400,
+    "lines of the package": 32_500,
     "files of the package": 326,
     "small files of the package": 55,
     "lines of experiments": 14_600,
