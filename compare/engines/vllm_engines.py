@@ -13,7 +13,7 @@ import torch
 from ...checkpoints import shipped
 from ...common.errors import optional_import
 from ...controllers.length import RateOptimal
-from ...controllers.length.batch_costs import BatchCosts
+from ...controllers.length.cost_model import BatchCosts
 from ...controllers.sampling import SamplingParams
 from ...infer.batch_costs import ACCEPTANCE, DRAFTED, PROMPT, Planned, fitted
 

@@ -23,7 +23,7 @@ from specpilot.compare.interval import interval, show
 from specpilot.compare.recorded import MakeController, Rule, Setting, Tracer, speedup
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
-from specpilot.controllers.checkpoints.content import controller_digest
+from specpilot.controllers.checkpoints.checkpoint import controller_digest
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.length import (
     AcceptanceLength,
@@ -32,10 +32,7 @@ from specpilot.controllers.length import (
     Bandit,
     Confidence,
     CumulativeConfidence,
-    FeaturePredictor,
     Fixed,
-    HeadPredictor,
-    LagFreePredictor,
     LengthController,
     OnlineConfidence,
     Oracle,
@@ -234,21 +231,10 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptancePredictor
     assert decoder.tokenizer is not None, "decoder was not loaded by name"
     pair = PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer)
     embedding = output_embedding(draft.model)
-    controller, predictor = load_predictor(path, pair, torch.device("cpu"), embedding, undone=True)
-    if isinstance(predictor, FeaturePredictor):
-        return predictor, lambda t: [predictor.predict_signals(signals) for signals in t.signals], digest
-    if isinstance(predictor, LagFreePredictor):
-        return (
-            predictor,
-            lambda t: predictor.predict_all(t.signals, t.ngram_matches, t.states, t.tokens).tolist(),
-            digest,
-        )
-    assert isinstance(predictor, HeadPredictor)
+    _, predictor = load_predictor(path, pair, torch.device("cpu"), embedding, undone=True)
 
     def predict_all(t: Trace) -> list[float]:
-        with torch.inference_mode():
-            logits: list[float] = controller.head(t.states).tolist()
-        return [predictor.calibration(logit) for logit in logits]
+        return predictor.predict_all(t.signals, t.ngram_matches, t.states, t.tokens)
 
     return predictor, predict_all, digest
 
