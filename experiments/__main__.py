@@ -23,7 +23,7 @@ class Experiment(NamedTuple):
 
 EXPERIMENTS = {
     "papers": Experiment("papers.command", "Make the papers' tables with the papers' figures beside ours."),
-    "otm": Experiment("otm", "Compute acceptance of one of k proposals (SpecTr, Figures 1-3, 5)."),
+    "otm": Experiment("otm", "Compute acceptance of one of k proposals (SpecTr's figures)."),
     "sweep": Experiment("studies.sweep", "Train SpecDec++'s grid of heads (Tables 1 to 3, Figure 4)."),
     "mixing": Experiment("studies.mixing", "Train heads on several shares of target tokens (SpecDec++, 3.3)."),
     "ablation": Experiment("studies.ablation", "Replay rules and trained controllers over held-out texts."),
