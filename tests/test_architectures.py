@@ -112,7 +112,7 @@ def test_every_mode_is_transformers_greedy(name: str, mode: str) -> None:
     assert whole <= {len(r.emitted) for output in outputs for r in output.rounds}
 
 
-@pytest.mark.parametrize("generate", [one_by_one, together])
+@pytest.mark.parametrize("generate", [pytest.param(one_by_one, marks=pytest.mark.slow), together])
 @each([*MAKERS, *ENCODER_DECODERS])
 def test_rate_optimal_trees_are_transformers_greedy(name: str, generate: Any) -> None:
     """Trees of uneven branches, of which the draft has read a part."""

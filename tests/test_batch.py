@@ -19,7 +19,7 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM, Read
 
-from .tiny import ALIBI, ARCHITECTURES, byte_tokenizer, make
+from .tiny import ALIBI, EACH, byte_tokenizer, make
 
 PROMPTS = [torch.randint(64, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (3, 11, 1, 7, 7, 20)]
 
@@ -35,7 +35,7 @@ def lengths(size: int) -> list[LengthController]:
     ]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rule", range(7))
 def test_rows_are_what_they_are_alone(architecture: str, temperature: float, rule: int) -> None:
@@ -100,7 +100,7 @@ def test_context_is_each_rows_own() -> None:
     assert (len(long.tokens), long.finish_reason) == (2, "context")
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH)
 @torch.inference_mode()
 def test_rows_join_are_cut_back_and_leave(architecture: str) -> None:
     """Texts of one cache, of several lengths, cut back, left by others and joined: each reads on as it stands."""

@@ -178,6 +178,7 @@ def test_a_killed_training_is_the_same_weights(work: Path, tmp_path: Path) -> No
     assert len(metrics_rows(tmp_path / "run")) > 5
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does(work: Path, tmp_path: Path) -> None:
     one = train_copies(settings(work), output=tmp_path / "one")
     two = train_copies(settings(work, devices=2, strategy="ddp"), output=tmp_path / "two")

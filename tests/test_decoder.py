@@ -17,7 +17,7 @@ from specpilot.infer.models import TextReader
 from specpilot.infer.random_source import RandomSource
 from transformers import PreTrainedModel
 
-from .tiny import ALIBI, ARCHITECTURES, make, save_pair
+from .tiny import ALIBI, ARCHITECTURES, EACH, make, save_pair
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
 
@@ -30,7 +30,7 @@ def transformers_greedy(model: PreTrainedModel, prompt: list[int], budget: int) 
     return output[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH)
 @pytest.mark.parametrize(
     "length", ["none", "1", "4", "cumulative-confidence:0.05", "confidence:0.1", "entropy:0.3", "heuristic:2"]
 )
@@ -44,7 +44,7 @@ def test_greedy_equals_transformers(architecture: str, length: str) -> None:
         assert output.tokens == transformers_greedy(target, prompt, 40)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH)
 @pytest.mark.parametrize("verifier", ["spec-infer", "mcss", "k-seq", "otm"])
 def test_greedy_trees_equal_transformers(architecture: str, verifier: str) -> None:
     """Through real caches and masks: at temperature 0 a tree is followed along the target's arg-max."""
@@ -69,7 +69,7 @@ def test_a_tree_of_the_targets_own_tokens_is_accepted_to_its_leaves(architecture
     assert [len(r.emitted) for r in output.rounds] == [1] + [4] * 6
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH)
 def test_target_as_its_own_draft_is_always_accepted(architecture: str) -> None:
     target = make(architecture)
     output = SpeculativeDecoder(target, target, length=Fixed(5)).generate(PROMPT, max_new_tokens=25, top_k=None, seed=3)
@@ -207,7 +207,7 @@ def test_optimal_transport_is_refused_before_the_first_token() -> None:
     assert decoder.generate(PROMPT, top_k=8, max_new_tokens=5).tokens
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH)
 def test_several_drafts_in_one_tree(architecture: str) -> None:
     """Each draft keeps the branch that was accepted, whosever it was, and reads on from there."""
     target, drafts = make(architecture), [make(architecture, layers=1, seed=seed) for seed in (1, 2)]
@@ -238,7 +238,7 @@ def test_several_drafts_in_one_tree(architecture: str) -> None:
             torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH)
 def test_the_oracle_is_never_rejected_and_drafts_all_it_can(architecture: str) -> None:
     target, draft = make(architecture), make(architecture, layers=1, seed=3)
     best = SpeculativeDecoder(target, draft, length=Oracle())

@@ -31,7 +31,10 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(
     ("way", "sampling"),
-    [*((way, SamplingParams(1.0, 2)) for way in WAYS), ("chain", SamplingParams(0.7, None, 0.9))],
+    [
+        ("chain", SamplingParams(0.7, None, 0.9)),
+        *(pytest.param(way, SamplingParams(1.0, 2), marks=pytest.mark.slow) for way in WAYS),
+    ],
     ids=str,
 )
 def test_the_distribution_is_the_targets(way: str, sampling: SamplingParams) -> None:

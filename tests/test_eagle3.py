@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from .architectures import HIDDEN, MAKERS, VOCAB
 from .eagle3 import Reference, write_draft
 from .test_state_drafts import COPIES, DRAFTS, KEPT_AND_SAMPLING, PROMPTS, TREES, check_greedy, first_children, watch
-from .test_trimmed_drafts import SAMPLINGS, enumerated
+from .test_trimmed_drafts import FEW_SAMPLINGS, enumerated
 from .tiny import byte_tokenizer, make
 
 KEPT = [*range(0, VOCAB, 3)]
@@ -126,7 +126,7 @@ def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
 # Decoding
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", FEW_SAMPLINGS)
 @pytest.mark.parametrize("kept", [None, [1, 2]])
 @pytest.mark.parametrize("verifier", ["token-wise", "block"])
 def test_chains_have_the_targets_distribution(

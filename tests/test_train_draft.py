@@ -202,6 +202,7 @@ def test_resume_after_kill_9_is_exact(finished: Path, settings: DraftTrainingOpt
     assert_same_run(tmp_path / "run", finished)
 
 
+@pytest.mark.slow
 def test_two_devices_do_the_work_of_one(finished: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
     train_draft(replace(settings, devices=2), output=tmp_path / "run")
     rows = [metrics_rows(run) for run in (tmp_path / "run", finished)]

@@ -137,6 +137,10 @@ SAMPLINGS = [
     SamplingParams(1.0, None), SamplingParams(0.7, 2), SamplingParams(1.0, 4), SamplingParams(1.5, None, 0.8),
     SamplingParams(0.0, None),
 ]  # fmt: skip
+FEW_SAMPLINGS = [
+    *SAMPLINGS[1:3],
+    *(pytest.param(one, marks=pytest.mark.slow) for one in (SAMPLINGS[0], *SAMPLINGS[3:])),
+]
 
 
 def enumerated(decoder: SpeculativeDecoder, sampling: SamplingParams) -> None:
@@ -157,14 +161,14 @@ def small(seed: int, kept: list[int] | None = None) -> Remembering:
     return Remembering(model if kept is None else trimmed(model, kept))
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", FEW_SAMPLINGS)
 @pytest.mark.parametrize("kept", [[1, 2], [3], [0, 1, 2]])
 @pytest.mark.parametrize("verifier", ["token-wise", "block"])
 def test_chains_have_the_targets_distribution(verifier: str, kept: list[int], sampling: SamplingParams) -> None:
     enumerated(SpeculativeDecoder(small(3), small(1003, kept), length=Fixed(2), verifier=verifier), sampling)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", FEW_SAMPLINGS)
 @pytest.mark.parametrize("verifier", ["spec-infer", "mcss", "k-seq"])
 def test_trees_have_the_targets_distribution(verifier: str, sampling: SamplingParams) -> None:
     """Also where a node has more children than the draft has tokens."""

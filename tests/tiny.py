@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
@@ -125,6 +126,7 @@ T5_FAMILY = {
     "longt5": (LongT5Config, LongT5ForConditionalGeneration),
 }
 ARCHITECTURES = {"llama": llama, "gpt2": gpt2, "qwen": qwen, "opt": opt}
+EACH = ["llama", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen", "opt"))]
 ALIBI = {"bloom": bloom, "falcon": falcon, "mpt": mpt}  # they count positions themselves
 ENCODER_DECODERS = {family: partial(t5, family=family) for family in T5_FAMILY}
 
