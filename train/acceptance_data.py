@@ -11,7 +11,6 @@ from torch import Tensor
 from ..controllers.acceptance.lag_free_head import copied_embeddings
 from ..data_gen.feature_shards import TRAIN, VALIDATION, FeatureDataset, Part
 from .data_module import ResumableData
-from .loader import ResumableLoader
 from .options import PredictorTrainingOptions
 
 
@@ -44,7 +43,7 @@ class Batch:
         return replace(self, **moved)
 
 
-class AcceptanceDataModule(ResumableData[Batch]):
+class AcceptanceDataModule(ResumableData[Part, Batch]):
     """Training and validation batches of a feature dataset.
 
     A batch of ``batch_size`` rollouts (specdec) or drafted tokens (other predictors) is split over the processes.
@@ -53,20 +52,15 @@ class AcceptanceDataModule(ResumableData[Batch]):
     settings: PredictorTrainingOptions
 
     def __init__(self, dataset: FeatureDataset, settings: PredictorTrainingOptions) -> None:
-        super().__init__()
-        self.dataset, self.settings = dataset, settings
+        self.dataset = dataset
         self.by_text, self.embeds = settings.predictor == "specdec", settings.predictor == "lag-free"
-        self.training = [dataset.part(f"{TRAIN}{i}") for i in range(dataset.training_parts)]
-        self.validation = dataset.part(VALIDATION)
-        rows = sum(self._train_blocks(0))
-        self.train_loader = ResumableLoader(
-            rows, settings.batch_size, settings.seed, self._train_batch, blocks=self._train_blocks
-        )
+        parts = [dataset.part(f"{TRAIN}{i}") for i in range(dataset.training_parts)]
+        super().__init__(settings, parts, dataset.part(VALIDATION))
 
     def evidence_moments(self) -> tuple[Tensor, Tensor]:
         """(7,) mean and standard deviation of the training examples' evidence."""
         count, total, squares = 0, torch.zeros(7, dtype=torch.float64), torch.zeros(7, dtype=torch.float64)
-        for shard in self.training[0].shards:
+        for shard in self.training.shards:
             evidence = shard.tensors["evidence"].double()
             count += len(evidence)
             total += evidence.sum(0)
@@ -76,45 +70,19 @@ class AcceptanceDataModule(ResumableData[Batch]):
 
     def state_scale(self) -> Tensor:
         """() root mean square of the entries of the states, in the first shard that training reads."""
-        return self.training[0].shards[0].tensors["states"].float().square().mean().sqrt()
+        return self.training.shards[0].tensors["states"].float().square().mean().sqrt()
 
-    def _sizes(self, part: Part) -> list[int]:
-        return part.texts if self.by_text else part.rows
+    def sizes(self, examples: Part) -> list[int]:
+        return examples.texts if self.by_text else examples.rows
 
-    def _part(self, epoch: int) -> Part:
-        return self.training[epoch % len(self.training)]
-
-    def _train_blocks(self, epoch: int) -> list[int]:
-        return self._sizes(self._part(epoch))
-
-    def _validation_blocks(self, epoch: int) -> list[int]:
-        return self._sizes(self.validation)
-
-    def _batch(self, part: Part, units: Tensor) -> Batch:
-        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-        parts = units.tensor_split(world)
-        rows = part.rows_of_texts(parts[rank]) if self.by_text else parts[rank]
-        examples = part.gather(rows)
-        first, total = sum(map(len, parts[:rank])), len(units)
+    def batch(self, examples: Part, rows: Tensor, epoch: int | None) -> Batch:
+        mine, first, total = self.share(rows)
+        found = examples.gather(examples.rows_of_texts(mine) if self.by_text else mine)
         if self.by_text:
-            return Batch(examples["states"], examples["accept"], first=first, total=total)
-        names = ("states", "accept", "evidence")
-        batch = Batch(**{name: examples[name] for name in names}, first=first, total=total)
+            return Batch(found["states"], found["accept"], first=first, total=total)
+        batch = Batch(found["states"], found["accept"], found["evidence"], first=first, total=total)
         if not self.embeds:
             return batch
         table = self.dataset.embedding
-        copied = copied_embeddings(table, examples["copies"].long())
-        return replace(batch, embedded=table[examples["tokens"]], copied=copied)
-
-    def _train_batch(self, epoch: int, units: Tensor) -> Batch:
-        return self._batch(self._part(epoch), units)
-
-    def _validation_batch(self, epoch: int, units: Tensor) -> Batch:
-        return self._batch(self.validation, units)
-
-    def val_dataloader(self) -> ResumableLoader[Batch]:
-        rows, settings = sum(self._validation_blocks(0)), self.settings
-        return ResumableLoader(
-            rows, settings.batch_size, settings.seed, self._validation_batch, shuffle=False,
-            blocks=self._validation_blocks,
-        )  # fmt: skip
+        copied = copied_embeddings(table, found["copies"].long())
+        return replace(batch, embedded=table[found["tokens"]], copied=copied)

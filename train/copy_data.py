@@ -17,7 +17,6 @@ from ..infer.drafters.ngram import Ngram
 from ..infer.drafters.prompt_lookup import PromptLookup
 from .data_module import ResumableData
 from .datasets import require_both, split
-from .loader import ResumableLoader
 from .options import CopyTrainingOptions
 
 
@@ -107,7 +106,7 @@ def copies_of(documents: Iterable[Document]) -> Copies:
     )
 
 
-class CopyDataModule(ResumableData[Copies]):
+class CopyDataModule(ResumableData[Copies, Copies]):
     """Training and validation batches of copied tokens, some 60 bytes each in memory.
 
     Args:
@@ -117,31 +116,18 @@ class CopyDataModule(ResumableData[Copies]):
         InputError: training or validation would be empty.
     """
 
-    settings: CopyTrainingOptions
-
     def __init__(self, documents: Sequence[Document], embedding: Tensor, settings: CopyTrainingOptions) -> None:
-        super().__init__()
-        self.embedding, self.settings = embedding, settings
-        parts = split(documents, [document.id for document in documents], settings.validation_fraction)
-        self.training, self.validation = map(copies_of, parts)
-        count = len(self.training.kept)
-        require_both(count, len(self.validation.kept), settings.validation_fraction, "copied tokens")
-        self.train_loader = ResumableLoader(count, settings.batch_size, settings.seed, self._train_batch)
+        self.embedding = embedding
+        fraction = settings.validation_fraction
+        training, validation = map(copies_of, split(documents, [document.id for document in documents], fraction))
+        require_both(len(training.kept), len(validation.kept), fraction, "copied tokens")
+        super().__init__(settings, [training], validation)
 
-    def _batch(self, copies: Copies, rows: Tensor) -> Copies:
-        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-        parts = rows.tensor_split(world)
-        batch = copies.take(parts[rank])
+    def sizes(self, examples: Copies) -> list[int]:
+        return [len(examples.kept)]
+
+    def batch(self, examples: Copies, rows: Tensor, epoch: int | None) -> Copies:
+        mine, first, total = self.share(rows)
+        batch = examples.take(mine)
         copied, last = (self.embedding[tokens] for tokens in (batch.tokens, batch.last))
-        first = sum(map(len, parts[:rank]))
-        return replace(batch, copied=copied, last_embedded=last, first=first, total=len(rows))
-
-    def _train_batch(self, epoch: int, rows: Tensor) -> Copies:
-        return self._batch(self.training, rows)
-
-    def _validation_batch(self, epoch: int, rows: Tensor) -> Copies:
-        return self._batch(self.validation, rows)
-
-    def val_dataloader(self) -> ResumableLoader[Copies]:
-        rows, settings = len(self.validation.kept), self.settings
-        return ResumableLoader(rows, settings.batch_size, settings.seed, self._validation_batch, shuffle=False)
+        return replace(batch, copied=copied, last_embedded=last, first=first, total=total)

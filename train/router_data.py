@@ -14,7 +14,6 @@ from ..common.errors import InputError
 from ..data_gen.router_dataset import RouterDataset, check_finite, rewards
 from .data_module import ResumableData
 from .datasets import require_both, split
-from .loader import ResumableLoader
 from .options import RouterTrainingOptions
 
 
@@ -57,7 +56,7 @@ def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
     return Table(x, torch.tensor(found, dtype=torch.float32), [row.domain for row in data.rows], ids)
 
 
-class RouterDataModule(ResumableData[Batch]):
+class RouterDataModule(ResumableData[Table, Batch]):
     """Training and validation queries of a table.
 
     Attributes:
@@ -67,39 +66,30 @@ class RouterDataModule(ResumableData[Batch]):
         InputError: a reward is not finite, or training or validation would be empty.
     """
 
-    settings: RouterTrainingOptions
-
     def __init__(self, table: Table, settings: RouterTrainingOptions) -> None:
-        super().__init__()
         arms = [str(arm) for arm in range(table.rewards.shape[1])]
         check_finite(table.rewards.double().numpy(), table.ids, arms)
-        self.settings = settings
         fraction = settings.validation_fraction
         training, validation = split(range(len(table.ids)), table.ids, fraction)
         training = training[: settings.examples]
         require_both(len(training), len(validation), fraction, "queries")
-        self.training, self.validation = table.take(training), table.take(validation)
+        super().__init__(settings, [table.take(training)], table.take(validation))
         x = self.training.x
         self.scale = torch.ones(x.shape[1])
         if settings.standardize and len(x) > 1:
             # Not centred: groups of prompts would lie on opposite sides of the mean, and a policy that learns an arm
             # for one group would drive its probability to 0 for another, where the gradient vanishes.
             self.scale = x.std(0).clamp(min=1e-6)
-        self.train_loader = ResumableLoader(len(training), settings.batch_size, settings.seed, self._train_batch)
 
-    def _batch(self, table: Table, rows: Tensor, uniforms: Tensor) -> Batch:
-        return Batch(table.x[rows] / self.scale, table.rewards[rows], uniforms)
+    def sizes(self, examples: Table) -> list[int]:
+        return [len(examples.ids)]
 
-    def _train_batch(self, epoch: int, rows: Tensor) -> Batch:
+    def batch(self, examples: Table, rows: Tensor, epoch: int | None) -> Batch:
+        """Training is split over the processes; validation is not."""
+        if epoch is None:
+            return Batch(examples.x[rows] / self.scale, examples.rewards[rows], torch.zeros(len(rows)))
         # One number per query and epoch, independent of the batch.
-        stream = np.random.default_rng([self.settings.seed, epoch]).random(len(self.training.ids))
-        if self.trainer is not None:  # training is split over processes; validation is not
-            rows = rows.tensor_split(self.trainer.world_size)[self.trainer.global_rank]
-        return self._batch(self.training, rows, torch.tensor(stream, dtype=torch.float32)[rows])
-
-    def _validation_batch(self, epoch: int, rows: Tensor) -> Batch:
-        return self._batch(self.validation, rows, torch.zeros(len(rows)))
-
-    def val_dataloader(self) -> ResumableLoader[Batch]:
-        rows, size = len(self.validation.ids), self.settings.batch_size
-        return ResumableLoader(rows, size, self.settings.seed, self._validation_batch, shuffle=False)
+        stream = np.random.default_rng([self.settings.seed, epoch]).random(len(examples.ids))
+        mine, _, _ = self.share(rows)
+        uniforms = torch.tensor(stream, dtype=torch.float32)[mine]
+        return Batch(examples.x[mine] / self.scale, examples.rewards[mine], uniforms)
