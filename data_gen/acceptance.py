@@ -16,7 +16,7 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerp
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
 from ..infer.models import language_model
-from .builder import DatasetBuilder, Item, make_dataset, pair_identity, plan
+from .builder import DatasetBuilder, Item, make_dataset, pair_identity
 from .kinds import AcceptanceRow, AnswerRow
 from .labels import label
 from .options import (
@@ -76,6 +76,7 @@ class AcceptanceDatasetBuilder(DatasetBuilder[AcceptanceRow]):
     """
 
     kind = AcceptanceRow
+    token_bytes = 9
     settings: AcceptanceDataOptions
 
     def __init__(self, settings: AcceptanceDataOptions) -> None:
@@ -143,14 +144,3 @@ def make_acceptance_data(
         folder = output.with_name(f"{output.name}-responses")
         given = make_responses(settings, responses, folder, console or Console(stderr=True), workers)
     return make_dataset(partial(AcceptanceDatasetBuilder, settings), settings, output, console, workers, given=given)
-
-
-def plan_answers(settings: AnswersDataOptions, workers: WorkerOptions = ONE_PROCESS) -> str:
-    """Describe the work of :func:`make_answers`."""
-    return plan(AnswersBuilder(settings), workers, token_bytes=2.5)
-
-
-def plan_acceptance_data(settings: AcceptanceDataOptions, workers: WorkerOptions = ONE_PROCESS) -> str:
-    """Describe the work of :func:`make_acceptance_data`."""
-    builder = AcceptanceDatasetBuilder(settings)
-    return plan(builder, workers, token_bytes=9)  # int32 tokens compress to about 2.5 bytes, float32 labels to 4

@@ -155,11 +155,17 @@ class DatasetBuilder(ABC, Generic[R]):
     Attributes:
         kind: what a row is.
         models: all models; the first is the target. Empty if another engine makes the rows.
+        texts: number of texts generated for a prompt.
+        token_bytes: bytes on disk of a generated token. int32 tokens compress to about 2.5 bytes, float32 labels to 4.
+        row_bytes: bytes on disk of a row without prompt and tokens.
     """
 
     kind: type[R]
     settings: RolloutOptions
     models: list[LanguageModel]
+    texts: int = 1
+    token_bytes: float = 2.5
+    row_bytes: int = 0
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
@@ -243,14 +249,8 @@ def make_dataset(
     return output
 
 
-def plan(builder: DatasetBuilder[R], workers: WorkerOptions, token_bytes: float, texts: int = 1, fixed: int = 0) -> str:
-    """A description of the work, timed on one short batch; writes nothing.
-
-    Args:
-        token_bytes: bytes on disk of a generated token.
-        texts: texts generated for a prompt.
-        fixed: bytes on disk of a row without its tokens.
-    """
+def plan(builder: DatasetBuilder[R], workers: WorkerOptions = ONE_PROCESS) -> str:
+    """A description of the work, timed on one short batch; writes nothing."""
     settings, prompts = builder.settings, builder.prompts
     items = prompts.items
     probe = [replace(item, budget=min(item.budget, PROBE_TOKENS)) for item in items[: settings.batch_size]]
@@ -258,8 +258,8 @@ def plan(builder: DatasetBuilder[R], workers: WorkerOptions, token_bytes: float,
     started = time.perf_counter()
     builder.make(probe, tokens.append)
     rate = max(1, sum(tokens)) / (time.perf_counter() - started)
-    most = texts * sum(item.budget for item in items)
-    size = most * token_bytes + sum(len(item.ids) for item in items) * 3 + len(items) * fixed
+    most = builder.texts * sum(item.budget for item in items)
+    size = most * builder.token_bytes + sum(len(item.ids) for item in items) * 3 + len(items) * builder.row_bytes
     shards = prompts.shards(settings.shard_size)
     busy = min(workers.workers or 1, len(shards))
     shared = f", shared by {busy} workers" if busy > 1 else ""
@@ -267,7 +267,8 @@ def plan(builder: DatasetBuilder[R], workers: WorkerOptions, token_bytes: float,
         [
             f"prompts      {len(items)} from {settings.prompts} ({prompts.left_out} left out as too long)",
             f"shards       {len(shards)} of up to {settings.shard_size} rollouts",
-            f"tokens       at most {most:,} ({texts * settings.max_new_tokens} per prompt, fewer after an end token)",
+            f"tokens       at most {most:,} ({builder.texts * settings.max_new_tokens} per prompt, fewer after an end "
+            "token)",
             f"disk         at most about {size / 1e6:.1f} MB",
             f"time         at most about {most / rate / busy / 60:.1f} minutes at the {rate:,.0f} tokens/s of a short "
             f"probe{shared}",

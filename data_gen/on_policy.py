@@ -33,6 +33,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
     """
 
     kind = RoundsRow
+    token_bytes = 9
     settings: OnPolicyDataOptions
 
     def __init__(self, settings: OnPolicyDataOptions) -> None:
@@ -66,7 +67,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
             some = items[start : start + settings.batch_size]
             generations = self.decoder.generate(
                 [item.ids for item in some],
-                max_new_tokens=settings.max_new_tokens,
+                max_new_tokens=max(item.budget for item in some),
                 temperature=settings.temperature,
                 top_k=settings.top_k,
                 top_p=settings.top_p,

@@ -148,20 +148,11 @@ class DatasetFolderOptions(Options):
     """Output.
 
     Attributes:
-        output: Folder of the dataset: Parquet shards and a manifest. An unfinished one is continued.
-    """
-
-    output: Folder
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedDatasetOptions(DatasetFolderOptions):
-    """Output.
-
-    Attributes:
+        output: Folder of the dataset: shards and a manifest. An unfinished one is continued.
         plan: Print the planned work, its size on disk and its time; write nothing.
     """
 
+    output: Folder
     plan: bool = False
 
 

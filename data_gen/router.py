@@ -24,7 +24,7 @@ from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_any_model, load_tokenizer
 from ..infer.loading.routing import load_arms
 from ..infer.models import LanguageModel, Read, language_model
-from .builder import DatasetBuilder, Item, make_dataset, plan
+from .builder import DatasetBuilder, Item, make_dataset
 from .kinds import RouterRow, Rows
 from .labels import can_read, overlap
 from .options import ONE_PROCESS, RouterDataOptions, WorkerOptions
@@ -58,6 +58,9 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         self.arms = load_arms(settings.arms, self.target, self.tokenizer, **settings.loading)
         self.stop_tokens = stop_tokens_of(model, self.tokenizer)
         self.models = [self.target, *(arm.model for arm in self.arms if arm.model is not None)]
+        self.texts = 2 + len(self.arms)
+        self.token_bytes = 2.5 + 4 * len(self.arms) / self.texts  # an overlap for each arm and token
+        self.row_bytes = 4 * self.target.hidden_size
         for reader in self.models:
             reader.require_tokens_alone("data router")
 
@@ -181,11 +184,3 @@ def make_router_data(
     return make_dataset(
         partial(RouterDatasetBuilder, settings), settings, output, console, workers, prepare=measure
     )  # fmt: skip
-
-
-def plan_router_data(settings: RouterDataOptions, workers: WorkerOptions = ONE_PROCESS) -> str:
-    """Describe the work of :func:`make_router_data`."""
-    builder = RouterDatasetBuilder(settings)
-    # Two texts of the target and one of each arm; tokens compress to about 2.5 bytes, overlaps and embeddings to 4.
-    texts = 2 + len(builder.arms)
-    return plan(builder, workers, 2.5 + 4 * len(builder.arms) / texts, texts, 4 * builder.target.hidden_size)

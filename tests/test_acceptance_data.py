@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen import rollout
-from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data, plan_acceptance_data
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
+from specpilot.data_gen.builder import plan
 from specpilot.data_gen.dataset import ShardWriter, read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow, Rows, read_dataset
 from specpilot.data_gen.labels import label
@@ -235,9 +236,9 @@ def test_prompts_that_fill_the_context(base: AcceptanceDataOptions, tmp_path: Pa
 
 def test_plan_writes_nothing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    plan = plan_acceptance_data(base)
-    assert "prompts      24" in plan
-    assert "at most 288" in plan
+    text = plan(AcceptanceDatasetBuilder(base))
+    assert "prompts      24" in text
+    assert "at most 288" in text
     assert list(tmp_path.iterdir()) == []
 
 

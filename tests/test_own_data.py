@@ -17,7 +17,8 @@ import pytest
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.data_gen.dataset import read_manifest
-from specpilot.train.datasets import acceptance_manifest, router_rows
+from specpilot.data_gen.kinds import AcceptanceRow
+from specpilot.train.datasets import joint_manifest, router_rows
 from specpilot.train.options import (
     AcceptanceTrainingOptions,
     FeatureTrainingOptions,
@@ -60,7 +61,7 @@ def test_a_head_on_two_datasets(datasets: list[str], work: Path, tmp_path: Path)
     words += [str(tmp_path / "run"), "--validation-fraction", "0.3", "--device", "cpu"]
     assert cli.main(words) == 0
     manifests = [read_manifest(folder) for folder in datasets]
-    joint = acceptance_manifest(datasets)
+    joint = joint_manifest(datasets, AcceptanceRow.kind)
     shards = [shard for manifest in manifests for shard in manifest["shards"]]
     mean = sum(shard["acceptance_sum"] for shard in shards) / sum(shard["tokens"] for shard in shards)
     assert joint["mean_acceptance"] == pytest.approx(mean)
@@ -73,7 +74,7 @@ def test_a_head_on_two_datasets(datasets: list[str], work: Path, tmp_path: Path)
 
 
 def test_one_folder_is_a_list_of_one(datasets: list[str]) -> None:
-    assert acceptance_manifest(datasets[:1]) == read_manifest(datasets[0])
+    assert joint_manifest(datasets[:1], AcceptanceRow.kind) == read_manifest(datasets[0])
 
 
 def test_features_and_a_lag_free_head(datasets: list[str], tmp_path: Path) -> None:

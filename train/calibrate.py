@@ -13,8 +13,9 @@ from ..controllers.acceptance.calibration import Sigmoid
 from ..controllers.checkpoints.checkpoint import check_free, load_controller, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
+from ..data_gen.kinds import AcceptanceRow
 from .calibration import METHODS, apply, evaluate, fit_all, logistic, logistic_probabilities, plot_reliability
-from .datasets import acceptance_manifest
+from .datasets import joint_manifest
 from .figure import check_matplotlib
 from .positions import load_draft, load_rows, read_positions, split_rows
 
@@ -52,7 +53,7 @@ def calibrate(
         raise InputError(f"method={method!r}: choose one of {', '.join(METHODS)}")
     config, head = _acceptance_head(controller)
     check_free(output, overwrite)
-    manifest, sampling = acceptance_manifest([data]), config.provenance.sampling
+    manifest, sampling = joint_manifest([data], AcceptanceRow.kind), config.provenance.sampling
     _check_data(data, manifest, config)
     same_data = manifest["dataset_fingerprint"] in config.datasets
     total = validation_fraction if same_data else 1.0

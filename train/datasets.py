@@ -9,35 +9,19 @@ from typing import Any, TypeVar
 
 from ..common.errors import InputError
 from ..data_gen.dataset import mean_acceptance, read_manifest
-from ..data_gen.kinds import AcceptanceRow, RouterRow
+from ..data_gen.kinds import RouterRow
 from ..data_gen.router_dataset import RouterDataset, read_router_dataset
 
 T = TypeVar("T")
 SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # must agree between datasets trained on together
 
 
-def acceptance_manifest(folders: Sequence[str]) -> dict[str, Any]:
-    """The joint manifest of complete acceptance datasets.
-
-    Raises:
-        InputError: one is of another kind, incomplete, or of other models or sampling parameters.
-    """
-    return _joint(folders, AcceptanceRow.kind)
-
-
-def joint_router_manifest(folders: Sequence[str]) -> dict[str, Any]:
-    """The joint manifest of complete router datasets.
-
-    Raises:
-        InputError: one is of another kind, incomplete, or of other models, arms or sampling parameters.
-    """
-    return _joint(folders, RouterRow.kind)
-
-
 def router_rows(folders: Sequence[str]) -> RouterDataset:
     """Router datasets concatenated, with the times measured for the first."""
     parts = [read_router_dataset(folder) for folder in folders]
-    return replace(parts[0], manifest=joint_router_manifest(folders), rows=[row for part in parts for row in part.rows])
+    return replace(
+        parts[0], manifest=joint_manifest(folders, RouterRow.kind), rows=[row for part in parts for row in part.rows]
+    )
 
 
 def fingerprints(manifest: dict[str, Any]) -> list[str]:
@@ -58,8 +42,12 @@ def check_same(folders: Sequence[str], manifests: Sequence[dict[str, Any]], name
                 raise InputError(f"{folder}: {name} differs from that of {folders[0]}; give datasets that agree in it")
 
 
-def _joint(folders: Sequence[str], kind: str) -> dict[str, Any]:
-    """The first manifest with the mean acceptance and the fingerprint of all of them."""
+def joint_manifest(folders: Sequence[str], kind: str) -> dict[str, Any]:
+    """The joint manifest of complete datasets of one kind: the first with what all of them have.
+
+    Raises:
+        InputError: one is of another kind, incomplete, or of other models, arms or sampling parameters.
+    """
     manifests = [read_manifest(folder, kind, complete=True) for folder in folders]
     check_same(folders, manifests)
     first = manifests[0]

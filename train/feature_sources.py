@@ -9,7 +9,7 @@ from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
 from ..data_gen.kinds import AcceptanceRow, RoundsRow
 from ..infer.loading.devices import pick_device
-from .datasets import acceptance_manifest, check_same, joint_fingerprint, joint_sampling
+from .datasets import check_same, joint_fingerprint, joint_manifest, joint_sampling
 from .options import FeatureDataOptions
 
 
@@ -35,7 +35,7 @@ def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
     """
     options: dict[str, Any] = {"context": "target"}
     if settings.predictor == "specdec":
-        mean = acceptance_manifest(settings.folders)["mean_acceptance"]
+        mean = joint_manifest(settings.folders, AcceptanceRow.kind)["mean_acceptance"]
         mixing = mixing_for(mean) if settings.mixing is None else settings.mixing
         mixings = 1 if mixing == 1 else settings.mixings  # at 1 nothing is drawn
         options = {"context": "mixed", "mixing": mixing, "mixings": mixings, "seed": settings.seed}

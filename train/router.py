@@ -9,8 +9,9 @@ import pytorch_lightning as pl
 
 from ..common.errors import InputError
 from ..controllers.router import RouterPolicy
+from ..data_gen.kinds import RouterRow
 from ..infer.loading.devices import pick_device
-from .datasets import joint_router_manifest, router_rows
+from .datasets import joint_manifest, router_rows
 from .divergence import RefuseDivergence
 from .fitting import TrainingResult, completed, discarding, ended_by_signals, fit, quiet_lightning, threads, writable
 from .nodes import training_in
@@ -35,7 +36,7 @@ def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = 
         InputError: the data is incomplete or malformed, a reward is not finite; ``output`` holds a run with other
             settings, or an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
-    manifest = joint_router_manifest(config.folders)
+    manifest = joint_manifest(config.folders, RouterRow.kind)
     output = Path(output)
     with writable(output), training_in(output, config), threads(config.threads):
         return completed(output, config, manifest, lambda run: _train(run, output, config, manifest), resume=resume)

@@ -7,7 +7,6 @@ from ..data_gen.options import (
     AnswersDataOptions,
     DatasetFolderOptions,
     OnPolicyDataOptions,
-    PlannedDatasetOptions,
     ResponseOptions,
     RouterDataOptions,
     WorkerOptions,
@@ -16,41 +15,47 @@ from ..train.options import FeatureDataOptions
 
 
 def acceptance(
-    options: AcceptanceDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions, responses: ResponseOptions
+    options: AcceptanceDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions, responses: ResponseOptions
 ) -> None:
     """Roll out the target and label the draft's proposals.
 
     SpecDec++, §3.3: the proposals are drawn after every prefix of the target's outputs.
     """
-    from ..data_gen.acceptance import make_acceptance_data, plan_acceptance_data
+    from ..data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
+    from ..data_gen.builder import plan
 
     _prepare()
     if dataset.plan:
-        print(plan_acceptance_data(options, workers))
+        print(plan(AcceptanceDatasetBuilder(options), workers))
         return
     make_acceptance_data(options, dataset.output, workers=workers, responses=responses)
 
 
-def answers(options: AnswersDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
+def answers(options: AnswersDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
     """Generate the target's answers, to train a draft on."""
-    from ..data_gen.acceptance import make_answers, plan_answers
+    from ..data_gen.acceptance import AnswersBuilder, make_answers
+    from ..data_gen.builder import plan
 
     _prepare()
     if dataset.plan:
-        print(plan_answers(options, workers))
+        print(plan(AnswersBuilder(options), workers))
         return
     make_answers(options, dataset.output, workers=workers)
 
 
 def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> None:
     """Log the decoder's rounds: drafts and their acceptance."""
-    from ..data_gen.on_policy import make_on_policy_data
+    from ..data_gen.builder import plan
+    from ..data_gen.on_policy import OnPolicyDatasetBuilder, make_on_policy_data
 
     _prepare()
+    if dataset.plan:
+        print(plan(OnPolicyDatasetBuilder(options)))
+        return
     make_on_policy_data(options, dataset.output)
 
 
-def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
+def features(options: FeatureDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
     """Compute the inputs of acceptance predictors once.
 
     They are the draft's hidden states, evidence, and traces for validation.
@@ -64,16 +69,17 @@ def features(options: FeatureDataOptions, dataset: PlannedDatasetOptions, worker
     make_features(options, dataset.output, workers=workers)
 
 
-def router(options: RouterDataOptions, dataset: PlannedDatasetOptions, workers: WorkerOptions) -> None:
+def router(options: RouterDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
     """Generate outputs of the target and of a router's arms.
 
     They are scored by their similarity (assistant selection, §2.3).
     """
-    from ..data_gen.router import make_router_data, plan_router_data
+    from ..data_gen.builder import plan
+    from ..data_gen.router import RouterDatasetBuilder, make_router_data
 
     _prepare()
     if dataset.plan:
-        print(plan_router_data(options, workers))
+        print(plan(RouterDatasetBuilder(options), workers))
         return
     make_router_data(options, dataset.output, workers=workers)
 

@@ -18,9 +18,10 @@ from specpilot.common.options import Count, Folder, Fraction, Names, NotNegative
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import TargetOptions, TruncationOptions
-from specpilot.train.datasets import acceptance_manifest, is_validation
+from specpilot.train.datasets import is_validation, joint_manifest
 from specpilot.train.figure import canvases, label, save
 from specpilot.train.metrics import auroc, binary_kl, undo_weights
 from specpilot.train.options import Depth
@@ -91,7 +92,7 @@ def _dataset_rows(
     decoder = SpeculativeDecoder.from_pretrained(study.target, draft, device=study.device)
     tracer = tracer_of(first, decoder)
     data = training_data(first, prompts, store.folder, console)
-    manifest = acceptance_manifest([data])
+    manifest = joint_manifest([data], AcceptanceRow.kind)
     validation = [row for row in load_rows(data) if is_validation(row.prompt_id, study.validation_fraction)]
     positions = read_positions(decoder.drafts[0], validation, tracer.sampling, manifest.get("vocab_size"))
     rows = []

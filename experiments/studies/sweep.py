@@ -25,7 +25,7 @@ from specpilot.controllers.length import CumulativeConfidence, Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.train.datasets import acceptance_manifest
+from specpilot.train.datasets import joint_manifest
 
 from .heads import Head, SweepOptions, train_heads, training_data, training_prompts
 from .held_out import Rows, held_out, in_domain, replay_domains, texts
@@ -52,7 +52,7 @@ def run_sweep(settings: SweepOptions, folder: Path, cost: Path | None, console: 
     with Store(folder) as store:
         decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, device=settings.device)
         data = training_data(settings, rows, folder, console) if settings.data is None else settings.data
-        manifest = acceptance_manifest([data])
+        manifest = joint_manifest([data], AcceptanceRow.kind)
         _check_apart(data, rows)
         heads = train_heads(settings, data, manifest, folder, console)
         counted = replay_domains(tracer_of(settings, decoder), rows, rules(settings, heads), store, console)
