@@ -231,7 +231,7 @@ def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pyt
     """After some epochs the optimum that scikit-learn finds on the same examples."""
     run, new, costs = (str(tmp_path / name) for name in ("run", "new", "cost.json"))
     words = ["--data", str(data), "--validation-fraction", "0.3", "--traced", "0", "--batch-size", "64"]
-    assert cli.main(["train", "features", *words, "--output", run]) == 0
+    assert cli.main(["train", "acceptance", "--predictor", "features", *words, "--output", run]) == 0
     assert cli.main(["export", run, new]) == 0
     dataset = FeatureDataset(Path(run, "features"))
     part = dataset.part(f"{TRAIN}0")

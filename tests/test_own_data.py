@@ -79,10 +79,10 @@ def test_one_folder_is_a_list_of_one(datasets: list[str]) -> None:
 
 def test_features_and_a_lag_free_head(datasets: list[str], tmp_path: Path) -> None:
     """Both take a folder or a list of folders."""
-    for command, kind in (("features", FeatureTrainingOptions), ("lag-free", LagFreeTrainingOptions)):
+    for predictor, kind in (("features", FeatureTrainingOptions), ("lag-free", LagFreeTrainingOptions)):
         found = []
         for name, data in (("one", datasets[0]), ("two", f"[{','.join(datasets)}]")):
-            run = tmp_path / f"{command}-{name}"
+            run = tmp_path / f"{predictor}-{name}"
             words = [
                 "--data",
                 data,
@@ -95,7 +95,7 @@ def test_features_and_a_lag_free_head(datasets: list[str], tmp_path: Path) -> No
                 "--device",
                 "cpu",
             ]
-            assert cli.main(["train", command, *words, "--output", str(run)]) == 0
+            assert cli.main(["train", "acceptance", "--predictor", predictor, *words, "--output", str(run)]) == 0
             found.append(read_run(run, kind))
         assert [run.settings.folders for run in found] == [(datasets[0],), tuple(datasets)]
         assert found[0].dataset["dataset_fingerprint"] != found[1].dataset["dataset_fingerprint"]
@@ -103,11 +103,12 @@ def test_features_and_a_lag_free_head(datasets: list[str], tmp_path: Path) -> No
 
 def test_datasets_must_be_alike(datasets: list[str], work: Path, tmp_path: Path) -> None:
     """Of one pair for every predictor, and of the same sampling parameters for SpecDec++'s head."""
-    refused = [("acceptance", "cold", "sampling")]
-    refused += [(command, "other-draft", "fingerprint") for command in ("acceptance", "features", "lag-free")]
-    for command, folder, name in refused:
+    refused = [("specdec", "cold", "sampling")]
+    refused += [(predictor, "other-draft", "fingerprint") for predictor in ("specdec", "features", "lag-free")]
+    for predictor, folder, name in refused:
+        words = ["train", "acceptance", "--predictor", predictor, "--data", f"[{datasets[0]},{work}/{folder}]"]
         with pytest.raises(InputError, match=rf"{folder}: {name} differs from that of .*first; give datasets that ag"):
-            cli.run(["train", command, "--data", f"[{datasets[0]},{work}/{folder}]", "--output", str(tmp_path / "x")])
+            cli.run([*words, "--output", str(tmp_path / "x")])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -161,7 +162,7 @@ RUN_ALL = """
 import json, sys
 from specpilot.main import main
 for words in json.loads(sys.argv[1]):
-    assert main(["bench", "memory", "--requests", "1", *words]) == 2
+    assert main(["data", "acceptance", "--output", "out", *words]) == 2
 """
 
 
@@ -169,7 +170,7 @@ def test_a_mistyped_name_is_asked_for_once(hub: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environment |= {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
     call = [sys.executable, "-c", RUN_ALL, json.dumps([*MISTYPED])]
-    done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     for (_, name), message, line in zip(MISTYPED, MISTYPED.values(), done.stderr.splitlines(), strict=True):
         assert message in line
