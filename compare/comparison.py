@@ -45,6 +45,7 @@ from .store import Store
 FIXED, CONFIDENCE = "fixed length", "cumulative confidence"
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
 CONFIDENCES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+FAMILIES: Mapping[str, Sequence[float]] = {FIXED: LENGTHS, CONFIDENCE: CONFIDENCES}  # rules that are tuned
 UNTUNED = {FIXED: 3.0, CONFIDENCE: 0.4}  # where nothing can be replayed
 INFORMED = "informed"
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
@@ -188,7 +189,7 @@ class _Comparing:
         self.specs = {spec.name: spec for spec in named([DecoderSpec(name=NONE), *given])}
         self.rows, self.loader, self.task, self.store, self.console = rows, loader, task, store, console
         self.pair = None if task.draft is None else loader.decoder(DecoderSpec(name=NONE, draft=task.draft, length=1))
-        self.families = {FIXED: LENGTHS, CONFIDENCE: CONFIDENCES} if rules and task.draft is not None else {}
+        self.families = FAMILIES if rules and task.draft is not None else {}
         for name in self.families:
             if name in self.specs:
                 raise InputError(f"decoders: the name {name!r} is that of a rule that is added; give another")

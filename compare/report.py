@@ -11,7 +11,7 @@ from typing import Any
 
 from ..common.files import replacing
 from ..common.options import Options
-from .comparison import Comparison, Result
+from .comparison import FAMILIES, Comparison, Result
 from .decoders import NONE
 from .interval import Interval
 from .table import Row, Table
@@ -58,8 +58,7 @@ def sentences(comparison: Comparison) -> list[str]:
 def title(result: Result) -> str:
     """The decoder's name, with the length of a tuned rule."""
     spec = result.spec
-    length = str(spec.length).rpartition(":")[2]
-    return spec.name if spec.length is None or length in spec.name or result.trained else f"{spec.name} {length}"
+    return f"{spec.name} {str(spec.length).rpartition(':')[2]}" if spec.name in FAMILIES else spec.name
 
 
 def shown(speed: Interval, prompts: int) -> str:

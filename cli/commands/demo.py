@@ -21,8 +21,8 @@ class DemoOptions(SeedOptions):
     """
 
     output: Folder = Path("runs/demo")
-    prompts: Annotated[int, Range(2, LARGEST)] = 500
-    held_out: Annotated[int, Range(2, LARGEST)] = 32
+    prompts: Annotated[int, Range(2, LARGEST)] = 400
+    held_out: Annotated[int, Range(2, LARGEST)] = 24
     max_new_tokens: Annotated[int, Range(2, LARGEST)] = 128
 
 
