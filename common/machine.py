@@ -12,15 +12,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "specpilot",
-    "torch",
-    "transformers",
-    "datasets",
-    "pytorch-lightning",
-    "jsonargparse",
-    "safetensors",
-    "numpy",
-)
+    "specpilot", "torch", "transformers", "datasets", "pytorch-lightning", "jsonargparse", "safetensors", "numpy"
+)  # fmt: skip
 
 
 def versions() -> dict[str, str]:
