@@ -22,10 +22,10 @@ from specpilot.data_gen.texts import text_of, texts_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.train import feature_maker, features
-from specpilot.train.acceptance_data import AcceptanceDataModule
+from specpilot.train.acceptance_module import AcceptanceDataModule
+from specpilot.train.data_module import ResumableLoader
 from specpilot.train.datasets import is_validation
 from specpilot.train.features import make_features
-from specpilot.train.loader import ResumableLoader
 from specpilot.train.options import AcceptanceTrainingOptions, FeatureDataOptions
 
 from .training import HIDDEN, make_model, make_rows, write_dataset
@@ -237,7 +237,7 @@ def test_small_shards_give_the_same_batches(
 
 def test_batches_are_whole_rollouts(dataset: FeatureDataset) -> None:
     settings = AcceptanceTrainingOptions(data=str(dataset.folder), mixings=2, batch_size=8, device="cpu")
-    data = AcceptanceDataModule(dataset, settings)
+    data = AcceptanceDataModule(dataset, settings, by_text=True)
     training = held_out(ROWS)[0]
     batches = [batch.accept for batch in data.train_dataloader()]
     assert len(batches) == len(data.train_loader) == math.ceil(len(training) / 8)

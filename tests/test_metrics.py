@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from specpilot.train.metrics import (
+    StreamedMetrics,
     auroc,
     binary_kl,
     brier,
@@ -15,7 +16,6 @@ from specpilot.train.metrics import (
     undo_weights,
 )
 from specpilot.train.specdec_module import weighted_sums
-from specpilot.train.streamed_metrics import StreamedMetrics
 from torchmetrics.functional import calibration_error, kl_divergence
 from torchmetrics.functional.classification import binary_auroc
 

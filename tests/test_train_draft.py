@@ -29,15 +29,13 @@ from specpilot.infer.models.trimmed_head import TrimmedHead
 from specpilot.train.draft import train_draft
 from specpilot.train.draft_data import DraftDataModule
 from specpilot.train.draft_model import choose_layers, new_draft
-from specpilot.train.draft_module import DraftModule, lr_factor
+from specpilot.train.draft_module import DraftModule, lr_factor, overlap
 from specpilot.train.draft_steps import draft_logits
-from specpilot.train.draft_windows import Windows, pack
 from specpilot.train.export import export
 from specpilot.train.initial_draft import load_initial
 from specpilot.train.options import DraftTrainingOptions
-from specpilot.train.overlap import overlap
 from specpilot.train.run_folder import read_run, run_kind
-from specpilot.train.target_states import StateFolder, Teacher
+from specpilot.train.target_states import StateFolder, Teacher, Windows, pack
 from torch import nn
 from transformers.cache_utils import DynamicCache
 from transformers.utils.generic import ModelOutput

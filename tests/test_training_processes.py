@@ -161,7 +161,7 @@ def test_two_machines_do_what_one_does(work: Path, tmp_path: Path) -> None:
         free.bind(("127.0.0.2", 0))
         port = free.getsockname()[1]
     words = [
-        "train", "lag-free", "--data", settings.data, "--width", "8",
+        "train", "acceptance", "--predictor", "lag-free", "--data", settings.data, "--width", "8",
         "--batch-size", "37", "--epochs", "2", "--checkpoint-every", "3", "--log-every", "2", "--threads", "1",
         "--device", "cpu", "--num-nodes", "2", "--output", str(tmp_path / "two"),
     ]  # fmt: skip

@@ -15,17 +15,21 @@ from ..data_gen.dataset import VERSIONS, read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.workers import ThisProcess
 from ..infer.loading.devices import pick_device
-from .acceptance_data import AcceptanceDataModule
-from .acceptance_module import AcceptanceModule
+from .acceptance_module import AcceptanceDataModule, AcceptanceModule
+from .datasets import feature_identity
 from .feature_module import FeatureModule
-from .feature_sources import feature_identity
 from .features import FeaturePlan, feature_maker, is_made
 from .fitting import TrainingResult, completed, discarding, fit, threads, writable
 from .lag_free_module import LagFreeModule
-from .nodes import training_in
-from .options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions, PredictorTrainingOptions
-from .run_folder import FEATURES, Run, begin_run, read_checkpoint
+from .options import PredictorTrainingOptions
+from .run_folder import FEATURES, Run, begin_run, read_checkpoint, training_in
 from .specdec_module import SpecDecModule
+
+PREDICTORS: dict[str, type[AcceptanceModule]] = {
+    "specdec": SpecDecModule,
+    "lag-free": LagFreeModule,
+    "features": FeatureModule,
+}
 
 P = TypeVar("P", bound=PredictorTrainingOptions)
 
@@ -78,7 +82,7 @@ def resolve(settings: P) -> tuple[P, dict[str, Any]]:
 
 def _require_made_so(settings: PredictorTrainingOptions, made: dict[str, Any]) -> None:
     (folder,) = settings.folders
-    if (made["context"] == "mixed") != (settings.predictor == "specdec"):
+    if (made["context"] == "mixed") != settings.mixes:
         raise InputError(
             f"{folder}: features of another predictor; make some with 'specpilot data features --predictor "
             f"{settings.predictor}'"
@@ -116,8 +120,9 @@ def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any
             gc.collect()  # frees target and draft before training
         features = FeatureDataset(folder)
         features.check()
-        data = AcceptanceDataModule(features, settings)
-        module = new_module(settings, data)
+        kind = PREDICTORS[settings.predictor]
+        data = AcceptanceDataModule(features, settings, by_text=kind.by_text, embeds=kind.embeds)
+        module = kind(settings, data)
         print(
             f"{data.train_loader.rows:,} {'rollouts' if data.by_text else 'drafted tokens'} to train on, "
             f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
@@ -127,15 +132,3 @@ def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any
     result = {name: value for name, value in best.items() if name != "head"}
     run.complete(result)
     return result
-
-
-def new_module(settings: PredictorTrainingOptions, data: AcceptanceDataModule) -> AcceptanceModule:
-    """The module for the class of ``settings``, with initial weights."""
-    match settings:
-        case AcceptanceTrainingOptions():
-            return SpecDecModule(settings, data.dataset, data.total_steps)
-        case LagFreeTrainingOptions():
-            return LagFreeModule(settings, data)
-        case FeatureTrainingOptions():
-            return FeatureModule(settings, data)
-    raise TypeError(f"no predictor is trained with {type(settings).__name__}")

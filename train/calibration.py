@@ -1,4 +1,4 @@
-"""Calibration with scikit-learn: maps logits to probabilities, and evaluates probabilities.
+"""``specpilot calibrate``: maps an acceptance head's logits to probabilities, with scikit-learn, and evaluates them.
 
 Labels are probabilities P in [0, 1], not outcomes: every position counts as two binary rows, accepted with weight P and
 rejected with weight 1 - P. This fits and evaluates the expectation over the outcomes.
@@ -6,7 +6,9 @@ rejected with weight 1 - P. This fits and evaluates the expectation over the out
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,17 @@ from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
+from ..common.errors import InputError
+from ..controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig
 from ..controllers.acceptance.calibration import Calibration, Isotonic, Sigmoid, undo_weights
-from .figure import canvas, label, save
+from ..controllers.checkpoints.checkpoint import check_free, load_controller, save_controller
+from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.sampling import SamplingParams
+from ..data_gen.kinds import AcceptanceRow
+from .datasets import joint_manifest
+from .figure import canvas, check_matplotlib, label, save
 from .metrics import auroc, binary_kl, brier, expected_calibration_error, reliability
+from .positions import load_draft, load_rows, read_positions, split_rows
 
 Array = NDArray[np.float64]
 PLACES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # edges of the position groups that ECE is reported for
@@ -100,3 +110,94 @@ def plot_reliability(predictions: dict[str, tuple[Array, Array]], file: Path) ->
 def apply(calibration: Calibration, logits: Array) -> Array:
     """(N,) calibrated probabilities of ``logits`` (N,), by the function used in decoding."""
     return np.array([calibration(float(logit)) for logit in logits])
+
+
+FEATURES = "draft probabilities alone"
+
+
+def calibrate(
+    controller: str,
+    data: str,
+    output: Path,
+    *,
+    method: str,
+    draft: str | None,
+    validation_fraction: float,
+    device: str,
+    plot: Path | None,
+    overwrite: bool,
+) -> dict[str, Any]:
+    """Write the checkpoint ``controller`` with a calibration to ``output``.
+
+    The calibration is fitted to half of the prompts and evaluated on the other half. If ``data`` is the head's training
+    data, only the prompts that training held out are used.
+
+    Returns:
+        Metrics of the head before calibration and under every method, and of a logistic model of draft probabilities
+        alone, fitted to the same half.
+
+    Raises:
+        InputError: the data is of another pair, incomplete or too small, ``output`` exists, or matplotlib is missing.
+    """
+    _check_fraction(validation_fraction)
+    if plot is not None:
+        check_matplotlib()
+    if method not in METHODS:
+        raise InputError(f"method={method!r}: choose one of {', '.join(METHODS)}")
+    config, head = _acceptance_head(controller)
+    check_free(output, overwrite)
+    manifest, sampling = joint_manifest([data], AcceptanceRow.kind), config.provenance.sampling
+    _check_data(data, manifest, config)
+    same_data = manifest["dataset_fingerprint"] in config.datasets
+    total = validation_fraction if same_data else 1.0
+    reader = load_draft(draft, manifest, device=device)
+    size = manifest.get("vocab_size")
+    fitted, tested = (
+        read_positions(reader, rows, sampling, size) for rows in split_rows(load_rows(data), total / 2, total)
+    )
+
+    before, after = (head(part.hidden).double().numpy() for part in (fitted, tested))  # logits (N,)
+    calibrations = fit_all(before, fitted.p, w_acc=config.w_acc, w_rej=config.w_rej)
+    predicted = {"none": apply(Sigmoid(), after)}
+    predicted |= {name: apply(calibration, after) for name, calibration in calibrations.items()}
+    coefficients, bias = logistic(fitted.features, fitted.p)
+    predicted[FEATURES] = logistic_probabilities(tested.features, coefficients, bias)
+    metrics = {name: evaluate(values, tested.p, tested.place) for name, values in predicted.items()}
+    measured = {f"calibrated_{name}": value for name, value in _numbers(metrics[method]).items()}
+    new = replace(
+        config,
+        calibration={**calibrations[method].as_dict(), "dataset_fingerprint": manifest["dataset_fingerprint"]},
+        metrics={**config.metrics, **measured, "mean_acceptance": float(fitted.p.mean())},
+    )
+    save_controller(output, head, new, overwrite=overwrite)
+    if plot is not None:
+        shown = dict.fromkeys(("none", "weights", method, FEATURES))
+        plot_reliability({name: (predicted[name], tested.p) for name in shown}, plot)
+    return {"method": method, "fitted": len(fitted.p), "judged": len(tested.p), "metrics": metrics}
+
+
+def _acceptance_head(controller: str) -> tuple[AcceptanceHeadConfig, AcceptanceHead]:
+    trained = load_controller(controller)
+    if not isinstance(trained.config, AcceptanceHeadConfig) or not isinstance(trained.head, AcceptanceHead):
+        raise InputError(
+            f"controller={controller!r}: is a {trained.config.kind}, which needs no calibration; give an acceptance "
+            "head"
+        )
+    return trained.config, trained.head
+
+
+def _check_data(data: str, manifest: dict[str, Any], config: AcceptanceHeadConfig) -> None:
+    config.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
+    made, trained = SamplingParams(**manifest["sampling"]), config.provenance.sampling
+    if made != trained:
+        raise InputError(f"{data}: made with {made}, but the head was trained with {trained}")
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """The metrics stored in a checkpoint; AUROC is left out if it is undefined."""
+    return {name: metrics[name] for name in ("auroc", "brier", "kl", "ece") if math.isfinite(metrics[name])}
+
+
+def _check_fraction(fraction: float) -> None:
+    if not 0 < fraction < 1:
+        raise InputError(f"validation_fraction={fraction}: must be between 0 and 1")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
 from ..common.errors import InputError
+from ..controllers.checkpoints.config import ControllerConfig
 from .options import LoggedTrainingOptions
 
 
@@ -80,3 +81,27 @@ class ControllerModule(pl.LightningModule, ABC):
     def share(self, local_sum: Tensor, count: Tensor) -> Tensor:
         """A loss whose gradient, averaged over processes as DDP does, is that of Σ ``local_sum`` / Σ ``count``."""
         return local_sum * self.trainer.world_size / self.total(count).clamp(min=1e-12)
+
+
+class ExportedModule(ControllerModule):
+    """A controller whose checkpoint is its weights and a configuration.
+
+    Attributes:
+        options: class of the training's settings.
+    """
+
+    options: ClassVar[type[LoggedTrainingOptions]]
+
+    @classmethod
+    @abstractmethod
+    def exported(
+        cls, settings: Any, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
+    ) -> tuple[nn.Module, ControllerConfig]:
+        """The controller to export, and its configuration.
+
+        Args:
+            settings: settings of the run, of class ``options``.
+            dataset: manifest of the run's data.
+            best: the best weights, ``head``, with their metrics and :meth:`findings`.
+            common: fields that every configuration has.
+        """

@@ -24,9 +24,8 @@ from .draft_data import DraftDataModule
 from .draft_module import DraftModule
 from .fitting import TrainingResult, completed, discarding, fit, threads, writable
 from .initial_draft import load_initial, of_layers, shared_with
-from .nodes import training_in
 from .options import DraftTrainingOptions
-from .run_folder import STATES, Run, begin_run, read_checkpoint
+from .run_folder import STATES, Run, begin_run, read_checkpoint, training_in
 from .target_states import StateFolder
 
 KIND = "draft"

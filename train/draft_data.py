@@ -11,9 +11,8 @@ from torch import Tensor
 from ..data_gen.documents import Document
 from .data_module import ResumableData
 from .datasets import require_both, split
-from .draft_windows import Windows, pack
 from .options import DraftTrainingOptions
-from .target_states import StateFolder
+from .target_states import StateFolder, Windows, pack
 
 
 class DraftDataModule(ResumableData[Windows, Windows]):

@@ -13,16 +13,40 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from ..infer.models.eagle import state_input_of
 from ..infer.models.trimmed_head import TrimmedHead
 from .controller_module import ControllerModule
 from .draft_steps import draft_logits
-from .draft_windows import Windows
 from .options import DraftTrainingOptions
-from .overlap import overlap
-from .target_states import Teacher, Teaching
+from .target_states import Teacher, Teaching, Windows
+
+
+class _Overlap(torch.autograd.Function):
+    """With m_v = [q_v < p_v], the gradient by the logit z_v is q_v (m_v - Σ_u q_u m_u)."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, p: Tensor) -> Tensor:
+        q = logits.float().softmax(-1)
+        kept = q * (q < p)
+        ctx.save_for_backward(q, kept)
+        ctx.dtype = logits.dtype
+        return torch.minimum(p, q).sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        q, kept = ctx.saved_tensors
+        result = torch.addcmul(kept, q, kept.sum(-1, keepdim=True), value=-1)
+        return result.mul_(gradient.unsqueeze(-1)).to(ctx.dtype), None
+
+
+def overlap(logits: Tensor, p: Tensor) -> Tensor:
+    """The probability (N,) that a token of the softmax q of ``logits`` (N, M) is accepted by ``p`` (N, M)."""
+    return _Overlap.apply(logits, p)  # type: ignore[no-any-return, no-untyped-call]
+
 
 WARM_UP = 0.05  # share of the steps
 METRICS = ("acceptance", "coverage", "greedy_agreement")

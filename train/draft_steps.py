@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicCache
 from ..infer.models.causal_lm import forward_with_hidden
 from ..infer.models.eagle import state_input_of
 from ..infer.models.masks import CHUNKED, SLIDING, MaskTypes, as_scores, mask_types
-from .draft_windows import Windows
+from .target_states import Windows
 
 
 def draft_logits(draft: PreTrainedModel, batch: Windows, states: Tensor, positions: int) -> Iterator[Tensor]:

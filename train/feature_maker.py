@@ -53,7 +53,7 @@ class FeatureMaker:
     """The models of one feature dataset.
 
     Args:
-        identity: the dataset's, see :func:`~.feature_sources.feature_identity`.
+        identity: the dataset's, see :func:`~.datasets.feature_identity`.
         vocab_size: size that the draft's distributions are cut to if its vocabulary is larger, or None.
         placement: keywords of :func:`~specpilot.infer.loading.names.load_model` for the target, or None.
 

@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..controllers.acceptance.feature_model import FeatureModel, FeaturePredictor
+from ..controllers.acceptance.feature_model import FeatureModel, FeatureModelConfig, FeaturePredictor
 from ..controllers.acceptance.lag_free_head import FEATURES
-from .acceptance_data import AcceptanceDataModule, Batch
-from .acceptance_module import AcceptanceModule
+from .acceptance_module import AcceptanceDataModule, AcceptanceModule, Batch
 from .options import FeatureTrainingOptions
 
 RIDGE = 1e-6  # times the number of examples; keeps the Hessian regular if a feature is constant
@@ -48,17 +47,26 @@ class FeatureHead(nn.Module):
 class FeatureModule(AcceptanceModule):
     """The feature model in training."""
 
+    options = FeatureTrainingOptions
     automatic_optimization = False
     head: FeatureHead
 
     def __init__(self, settings: FeatureTrainingOptions, data: AcceptanceDataModule) -> None:
-        super().__init__(settings, data.dataset, data.total_steps)
+        super().__init__(settings, data)
         self.head = FeatureHead()
         mean, scale = data.evidence_moments()
         self.head.mean.copy_(mean[:FEATURES])
         self.head.scale.copy_(torch.where(scale > 1e-6, scale, 1.0)[:FEATURES])
         self.head.weights.data[0] = torch.logit(torch.tensor(self.mean), eps=1e-6)
         self.normal = torch.zeros(1 + FEATURES, 2 + FEATURES, dtype=torch.float64)  # (Hessian, gradient)
+
+    @classmethod
+    def exported(
+        cls, settings: FeatureTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
+    ) -> tuple[FeatureModel, FeatureModelConfig]:
+        head = FeatureHead()
+        head.load_state_dict(best["head"])
+        return head.model(), FeatureModelConfig(**common, mean=best["mean"])
 
     def logits(self, batch: Batch) -> Tensor:
         assert batch.evidence is not None

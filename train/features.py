@@ -23,9 +23,8 @@ from ..data_gen.feature_shards import EMBEDDING, SHARD_BYTES, STORED, TRACES, TR
 from ..data_gen.options import ONE_PROCESS, WorkerOptions
 from ..data_gen.texts import Text, texts_of
 from ..data_gen.workers import Workers, open_workers, write_shards
-from .datasets import require_both, split
+from .datasets import feature_identity, read_sources, require_both, split
 from .feature_maker import FeatureMaker, Unit, drafted_places
-from .feature_sources import feature_identity, read_sources
 from .options import FeatureDataOptions
 
 ROW_BYTES = 48  # upper bound for an example without its state

@@ -21,9 +21,8 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..common.errors import InputError
-from .callbacks import RunCheckpoints, RunLog
+from .callbacks import RefuseDivergence, RunCheckpoints, RunLog
 from .controller_module import ControllerModule
-from .divergence import RefuseDivergence
 from .run_folder import METRICS, Run, S, find_run, read_checkpoint
 
 

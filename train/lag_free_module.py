@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..controllers.acceptance.lag_free_head import FEATURES, VECTORS, LagFreeHead
+from ..controllers.acceptance.lag_free_head import FEATURES, VECTORS, LagFreeHead, LagFreeHeadConfig
 from ..controllers.length import LagFreePredictor
-from .acceptance_data import AcceptanceDataModule, Batch
-from .acceptance_module import AcceptanceModule
+from .acceptance_module import AcceptanceDataModule, AcceptanceModule, Batch
 from .options import LagFreeTrainingOptions
 
 
@@ -31,12 +30,26 @@ def new_head(settings: LagFreeTrainingOptions, data: AcceptanceDataModule) -> La
 class LagFreeModule(AcceptanceModule):
     """The lag-free head."""
 
+    options = LagFreeTrainingOptions
+    embeds = True
     head: LagFreeHead
 
     def __init__(self, settings: LagFreeTrainingOptions, data: AcceptanceDataModule) -> None:
-        super().__init__(settings, data.dataset, data.total_steps)
+        super().__init__(settings, data)
         self.settings = settings
         self.head = new_head(settings, data)
+
+    @classmethod
+    def exported(
+        cls, settings: LagFreeTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
+    ) -> tuple[LagFreeHead, LagFreeHeadConfig]:
+        config = LagFreeHeadConfig(
+            **common, hidden_size=best["hidden_size"], width=settings.width, uses_ngrams=settings.use_ngrams,
+            mean=best["mean"], tokens=best["examples"],
+        )  # fmt: skip
+        head = config.module()
+        head.load_state_dict(best["head"])
+        return head, config
 
     def logits(self, batch: Batch, mask: Tensor | None = None) -> Tensor:
         assert batch.evidence is not None

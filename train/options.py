@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from ..common.errors import InputError
 from ..common.options import (
@@ -163,8 +163,13 @@ class FeatureDataOptions(FeatureSourceOptions, PlacementOptions, SeedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.predictor != "specdec":
+        if not self.mixes:
             self.refuse_ignored(("mixing", "mixings", "seed"), f"predictor={self.predictor} mixes no texts")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the draft reads mixed texts, instead of the target's with a drafted token at the end."""
+        return PREDICTORS[self.predictor].mixes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +186,7 @@ class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
     """
 
     data: Annotated[str | tuple[str, ...], Several()]
+    mixes: ClassVar[bool] = False
     predictor: Predictor = "specdec"
     cost: str | float | None = None
 
@@ -197,7 +203,7 @@ class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
     def features(self) -> FeatureDataOptions:
         """The features to make, if ``data`` holds none."""
         names = {entry.name for entry in fields(FeatureDataOptions)} & {entry.name for entry in fields(self)}
-        if self.predictor != "specdec":
+        if not self.mixes:
             names.remove("seed")
         return FeatureDataOptions(**{name: getattr(self, name) for name in names})
 
@@ -216,6 +222,7 @@ class AcceptanceTrainingOptions(PredictorTrainingOptions):
         mixings: Number of different mixings of the texts; epochs use them in turn.
     """
 
+    mixes = True
     predictor: Predictor = "specdec"
     depth: Depth = 3
     w_acc: Positive = 1.0
@@ -258,6 +265,13 @@ class FeatureTrainingOptions(PredictorTrainingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.refuse_ignored(("lr", "weight_decay"), "the feature model is fitted by Newton's method")
+
+
+PREDICTORS: dict[str, type[PredictorTrainingOptions]] = {
+    "specdec": AcceptanceTrainingOptions,
+    "lag-free": LagFreeTrainingOptions,
+    "features": FeatureTrainingOptions,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,15 +11,14 @@ from ..common.errors import InputError
 from ..controllers.router import RouterPolicy
 from ..data_gen.kinds import RouterRow
 from ..infer.loading.devices import pick_device
+from .callbacks import RefuseDivergence
 from .datasets import joint_manifest, router_rows
-from .divergence import RefuseDivergence
 from .fitting import TrainingResult, completed, discarding, ended_by_signals, fit, quiet_lightning, threads, writable
-from .nodes import training_in
 from .options import RouterTrainingOptions
 from .router_data import RouterDataModule, Table, table_of
+from .router_metrics import plot_choices
 from .router_module import RouterModule, new_policy
-from .router_plot import plot_choices
-from .run_folder import Run, begin_run, read_checkpoint
+from .run_folder import Run, begin_run, read_checkpoint, training_in
 
 PICTURE = "choices.png"
 

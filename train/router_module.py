@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..controllers.arms import Arm
 from ..controllers.router import RouterPolicy
+from ..controllers.router.policy import RouterConfig
 from ..infer.random_source import draw
-from .controller_module import ControllerModule
+from .controller_module import ExportedModule
 from .options import RouterTrainingOptions
 from .router_data import Batch, RouterDataModule
 from .router_metrics import choice_table, router_metrics
@@ -72,9 +74,10 @@ def new_policy(hidden_size: int, arms: int, width: int, seed: int) -> RouterPoli
         return RouterPolicy(hidden_size, arms, width)
 
 
-class RouterModule(ControllerModule):
+class RouterModule(ExportedModule):
     """The policy in training. ``choices`` holds the choice table of the last validation."""
 
+    options = RouterTrainingOptions
     criterion = "regret"
 
     def __init__(
@@ -86,6 +89,20 @@ class RouterModule(ControllerModule):
         self.held_out, self.scale = data.validation, data.scale
         self.choices: dict[str, Any] = {}
         self._seen: list[Tensor] = []
+
+    @classmethod
+    def exported(
+        cls, settings: RouterTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
+    ) -> tuple[RouterPolicy, RouterConfig]:
+        config = RouterConfig(
+            **common, hidden_size=dataset["hidden_size"], width=settings.width,
+            arms=tuple(Arm(**arm) for arm in dataset["arms"]),
+            reward=settings.reward, alpha=settings.alpha, cost=settings.cost,
+        )  # fmt: skip
+        policy = config.module()
+        policy.load_state_dict(best["head"])
+        policy.absorb(torch.tensor(best["scale"]))
+        return policy, config
 
     @property
     def policy(self) -> RouterPolicy:

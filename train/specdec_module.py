@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ..controllers.acceptance.acceptance_head import AcceptanceHead, HeadPredictor
+from ..controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig, HeadPredictor
 from ..controllers.acceptance.calibration import Sigmoid, undo_weights
-from ..data_gen.feature_shards import FeatureDataset
-from .acceptance_data import Batch
-from .acceptance_module import AcceptanceModule
-from .metrics import Bin
+from .acceptance_module import AcceptanceDataModule, AcceptanceModule, Batch
+from .metrics import Bin, StreamedMetrics
 from .options import AcceptanceTrainingOptions
-from .streamed_metrics import StreamedMetrics
+
+PAPER_THRESHOLD = 0.7
 
 
 def weighted_sums(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> tuple[Tensor, Tensor]:
@@ -40,14 +39,29 @@ def new_head(hidden_size: int, depth: int, seed: int) -> AcceptanceHead:
 class SpecDecModule(AcceptanceModule):
     """SpecDec++'s head. ``reliability`` holds the table of the last validation."""
 
+    options = AcceptanceTrainingOptions
+    by_text = True
     head: AcceptanceHead
 
-    def __init__(self, settings: AcceptanceTrainingOptions, dataset: FeatureDataset, steps: int) -> None:
-        super().__init__(settings, dataset, steps)
+    def __init__(self, settings: AcceptanceTrainingOptions, data: AcceptanceDataModule) -> None:
+        super().__init__(settings, data)
         self.settings = settings
-        self.head = new_head(dataset.manifest["hidden_size"], settings.depth, settings.seed)
+        self.head = new_head(self.dataset.manifest["hidden_size"], settings.depth, settings.seed)
         self.reliability: list[Bin] = []
         self.seen.append(StreamedMetrics())  # with the loss weights undone
+
+    @classmethod
+    def exported(
+        cls, settings: AcceptanceTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
+    ) -> tuple[AcceptanceHead, AcceptanceHeadConfig]:
+        assert settings.mixing is not None, "a run's settings are complete"
+        config = AcceptanceHeadConfig(
+            **common, hidden_size=best["hidden_size"], depth=settings.depth, w_acc=settings.w_acc, w_rej=settings.w_rej,
+            mixing=settings.mixing, threshold=PAPER_THRESHOLD, threshold_source="paper default",
+        )  # fmt: skip
+        head = config.module()
+        head.load_state_dict(best["head"])
+        return head, config
 
     def logits(self, batch: Batch) -> Tensor:
         logits: Tensor = self.head(batch.states.float())

@@ -42,10 +42,10 @@ def calibrate(options: CalibrateOptions) -> None:
     """
     from rich.table import Table
 
-    from ..train import calibrate as calibrator
+    from ..train import calibration
 
     console = begin()
-    result = calibrator.calibrate(
+    result = calibration.calibrate(
         options.controller,
         options.data,
         options.output,

@@ -187,7 +187,7 @@ class LagFreePredictor(TrainedPredictor):
     def predict_all(
         self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> list[float]:
-        return self.probabilities(signals, ngram_match, hidden, tokens).tolist()  # type: ignore[no-any-return]
+        return self.probabilities(signals, ngram_match, hidden, tokens).tolist()
 
     @torch.inference_mode()
     def probabilities(

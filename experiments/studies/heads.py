@@ -26,10 +26,10 @@ from specpilot.infer.options import MAX_LENGTH, DeviceOptions, PairOptions, Samp
 from specpilot.simulate.replay import PrecomputedPredictor
 from specpilot.simulate.trace import Trace
 from specpilot.train.acceptance import train_acceptance
-from specpilot.train.export import best_head
+from specpilot.train.export import best_controller
 from specpilot.train.features import make_features
 from specpilot.train.options import AcceptanceTrainingOptions, Depth, FittingOptions
-from specpilot.train.run_folder import RESULT, read_run
+from specpilot.train.run_folder import RESULT
 
 from .held_out import HeldOutOptions, Rows, StudyFolderOptions, in_domain, texts
 
@@ -191,8 +191,10 @@ def train_heads(
         if not (output / RESULT).exists():
             console.print(f"head D={config.depth} w_rej={config.w_rej:g}")
             train_acceptance(replace(config, data=str(features)), output=output, resume=True)
-        head, metrics = best_head(read_run(output, AcceptanceTrainingOptions))
-        heads.append(Head(config.depth, config.w_rej, head, weights_digest(head), metrics))
+        head, exported = best_controller(output)
+        assert isinstance(head, AcceptanceHead)
+        head.eval().requires_grad_(False)
+        heads.append(Head(config.depth, config.w_rej, head, weights_digest(head), exported.metrics))
     shutil.rmtree(features, ignore_errors=True)  # large, and quick to recompute
     return heads
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from specpilot.train.loader import ResumableLoader
+from specpilot.train.data_module import ResumableLoader
 from torch import Tensor
 from transformers import LlamaForCausalLM
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint, TQDMProgressBar
 from pytorch_lightning.loggers import CSVLogger
-from specpilot.train.loader import ResumableLoader
+from specpilot.train.data_module import ResumableLoader
 from torch import Tensor, nn
 
 Batch = TypeVar("Batch")

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 import torch
-from specpilot.train.loader import ResumableLoader
+from specpilot.train.data_module import ResumableLoader
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
