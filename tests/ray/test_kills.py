@@ -31,6 +31,7 @@ MARK = "SPECPILOT_TEST_CLUSTER"  # in the environment of all processes of the cl
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Two nodes on this machine."""
     monkeypatch.setenv(MARK, uuid4().hex)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a worker takes as many CPUs as it has threads
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     made.add_node(num_cpus=1)
     yield made
