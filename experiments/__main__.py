@@ -30,7 +30,6 @@ EXPERIMENTS = {
     "router": Experiment("router.benchmark", "Compare routers with single drafts (assistant selection)."),
     "forward": Experiment("forward", "Time one forward by number of tokens, lean and of transformers."),
     "profile": Experiment("profile", "Measure the share of the wall time that each part takes."),
-    "rollouts": Experiment("rollouts", "Time batched data generation against transformers' generate."),
     "tiny": Experiment("tiny.recipe", "Train the tiny models that ship with specpilot."),
     "tiny-t5": Experiment("tiny_t5.recipe", "Train the encoder-decoders that ship with specpilot."),
     "gguf": Experiment("gguf", "Write a model as a GGUF file, for llama.cpp."),

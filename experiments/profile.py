@@ -75,15 +75,6 @@ def _timed(plain: Callable[..., Any], label: Label, calls: Calls, running: list[
     return timed
 
 
-def forwards_of(decoder: SpeculativeDecoder) -> list[Watched]:
-    """The forwards of a decoder's models, labelled by model and number of tokens: ``"draft 1: 1"``."""
-
-    def watched(model: LanguageModel, name: str) -> Watched:
-        return model, "forward", lambda cache, reads: f"{name}: {tokens_of(reads)}"
-
-    return [watched(model, name) for model, name in _names(decoder)]
-
-
 def tokens_of(reads: Sequence[Read]) -> int:
     return sum(len(read.tokens) for read in reads)
 

@@ -73,7 +73,6 @@ def test_commands_refuse_before_they_begin(tmp_path: Path, capsys: pytest.Captur
         ["data", "router", *pair, "--arms", f"[{draft},autoregressive]", "--output", str(tmp_path / "data")],
         ["papers", "spectr", *pair, "--draft", draft, "--output", str(tmp_path / "papers")],
         ["sweep", "--folder", str(tmp_path / "sweep")],
-        ["mixing", "--folder", str(tmp_path / "mixing")],
         ["otm", "--output", str(tmp_path / "otm.png")],
         ["calibrate", "tiny-head", "--data", "d", "--output", str(tmp_path / "c"), "--plot", str(tmp_path / "c.png")],
     ):

@@ -23,7 +23,7 @@ from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.loading.routing import LoadedArm, Routing, load_arms
 from specpilot.infer.models import language_model
 
-from .headline import as_tables, headline, no_help_loss, overhead
+from .headline import brief, headline, no_help_loss, overhead
 from .study import (
     AUTOREGRESSIVE,
     LEARNED,
@@ -177,6 +177,5 @@ def main(options: RouterBenchOptions) -> None:
     """Compare routers with single drafts, and make the tables of assistant selection on held-out prompts."""
     console = begin()
     result = bench_router(options, console)
-    for table in as_tables(result):
-        console.print(table)
+    console.print(brief(result))
     finish(result, options, options.output)

@@ -138,46 +138,6 @@ def overhead(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], sampling
     return {"share": spent / wall, "seconds": spent / len(prompts)}
 
 
-def as_tables(result: dict[str, Any]) -> list[Table]:
-    """The mixture, the domains, the selection methods, and a summary."""
-    mixture = [
-        {
-            "mixture": f"{name.replace('_', ' ')}{' (' + row['arm'] + ')' if 'arm' in row else ''}",
-            "tokens/s": f"{row['tokens_per_second']:.0f}",
-            "× autoregressive (95 %)": show(row, "ratio", 3),
-        }
-        for name, row in result["mixture"].items()
-    ]
-    mixture += [
-        {
-            "mixture": f"router and length over {name.replace('_', ' ')}",
-            "× autoregressive (95 %)": show(row, "ratio", 3),
-        }
-        for name, row in result["both_against"].items()
-    ]
-    domains = [
-        {
-            "domain": domain,
-            "best draft": row["best_draft"],
-            "prompts": str(row["prompts"]),
-            "router / best draft (95 %)": show(row["router"], "ratio", 3),
-            "by the cost model": f"{row['cost_model']:.3f}",
-        }
-        for domain, row in result["by_domain"].items()
-    ]
-    selection = [
-        {
-            "chooser": name,
-            "accuracy": f"{row['accuracy']:.1%}",
-            "where domains differ": share(row["accuracy_where_domains_differ"]),
-            "regret": f"{row['regret']:.4f}",
-            "× autoregressive (95 %)": show(row, "speedup", 3),
-        }
-        for name, row in result["selection"].items()
-    ]
-    return [Table("", rows) for rows in (mixture, domains, selection)] + [brief(result)]
-
-
 def brief(result: dict[str, Any]) -> Table:
     """The main figures."""
     mixture = result["mixture"]

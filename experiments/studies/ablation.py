@@ -68,20 +68,8 @@ UNTRAINED = ("fixed", *CONFIDENCE_RULES, ADAPTIVE, BANDIT, ONLINE + THRESHOLD, O
 MEASURED = ("best_fixed", "best_confidence", "best_untrained")  # baselines
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
 CONFIDENCES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-SURVIVALS = (
-    0.05,
-    0.1,
-    0.15,
-    0.2,
-    0.25,
-    0.3,
-    0.4,
-    0.5,
-    0.6,
-    0.7,
-    0.8,
-    0.9,
-)  # thresholds on the product of acceptance probabilities; SpecDec++'s h is 1 minus this
+# Thresholds on the product of acceptance probabilities; SpecDec++'s h is 1 minus this.
+SURVIVALS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 PredictAll = Callable[[Trace], list[float]]  # trace → predictions for all its nodes
 

@@ -42,11 +42,9 @@ class HeadStudyOptions(
 
     Attributes:
         train_prompts: Number of training prompts.
-        plot: File for the plot. Default: in the folder.
     """
 
     train_prompts: Count = 2000
-    plot: Picture | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +62,7 @@ class SweepOptions(PairOptions, SamplingOptions, HeadStudyOptions):
         confidences: Thresholds of cumulative confidence to compare with.
         mixing: Share of target tokens in the training texts.
         cost: File of `specpilot bench cost --output`. Default: the costs are measured.
+        plot: File for the plot. Default: in the folder.
     """
 
     data: str | None = None
@@ -76,6 +75,7 @@ class SweepOptions(PairOptions, SamplingOptions, HeadStudyOptions):
     max_new_tokens: Count = 64
     folder: Folder = Path("runs/sweep")
     cost: Path | None = None
+    plot: Picture | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ by throughput (eq. 2.3 of SpecDec++, Huang et al. 2024) at its best threshold on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,6 @@ from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import TargetOptions, TruncationOptions
 from specpilot.train.datasets import is_validation, joint_manifest
-from specpilot.train.figure import canvases, label, save
 from specpilot.train.metrics import auroc, binary_kl, undo_weights
 from specpilot.train.options import Depth
 from specpilot.train.positions import Positions, load_rows, read_positions
@@ -78,7 +76,7 @@ def run_mixing(study: MixingOptions, folder: Path, console: Console) -> dict[str
             for temperature in study.temperatures
             for row in _dataset_rows(study, draft, temperature, store, console)
         ]
-    return {"rows": rows, "best": best(rows), "ratio": PAPER_RATIO}
+    return {"rows": rows, "ratio": PAPER_RATIO}
 
 
 def _dataset_rows(
@@ -124,24 +122,6 @@ def evaluate(head: Head, positions: Positions) -> dict[str, float]:
     return {"kl": binary_kl(logits, p), "auroc": auroc(logits, p)}
 
 
-def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each dataset, in order of mean acceptance, the best share by each measure."""
-    found = []
-    for key in sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows}):
-        some = [row for row in rows if (row["mean_acceptance"], row["draft"], row["temperature"]) == key]
-        found.append(
-            {
-                "mean_acceptance": key[0],
-                "draft": key[1],
-                "temperature": key[2],
-                "by_kl": min(some, key=lambda row: row["kl"])["mixing"],
-                "by_auroc": max(some, key=lambda row: row["auroc"])["mixing"],
-                "by_throughput": max(some, key=lambda row: row["over_autoregressive"])["mixing"],
-            }
-        )
-    return found
-
-
 def as_table(result: dict[str, Any]) -> Table:
     """A row for each dataset and share."""
     rows = [
@@ -161,36 +141,9 @@ def as_table(result: dict[str, Any]) -> Table:
     return Table("", rows)
 
 
-def plot_mixing(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot KL, AUROC and speed of ``bench mixing`` by the share of target tokens, one line per dataset."""
-    measures = {
-        "kl": "binary KL on target context",
-        "auroc": "AUROC on target context",
-        "over_autoregressive": "eq. 2.3 throughput × autoregressive",
-    }
-    figure, axes = canvases(15, 4.5, 1, len(measures))
-    datasets = sorted({(row["mean_acceptance"], row["draft"], row["temperature"]) for row in rows})
-    for panel, (measure, title) in zip(axes, measures.items(), strict=True):
-        for place, (acceptance, draft, temperature) in enumerate(datasets):
-            line = [r for r in rows if (r["draft"], r["temperature"]) == (draft, temperature)]
-            panel.plot(
-                [row["mixing"] for row in line],
-                [row[measure] for row in line],
-                "o-",
-                color=f"C{place}",
-                label=f"{acceptance:.2f}: {draft}, T={temperature:g}",
-            )
-        label(panel, "share r of target tokens in training", title, legend=None)
-    axes[0].legend(title="mean acceptance", fontsize=8)
-    save(figure, path)
-
-
 def main(options: MixingOptions) -> None:
     """Train heads with several shares of target tokens, on datasets of different acceptance (SpecDec++ §3.3)."""
-    console = begin(draws=True)
+    console = begin()
     result = run_mixing(options, options.folder, console)
     console.print(as_table(result))
-    picture = options.plot or options.folder / "mixing.png"
-    plot_mixing(result["rows"], picture)
-    console.print(f"{picture}: the plot")
     finish(result, options, options.output)

@@ -1,4 +1,4 @@
-"""The training text: rows with a prompt and a response, split by a hash of their id, packed into windows.
+"""The training text, split by a hash of the rows' ids and packed into windows, and the tokenizer.
 
 A document is ``<|user|>prompt<|assistant|>response<|end|>``, as in the chat template.
 """
@@ -16,9 +16,19 @@ import torch
 from specpilot.common.errors import InputError
 from specpilot.data_gen.prompts import read_rows
 from specpilot.infer.prompting import encode_prompt
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+PAD, END, SYSTEM, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|' + message['role'] + '|>' + message['content'] -}}"
+    "{%- if message['role'] == 'assistant' -%}{{- '<|end|>' -}}{%- endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
+)
 HELD_OUT_EVERY = 20  # one row in twenty is held out
 
 
@@ -108,3 +118,31 @@ def count_sources(documents: Iterable[Document]) -> list[tuple[str, str, int]]:
     """(source, licence, rows), sorted, for the model cards."""
     counts = Counter((d.source, d.license) for d in documents)
     return [(source, licence, rows) for (source, licence), rows in sorted(counts.items())]
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int, context: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE of ``vocab_size`` entries (Sennrich et al. 2016); digits are single tokens."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    special = [PAD, END, SYSTEM, USER, ASSISTANT]
+    bpe.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[SYSTEM, USER, ASSISTANT],
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+    )

@@ -1,4 +1,4 @@
-"""Soft labels: the target's distributions of next tokens, for distillation.
+"""What drafts learn from the target: its continuations of prompts, and its distributions (soft labels).
 
 A drafted token is accepted with probability Σ_v min(p, q), so a draft should learn the target's distribution instead of
 samples (Hinton et al. 2015; for drafts: Zhou et al. 2024, "DistillSpec"). The most probable tokens are stored.
@@ -6,6 +6,8 @@ samples (Hinton et al. 2015; for drafts: Zhou et al. 2024, "DistillSpec"). The m
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import torch
 from rich.progress import track
 from safetensors.torch import load_file, save_file
 from specpilot.common.files import replacing
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.rollout import roll_out
 from specpilot.infer.models import CausalLM, Read
 from torch import Tensor
 
@@ -20,6 +24,7 @@ from .corpus import Packed
 
 TOP = 50  # top-k of the shipped models
 BATCH = 8
+CHUNK, SAMPLED_TOGETHER = 512, 64  # of continuations: stored, and decoded at once
 
 
 @dataclass(frozen=True)
@@ -65,3 +70,37 @@ def compute_soft_labels(target: CausalLM, text: Packed, path: Path) -> SoftLabel
             save_file({"probabilities": torch.cat(probabilities), "tokens": torch.cat(tokens)}, temporary)
     kept = load_file(path)
     return SoftLabels(text, kept["probabilities"], kept["tokens"])
+
+
+def sample_outputs(
+    model: CausalLM,
+    prompts: dict[str, list[int]],
+    folder: Path,
+    *,
+    budget: int,
+    seed: int,
+    stop_tokens: frozenset[int],
+) -> dict[str, list[int]]:
+    """Continuations by id, sampled at temperature 1 and top-k 50; finished chunks in ``folder`` are reused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = sorted(prompts, key=lambda id: hashlib.sha256(id.encode()).digest())
+    outputs: dict[str, list[int]] = {}
+    for start in track(range(0, len(ids), CHUNK), "target's outputs"):
+        path = folder / f"{start // CHUNK:04d}.json"
+        if not path.exists():
+            chunk = sorted(ids[start : start + CHUNK], key=lambda id: len(prompts[id]))
+            generator = torch.Generator().manual_seed((seed << 32) + start)
+            uniforms = list(torch.rand(len(chunk), budget, generator=generator))
+            rows = roll_out(
+                model,
+                [prompts[id] for id in chunk],
+                uniforms,
+                SamplingParams(1.0, 50),
+                stop_tokens,
+                batch_size=SAMPLED_TOGETHER,
+            )
+            made = {id: row.tokens for id, row in zip(chunk, rows, strict=True)}
+            with replacing(path) as temporary:
+                temporary.write_text(json.dumps(made), encoding="utf-8")
+        outputs |= json.loads(path.read_text(encoding="utf-8"))
+    return outputs

@@ -36,12 +36,10 @@ from transformers import (
 from .. import FolderOptions
 from .agreement import Agreement, measure_agreement
 from .card import write_card
-from .corpus import Document, Packed, encode, load_documents, pack
-from .distillation import SoftLabels, compute_soft_labels
+from .corpus import Document, Packed, encode, load_documents, pack, train_tokenizer
+from .distillation import SoftLabels, compute_soft_labels, sample_outputs
 from .language_model import fit
-from .outputs import sample_outputs
 from .settings import TinyModelsOptions
-from .tokenizer import train_tokenizer
 
 VALIDATION_WINDOWS = 64
 MAX_SHARD = "10MB"
@@ -328,7 +326,7 @@ class Recipe:
 
 def same_settings(settings: object, path: Path) -> None:
     """Raise InputError if the folder belongs to a run with other settings, which ``path`` stores."""
-    now = vars(settings)
+    now = json.loads(json.dumps(vars(settings)))  # as they are stored
     if not path.exists():
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(now, indent=1), encoding="utf-8")

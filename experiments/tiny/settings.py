@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specpilot.common.errors import InputError
+from specpilot.common.options import Count, Options
 
 CLEAN_SOURCES = [
     "gsm8k", "svamp", "math500", "aqua", "nl2bash", "wikisql", "advising", "python_functions", "mbpp", "taskmaster4",
@@ -19,7 +20,7 @@ SPECIALISTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TinyModelsOptions:
+class TinyModelsOptions(Options):
     """Settings of the tiny models: one target, one general draft, three specialised drafts, one tokenizer.
 
     Args:
@@ -63,11 +64,11 @@ class TinyModelsOptions:
     specialists: dict[str, list[str]] = field(default_factory=lambda: dict(SPECIALISTS))
     easy: list[str] = field(default_factory=lambda: ["task-dialogue-api"])
     without_prompts: list[str] = field(default_factory=lambda: ["qmsum"])
-    vocab_size: int = 4096
-    context: int = 512
-    target_tokens: int = 14_000_000
-    draft_tokens: int = 12_000_000
-    specialist_tokens: int = 4_000_000
+    vocab_size: Count = 4096
+    context: Count = 512
+    target_tokens: Count = 14_000_000
+    draft_tokens: Count = 12_000_000
+    specialist_tokens: Count = 4_000_000
     rollouts: int = 1_536
     rollout_tokens: int = 128
     rollout_repeats: int = 3
@@ -85,15 +86,13 @@ class TinyModelsOptions:
     held_out_prompts: int = 40
     lr: float = 3e-3
     draft_lr: float = 6e-3
-    batch_size: int = 8
+    batch_size: Count = 8
     prompt_weight: float = 0.25
     decay: float = 0.5
     compile: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "context", "target_tokens", "draft_tokens", "specialist_tokens", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}: must be at least 1")
+        super().__post_init__()
         if not self.sources:
             raise InputError("sources=[]: name at least one source of text")

@@ -19,17 +19,8 @@ HARD = 0.3
 
 
 @dataclass(frozen=True)
-class EvalSet:
-    """Prompts of one task and origin, with the target's outputs under ``SAMPLING`` and their distributions."""
-
-    task: str
-    origin: str
-    sampled: list[Pair]
-
-
-@dataclass(frozen=True)
 class Agreement:
-    """Agreement of one draft with the target on one :class:`EvalSet`.
+    """Agreement of one draft with the target on prompts of one task and origin.
 
     Attributes:
         overlap: mean of a = Σ_x min(p(x), q(x)), the acceptance probability of a drafted token, over the positions of
@@ -46,13 +37,10 @@ class Agreement:
     hard: float
 
     @classmethod
-    def of(cls, draft: T5ForConditionalGeneration, name: str, eval_set: EvalSet) -> Agreement:
-        """Measure the agreement of ``draft``, which is called ``name``."""
-        a = torch.cat(overlaps(draft, eval_set.sampled))
-        count = len(eval_set.sampled)
-        return cls(
-            name, eval_set.task, eval_set.origin, count, len(a), float(a.mean()), float((a < HARD).float().mean())
-        )
+    def of(cls, draft: T5ForConditionalGeneration, name: str, task: str, origin: str, pairs: list[Pair]) -> Agreement:
+        """Measure ``draft``, which is called ``name``, on the target's outputs under ``SAMPLING``."""
+        a = torch.cat(overlaps(draft, pairs))
+        return cls(name, task, origin, len(pairs), len(a), float(a.mean()), float((a < HARD).float().mean()))
 
     def row(self) -> Row:
         """Its row in a table."""

@@ -28,7 +28,7 @@ from ..tiny.card import write_card
 from ..tiny.corpus import Document, load_documents
 from ..tiny.recipe import MAX_SHARD, finish, same_settings
 from .answers import kept_answers
-from .evaluation import SAMPLING, Agreement, EvalSet, held_out_loss
+from .evaluation import SAMPLING, Agreement, held_out_loss
 from .model import fit, new_model
 from .pairs import Pair
 from .settings import TARGET, TinyT5Options, draft_name
@@ -160,15 +160,15 @@ class Recipe:
         eval_sets = []
         for task in self.train:
             built_in = self._builtin_prompts(task, "test")[: settings.held_out_prompts]
-            eval_sets.append(EvalSet(task, "text", self._answers(task, self._eval_prompts(task), "held-out")))
+            eval_sets.append((task, "text", self._answers(task, self._eval_prompts(task), "held-out")))
             if built_in:
-                eval_sets.append(EvalSet(task, "built-in", self._answers(task, built_in, "held-out-built-in")))
+                eval_sets.append((task, "built-in", self._answers(task, built_in, "held-out-built-in")))
         losses = {
             name: {task: held_out_loss(model, [pair for _, pair in rows]) for task, rows in self.held_out.items()}
             for name, model in models.items()
         }
         agreements = [
-            Agreement.of(models[draft_name(task)], draft_name(task), one) for task in self.train for one in eval_sets
+            Agreement.of(models[draft_name(task)], draft_name(task), *one) for task in self.train for one in eval_sets
         ]
         for name in models:
             task = next((task for task in self.train if name == draft_name(task)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specpilot.common.errors import InputError
+from specpilot.common.options import Count, Options
 
 TARGET = "tiny-t5"
 SOURCES = {"shell": ["nl2bash"], "sql": ["wikisql", "advising"]}
@@ -16,7 +17,7 @@ def draft_name(task: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TinyT5Options:
+class TinyT5Options(Options):
     """Settings of the tiny encoder-decoders: a target of two tasks and a draft for each of them.
 
     Args:
@@ -45,28 +46,23 @@ class TinyT5Options:
         default_factory=lambda: {task: list(names) for task, names in SOURCES.items()}
     )
     vocabulary: str = "tiny"
-    prompt_tokens: int = 224
-    output_tokens: int = 96
-    batch_tokens: int = 4096
-    target_epochs: int = 3
+    prompt_tokens: Count = 224
+    output_tokens: Count = 96
+    batch_tokens: Count = 4096
+    target_epochs: Count = 3
     lr: float = 3e-3
-    rollouts: int = 6_000
+    rollouts: Count = 6_000
     builtin_answers: int = 4
-    draft_epochs: int = 6
-    overlap_epochs: int = 3
+    draft_epochs: Count = 6
+    overlap_epochs: Count = 3
     draft_lr: float = 6e-3
     overlap_lr: float = 4e-3
     decay: float = 0.6
-    held_out_prompts: int = 120
+    held_out_prompts: Count = 120
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in (
-            "prompt_tokens", "output_tokens", "batch_tokens", "target_epochs", "rollouts", "draft_epochs",
-            "overlap_epochs", "held_out_prompts",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}: must be at least 1")
+        super().__post_init__()
         if len(self.sources) < 2:
             raise InputError(f"sources={self.sources}: name at least two tasks; there is a draft for each")
         for task, names in self.sources.items():

@@ -10,8 +10,6 @@ import pytest
 import torch
 from rich.console import Console
 from specpilot.controllers.length import Fixed
-from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
-from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
 from specpilot.infer.models import CausalLM
@@ -22,39 +20,14 @@ from experiments.__main__ import main
 from experiments.forward import READ, ForwardBenchOptions, bench_forward
 from experiments.otm import acceptance_of_pair, coin_optimum, coins, compressed, plot_otm, uniforms
 from experiments.profile import profile
-from experiments.rollouts import bench_rollouts
 
-from ..clock import time_forwards, time_transformers
+from ..clock import time_forwards
 from ..tiny import make, save_pair
 
 PROMPTS = [[1, 2, 3], [9, 8], [7] * 12]
 QUIET = Console(quiet=True)
 SAMPLING: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "top_k": 8, "top_p": 1.0}
 SOLVER = 1e-6
-
-
-def test_rollouts_are_timed_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward of ours takes half a second; one of transformers, which makes one a token, takes two."""
-    target, draft = save_pair(tmp_path)
-    prompts = tmp_path / "p.txt"
-    prompts.write_text("".join(f"prompt {i}\n" for i in range(14)))
-    settings = AcceptanceDataOptions(target=target, draft=draft, prompts=str(prompts), chat=False, max_new_tokens=6)
-    builder = AcceptanceDatasetBuilder(settings)
-    tokens = sum(len(row.x) for row in builder.make(builder.prompts.items).rows)
-    forwards: list[int] = []
-
-    def seconds(model: CausalLM, n: int) -> float:
-        forwards.append(n)
-        return 0.5
-
-    time_transformers(monkeypatch, time_forwards(monkeypatch, seconds), 2.0)
-    result = bench_rollouts(settings, 2, QUIET)
-    batched = tokens / (0.5 * len(forwards) / 3)  # three passes, one of which warms up
-    assert result["tokens_per_second"] == pytest.approx(
-        {"specpilot-data": batched, "transformers-generate-batch-1": 0.5}
-    )
-    assert result["ratio"] == pytest.approx(batched / 0.5)
-    assert (result["prompts"], result["repeats"]) == (14, 2)
 
 
 def test_forwards_are_timed_on_both_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +113,6 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work = [*pair, "--prompts", str(prompts), "--limit", "2", "--max-new-tokens", "4"]
     for words, key in (
         (["profile", *work, "--length", "2"], "parts"),
-        (["rollouts", *work, "--repeats", "1"], "tokens_per_second"),
         (["forward", *pair, "--repeats", "1"], "milliseconds"),
         (["otm", *pair, "--output", str(tmp_path / "otm.png")], "coins"),
     ):  # fmt: skip

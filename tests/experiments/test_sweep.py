@@ -208,10 +208,6 @@ def test_shares_of_target_tokens_are_compared_and_kept(tmp_path: Path, capsys: p
     assert main(words) == 0
     result = last_line(capsys)
     assert [row["mixing"] for row in result["rows"]] == [0.5, 1.0]
-    (best,) = result["best"]
-    by_kl, by_auroc = (sorted(result["rows"], key=lambda row: row[name]) for name in ("kl", "auroc"))
-    assert (best["by_kl"], best["by_auroc"]) == (by_kl[0]["mixing"], by_auroc[-1]["mixing"])
-    assert (tmp_path / "mixing.png").read_bytes().startswith(b"\x89PNG")
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "records").glob("*.json")}
     assert main(words) == 0  # everything is there
     assert last_line(capsys)["rows"] == result["rows"]
