@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specpilot.infer.models.lean_attention import SHORT, as_scores, attention, per_group
+from specpilot.infer.models.lean_attention import SHORT, attention, per_group
+from specpilot.infer.models.masks import as_scores
 from torch import Tensor
 
 SIZE = 16  # of a head

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .kv_cache import RaggedKVCache, RaggedLayer, WritePlan
-from .masks import positions_of, visible
+from .masks import as_scores, positions_of, visible
 from .text_cache import Read
 
 SHORT = 32  # maximum tokens of a read in a padded batch, and of a precomputed triangular mask
@@ -189,8 +189,3 @@ def _chain_mask(n: int, past: int, tables: Tables) -> Tensor | None:
     if n <= SHORT:
         return tables.triangle[:n, tables.capacity - past : tables.capacity + n]
     return as_scores(torch.ones(1, n, past + n, dtype=torch.bool).tril(past), tables.triangle.dtype)[0, 0]
-
-
-def as_scores(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Additive mask (B, 1, n, m) from (B, n, m) bool, made once instead of in every layer."""
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf).unsqueeze(1)

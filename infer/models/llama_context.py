@@ -129,7 +129,9 @@ class LlamaContext:
 
     def read(self, entries: Sequence[Entry]) -> tuple[Tensor, Tensor]:
         """Read ``entries``: their logits (n, V) and hidden states (n, d), which belong to the caller."""
-        self._want_states()
+        if not self.states:
+            self.llama.llama_set_embeddings(self.pointer, True)
+            self.states = True
         parts = []
         for start in range(0, len(entries), BATCH):
             some = entries[start : start + BATCH]
@@ -138,17 +140,6 @@ class LlamaContext:
         if len(parts) == 1:
             return parts[0]
         return torch.cat([logits for logits, _ in parts]), torch.cat([states for _, states in parts])
-
-    def read_chain(self, tokens: Sequence[int], start: int, sequence: int) -> tuple[Tensor, Tensor]:
-        """:meth:`read` of up to ``BATCH`` tokens that follow one another in one sequence, from position ``start``."""
-        self._want_states()
-        self._decode(self._batch.fill_chain(tokens, start, sequence))
-        return self._results(len(tokens))
-
-    def _want_states(self) -> None:
-        if not self.states:
-            self.llama.llama_set_embeddings(self.pointer, True)
-            self.states = True
 
     def _results(self, n: int) -> tuple[Tensor, Tensor]:
         """Copies of the last batch's logits (n, V) and hidden states (n, d)."""
@@ -198,7 +189,6 @@ class Batch:
         self.pointers = np.zeros(BATCH + 1, np.uintp)
         self.own = self.single.ctypes.data + 4 * np.arange(BATCH, dtype=np.uintp)
         self.pointers[:BATCH] = self.own
-        self.plain = True  # all pointers are their own
         fields = dict(llama.llama_batch._fields_)
         self.struct = llama.llama_batch()
         for name, array in (
@@ -207,24 +197,10 @@ class Batch:
         ):  # fmt: skip
             setattr(self.struct, name, ctypes.cast(array.ctypes.data, fields[name]))
 
-    def _clear(self) -> None:
-        """Every token is part of one sequence again."""
-        if not self.plain:
-            self.counts[:], self.pointers[:BATCH], self.several, self.plain = 1, self.own, [], True
-
-    def fill_chain(self, tokens: Sequence[int], start: int, sequence: int) -> Any:
-        """The batch of tokens that follow one another, all of them with results."""
-        n = len(tokens)
-        self._clear()
-        for i, token in enumerate(tokens):  # few: numbers one by one are faster than slices
-            self.tokens[i], self.positions[i], self.single[i], self.outputs[i] = token, start + i, sequence, 1
-        self.struct.n_tokens = n
-        return self.struct
-
     def fill(self, entries: Sequence[Entry], outputs: bool) -> Any:
         """The batch of ``entries``, all of them with results or none."""
         n = len(entries)
-        self._clear()
+        self.counts[:n], self.pointers[:n], self.several = 1, self.own[:n], []
         for i, (token, position, sequences) in enumerate(entries):
             self.tokens[i], self.positions[i] = token, position
             if len(sequences) == 1:
@@ -232,7 +208,7 @@ class Batch:
             else:
                 array = np.array(sequences, np.int32)
                 self.several.append(array)
-                self.counts[i], self.pointers[i], self.plain = len(array), array.ctypes.data, False
+                self.counts[i], self.pointers[i] = len(array), array.ctypes.data
         self.outputs[:n] = outputs
         self.struct.n_tokens = n
         return self.struct

@@ -94,13 +94,11 @@ class LlamaCache(TextCache):
         self.context: LlamaContext | None = None
         self.texts: dict[Hashable, Text] = {}
         self.free: list[int] = []  # sequences of the context that nothing uses
-        self._fits = False  # whether the context has cells for what the texts have reserved
 
     def add(self, text: Hashable, reserve: int) -> None:
         assert text not in self.texts
         if len(self.texts) == MOST_TEXTS:
             raise InputError(f"llama.cpp decodes at most {MOST_TEXTS} texts at once; give a smaller max_running")
-        self._fits = False
         self.texts[text] = Text(self.free.pop() if self.free else -1, reserve)  # -1: until there is a larger context
 
     def remove(self, text: Hashable) -> None:
@@ -111,7 +109,7 @@ class LlamaCache(TextCache):
 
     def clear(self) -> None:
         self.texts.clear()
-        self.context, self.free, self._fits = None, [], False  # in whatever state a round has left it
+        self.context, self.free = None, []  # in whatever state a round has left it
 
     def __contains__(self, text: Hashable) -> bool:
         return text in self.texts
@@ -143,15 +141,6 @@ class LlamaCache(TextCache):
         own.chain = len(own.tokens)
         own.above, own.positions = {}, {}
         self._drop_tree(own)
-
-    def fit_text(self, text: Hashable, tokens: int) -> LlamaContext:
-        """:meth:`fit` of a few new tokens of one text; in no time where it keeps to what it has reserved."""
-        own = self.texts[text]
-        most = own.reserve + (SPARE if len(self.texts) == 1 else 0)
-        if self._fits and self.context is not None and len(own.tokens) + tokens <= most:
-            return self.context
-        self._fits = True
-        return self.fit(tokens, 0)
 
     def fit(self, tokens: int, leaves: int) -> LlamaContext:
         """The context, with room for so many new tokens, and sequences for so many leaves if there are any left."""
@@ -266,20 +255,7 @@ class LlamaCpp(LanguageModel):
 
     def forward(self, cache: TextCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         assert isinstance(cache, LlamaCache)
-        if len(reads) > 1 or reads[0].tree is not None:
-            return Forward(cache, reads).run()
-        (read,) = reads
-        n = len(read.tokens)
-        if n > SKIM:
-            return Forward(cache, reads).run()
-        context = cache.fit_text(read.text, n)
-        text = cache.texts[read.text]
-        start = len(text.tokens)
-        assert start == text.chain
-        logits, hidden = context.read_chain(read.tokens, start, text.sequence)
-        text.tokens += read.tokens
-        text.chain = start + n
-        return (logits, hidden) if read.keep == n else (logits[-read.keep :], hidden[-read.keep :])
+        return Forward(cache, reads).run()
 
 
 class Forward:

@@ -18,6 +18,7 @@ from .kv_cache import RaggedKVCache, WritePlan
 from .text_cache import Read
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def layer_masks(types: MaskTypes, plan: WritePlan, reads: Sequence[Read], cache:
     return masks
 
 
-def as_scores(mask: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(B, 1, n, width) additive mask: 0 where ``mask`` is true, the lowest number elsewhere."""
+def as_scores(mask: Tensor, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
+    """(B, 1, n, width) additive mask for all layers: 0 where ``mask`` is true, the lowest number elsewhere."""
     lowest = torch.finfo(dtype).min
     return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, lowest).unsqueeze(1).to(device)
