@@ -169,7 +169,7 @@ def check_levels(pair: Pair, data: st.DataObject) -> None:
 def test_branches_off_a_text_and_more_of_them_than_sequences(pair: Pair) -> None:
     length = 300
     tokens = [token * 7 % 251 for token in range(length)]
-    text = Text("id", [1, 2, 3], tokens, list(range(length)), tokens[::-1], [0.5] * length, [], [0] * length)
+    text = Text("id", [1, 2, 3], tokens, list(range(length)), tokens[::-1], [0.5] * length, [0] * length)
     for ours, theirs in zip(*(at_drafted_tokens(model, text) for model in pair), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
