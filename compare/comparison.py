@@ -256,7 +256,7 @@ class _Comparing:
         if minutes is None:
             return available, 1
 
-        def plan() -> list[int]:
+        def plan() -> list[float]:
             second = MARGIN * self.task.max_new_tokens * self._seconds_per_token(costs)
             decodings = (len(self.specs) + len(self.families)) * clock
             count = int(minutes * 60 / (second * (decodings + TRACED)))
@@ -271,7 +271,7 @@ class _Comparing:
             + (f", {passes} passes by the clock" if passes > 1 else "")
             + f": at most some {max(1, round(count * seconds / 60))} min"
         )
-        return count, passes
+        return int(count), int(passes)
 
     def _seconds_per_token(self, costs: Mapping[str, CostModel]) -> float:
         if NONE in costs and costs[NONE].verification(1) < 1:  # seconds, and not in units of a verification
@@ -320,7 +320,7 @@ class _Comparing:
     ) -> dict[str, list[dict[str, float]]]:
         """Records by name and prompt, summed over the passes; item i is prompt ``i % prompts`` with the seed i."""
         prompts = self._encoded(self.rows)
-        specs = {name: (spec,) for name, spec in self.specs.items()}
+        specs: dict[str, tuple[DecoderSpec, ...]] = {name: (spec,) for name, spec in self.specs.items()}
         specs |= {family: tuple(self._of_family(family, x) for x in chosen[family][:2]) for family in self.families}
         decoding: dict[str, list[Generate]] = {
             name: [self._generate(spec, costs.get(name)) for spec in both] for name, both in specs.items()
@@ -467,7 +467,7 @@ def _with_clock(result: Result, runs: Sequence[Mapping[str, float]], plain: Sequ
     total = _total(runs)
     by_processor = [sum(run["generated"] for run in each) / sum(run["processor_seconds"] for run in each)
                     for each in (runs, plain)]  # fmt: skip
-    own = {} if not total["target_forwards"] else {
+    own: dict[str, Any] = {} if not total["target_forwards"] else {
         "tokens_per_forward": total["generated"] / total["target_forwards"],
         "accepted": total["accepted"] / total["drafted"] if total["drafted"] else None,
     }  # fmt: skip

@@ -25,6 +25,7 @@ from ..infer.options import (
     PairCheckOptions,
     PairOptions,
     SamplingOptions,
+    TargetOptions,
 )
 
 
@@ -49,7 +50,7 @@ class WorkloadOptions(PairOptions, PromptOptions, SamplingOptions, LoadingOption
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(
-    PairOptions, PromptOptions, SamplingOptions, LoadingOptions, DraftPrecisionOptions, PairCheckOptions, SeedOptions
+    TargetOptions, PromptOptions, SamplingOptions, LoadingOptions, DraftPrecisionOptions, PairCheckOptions, SeedOptions
 ):
     """Comparison.
 
