@@ -164,8 +164,12 @@ class FeatureDataset:
             ]
         )
 
+    @cached_property
+    def embedding_shard(self) -> StoredShard:
+        (shard,) = self.part(EMBEDDING).shards
+        return shard
+
     @property
     def embedding(self) -> Tensor:
         """(V, d) the draft's output embedding, memory-mapped."""
-        (shard,) = self.part(EMBEDDING).shards
-        return shard.tensors[EMBEDDING]
+        return self.embedding_shard.tensors[EMBEDDING]
