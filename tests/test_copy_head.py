@@ -95,8 +95,7 @@ def test_plans_are_the_best_of_all(
     best = max(map(value, plans))
     assert value(sources.plan(read, room)) == pytest.approx(best, abs=1e-9)
     if 0.0 in accepts and cost.t_verify_token > 0:
-        unread = [*read]
-        assert len(unread) == len(accepts) - accepts.index(0.0) - 1 or len(unread) > len(accepts) - accepts.index(0.0)
+        assert len([*read]) >= len(accepts) - accepts.index(0.0) - 1
 
 
 class Listening(CopyPredictor):
