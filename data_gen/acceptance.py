@@ -5,6 +5,7 @@ Prompts → rollouts of the target → labels of target and draft → shards (Sp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ from typing import Any
 from rich.console import Console
 from torch.nn.utils.rnn import pad_sequence
 
+from ..common.json_file import build
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
 from ..infer.models import language_model
-from .builder import DatasetBuilder, Item, make_dataset, pair_identity
-from .kinds import AcceptanceRow, AnswerRow
+from .builder import DatasetBuilder, GivenTexts, Item, ResponseMaker, make_dataset, pair_identity
+from .dataset import read_manifest, whole_manifest
+from .kinds import AcceptanceRow, AnswerRow, ResponseRow, read_dataset
 from .labels import label
+from .openai_responses import OpenAIResponses
 from .options import (
     ONE_PROCESS,
     OWN_RESPONSES,
@@ -27,9 +31,13 @@ from .options import (
     ResponseOptions,
     WorkerOptions,
 )
-from .responses import make_responses
 from .rollout import Rollout, roll_out
+from .vllm_responses import VllmResponses
 from .workers import OnDone
+
+UNCHECKED = (  # of a server
+    "; not checked: that the engine ran this target, in which precision, and that it sampled with these parameters"
+)
 
 
 class AnswersBuilder(DatasetBuilder[AnswerRow]):
@@ -137,10 +145,43 @@ def make_acceptance_data(
     Texts of another engine are kept in a dataset of their own beside it, ``<output>-responses``.
 
     Raises:
-        InputError: see also :func:`~specpilot.data_gen.responses.make_responses`.
+        InputError: see also :func:`make_responses`.
     """
     given = None
     if responses.responses is not None:
         folder = output.with_name(f"{output.name}-responses")
         given = make_responses(settings, responses, folder, console or Console(stderr=True), workers)
     return make_dataset(partial(AcceptanceDatasetBuilder, settings), settings, output, console, workers, given=given)
+
+
+def make_responses(
+    settings: AcceptanceDataOptions, responses: ResponseOptions, folder: Path, console: Console, workers: WorkerOptions
+) -> GivenTexts:
+    """Make or complete the texts of the target in ``folder``.
+
+    Raises:
+        InputError: the engine gives no texts, or ``folder`` belongs to another run.
+    """
+    new_maker, group_options = maker_of(settings, responses, folder, workers)
+    make_dataset(new_maker, settings, folder, console, group_options)
+    manifest = read_manifest(folder)
+    again, other = (sum(shard[name] for shard in manifest["shards"]) for name in ("tokenised_again", "of_other_length"))
+    tokens = {row.prompt_id: row.tokens for row in read_dataset(folder, ResponseRow)}
+    console.print(
+        f"{folder}: {again} of {len(tokens)} texts were tokenised again, {other} into another number of tokens"
+        f"{UNCHECKED if responses.responses == 'openai' else ''}",
+        soft_wrap=True,
+    )
+    return GivenTexts(tokens, manifest["responses"] | {"sha256": manifest["dataset_fingerprint"]})
+
+
+def maker_of(
+    settings: AcceptanceDataOptions, responses: ResponseOptions, folder: Path, workers: WorkerOptions
+) -> tuple[Callable[[], ResponseMaker], WorkerOptions]:
+    """What makes the texts, and where: a server is asked by this process, and complete texts need no engine."""
+    if responses.responses == "openai":
+        return partial(OpenAIResponses, settings, responses), ONE_PROCESS
+    made = whole_manifest(folder, {})
+    source = {} if made is None else build(dict[str, Any], made.get("responses", {}), "responses")
+    version = None if "version" not in source else str(source["version"])
+    return partial(VllmResponses, settings, responses, version), workers if version is None else ONE_PROCESS

@@ -22,10 +22,18 @@ from ..infer.loading.names import load_tokenizer
 from ..infer.models import LanguageModel
 from ..infer.prompting import encode_prompt
 from .dataset import ShardWriter
-from .kinds import Row, Rows
-from .options import ONE_PROCESS, AcceptanceDataOptions, AnswersDataOptions, RouterDataOptions, WorkerOptions
+from .kinds import ResponseRow, Row, Rows
+from .options import (
+    ONE_PROCESS,
+    AcceptanceDataOptions,
+    AnswersDataOptions,
+    ResponseOptions,
+    RouterDataOptions,
+    WorkerOptions,
+)
 from .prompts import fingerprint, load_prompts
-from .workers import OnDone, Workers, ignore, open_workers, write_shards
+from .ray_workers import open_workers
+from .workers import OnDone, Workers, ignore, write_shards
 
 R = TypeVar("R", bound=Row)
 PROBE_TOKENS = 16
@@ -214,6 +222,33 @@ class DatasetBuilder(ABC, Generic[R]):
         return torch.rand(item.budget, generator=generator)
 
 
+class ResponseMaker(DatasetBuilder[ResponseRow]):
+    """Asks another engine for texts; there is no model in it.
+
+    Attributes:
+        source: engine and settings that the texts depend on; ``source`` names the engine.
+    """
+
+    kind = ResponseRow
+    settings: AcceptanceDataOptions
+    source: dict[str, Any]
+
+    def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions) -> None:
+        self.settings, self.responses, self.models = settings, responses, []
+
+    @property
+    def device(self) -> str:
+        return str(self.source["source"])
+
+    def identity(self) -> dict[str, Any]:
+        return {"draft": None, "fingerprint": {}, "responses": self.source}
+
+    def seed_of(self, item: Item) -> int:
+        """The seed of a prompt's text, 31 bits."""
+        digest = hashlib.sha256(f"{self.settings.seed}\0{item.id}".encode()).digest()
+        return int.from_bytes(digest[:4]) >> 1
+
+
 def make_dataset(
     new_builder: Callable[[], DatasetBuilder[R]],
     settings: RolloutOptions,
@@ -231,7 +266,7 @@ def make_dataset(
         prepare: called before the first shard is made, while the folder is locked.
 
     Raises:
-        InputError: the builder cannot be made; or see :func:`encode_prompts`, :func:`~.workers.open_workers` and
+        InputError: the builder cannot be made; or see :func:`encode_prompts`, :func:`~.ray_workers.open_workers` and
             :class:`~.dataset.ShardWriter`.
     """
     console = console or Console(stderr=True)

@@ -17,10 +17,9 @@ from typing import Any
 
 from ..common.errors import InputError
 from ..infer.loading.names import load_tokenizer
-from .builder import Item
+from .builder import Item, ResponseMaker
 from .kinds import ResponseRow
 from .options import AcceptanceDataOptions, ResponseOptions
-from .responses import ResponseMaker
 from .workers import OnDone
 
 TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504}  # statuses after which a request is sent again

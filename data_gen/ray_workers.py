@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Generic, Self
 
@@ -21,7 +22,7 @@ from ..common.console import quiet
 from ..common.errors import InputError, optional_import
 from ..common.machine import limit_memory
 from .options import WorkerOptions
-from .workers import OnDone, S, ShardMaker, T, U, Workers, ignore
+from .workers import OnDone, S, ShardMaker, T, ThisProcess, U, Workers, ignore
 
 MAX_DEATHS = 5  # a unit whose workers died this often is given up
 PATIENCE = 30.0  # seconds without a worker that has its models before the console says so
@@ -56,7 +57,7 @@ class Actor(Generic[U, S]):
 
 
 class RayWorkers(Workers[U, S]):
-    """Up to ``options.workers`` actors, started when there is work; see :func:`.workers.open_workers`."""
+    """Up to ``options.workers`` actors, started when there is work; see :func:`open_workers`."""
 
     def __init__(
         self, new_maker: Callable[[], ShardMaker[U, S]], options: WorkerOptions, device: str, console: Console
@@ -219,3 +220,20 @@ def connect(address: str | None, cpus: int) -> None:
         raise InputError(
             f"ray={address!r}: no cluster can be joined there; start one with 'ray start' ({reason})"
         ) from error
+
+
+def open_workers(
+    new_maker: Callable[[], ShardMaker[U, S]], options: WorkerOptions, device: str, console: Console
+) -> AbstractContextManager[Workers[U, S]]:
+    """Context manager of the workers that ``options`` ask for.
+
+    Args:
+        new_maker: loads the models; it is called in the worker's process.
+        device: where ``new_maker`` places them; ``auto`` and ``cuda`` take one GPU per worker if the cluster has any.
+
+    Raises:
+        InputError: Ray is not installed, there is no cluster at the address, or ``device`` names one of several.
+    """
+    if options.workers is None:
+        return nullcontext(ThisProcess(new_maker()))
+    return RayWorkers(new_maker, options, device, console)

@@ -12,10 +12,9 @@ from typing import Any
 from ..checkpoints import shipped
 from ..common.errors import InputError, optional_import
 from ..infer.integrations.vllm.engine_config import check_version, installed_version
-from .builder import Item
+from .builder import Item, ResponseMaker
 from .kinds import ResponseRow
 from .options import AcceptanceDataOptions, ResponseOptions
-from .responses import ResponseMaker
 from .workers import OnDone
 
 GIB = 2**30

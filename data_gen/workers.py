@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
 from rich.console import Console
@@ -18,7 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..common.errors import InputError
 from .dataset import Shard, ShardWriter
-from .options import WorkerOptions
 
 U_contra = TypeVar("U_contra", contravariant=True)
 S_co = TypeVar("S_co", covariant=True)
@@ -73,25 +71,6 @@ class ThisProcess(Workers[U, S]):
     def make_all(self, units: Mapping[int, U], on_done: OnDone = ignore) -> Iterator[tuple[int, S]]:
         for index, unit in units.items():
             yield index, self.maker.make(unit, on_done)
-
-
-def open_workers(
-    new_maker: Callable[[], ShardMaker[U, S]], options: WorkerOptions, device: str, console: Console
-) -> AbstractContextManager[Workers[U, S]]:
-    """Context manager of the workers that ``options`` ask for.
-
-    Args:
-        new_maker: loads the models; it is called in the worker's process.
-        device: where ``new_maker`` places them; ``auto`` and ``cuda`` take one GPU per worker if the cluster has any.
-
-    Raises:
-        InputError: Ray is not installed, there is no cluster at the address, or ``device`` names one of several.
-    """
-    if options.workers is None:
-        return nullcontext(ThisProcess(new_maker()))
-    from .ray_workers import RayWorkers
-
-    return RayWorkers(new_maker, options, device, console)
 
 
 class Units(Mapping[int, U], Generic[U]):

@@ -21,8 +21,9 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import ShardWriter, read_manifest, shard_files, whole_manifest
 from ..data_gen.feature_shards import EMBEDDING, SHARD_BYTES, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
 from ..data_gen.options import ONE_PROCESS, WorkerOptions
+from ..data_gen.ray_workers import open_workers
 from ..data_gen.texts import Text, texts_of
-from ..data_gen.workers import Workers, open_workers, write_shards
+from ..data_gen.workers import Workers, write_shards
 from .datasets import feature_identity, read_sources, require_both, split
 from .feature_maker import FeatureMaker, Unit, drafted_places
 from .options import FeatureDataOptions
@@ -213,8 +214,9 @@ def make_features(
     """Make or complete the feature dataset ``output``, and return its path.
 
     Raises:
-        InputError: see :class:`FeatureMaker`, :class:`FeaturePlan`, :func:`~specpilot.data_gen.workers.open_workers`
-            and :class:`~specpilot.data_gen.dataset.ShardWriter`; the disk is full.
+        InputError: see :class:`FeatureMaker`, :class:`FeaturePlan`,
+            :func:`~specpilot.data_gen.ray_workers.open_workers` and :class:`~specpilot.data_gen.dataset.ShardWriter`; the
+            disk is full.
     """
     console = console or Console(stderr=True)
     if is_made(settings, output):
