@@ -215,8 +215,8 @@ def make_features(
 
     Raises:
         InputError: see :class:`FeatureMaker`, :class:`FeaturePlan`,
-            :func:`~specpilot.data_gen.ray_workers.open_workers` and :class:`~specpilot.data_gen.dataset.ShardWriter`; the
-            disk is full.
+            :func:`~specpilot.data_gen.ray_workers.open_workers` and
+            :class:`~specpilot.data_gen.dataset.ShardWriter`; the disk is full.
     """
     console = console or Console(stderr=True)
     if is_made(settings, output):
