@@ -1,4 +1,1 @@
-"""``specpilot bench router``: routers on held-out prompts, and the tables of assistant selection (Huang et al. 2024).
-
-Shapes: N held-out prompts, A arms.
-"""
+"""The study of routers, with the tables of assistant selection (Huang et al. 2024): N held-out prompts, A arms."""
