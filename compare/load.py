@@ -24,7 +24,7 @@ def load(
         work.prompts, column=work.column, split=work.split, limit=work.limit, skip=work.skip, domains=work.domains
     )
     if decoder is None and split_ngram(work.draft)[1] is not None:
-        raise InputError(f"draft={work.draft!r}: name a draft model alone; 'specpilot bench ngram' times n-gram drafts")
+        raise InputError(f"draft={work.draft!r}: name a draft model alone; 'specpilot compare' times n-gram drafts")
     decoder = decoder or SpeculativeDecoder.from_pretrained(
         work.target, work.draft, dtype=work.dtype, device=work.device,
         trust_remote_code=work.trust_remote_code,
