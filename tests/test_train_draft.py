@@ -28,11 +28,9 @@ from specpilot.infer.models.eagle import state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead
 from specpilot.train.draft import train_draft
 from specpilot.train.draft_data import DraftDataModule
-from specpilot.train.draft_model import choose_layers, new_draft
-from specpilot.train.draft_module import DraftModule, lr_factor, overlap
-from specpilot.train.draft_steps import draft_logits
+from specpilot.train.draft_model import choose_layers, load_initial, new_draft
+from specpilot.train.draft_module import DraftModule, draft_logits, lr_factor, overlap
 from specpilot.train.export import export
-from specpilot.train.initial_draft import load_initial
 from specpilot.train.options import DraftTrainingOptions
 from specpilot.train.run_folder import read_run, run_kind
 from specpilot.train.target_states import StateFolder, Teacher, Windows, pack

@@ -21,9 +21,9 @@ from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_model, load_tokenizer
 from ..infer.models.trimmed_head import kept_tokens
 from .draft_data import DraftDataModule
+from .draft_model import load_initial, of_layers, shared_with
 from .draft_module import DraftModule
 from .fitting import TrainingResult, completed, discarding, fit, threads, writable
-from .initial_draft import load_initial, of_layers, shared_with
 from .options import DraftTrainingOptions
 from .run_folder import STATES, Run, begin_run, read_checkpoint, training_in
 from .target_states import StateFolder
