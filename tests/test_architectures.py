@@ -39,7 +39,7 @@ FEWER = {*PLAIN, *ENCODER_DECODERS}  # they have no window that a text could out
 def each(names: Iterable[str]) -> pytest.MarkDecorator:
     """A test for each of these architectures."""
     return pytest.mark.parametrize(
-        "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in COMMON)) for n in names]
+        "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in COMMON)) for n in sorted(names)]
     )
 
 

@@ -39,7 +39,7 @@ def features(options: FeatureTrainingOptions, run: RunOptions) -> None:
     _predictor(options, run)
 
 
-PREDICTORS = {"specdec": acceptance, "lag-free": lag_free, "features": features}
+PREDICTORS: dict[str, Callable[..., None]] = {"specdec": acceptance, "lag-free": lag_free, "features": features}
 
 
 def of_predictor(words: Sequence[str]) -> Callable[..., None]:

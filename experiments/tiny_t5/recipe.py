@@ -171,8 +171,8 @@ class Recipe:
             Agreement.of(models[draft_name(task)], draft_name(task), *one) for task in self.train for one in eval_sets
         ]
         for name in models:
-            own = next((task for task in self.train if name == draft_name(task)), None)
-            self._write_card(name, own, losses[name], [a for a in agreements if a.draft == name])
+            served = next((task for task in self.train if name == draft_name(task)), None)
+            self._write_card(name, served, losses[name], [a for a in agreements if a.draft == name])
         result = {
             "held_out_loss": losses,
             "agreement": [asdict(agreement) for agreement in agreements],
