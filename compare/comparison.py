@@ -36,7 +36,7 @@ from ..infer.options import AUTO
 from ..infer.prompting import encode_prompt
 from .cost import bench_cost
 from .decoders import NONE, DecoderSpec, Generate, Loader, named
-from .energy import Meter, counters
+from .energy import Meter
 from .interval import Interval, interval, ratio_interval
 from .recorded import Counts, Rule, Tracer, columns, decoded, informed_rule, replay_all, speedup
 from .runner import Run, Timed, interleave_stored
@@ -347,7 +347,7 @@ class _Comparing:
         found = interleave_stored(
             {name: run(name) for name in specs}, len(prompts) * passes, self.console,
             store=self.store, identity=identity, record=lambda name, item, timed: record(timed),
-            meter=Meter(counters(self.loader.target().target.device.type)),
+            meter=Meter.find(self.loader.target().target.device.type),
         )  # fmt: skip
         return {name: [_total(items[i :: len(prompts)]) for i in range(len(prompts))] for name, items in found.items()}
 

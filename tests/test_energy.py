@@ -1,102 +1,60 @@
-"""Energy meters: counters of a known power curve, on a clock that is moved by hand."""
+"""Energy of a known power, counted by a monitor with the interface of zeus."""
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
-from specpilot.compare.energy import Meter, PackageCounter
+from specpilot.compare.energy import Meter
 
 
-class World:
-    """Time, and a power of 60 + 40·sin(t) watts."""
+class Monitor:
+    """A GPU at 60 W and a processor at 40 W, on a clock that is moved by hand."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, *, cpu: bool = True) -> None:
+        self.now, self.cpu = 0.0, cpu
+        self.begun: dict[str, float] = {}
 
-    def used(self, start: float = 0.0, end: float | None = None) -> float:
-        """The integral of the power."""
-        end = self.now if end is None else end
-        return 60 * (end - start) - 40 * (math.cos(end) - math.cos(start))
+    def begin_window(self, key: str, restart: bool) -> None:
+        assert restart or key not in self.begun
+        self.begun[key] = self.now
 
-    def clock(self) -> float:
-        return self.now
+    def end_window(self, key: str) -> SimpleNamespace:
+        seconds = self.now - self.begun.pop(key)
+        return SimpleNamespace(gpu_energy={0: 60 * seconds}, cpu_energy={0: 40 * seconds} if self.cpu else None)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
 
-class Fake:
-    """Counts in steps of a hundredth of a joule and comes round at 1000 J."""
-
-    name, wraps_at = "fake", 1000.0
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def joules(self) -> float:
-        return round(self.world.used(), 2) % self.wraps_at
-
-
-def test_a_known_power_curve() -> None:
-    world = World()
-    meter = Meter([Fake(world)], world.clock)
-    total = seconds = expected = 0.0
-    for work, pause in [(7.3, 1.0), (2.2, 5.5), (11.9, 0.1), (0.7, 3.0)] * 8:
-        start = world.now
+@pytest.mark.parametrize(("cpu", "watts"), [(True, 100), (False, 60)])
+def test_devices_add_up_and_pauses_do_not_count(cpu: bool, watts: float) -> None:
+    monitor = Monitor(cpu=cpu)
+    meter, found = Meter(monitor), []
+    for work, pause in [(7.5, 1.0), (2.25, 5.5), (12.0, 0.5)]:
         with meter.interval() as reading:
-            world.sleep(work)
-        assert reading.total is not None
-        total, seconds = total + reading.total, seconds + reading.seconds
-        expected += world.used(start)
-        world.sleep(pause)  # what happens between intervals is not counted
-    assert expected > 10_000  # round and round
-    assert total == pytest.approx(expected, rel=1e-3)
-    assert seconds == pytest.approx(8 * (7.3 + 2.2 + 11.9 + 0.7))
+            monitor.sleep(work)
+        found.append(reading.joules)
+        monitor.sleep(pause)
+    assert found == [7.5 * watts, 2.25 * watts, 12 * watts]
+    assert meter.idle_watts(3, monitor.sleep) == watts
 
 
-def test_idle_power() -> None:
-    world = World()
-    meter = Meter([Fake(world)], world.clock)
-    assert meter.idle_watts(2 * math.pi, world.sleep) == pytest.approx(60, rel=1e-3)
-
-
-def test_devices_add_up() -> None:
-    world = World()
-    one, other = Fake(world), Fake(world)
-    other.name = "other"
-    with Meter([one, other], world.clock).interval() as reading:
-        world.sleep(3)
-    assert reading.total == pytest.approx(2 * world.used(), rel=1e-3)
-    assert set(reading.joules) == {"fake", "other"}
+def test_an_interval_that_failed_is_begun_again() -> None:
+    monitor = Monitor()
+    meter = Meter(monitor)
+    with suppress(KeyError), meter.interval():
+        monitor.sleep(2)
+        raise KeyError
+    with meter.interval() as reading:
+        monitor.sleep(1)
+    assert reading.joules == 100
 
 
 def test_without_counters_nothing_is_made_up() -> None:
-    meter = Meter([])
+    meter = Meter()
     with meter.interval() as reading:
         pass
-    assert reading.total is None
+    assert reading.joules is None
     assert meter.idle_watts() is None
-
-
-def zone(root: Path, folder: str, name: str, microjoules: str) -> Path:
-    path = root / folder
-    path.mkdir()
-    (path / "name").write_text(name + "\n")
-    (path / "max_energy_range_uj").write_text("262143328850\n")
-    (path / "energy_uj").write_text(microjoules + "\n")
-    return path
-
-
-def test_cpu_packages(tmp_path: Path) -> None:
-    package = zone(tmp_path, "intel-rapl:0", "package-0", "262143000000")
-    zone(tmp_path, "intel-rapl:0:0", "core", "5")
-    zone(tmp_path, "intel-rapl:1", "psys", "5")
-    zone(tmp_path, "intel-rapl:2", "package-1", "no number")
-    found = PackageCounter.find(tmp_path)
-    assert [counter.name for counter in found] == ["package-0"]
-    with Meter(found).interval() as reading:
-        (package / "energy_uj").write_text("1671150\n")  # it has come round
-    assert reading.total == pytest.approx(2.0)
-    assert PackageCounter.find(tmp_path / "nowhere") == []

@@ -39,12 +39,13 @@ def serve(options: ServeBenchOptions) -> None:
     One has a trained controller, one drafts a fixed length, and one decodes without drafts.
     """
     from ..compare.engines.serve import as_table, bench_serve
-    from ..compare.engines.served_texts import summary
 
     console = begin()
     result = bench_serve(options, console)
     console.print(as_table(result))
-    console.print(summary(result["sampled_texts"], options.temperature))
+    for kind in ("greedy", "sampled"):
+        texts = ", ".join(f"{name} {n} of {count}" for name, (n, count) in result[f"{kind}_texts_equal"].items())
+        console.print(f"{kind} texts equal to those of generate: {texts}")
     finish(result, options, options.output)
 
 

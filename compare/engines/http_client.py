@@ -1,4 +1,4 @@
-"""Requests to a server that is measured: streamed ones with the times of every event, and whole ones."""
+"""Streamed requests to a server that is measured, with the times of every event."""
 
 from __future__ import annotations
 
@@ -71,10 +71,3 @@ def _take(answer: Answer, chunk: dict[str, Any], seconds: float) -> None:
         answer.times.append(seconds)
     if "usage" in chunk:
         answer.tokens = chunk["usage"]["completion_tokens"]
-
-
-async def whole(port: int, body: dict[str, Any]) -> dict[str, Any]:
-    """A completion that is not streamed."""
-    async with client(port) as own:
-        answer: dict[str, Any] = (await own.post(PATH, json=body)).json()
-        return answer

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +33,6 @@ from ..options import ServeBenchOptions, ServedOptions
 from ..runner import interleave
 from ..table import Table
 from .http_client import Answer, complete
-from .served_texts import compare_texts
 
 OURS, FIXED, NONE = "ours", "fixed", "none"
 COST = 0.2  # of a draft token in verifications, for drafts that depend on the seed alone and not on the load
@@ -101,19 +100,19 @@ def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
             f"{name} {load}": _run(servers[name], prompts, load, options) for load in options.loads for name in servers
         }
         found = interleave(runs, 1, console, repeats=options.repeats, label="batches of requests")
-        texts = {name: _texts(server.port, prompts, max(options.loads), options) for name, server in servers.items()}
+        greedy = _texts(servers, decoder, prompts, options, 0.0)
         steady, others = ["--length", options.length, "--cost", str(COST)], dict(servers)
         if steady != lengths[OURS]:
             others[OURS] = stack.enter_context(running([*pair_words(options), *steady]))
-        sampled = _sampled_texts(decoder, prompts, others, options)
+        sampled = _texts(others, decoder, prompts, options, options.temperature)
         exits = {name: server.stop() for name, server in servers.items()}
     table: dict[str, dict[str, Any]] = {}
     for load_ in options.loads:
         table[str(load_)] = {name: _summary([one.value for one in found[f"{name} {load_}"][0]]) for name in servers}
     return {
         "load": table,
-        "greedy_texts_equal": _equal(texts, decoder, prompts, options),
-        "sampled_texts": sampled,
+        "greedy_texts_equal": greedy,
+        "sampled_texts_equal": sampled,
         "exit_codes": exits,
     }
 
@@ -192,39 +191,33 @@ def _summary(runs: list[Run]) -> dict[str, float]:
     }
 
 
-def _texts(port: int, prompts: list[list[int]], load: int, options: ServeBenchOptions) -> list[str]:
-    """Greedy texts of ``load`` requests at once."""
-    body = body_of(options) | {"temperature": 0, "seed": 0}
-    return [answer.text for answer in asyncio.run(_ask(port, prompts, load, load, body))]
-
-
-def _equal(
-    texts: dict[str, list[str]], decoder: SpeculativeDecoder, prompts: list[list[int]], options: ServeBenchOptions
+def _texts(
+    servers: Mapping[str, ServerProcess],
+    decoder: SpeculativeDecoder,
+    prompts: list[list[int]],
+    options: ServeBenchOptions,
+    temperature: float,
 ) -> dict[str, list[int]]:
-    """For each configuration how many of its greedy texts are those of ``generate``, and of how many."""
-    count = max(map(len, texts.values()))
-    sampling: dict[str, Any] = options.sampling | {"temperature": 0}
-    expected = [decoder.generate(prompts[i % len(prompts)], **sampling).text for i in range(count)]
-    return {
-        name: [sum(one == other for one, other in zip(found, expected, strict=True)), count]
-        for name, found in texts.items()
-    }
+    """For each configuration how many texts of requests at once are those of ``generate``, and of how many.
 
-
-def _sampled_texts(
-    decoder: SpeculativeDecoder, prompts: list[list[int]], servers: dict[str, ServerProcess], options: ServeBenchOptions
-) -> dict[str, dict[str, Any]]:
-    """For each configuration, how many texts of requests at once are those of ``generate`` for their seeds."""
+    The requests have seeds from 0 on. With a temperature the servers' drafts must not depend on the load.
+    """
     controllers = {
         OURS: decoder.load_length(options.length, cost=CostModel.load(COST)),
         FIXED: decoder.load_length(str(options.fixed)),
         NONE: decoder.load_length("none"),
     }
-    count, body = max(options.loads), body_of(options)
-    return {
-        name: compare_texts(server.port, decoder, controllers[name], prompts, count, body)
-        for name, server in servers.items()
-    }
+    count, found = max(options.loads), {}
+    sampling: dict[str, Any] = options.sampling | {"temperature": temperature}
+    body = body_of(options) | {"temperature": temperature, "seed": 0}
+    for name, server in servers.items():
+        served = [answer.text for answer in asyncio.run(_ask(server.port, prompts, count, count, body))]
+        own = [
+            decoder.generate(prompts[i % len(prompts)], seed=i, length=controllers[name], **sampling).text
+            for i in range(count)
+        ]
+        found[name] = [sum(one == other for one, other in zip(served, own, strict=True)), count]
+    return found
 
 
 def _by_processor_time(row: dict[str, dict[str, float]]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from specpilot.common.files import replacing
 from specpilot.common.json_file import read_object
 from specpilot.common.machine import commit, machine, versions
 from specpilot.common.options import Folder, Options
-from specpilot.compare.energy import NOT_AVAILABLE, Meter, counters
+from specpilot.compare.energy import NOT_AVAILABLE, Meter
 from specpilot.compare.load import load
 from specpilot.compare.options import WorkloadOptions
 from specpilot.compare.store import Store
@@ -72,7 +72,7 @@ def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console
     pair, prompts = load(work)
     _, validation = load(work.validation(), pair)
     with Store(output) as store:
-        meter = Meter(counters(pair.target.device.type))
+        meter = Meter.find(pair.target.device.type)
         idle = meter.idle_watts()
         result = _read(output / "papers.json")
         runner = Runner(pair, prompts, validation, work, store, console, meter)

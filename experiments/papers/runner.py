@@ -202,7 +202,7 @@ class Runner:
     work: PapersOptions
     store: Store
     console: Console
-    meter: Meter = field(default_factory=lambda: Meter([]))
+    meter: Meter = field(default_factory=Meter)
     score: Scorer | None = None
 
     def __post_init__(self) -> None:

@@ -34,14 +34,14 @@ def pair() -> SpeculativeDecoder:
 def runner(pair: SpeculativeDecoder, folder: Path, meter: Meter | None = None) -> Iterator[Runner]:
     work = PapersOptions(max_new_tokens=8, top_k=10, top_p=1.0)
     with Store(folder) as store:
-        yield Runner(pair, PROMPTS, PROMPTS[:2], work, store, Console(quiet=True), meter or Meter([]))
+        yield Runner(pair, PROMPTS, PROMPTS[:2], work, store, Console(quiet=True), meter or Meter())
 
 
 class Counting(Meter):
     """Counts the generations that are measured, and interrupts one."""
 
     def __init__(self, stop: int = 0) -> None:
-        super().__init__([])
+        super().__init__()
         self.measured, self.stop = 0, stop
 
     @contextmanager
