@@ -18,15 +18,19 @@ from ..common.errors import InputError
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..common.options import Options, Several, Share
 from ..controllers.checkpoints.checkpoint import controller_digest
+from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import names_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
+from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.drafters.ngram import split_drafts
+from ..infer.drafters.ngram import split_drafts, split_ngram
 from ..infer.generation import Stats
 from ..infer.loading.pair import Pair, draft_precision, load_draft, load_target, steered
 from ..infer.models import GgufModel, LanguageModel, language_model
-from ..infer.options import DecodingOptions, DraftDType, DType
+from ..infer.options import DecodingOptions, DraftDType, DraftPrecisionOptions, DType, PairCheckOptions
+from ..infer.prompting import encode_prompt
+from .options import WorkloadOptions
 
 NONE, NGRAM = "none", "ngram"
 TRANSFORMERS, LLAMA_CPP = "transformers", "llama.cpp"
@@ -245,3 +249,25 @@ def named(specs: Sequence[DecoderSpec]) -> list[DecoderSpec]:
         if names.count(name) > 1:
             raise InputError(f"decoders: the name {name!r} is given twice; give each another")
     return [*specs]
+
+
+def load(
+    work: WorkloadOptions, decoder: SpeculativeDecoder | None = None
+) -> tuple[SpeculativeDecoder, list[list[int]]]:
+    """A decoder for a workload's pair, or the given ``decoder``, and the token ids of its prompts.
+
+    Raises:
+        InputError: a model is missing or does not fit, or no prompts are left.
+    """
+    rows = load_prompts(
+        work.prompts, column=work.column, split=work.split, limit=work.limit, skip=work.skip, domains=work.domains
+    )
+    if decoder is None and split_ngram(work.draft)[1] is not None:
+        raise InputError(f"draft={work.draft!r}: name a draft model alone; 'specpilot compare' times n-gram drafts")
+    decoder = decoder or SpeculativeDecoder.from_pretrained(
+        work.target, work.draft, dtype=work.dtype, device=work.device,
+        trust_remote_code=work.trust_remote_code,
+        draft_dtype=work.draft_dtype if isinstance(work, DraftPrecisionOptions) else None,
+        pair_check=work.pair_check if isinstance(work, PairCheckOptions) else EXACT,
+    )  # fmt: skip
+    return decoder, [encode_prompt(decoder.tokenizer, row.prompt, chat=work.chat, system=work.system) for row in rows]

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from specpilot.commands.measuring import begin, finish
 from specpilot.common.options import Natural
-from specpilot.compare.load import load
+from specpilot.compare.decoders import load
 from specpilot.compare.options import WorkloadOptions
 from specpilot.compare.table import Table
 from specpilot.controllers.length import Fixed

@@ -9,7 +9,7 @@ from .measuring import begin, finish
 def cost(options: CostBenchOptions) -> None:
     """Measure what drafting and verifying a token costs here."""
     from ..compare.cost import CHECK_COST, bench_cost, trained_predictor
-    from ..compare.load import load
+    from ..compare.decoders import load
     from ..controllers.length import takes_cost
     from ..infer.batch_costs import batch_costs
 

@@ -28,7 +28,7 @@ from rich.console import Console
 from ...common.errors import InputError
 from ...controllers.length.cost_model import CostModel
 from ...infer.decoder import SpeculativeDecoder
-from ..load import load
+from ..decoders import load
 from ..options import ServeBenchOptions, ServedOptions
 from ..runner import interleave
 from ..table import Table

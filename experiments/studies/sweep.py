@@ -17,7 +17,7 @@ from specpilot.common.errors import InputError
 from specpilot.common.json_file import read_object
 from specpilot.common.machine import machine
 from specpilot.compare.cost import bench_cost
-from specpilot.compare.load import load
+from specpilot.compare.decoders import load
 from specpilot.compare.options import CostBenchOptions
 from specpilot.compare.recorded import Rule, Tracer
 from specpilot.compare.store import Store
