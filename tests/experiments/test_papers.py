@@ -101,18 +101,13 @@ def test_the_fastest_of_those_that_cannot_be_told_from_the_best() -> None:
 
 
 def test_no_lossy_row_without_its_perplexity() -> None:
+    specs = (FIXED, JOINT, DecoderSpec("mcss"), DecoderSpec("bild:2"), DecoderSpec("mtjd", drafts=False))
+    assert [spec.lossy for spec in specs] == [False, True, False, True, True]
     with pytest.raises(AssertionError, match="a lossy row without its perplexity"):
         row_of(JOINT, {"rule": "mtad", "tokens/s": "9"})
     table = Table("t", [row_of(JOINT, {"rule": "mtad", "perplexity": "2"}), row_of(FIXED, {"rule": "SpD"})], "nothing")
     assert "| mtad | 2 |" in table.markdown()
     assert "What differs: nothing" in table.markdown()
-
-
-def test_which_specs_are_lossy() -> None:
-    lossy = [
-        c.lossy for c in (FIXED, JOINT, DecoderSpec("mcss"), DecoderSpec("bild:2"), DecoderSpec("mtjd", drafts=False))
-    ]
-    assert lossy == [False, True, False, True, True]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,15 +145,3 @@ def test_the_grid_of_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == result
     assert len(result["specdecpp"]["table_3"]) == 2
     assert result["specdecpp"]["settings"]["train_prompts"] == 20
-
-
-def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["papers", "mtda"]) == 2
-    assert "paper='mtda': choose one of specdecpp, selection, spectr, mtad, all" in capsys.readouterr().err
-    assert main(["papers", "selection", "--target", "elsewhere"]) == 2
-    assert "made for 'tiny'; name drafts of 'elsewhere'" in capsys.readouterr().err
-    prompts = tmp_path / "p.txt"
-    prompts.write_text("one\ntwo\n")
-    assert main(["papers", "spectr", "--prompts", str(prompts), "--output", str(tmp_path / "o")]) == 2
-    assert "skip=60: " + str(prompts) + " has 2 prompts, so none is left" in capsys.readouterr().err
-    assert not (tmp_path / "o").exists()

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from specpilot.common.errors import InputError
-from specpilot.compare.store import Store
 from specpilot.infer.generation import Stats
 
 from experiments.__main__ import main
 from experiments.papers import selection
-from experiments.papers.runner import PapersOptions
-from experiments.papers.selection import router_result
-from experiments.router.study import ArmTimings, RouterBenchOptions, accuracy, rate_row, sampled, subset, within
+from experiments.router.study import ArmTimings, accuracy, rate_row, sampled, subset, within
 
 from ..test_router_training import dataset, make_rows
 from ..tiny import byte_tokenizer, make
@@ -74,18 +68,6 @@ def test_subsets_keep_order_and_prices() -> None:
         within(data, ["c"])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"limit": 0}, "limit=0"), ({"drafts": ("tiny",)}, "at least 2"), ({"pair": ("tiny-draft", "x")}, "pair="),
-        ({"pair_domains": ("sql",)}, "pair_domains"),
-    ],
-)  # fmt: skip
-def test_bad_work_is_named(wrong: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        RouterBenchOptions(**wrong)
-
-
 def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Random models: the figures mean nothing, but all of them are there."""
     tokenizer = byte_tokenizer()
@@ -121,27 +103,3 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(words) == 0  # the datasets are there: nothing is made again
     assert "already complete" in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_finished_study_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bench papers` keeps the router's result by what it depends on: settings and datasets."""
-    fingerprint, measured = ["a"], []
-
-    def bench(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
-        measured.append(work.limit)
-        return {"figure": len(measured)}
-
-    monkeypatch.setattr(selection, "bench_router", bench)
-    monkeypatch.setattr(
-        selection, "datasets", lambda *more: [SimpleNamespace(manifest={"dataset_fingerprint": fingerprint[0]})] * 2
-    )
-
-    def figure(**settings: Any) -> int:
-        with Store(tmp_path) as store:
-            runner = SimpleNamespace(work=PapersOptions(**settings), folder=tmp_path, store=store, console=Console())
-            return int(router_result(runner)["figure"])  # type: ignore[arg-type]
-
-    assert [figure(limit=5), figure(limit=5), figure(limit=6), figure(limit=5)] == [1, 1, 2, 1]
-    fingerprint[0] = "b"
-    assert figure(limit=5) == 3
-    assert measured == [5, 6, 5]

@@ -118,5 +118,3 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ):  # fmt: skip
         assert main(words) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])[key]
-    assert main(["profile", *work, "--limit", "0"]) == 2
-    assert "limit=0: must be at least 1" in capsys.readouterr().err

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,29 +23,52 @@ from experiments.tiny.settings import TinyModelsOptions
 from ..tiny import make
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    folder = tmp_path / "text"
+def write_texts(folder: Path, texts: Mapping[str, tuple[str, str]], count: int, **more: str) -> str:
+    """A folder of JSON Lines, one file a source, of prompts and responses in which ``{}`` is a number."""
     folder.mkdir()
-    for source, domain in (("sums", "math"), ("tales", "prose")):
+    for source, (prompt, response) in texts.items():
         rows = [
             {
                 "id": f"{source}-{i}",
-                "domain": domain,
-                "prompt": f"What is {i} and {i + 1}?",
-                "response": f"It is {2 * i + 1}." if domain == "math" else f"Once there were {i} kings.",
+                "prompt": prompt.format(i),
+                "response": response.format(i),
                 "license": "CC0",
+                **more,
             }
-            for i in range(150)
+            for i in range(count)
         ]
         (folder / f"{source}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    return str(folder)
 
 
-def test_recipe_end_to_end(text: Path, tmp_path: Path) -> None:
+def assert_made_once(make: Callable[[Any, Path], object], settings: Any, output: Path) -> None:
+    """What is there is not trained again, and belongs to its settings."""
+    before = {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")}
+    make(settings, output)
+    assert {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")} == before
+    with pytest.raises(InputError, match=r"other settings \(seed differ\)"):
+        make(replace(settings, seed=1), output)
+
+
+def card_of_shipped(name: str) -> str:
+    """The card of an included model, which is stored in bfloat16 and shares the tokenizer of ``tiny``."""
+    folder = shipped(name)
+    assert folder is not None
+    check_same_tokenizer(load_tokenizer("tiny"), load_tokenizer(name))
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as tensors:
+            assert all(str(tensors.get_tensor(key).dtype) == "torch.bfloat16" for key in list(tensors.keys()))
+    return (folder / "README.md").read_text()
+
+
+def test_recipe_end_to_end(tmp_path: Path) -> None:
+    texts = {"sums": ("What is {0} and {0}?", "It is {0}."), "tales": ("Tell me tale {}.", "Once there were {} kings.")}
+    for source, domain in (("sums", "math"), ("tales", "prose")):
+        write_texts(tmp_path / domain, {source: texts[source]}, 150, domain=domain)
+    (tmp_path / "prose" / "tales.jsonl").rename(tmp_path / "math" / "tales.jsonl")
     settings = TinyModelsOptions(
-        data=str(text), sources=["sums", "tales"], specialists={"tiny-draft-math": ["math"]}, vocab_size=300,
-        context=64, target_tokens=1200, draft_tokens=900, specialist_tokens=600, rollouts=8,
+        data=str(tmp_path / "math"), sources=["sums", "tales"], specialists={"tiny-draft-math": ["math"]},
+        vocab_size=300, context=64, target_tokens=1200, draft_tokens=900, specialist_tokens=600, rollouts=8,
         rollout_tokens=12, distil_tokens=600, specialist_distil_tokens=300, distil_text=3000,
         builtin_prompts=6, builtin_answers=1, builtin_tokens=300, specialist_builtin_tokens=300,
         held_out_prompts=2, batch_size=4,
@@ -59,11 +84,7 @@ def test_recipe_end_to_end(text: Path, tmp_path: Path) -> None:
         assert ("## Agreement" in card) == (name != "tiny")
     decoder = SpeculativeDecoder.from_pretrained(str(output / "tiny"), str(output / "tiny-draft-math"))
     assert decoder.generate("What is 3 and 4?", chat=True, max_new_tokens=10).tokens
-    before = {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")}
-    train_tiny(settings, output)  # everything is there: nothing is trained again
-    assert {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")} == before
-    with pytest.raises(InputError, match=r"other settings \(seed differ\)"):
-        train_tiny(replace(settings, seed=1), output)
+    assert_made_once(train_tiny, settings, output)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -89,11 +110,6 @@ def test_what_distillation_minimises(overlap: bool) -> None:
     assert float(got) == pytest.approx(total / weights, rel=1e-5)
 
 
-def test_missing_sources_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"absent\.jsonl: no such file"):
-        train_tiny(TinyModelsOptions(data=str(tmp_path), sources=["absent"]), tmp_path / "models")
-
-
 DRAFTS = ["tiny-draft", "tiny-draft-math", "tiny-draft-sql-shell", "tiny-draft-code-prose"]
 
 
@@ -103,17 +119,7 @@ def test_what_ships_is_small_complete_and_of_one_family() -> None:
     assert sum(path.stat().st_size for path in files) <= 45e6
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".md", ".jinja", ".py", ".pyc"}
     for name in ("tiny", *DRAFTS):
-        folder = shipped(name)
-        assert folder is not None
-        assert "## Held-out loss" in (folder / "README.md").read_text()
-        check_same_tokenizer(load_tokenizer("tiny"), load_tokenizer(name))
-        for file in folder.glob("*.safetensors"):
-            with safe_open(file, "pt") as tensors:
-                assert all(str(tensors.get_tensor(key).dtype) == "torch.bfloat16" for key in list(tensors.keys()))
-
-
-def test_shapes_of_what_ships() -> None:
-    target, draft = load_causal_lm("tiny"), load_causal_lm("tiny-draft")
-    count = [sum(parameter.numel() for parameter in model.parameters()) for model in (target, draft)]
-    assert 11e6 < count[0] < 13e6
-    assert 0.6e6 < count[1] < 0.8e6
+        assert "## Held-out loss" in card_of_shipped(name)
+    target, draft = (sum(p.numel() for p in load_causal_lm(name).parameters()) for name in ("tiny", "tiny-draft"))
+    assert 11e6 < target < 13e6
+    assert 0.6e6 < draft < 0.8e6

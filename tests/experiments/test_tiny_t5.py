@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from specpilot.checkpoints import shipped
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading.names import check_same_tokenizer, load_model, load_tokenizer
+from specpilot.infer.loading.names import load_model, load_tokenizer
 
 from experiments.tiny_t5 import model as shapes
 from experiments.tiny_t5 import recipe
@@ -27,29 +26,16 @@ from experiments.tiny_t5.recipe import train_tiny_t5
 from experiments.tiny_t5.settings import SOURCES, TARGET, TinyT5Options, draft_name
 
 from ..tiny import make
+from .test_tiny import assert_made_once, card_of_shipped, write_texts
 
 END = 1
+TEXTS = {
+    "listing": ("List {} files", "ls | head -{}"),
+    "asking": ("How many rows have {}?", "SELECT COUNT(*) FROM t WHERE a = {}"),
+}
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    folder = tmp_path / "text"
-    folder.mkdir()
-    for source in ("listing", "asking"):
-        rows = [
-            {
-                "id": f"{source}-{i}",
-                "prompt": f"List {i} files" if source == "listing" else f"How many rows have {i}?",
-                "response": f"ls | head -{i}" if source == "listing" else f"SELECT COUNT(*) FROM t WHERE a = {i}",
-                "license": "CC0",
-            }
-            for i in range(100)
-        ]
-        (folder / f"{source}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "SHAPES", {"target": (1, 2, 32, 32, 2), "draft": (1, 1, 16, 16, 2)})
     some = [
         prompt
@@ -58,8 +44,8 @@ def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.Monke
     ]
     monkeypatch.setattr(recipe, "builtin_prompts", lambda name: some)
     settings = TinyT5Options(
-        data=str(text), sources={"shell": ["listing"], "sql": ["asking"]}, prompt_tokens=80, output_tokens=20,
-        batch_tokens=1024,
+        data=write_texts(tmp_path / "text", TEXTS, 100), sources={"shell": ["listing"], "sql": ["asking"]},
+        prompt_tokens=80, output_tokens=20, batch_tokens=1024,
         target_epochs=1, rollouts=20, builtin_answers=1, draft_epochs=1, overlap_epochs=1, held_out_prompts=3,
     )  # fmt: skip
     output = train_tiny_t5(settings, tmp_path / "models")
@@ -76,27 +62,17 @@ def test_recipe_end_to_end(text: Path, tmp_path: Path, monkeypatch: pytest.Monke
     decoder = SpeculativeDecoder.from_pretrained(str(output / TARGET), str(output / drafts[0]))
     plain = decoder.generate("List 3 files", max_new_tokens=10)
     assert decoder.generate("List 3 files", chat=True, max_new_tokens=10).prompt_tokens == plain.prompt_tokens
-    before = {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")}
-    train_tiny_t5(settings, output)  # everything is there: nothing is trained again
-    assert {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")} == before
-    with pytest.raises(InputError, match=r"other settings \(seed differ\)"):
-        train_tiny_t5(replace(settings, seed=1), output)
+    assert_made_once(train_tiny_t5, settings, output)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_bad_settings(tmp_path: Path) -> None:
+    for change, message in (
         ({"rollouts": 0}, "rollouts=0: must be at least 1"),
         ({"sources": {"shell": ["nl2bash"]}}, "name at least two tasks"),
         ({"sources": {"shell": ["nl2bash"], "sql": []}}, "the task 'sql' has no source of text"),
-    ],
-)
-def test_bad_settings(change: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        replace(TinyT5Options(data="folder"), **change)
-
-
-def test_missing_sources_are_named(tmp_path: Path) -> None:
+    ):
+        with pytest.raises(InputError, match=message):
+            replace(TinyT5Options(data="folder"), **change)
     with pytest.raises(InputError, match=r"nl2bash\.jsonl: no such file"):
         train_tiny_t5(TinyT5Options(data=str(tmp_path)), tmp_path / "models")
     assert not (tmp_path / "models").exists()
@@ -184,11 +160,8 @@ def test_what_ships() -> None:
     for name in NAMES:
         folder = shipped(name)
         assert folder is not None
-        assert f'from_pretrained("{TARGET}", "' in (folder / "README.md").read_text()
-        check_same_tokenizer(load_tokenizer("tiny"), load_tokenizer(name))
+        assert f'from_pretrained("{TARGET}", "' in card_of_shipped(name)
         sizes.append(sum(path.stat().st_size for path in folder.iterdir()))
-        with safe_open(folder / "model.safetensors", "pt") as tensors:
-            assert all(str(tensors.get_tensor(key).dtype) == "torch.bfloat16" for key in list(tensors.keys()))
     assert sum(sizes) <= 15e6
     target, *drafts = [sum(p.numel() for p in load_model(name).parameters()) for name in NAMES]
     assert all(6 * draft < target < 5e6 for draft in drafts)
