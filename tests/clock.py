@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any
 
 import pytest
 import torch
 from specpilot.infer.models import CausalLM, RaggedKVCache, Read
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 
 class Clock:
@@ -51,17 +49,3 @@ def time_forwards(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[CausalLM, 
     monkeypatch.setattr(time, "perf_counter", clock)
     monkeypatch.setattr(time, "process_time", clock)
     return clock
-
-
-def time_transformers(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float, only: PreTrainedModel | None = None
-) -> None:
-    """Every forward that transformers' own ``generate`` makes of a Llama, or of one, takes ``seconds`` of ``clock``."""
-    plain = LlamaForCausalLM.forward
-
-    @wraps(plain)
-    def forward(model: LlamaForCausalLM, *arguments: Any, **options: Any) -> Any:
-        clock.now += seconds if only in (None, model) else 0.0
-        return plain(model, *arguments, **options)
-
-    monkeypatch.setattr(LlamaForCausalLM, "forward", forward)

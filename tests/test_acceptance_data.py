@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
-from functools import partial
 from itertools import permutations
 from pathlib import Path
 
@@ -26,8 +25,6 @@ from specpilot.data_gen.rollout import MISSING, Rollout, roll_out
 from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw
 
-from .folders import assert_same_bytes
-from .processes import kill_and_resume
 from .tiny import ARCHITECTURES, make, save_pair
 
 
@@ -154,23 +151,6 @@ def test_draw_inverts_the_cdf(weights: list[float]) -> None:
     assert bool((p[draw(p.expand(2, -1), edge)] > 0).all())
 
 
-def test_killed_is_the_same_in_the_end(base: AcceptanceDataOptions, tmp_path: Path) -> None:
-    """What the manifest lists is whole at any moment, and grows."""
-    arguments = replace(base, batch_size=1, shard_size=1)
-    shards: list[int] = []
-
-    def check(folder: Path) -> None:
-        read_dataset(folder, AcceptanceRow)
-        shards.append(len(read_manifest(folder)["shards"]))
-
-    kill_and_resume(partial(make_acceptance_data, arguments), tmp_path / "data", check)
-    assert shards == sorted(shards)
-    assert 0 < shards[0] < shards[-1] < 24
-    assert_same_bytes(tmp_path / "data", tmp_path / "data-whole")
-    rows = read_dataset(tmp_path / "data", AcceptanceRow)
-    assert len({row.prompt_id for row in rows}) == len(rows) == 24
-
-
 def test_another_runs_folder_is_refused_by_name(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     folder = make_acceptance_data(base, tmp_path / "data")
     before = files(folder)
@@ -187,24 +167,6 @@ def test_another_runs_folder_is_refused_by_name(base: AcceptanceDataOptions, tmp
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):
         make_acceptance_data(base, tmp_path / "other")
-
-
-def test_a_second_writer_is_refused(tmp_path: Path) -> None:
-    with ShardWriter(tmp_path, {}), pytest.raises(InputError, match="another process is writing"):
-        ShardWriter(tmp_path, {})
-
-
-def test_tampered_shards_are_found(base: AcceptanceDataOptions, tmp_path: Path) -> None:
-    folder = make_acceptance_data(replace(base, limit=4), tmp_path / "data")
-    shard = folder / "shard-00000.parquet"
-    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
-    with pytest.raises(InputError, match="missing or changed"):
-        read_dataset(folder, AcceptanceRow)
-    (folder / "manifest.json").write_text("{")
-    with pytest.raises(InputError, match=r"manifest\.json: not JSON"):
-        read_manifest(folder)
-    with pytest.raises(InputError, match="no dataset, it holds no manifest"):
-        read_manifest(tmp_path)
 
 
 def test_no_space_left_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import os
 import shutil
 from dataclasses import fields, replace
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import pytest
 import torch
 import yaml
 from specpilot.common.errors import InputError
-from specpilot.common.files import locked
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.sampling import SamplingParams
@@ -26,7 +26,12 @@ from specpilot.train.acceptance_module import AcceptanceModule
 from specpilot.train.callbacks import RunCheckpoints
 from specpilot.train.export import export
 from specpilot.train.features import make_features
-from specpilot.train.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
+from specpilot.train.options import (
+    AcceptanceTrainingOptions,
+    FeatureDataOptions,
+    LagFreeTrainingOptions,
+    RouterTrainingOptions,
+)
 from specpilot.train.run_folder import Run, read_run
 from specpilot.train.specdec_module import SpecDecModule, new_head, weighted_sums
 
@@ -51,16 +56,9 @@ def options(data: Path) -> FeatureDataOptions:
 @pytest.fixture(scope="module")
 def settings(work: Path) -> AcceptanceTrainingOptions:
     return AcceptanceTrainingOptions(
-        data=str(work / "features"),
-        depth=1,
-        epochs=3,
-        batch_size=8,
-        lr=1e-2,
-        checkpoint_every=2,
-        log_every=1,
-        threads=1,
-        device="cpu",
-    )
+        data=str(work / "features"), depth=1, epochs=3, batch_size=8, lr=1e-2, checkpoint_every=2, log_every=1,
+        threads=1, device="cpu",
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +87,15 @@ def test_the_share_of_target_tokens_follows_the_datasets_agreement(
     assert read_run(tmp_path / "run", AcceptanceTrainingOptions).settings.mixing == mixing_for(mean)
 
 
-@pytest.mark.parametrize("name", ["acceptance", "tiny"])
-def test_shipped_configs_name_every_setting(name: str) -> None:
-    from importlib.resources import files
-
-    values = yaml.safe_load(files("specpilot.train.configs").joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
-    assert values.keys() == {field.name for field in fields(AcceptanceTrainingOptions)}
-    config = AcceptanceTrainingOptions(**values)
-    if name == "acceptance":
-        assert config == AcceptanceTrainingOptions(data=values["data"], mixing=0.15)
+@pytest.mark.parametrize("kind", [AcceptanceTrainingOptions, RouterTrainingOptions])
+def test_shipped_configs_name_every_setting(kind: type[AcceptanceTrainingOptions | RouterTrainingOptions]) -> None:
+    name = "router" if kind is RouterTrainingOptions else "acceptance"
+    for file in (name, "router-tiny" if name == "router" else "tiny"):
+        values = yaml.safe_load(files("specpilot.train.configs").joinpath(f"{file}.yaml").read_text(encoding="utf-8"))
+        assert values.keys() == {field.name for field in fields(kind)}
+        config = kind(**values)
+        changed = {"mixing": 0.15} if name == "acceptance" else {"device": "cpu"}
+        assert file != name or config == kind(data=values["data"], **changed)
 
 
 # Loss and head
@@ -174,9 +172,6 @@ def test_run_folder(finished: Path, settings: AcceptanceTrainingOptions, work: P
     assert json.loads((finished / "env.json").read_text(encoding="utf-8"))["versions"]["torch"] == version("torch")
     assert (finished / "command.txt").read_text(encoding="utf-8").count("\n") == 1
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
-
-
-def test_checkpoints_hold_the_head_alone(finished: Path) -> None:
     assert all(name.startswith("head.") for name in last_weights(finished))
 
 
@@ -304,28 +299,6 @@ def test_weights_and_biases_offline(
 
 
 # What is refused
-
-
-def test_another_draft_of_the_same_shape_is_refused(
-    settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path
-) -> None:
-    ours = replace(settings, data=str(work / "data"), traced=0, epochs=1)
-    with pytest.raises(InputError, match="is not the draft the data was made with"):
-        train_acceptance(replace(ours, draft=str(work / "other")), output=tmp_path / "run")
-    train_acceptance(ours, output=tmp_path / "run")  # the mistake has left nothing behind
-
-
-def test_a_probability_out_of_range_is_refused(settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path) -> None:
-    rows = make_rows(20)
-    rows[7].p[0] = 1.25
-    data = write_dataset(tmp_path / "data", rows, str(work / "draft"))
-    with pytest.raises(InputError, match=r"'prompt-7': P=1\.25"):
-        train_acceptance(replace(settings, data=str(data), traced=0), output=tmp_path / "run")
-
-
-def test_a_folder_in_use_is_refused(settings: AcceptanceTrainingOptions, tmp_path: Path) -> None:
-    with locked(tmp_path / "run", "is training in it"), pytest.raises(InputError, match="another process"):
-        train_acceptance(settings, output=tmp_path / "run")
 
 
 def test_a_full_disk_is_one_line(

@@ -6,7 +6,6 @@ more words. ``@place`` is that folder, ``@files`` ``tests/files``, ``@out`` one 
 
 from __future__ import annotations
 
-import errno
 import re
 import shlex
 from pathlib import Path
@@ -32,7 +31,6 @@ TABLES["generate hello --target @place/{} --draft @place/draft"] = [
     ("pickled", "no file named model.safetensors"),
     ("no-config", "in transformers' format, it holds no config.json"),
     ("config-cut", "config.json: not JSON"),
-    ("config-empty", "config.json: not JSON"),
     ("config-list", "config.json: an object of keys and values is expected, not a list"),
     ("config-latin", "config.json: not UTF-8 text (byte 18)"),
     ("no-type", "no-type: cannot be loaded as a language model"),
@@ -45,14 +43,12 @@ TABLES["generate hello --target @place/{} --draft @place/draft"] = [
     ("heads", "not a multiple of the number of attention heads"),
     ("activation", "KeyError: 'shrug'"),
     ("defaults-cut", "generation_config.json: not JSON"),
-    ("defaults-list", "generation_config.json: an object"),
     ("defaults-penalty", "repetition_penalty=1.3"),
     ("defaults-hot", "temperature='hot'"),
     ("defaults-cold", "temperature=-1"),
     ("no-tokenizer", "no-tokenizer: has no tokenizer that can be loaded"),
     ("tokenizer-cut", "has no tokenizer that can be loaded: a file is damaged, not JSON"),
     ("tokenizer-list", "tokenizer-list: has no tokenizer that can be loaded"),
-    ("tokenizer-config-list", "tokenizer_config.json: an object of keys and values is expected"),
     ("tokenizer-config-cut", "tokenizer_config.json: not JSON"),
     ("template", "the chat template does not support these messages (roles: user): no users here"),
     ("template-syntax", "the chat template does not support these messages"),
@@ -92,14 +88,11 @@ TABLES["generate hello --length tiny-lag-free --cost {}"] = [
     ("@place/nothing.json", "nothing.json: no such file; measure again"),
     ("@place/folder", "folder: is a folder, where a file is expected"),
     ("@place/cost-cut.json", "cost-cut.json: not JSON"),
-    ("@place/cost-list.json", "cost-list.json: an object of keys and values is expected"),
-    ("@place/cost-latin.json", "cost-latin.json: not UTF-8 text"),
     ("@place/cost-none.json", "cost-none.json: holds no costs of a pair"),
     ("@place/cost-key.json", "cost-key.json: cost: key 't_verify' is missing"),
     ("@place/cost-text.json", "cost.t_draft='x': a finite number is expected"),
     ("@place/cost-negative.json", "cost-negative.json: t_draft=-1: a cost must be"),
     ("@place/cost-nan.json", "cost.t_draft=nan: a finite number is expected"),
-    ("@place/cost-huge.json", "cost.t_draft=inf: a finite number is expected"),
     ("@place/cost-zero.json", "t_verify=0: the time of a target forward must be positive"),
     ("@place/cost-unknown.json", "unknown key 't_coffee'"),
     ("-1", "t_draft=-1.0: a cost must be"),
@@ -109,7 +102,6 @@ TABLES["generate {}"] = [
     ("", "prompt: standard input is closed"),
     ("''", "prompt: it is empty"),
     ("hello --draft tiny-t5-draft-sql", "one of them is an encoder-decoder"),
-    ("hello extra", "unknown option or extra word: extra"),
     ("hello --colour", "unknown option or extra word: --colour"),
     ("hello --length tiny-lag-free", "length='tiny-lag-free': has no threshold of its own"),
     ("hello --length tiny-head --cost 0.2 --threshold 0.5", "give one of threshold and cost"),
@@ -119,18 +111,9 @@ TABLES["generate {}"] = [
     ("hello --length 21", "length=21: a fixed draft length must be between"),
     ("hello --length oracle", "length='oracle': not defined at temperature 1.0"),
     ("hello --draft null --length tiny-head", "length='tiny-head': a trained controller needs a draft"),
-    ("hello --temperature -1", "temperature=-1.0: must be at least 0"),
     ("hello --temperature hot", "temperature: expected float or 'auto', got 'hot'"),
-    ("hello --top-k 0", "top_k=0: must be at least 1"),
-    ("hello --top-p 1.1", "top_p=1.1: must be at most 1"),
-    ("hello --seed null", "seed: expected int, got null"),
-    ("hello --seed 1234567890123456789012345678901", "seed=1234567890123456789012345678901: must be at most"),
-    ("hello --max-new-tokens null", "max_new_tokens: expected int or 'auto', got null"),
-    ("hello --n 0", "n=0: must be at least 1"),
     ("hello --device cuda:9", "device='cuda:9': not available on this machine"),
-    ("hello --device meta", "device='meta': no device of this machine"),
-    ("hello --dtype float8", "got 'float8'"),
-    ("hello --draft-dtype float8", "got 'float8'"),
+    ("hello --dtype float8", "dtype: expected 'float32' or 'bfloat16' or 'float16' or 'float64' or 'auto', got"),
     ("hello --draft ngram --draft-dtype bfloat16", "draft_dtype='bfloat16': there is no draft model"),
     ("hello --tree 3x0", "tree='3x0': give the children at each level"),
     ("hello --tree 3x2 --verifier block", "verifier='block': verifies one chain"),
@@ -148,11 +131,8 @@ TABLES["generate {}"] = [
     ("hello --config @place/folder", "folder: is a folder"),
     ("hello --config @place/unknown.yaml", "unknown key 'max_new_token'"),
     ("hello --config @place/wrong.yaml", "max_new_tokens: expected int or 'auto', got 'four'"),
-    ("hello --config @place/null.yaml", "max_new_tokens: expected int or 'auto', got null"),
     ("hello --config @place/list.yaml", "list.yaml: an object of keys and values is expected, not a list"),
-    ("hello --config @place/text.yaml", "text.yaml: an object of keys and values is expected, not text"),
     ("hello --config @place/cut.yaml", "cut.yaml: not YAML"),
-    ("hello --config @place/latin.yaml", "latin.yaml: not UTF-8 text"),
 ]
 TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("''", "prompts: it is empty"),
@@ -163,21 +143,15 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/null.txt", "null.txt: a binary file; give a JSON Lines"),
     ("@place/blank.txt", "blank.txt: holds no rows"),
     ("@place/table.csv", "table.csv: .csv files are not supported; give a JSON Lines"),
-    ("@place/table.tsv", "table.tsv: .tsv files are not supported"),
-    ("@place/sheet.xlsx", "sheet.xlsx: .xlsx files are not supported"),
-    ("@place/prompts.txt.gz", "prompts.txt.gz: .gz files are not supported"),
     ("@place/cut.jsonl", "cut.jsonl:2: not JSON"),
     ("@place/list.jsonl", "list.jsonl:1: an object of keys and values is expected, not a list"),
-    ("@place/latin.jsonl", "latin.jsonl: not UTF-8 text"),
     ("@place/deep.jsonl", "deep.jsonl:1: not JSON"),
     ("@place/other.jsonl", "row 1 has no column 'prompt'; it has text"),
     ("@place/empty-prompt.jsonl", "row 1: the prompt is empty or not text"),
     ("@place/number.jsonl", "the prompt is empty or not text: 5"),
-    ("@place/null.jsonl", "the prompt is empty or not text: None"),
     ("@place/ids.jsonl", "the column 'id' repeats an id"),
     ("@place/nothing.jsonl", "nothing.jsonl: holds no rows"),
     ("@place/text.parquet", "text.parquet: not a readable Parquet file"),
-    ("@place/empty.parquet", "empty.parquet: not a readable Parquet file"),
     ("@place/name.parquet", "name.parquet: not a readable Parquet file"),
     ("@place/cut.parquet", "cut.parquet: not a readable Parquet file"),
     ("@place/page.parquet", "page.parquet: not a readable Parquet file (Corrupt snappy compressed data.)"),
@@ -190,12 +164,9 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/prompts.txt --draft @place/other", "do not share a tokenizer"),
     ("@place/prompts.txt --draft @place/broken", "NaN or infinite logits"),
     ("@place/prompts.txt --target @place/broken", "NaN or infinite logits"),
-    ("@place/prompts.txt --output @place/file", "output='@place/file'"),
     ("@place/prompts.txt --output @place/file/sub", "file/sub"),
     ("@place/prompts.txt --output @place/target", "target: is not empty and holds no manifest.json"),
     ("@place/prompts.txt --output @place/data-cut", "manifest.json: not JSON"),
-    ("@place/prompts.txt --batch-size 0", "batch_size=0: must be at least 1"),
-    ("@place/prompts.txt --shard-size null", "shard_size: expected int, got null"),
 ]
 TABLES["data {} --output @out"] = [
     ("acceptance --prompts builtin --split poems", "split='poems': the built-in prompts have"),
@@ -203,7 +174,6 @@ TABLES["data {} --output @out"] = [
     ("acceptance --domains [poems]", "no prompt of 'poems' in builtin"),
     (f"on-policy {PAIR} --prompts @place/prompts.txt --no-chat --length @place/head-cut", "config.json: not JSON"),
     ("on-policy --length tiny-lag-free --cost @place/cost-cut.json", "cost-cut.json: not JSON"),
-    ("router --arms [tiny-draft]", "arms=['tiny-draft']: give at least 2 values"),
     ("router --arms [tiny-draft,exit:0]", "arm 'exit:0': give the layer"),
     ("router --target @place/target --arms [@place/draft,@place/nothing]", "nothing: no such model folder"),
     ("router --target @place/target --arms [@place/draft,exit:9]", "arm 'exit:9': the target has 2 layers"),
@@ -212,13 +182,10 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@place/nothing", "nothing: no dataset, it holds no manifest.json"),
     ("@place/file", "file: no dataset, it holds no manifest.json"),
     ("@place/data-cut", "manifest.json: not JSON"),
-    ("@place/data-list", "manifest.json: an object of keys and values is expected"),
-    ("@place/data-latin", "manifest.json: not UTF-8 text"),
     ("@place/data-new", "manifest.json: schema_version=99: this version reads 3"),
     ("@place/data-kind", "a dataset of kind 'poems'"),
     ("@place/data-kind-number", "manifest.json: kind=3: text is expected"),
     ("@place/data-incomplete", "the dataset is incomplete"),
-    ("@place/data-complete-text", "manifest.json: complete='yes': true or false is expected"),
     ("@place/data-shards", "manifest.json: shards=3: a list is expected"),
     ("@place/data-shard", "manifest.json: shards[0].file=3: text is expected"),
     ("@place/data-sampling", "manifest.json: sampling.temperature='hot'"),
@@ -231,22 +198,14 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@files/acceptance --validation-fraction 0.01", "validation_fraction=0.01: gives 8 texts to training and 0"),
     ("@files/acceptance --draft tiny-draft-math", "draft='tiny-draft-math': is not the draft the data was made with"),
     ("@files/acceptance --draft @place/nothing", "nothing: no such model folder"),
-    ("@files/acceptance --lr 1e30", "lr=1e+30: must be at most 1"),
-    ("@files/acceptance --depth 65", "depth=65: must be at most 64"),
-    ("@files/acceptance --threads 100000", "threads=100000: must be at most 1024"),
-    ("@files/acceptance --seed null", "seed: expected int, got null"),
-    ("@files/acceptance --output @place/file", "output='@place/file'"),
     ("@files/acceptance --output @place/target", "is not empty (it holds"),
     ("@files/acceptance --output @place/run-cut", "run.yaml: not YAML"),
-    ("@files/acceptance --output @place/run-text", "run.yaml: depth='deep': a whole number is expected"),
 ]
 TABLES[f"train acceptance --predictor lag-free {SOME} --output @out --data {{}}"] = [
     ("@place/nothing", "nothing: no dataset, it holds no manifest.json"),
     ("@files/router-data", "router-data: a dataset of kind 'router'"),
     ("@files/acceptance --cost @place/cost-cut.json", "cost-cut.json: not JSON"),
-    ("@files/acceptance --dropout 1", "dropout=1.0: must be below 1"),
     ("@files/acceptance --output @place/target", "is not empty"),
-    ("@files/acceptance --output @place/target --predictor features", "is not empty"),
 ]
 TABLES[f"train router {SOME} --output @out --data {{}}"] = [
     ("@files/acceptance", "acceptance: a dataset of kind 'acceptance'"),
@@ -262,8 +221,6 @@ TABLES["export {} @out"] = [
     ("@place/target", "config.json: kind=None: unknown kind of controller"),
     ("@place/head-flipped", "model.safetensors: truncated or changed"),
     ("@place/run-cut", "run.yaml: not YAML"),
-    ("@place/run-list", "run.yaml: an object of keys and values is expected, not a list"),
-    ("@place/run-latin", "run.yaml: not UTF-8 text"),
     ("@place/run-unknown", "run.yaml: unknown key 'momentum'"),
     ("@place/run-text", "run.yaml: depth='deep': a whole number is expected"),
     ("@place/run-settingless", "it holds no run.yaml"),
@@ -272,29 +229,30 @@ TABLES["export {} @out"] = [
     ("@place/run-env", "env.json: run_id=3: text is expected"),
     ("@place/run-env-cut", "env.json: not JSON"),
     ("@place/run-best-cut", "best.ckpt: truncated or damaged"),
-    ("@place/run-best-empty", "best.ckpt: truncated or damaged"),
     ("@place/run-best-text", "best.ckpt: truncated or damaged"),
     ("@place/run-bestless", "no epoch is finished yet"),
     ("@files/router --threshold 0.5", "threshold=0.5: an exported controller keeps its own"),
-    ("@files/run --threshold 2", "threshold=2.0: must be at most 1"),
 ]
 TABLES["calibrate --output @out {}"] = [
     ("@place/nothing --data @files/acceptance", "nothing: no such controller"),
     ("tiny-lag-free --data @files/acceptance", "controller='tiny-lag-free': is a lag-free-head"),
     ("tiny-head --data @place/data-cut", "manifest.json: not JSON"),
-    ("tiny-head --data @files/acceptance --method magic", "got 'magic'"),
-    ("tiny-head --data @files/acceptance --plot a.gif", "plot='a.gif': unknown format"),
     ("tiny-head --data @files/acceptance --report @place/folder", "report='@place/folder': is a folder"),
     ("tiny-head --data @files/acceptance --output @place/target", "is not empty"),
 ]
 TABLES["{}"] = [
-    ("toast", "unknown command 'toast'"),
+    ("toast", "unknown command 'toast': choose from"),
+    ("--dream", "'--dream': choose from"),
+    ("env extra", "extra"),
+    ("generate --seed", "--seed: expected one argument"),
+    ("generate --seed 1.5 x", "seed: expected int, got '1.5'"),
+    ("generate --chat=maybe x", "--chat/--no-chat: takes no value, got 'maybe'"),
+    ("generate --max-new 3 x", "--max-new"),
     ("bench toast", "unknown command 'bench toast'"),
     ("env --yaml", "unknown option or extra word: --yaml"),
     ("export @files/run @place/target --overwrite", "which is not part of a controller"),
     ("bench cost --judge confidence:0.5", "judge='confidence:0.5'"),
     ("bench cost --judge @place/head-cut", "config.json: not JSON"),
-    ("demo --held-out 1 --output @out", "held_out=1: must be at least 2"),
     ("demo --output @place/target", "target: holds files that are no demo's"),
 ]
 DIVERGING = (
@@ -330,7 +288,7 @@ def state(folder: Path) -> dict[Path, int]:
 
 
 def test_there_are_many() -> None:
-    assert len(ROWS) == len({words for words, _ in ROWS}) >= 220
+    assert len(ROWS) == len({words for words, _ in ROWS}) >= 210
 
 
 @pytest.mark.parametrize(("words", "message"), ROWS, ids=[words for words, _ in ROWS])
@@ -364,33 +322,8 @@ def test_a_training_that_diverges(words: str, tmp_path: Path, capsys: pytest.Cap
     assert {path.name for path in out.glob("*")} <= {"features"}
 
 
-@pytest.fixture
-def data(place: Path, tmp_path: Path) -> list[str]:
-    """A command that makes data."""
+def test_a_byte_order_mark_is_no_part_of_a_prompt(place: Path, tmp_path: Path) -> None:
     words = f"data acceptance {PAIR} --prompts @place/bom.txt --no-chat --max-new-tokens 4 --output {tmp_path / 'data'}"
-    return [word.replace("@place", str(place)) for word in words.split()]
-
-
-def test_a_byte_order_mark_is_no_part_of_a_prompt(data: list[str], tmp_path: Path) -> None:
-    assert cli.main(data) == 0
+    assert cli.main(words.replace("@place", str(place)).split()) == 0
     (row,) = pq.read_table(tmp_path / "data" / "shard-00000.parquet").to_pylist()
     assert row["prompt"] == "prompt"
-
-
-def test_data_of_another_run(data: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(data) == 0
-    assert "other settings (seed differ)" in refused([*data, "--seed", "9"], capsys)
-
-
-def test_no_space_left(
-    data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(table: object, path: Path, **options: object) -> None:
-        path.write_bytes(b"PAR1")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pq, "write_table", full)
-        assert refused(data, capsys).endswith("shard-00000.parquet")
-    assert list(tmp_path.iterdir()) == []
-    assert cli.main(data) == 0

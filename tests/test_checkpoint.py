@@ -109,11 +109,8 @@ def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
     return text
 
 
-def test_every_kind_is_tested() -> None:
-    assert set(CONFIGS) == set(KINDS)
-
-
 def test_save_and_load(tmp_path: Path, any_kind: ControllerConfig) -> None:
+    assert set(CONFIGS) == set(KINDS)
     head = make(any_kind)
     torch.manual_seed(1)
     state = torch.get_rng_state()
@@ -128,16 +125,10 @@ def test_save_and_load(tmp_path: Path, any_kind: ControllerConfig) -> None:
     assert not any(p.requires_grad for p in controller.head.parameters())
     assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md"}
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["controller"]
+    (tmp_path / "again").mkdir()  # an empty folder is taken
     again = save_controller(tmp_path / "again", controller.head, controller.config)
     for file in folder.iterdir():
         assert file.read_bytes() == (again / file.name).read_bytes()
-
-
-def test_a_linear_head(tmp_path: Path) -> None:
-    config = replace(CONFIG, depth=0)
-    head = load_controller(save_controller(tmp_path / "c", make(config), config)).head
-    assert isinstance(head, AcceptanceHead)
-    assert head.depth == 0
 
 
 def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: ControllerConfig) -> None:
@@ -161,12 +152,6 @@ def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: Co
     if not isinstance(any_kind, AcceptanceHeadConfig):
         with pytest.raises(InputError, match=f"^{length}has no threshold of its own"):
             load_trained(folder, pair, torch.device("cpu"), embedding)
-
-
-def test_shipped_controllers_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load_controller("tiny-head").config.kind == "acceptance-head"
-    assert load_controller("tiny-lag-free").config.kind == "lag-free-head"
-    assert load_controller("tiny-copies").config.kind == "copy-head"
 
 
 def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) -> None:
@@ -209,11 +194,6 @@ def test_an_existing_folder_is_not_overwritten_unasked(saved: Path) -> None:
     save_controller(saved, make_head(), replace(CONFIG, threshold=0.5), overwrite=True)
     assert load_controller(saved).config.threshold == 0.5
     assert [path.name for path in saved.parent.iterdir()] == ["controller"]
-
-
-def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
-    (tmp_path / "c").mkdir()
-    load_controller(save_controller(tmp_path / "c", make_head(), CONFIG))
 
 
 def test_overwrite_replaces_controllers_only(saved: Path) -> None:
@@ -315,17 +295,14 @@ NESTED = CONFIG.as_dict()["provenance"]
     ("kind", "change", "words"),
     [
         ("acceptance-head", {"kind": "toaster"}, "kind='toaster': unknown kind of controller"),
-        ("acceptance-head", {"kind": None}, "kind=None: unknown kind of controller"),
         ("acceptance-head", {"kind": ["router"]}, "kind="),
         ("acceptance-head", {"kind": "router"}, "unknown key 'depth'"),
         ("acceptance-head", {"schema_version": 5}, "schema_version=5: this version of specpilot reads"),
-        ("acceptance-head", {"schema_version": "1"}, "schema_version='1'"),
         ("acceptance-head", {"schema_version": True}, "schema_version=True"),
         ("acceptance-head", {"colour": "red"}, "unknown key 'colour'"),
         ("acceptance-head", {"hidden_size": "8"}, "hidden_size='8': a whole number is expected"),
         ("acceptance-head", {"hidden_size": 8.0}, r"hidden_size=8\.0: a whole number is expected"),
         ("acceptance-head", {"hidden_size": 10**9}, "hidden_size=1000000000: must be between"),
-        ("acceptance-head", {"hidden_size": True}, "hidden_size=True"),
         ("acceptance-head", {"depth": 10**9}, "depth=1000000000"),
         ("acceptance-head", {"depth": 3}, "missing or not expected"),
         ("acceptance-head", {"threshold": 1.5}, r"threshold=1\.5"),
@@ -339,11 +316,9 @@ NESTED = CONFIG.as_dict()["provenance"]
         ("acceptance-head", {"provenance": NESTED | {"fingerprint": {"target": "1"}}}, "key 'draft' is missing"),
         ("acceptance-head", {"provenance": NESTED | {"sampling": [1]}}, r"provenance\.sampling: an object"),
         ("acceptance-head", {"provenance": NESTED | {"sampling": {"temperature": -1}}}, "temperature=-1"),
-        ("acceptance-head", {"provenance": NESTED | {"sampling": {"temperature": "hot"}}}, "temperature='hot'"),
         ("acceptance-head", {"calibration": 3}, "calibration=3"),
         ("acceptance-head", {"calibration": {"method": "platt", "scale": -1, "shift": 0}}, "scale=-1"),
         ("lag-free-head", {"width": 10**9}, "width=1000000000"),
-        ("lag-free-head", {"width": "x"}, "width='x'"),
         ("lag-free-head", {"mean": 2.0}, r"mean=2\.0"),
         ("lag-free-head", {"uses_ngrams": 1}, "uses_ngrams=1: true or false is expected"),
         ("acceptance-features", {"mean": -1}, "mean=-1"),

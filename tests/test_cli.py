@@ -36,16 +36,6 @@ def specpilot(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[st
     return subprocess.CompletedProcess(call, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def in_process(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line that a refused call prints."""
-    assert cli.main(words) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("specpilot: error: ")
-    assert output.err.count("\n") == 1
-    return output.err
-
-
 @pytest.mark.parametrize(
     "words", [["--help"], *([*name.split(), "--help"] for name, _ in cli._leaves("", cli.COMMANDS))]
 )
@@ -134,29 +124,6 @@ def test_closed_streams() -> None:
         "specpilot: error: prompt: standard input is closed; give the prompt as an argument or by --prompt\n"
     )
     assert (closed(">&-", "--version").returncode, closed(">&-", "--version").stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["dream"], "'dream': choose from"),
-        (["--dream"], "'--dream': choose from"),
-        (["env", "--dream"], "--dream"),
-        (["env", "extra"], "extra"),
-        (["generate", "one", "two"], "two"),
-        (["generate", "--seed", "1.5", "x"], "seed: expected int, got '1.5'"),
-        (["generate", "--seed"], "--seed: expected one argument"),
-        (
-            ["generate", "--dtype", "float8", "x"],
-            "dtype: expected 'float32' or 'bfloat16' or 'float16' or 'float64' or 'auto', got 'float8'",
-        ),
-        (["generate", "--chat=maybe", "x"], "--chat/--no-chat: takes no value, got 'maybe'"),
-        (["generate", "--max-new", "3", "x"], "--max-new"),
-        (["generate", "--config", "missing.yaml", "x"], "missing.yaml: no such file"),
-    ],
-)
-def test_bad_words(capsys: pytest.CaptureFixture[str], words: list[str], named: str) -> None:
-    assert named in in_process(capsys, *words)
 
 
 @pytest.mark.parametrize("name", ["generate", "train acceptance", "data router"])

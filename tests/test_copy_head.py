@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
@@ -31,15 +29,13 @@ from specpilot.infer.drafters.ngram import Ngram, TextCopies
 from specpilot.infer.drafters.prompt_lookup import Match
 from specpilot.infer.loading.controllers import load_copies
 from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
-from specpilot.train.copies import CopyModule, train_copies
+from specpilot.train.copies import train_copies
 from specpilot.train.copy_data import copied_tokens
 from specpilot.train.export import export
 from specpilot.train.options import CopyTrainingOptions
 
 from .copies import copy_head
-from .processes import kill_and_resume
 from .tiny import make, save_pair
-from .training import assert_same_run, metrics_rows
 
 
 def numbers(generator: torch.Generator, *shape: int) -> torch.Tensor:
@@ -170,12 +166,6 @@ def train(options: CopyTrainingOptions, output: Path) -> None:
     train_copies(options, output=output, resume=True)
 
 
-def test_a_killed_training_is_the_same_weights(work: Path, tmp_path: Path) -> None:
-    kill_and_resume(partial(train, settings(work)), tmp_path / "run")
-    assert_same_run(tmp_path / "run", tmp_path / "run-whole")
-    assert len(metrics_rows(tmp_path / "run")) > 5
-
-
 @pytest.mark.slow
 def test_two_processes_do_what_one_does(work: Path, tmp_path: Path) -> None:
     one = train_copies(settings(work), output=tmp_path / "one")
@@ -239,23 +229,6 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         SpeculativeDecoder.from_pretrained("tiny", **{"copies": "tiny-head", **options})
 
 
-def test_a_predictor_and_a_length_in_python() -> None:
-    ngram = Ngram(predictor=CopyPredictor(copy_head(0), torch.zeros(64, 8)))
-    with pytest.raises(InputError, match="copies and length: both decide how many tokens are copied"):
-        SpeculativeDecoder(make(), None, ngram=ngram, length=2)
-
-
-def test_a_copy_head_is_no_length(work: Path, tmp_path: Path) -> None:
-    train(settings(work, epochs=1), tmp_path / "run")
-    folder = export(tmp_path / "run", tmp_path / "head")
-    refused = pytest.raises(InputError, match=r"is of kind 'copy-head', .*; give it as copies")
-    with warnings.catch_warnings(), refused:
-        warnings.simplefilter("error")  # nothing is said about the pair, which is not what is wrong
-        SpeculativeDecoder.from_pretrained(str(work / "target"), str(work / "draft"), length=folder, cost=0.2)
-    with pytest.raises(InputError, match=r"which chooses no arm; give it as copies"):
-        SpeculativeDecoder.from_pretrained(str(work / "target"), router=folder)
-
-
 def test_data_that_does_not_fit(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "copies", "--output", str(tmp_path / "run")]
     assert cli.main([*words, "--data", str(tmp_path)]) == 2
@@ -264,15 +237,3 @@ def test_data_that_does_not_fit(work: Path, tmp_path: Path, capsys: pytest.Captu
     assert cli.main([*words, "--data", str(work / "data"), "--validation-fraction", "1e-9"]) == 2
     assert "each needs at least one: use more data or another fraction" in capsys.readouterr().err
     assert not (tmp_path / "run").exists() or not [*(tmp_path / "run").iterdir()]
-
-
-def test_another_run_in_the_folder(work: Path, tmp_path: Path) -> None:
-    train(settings(work, epochs=1), tmp_path / "run")
-    with pytest.raises(InputError, match="belongs to a run with width=8, now it is 9"):
-        train(replace(settings(work, epochs=1), width=9), tmp_path / "run")
-
-
-def test_divergence_names_the_learning_rate(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CopyModule, "logits", lambda self, batch, mask=None: self.head.out.bias * batch.kept / 0.0)
-    with pytest.raises(InputError, match=r"lr=0\.003: training diverged"):
-        train(settings(work), tmp_path / "run")

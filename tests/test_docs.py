@@ -28,12 +28,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]  # outside the site
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
-# Names of the first release that the documentation no longer uses.
-RENAMED = [
-    "law", "chance", "said", "recalled", "way", "looked", "contender", "lab", "studies", "moments", "exam", "taught",
-    "origin", "warp",
-]  # fmt: skip
-PRIVATE = rf"\b({'|'.join(name.title() for name in RENAMED)})\b"
 
 
 class Block(NamedTuple):
@@ -135,11 +129,6 @@ def test_links(page: Path) -> None:
     assert targets
     for target in targets:
         assert (ROOT / target).exists(), target
-
-
-@pytest.mark.parametrize("page", PAGES, ids=of_page)
-def test_words(page: Path) -> None:
-    assert not re.findall(PRIVATE, page.read_text(encoding="utf-8"))
 
 
 def test_readme_table() -> None:

@@ -43,7 +43,6 @@ from specpilot.train.run_folder import read_checkpoint, read_run
 
 from .eagle3 import write_draft
 
-LONG = "FUZZ_EXAMPLES" in os.environ
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
 MEMORY = 1 << 21  # bytes that any reader may take
 TIMES_SIZE = 128  # bytes of memory for a byte of the file: an empty list in JSON takes 64 for three

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,9 +10,9 @@ import pytest
 import torch
 from specpilot import main as cli
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, LagFreeHeadConfig, copied_embeddings
+from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, copied_embeddings
 from specpilot.controllers.acceptance.ngram_index import NgramIndex
-from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
+from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import LagFreePredictor, LengthController, RateOptimal, Step
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
@@ -129,28 +128,6 @@ def test_serving_predicts_what_training_computes(data: tuple[Path, OnPolicyDataO
         assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_a_killed_run_leaves_the_same_bytes(data: tuple[Path, OnPolicyDataOptions, Path], tmp_path: Path) -> None:
-    _, settings, whole = data
-
-    class Killed(Exception):
-        pass
-
-    def die(*_: object) -> None:
-        raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specpilot.data_gen.dataset.ShardWriter.complete", die)
-        with pytest.raises(Killed):
-            make_on_policy_data(settings, tmp_path / "d")
-    (tmp_path / "d" / "shard-00002.parquet").unlink()
-    manifest = json.loads((tmp_path / "d" / "manifest.json").read_text())
-    manifest["shards"].pop()
-    (tmp_path / "d" / "manifest.json").write_text(json.dumps(manifest))
-    make_on_policy_data(settings, tmp_path / "d")
-    for file in whole.iterdir():
-        assert file.read_bytes() == (tmp_path / "d" / file.name).read_bytes()
-
-
 def test_train_load_and_decode(
     data: tuple[Path, OnPolicyDataOptions, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,18 +217,3 @@ def test_the_head_does_not_use_the_entropy() -> None:
         changed[:, place] += 5.0
         head = LagFreeHead(8, 4)
         assert torch.equal(head(*inputs), head(changed, *inputs[1:])) == (place == 2)
-
-
-def test_a_head_is_saved_and_loaded_and_no_other_fits_its_config(tmp_path: Path) -> None:
-    shipped = load_controller("tiny-lag-free").config
-    assert isinstance(shipped, LagFreeHeadConfig)
-    config = replace(shipped, hidden_size=8, width=4)
-    torch.manual_seed(0)
-    head = LagFreeHead(8, 4)
-    head.state_scale.fill_(3.0)
-    loaded = load_controller(save_controller(tmp_path / "saved", head, config))
-    assert loaded.config == config
-    inputs = torch.randn(3, 7), torch.randn(3, 8), torch.randn(3, 8), torch.randn(3, 8)
-    assert torch.equal(loaded.head(*inputs), head(*inputs))
-    with pytest.raises(InputError, match=r"inner\.weight has shape"):
-        save_controller(tmp_path / "other", LagFreeHead(8, 5), config)

@@ -61,6 +61,7 @@ def test_a_head_on_two_datasets(datasets: list[str], work: Path, tmp_path: Path)
     words += [str(tmp_path / "run"), "--validation-fraction", "0.3", "--device", "cpu"]
     assert cli.main(words) == 0
     manifests = [read_manifest(folder) for folder in datasets]
+    assert joint_manifest(datasets[:1], AcceptanceRow.kind) == manifests[0]
     joint = joint_manifest(datasets, AcceptanceRow.kind)
     shards = [shard for manifest in manifests for shard in manifest["shards"]]
     mean = sum(shard["acceptance_sum"] for shard in shards) / sum(shard["tokens"] for shard in shards)
@@ -73,29 +74,14 @@ def test_a_head_on_two_datasets(datasets: list[str], work: Path, tmp_path: Path)
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "head")]) == 0
 
 
-def test_one_folder_is_a_list_of_one(datasets: list[str]) -> None:
-    assert joint_manifest(datasets[:1], AcceptanceRow.kind) == read_manifest(datasets[0])
-
-
 def test_features_and_a_lag_free_head(datasets: list[str], tmp_path: Path) -> None:
     """Both take a folder or a list of folders."""
     for predictor, kind in (("features", FeatureTrainingOptions), ("lag-free", LagFreeTrainingOptions)):
         found = []
         for name, data in (("one", datasets[0]), ("two", f"[{','.join(datasets)}]")):
             run = tmp_path / f"{predictor}-{name}"
-            words = [
-                "--data",
-                data,
-                "--validation-fraction",
-                "0.4",
-                "--traced",
-                "0",
-                "--epochs",
-                "1",
-                "--device",
-                "cpu",
-            ]
-            assert cli.main(["train", "acceptance", "--predictor", predictor, *words, "--output", str(run)]) == 0
+            words = ["train", "acceptance", "--predictor", predictor, "--data", data, "--validation-fraction", "0.4"]
+            assert cli.main([*words, "--traced", "0", "--epochs", "1", "--device", "cpu", "--output", str(run)]) == 0
             found.append(read_run(run, kind))
         assert [run.settings.folders for run in found] == [(datasets[0],), tuple(datasets)]
         assert found[0].dataset["dataset_fingerprint"] != found[1].dataset["dataset_fingerprint"]
@@ -175,9 +161,3 @@ def test_a_mistyped_name_is_asked_for_once(hub: str, tmp_path: Path) -> None:
     for (_, name), message, line in zip(MISTYPED, MISTYPED.values(), done.stderr.splitlines(), strict=True):
         assert message in line
         assert len([path for path in Empty.asked if path.endswith(name)]) == 1
-
-
-def test_a_mistyped_controller_lists_what_ships(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["generate", "x", "--length", "tiny-hed"]) == 2
-    shipped = "tiny-copies, tiny-head, tiny-lag-free"
-    assert f"tiny-hed: no such folder or file, no shipped controller ({shipped})" in capsys.readouterr().err

@@ -35,15 +35,8 @@ ARMS = (
 )
 CONFIG = RouterConfig(
     provenance=Provenance("big", None, PairFingerprint("t" * 64, None, "k" * 64), SamplingParams(0.8, 20, 0.95)),
-    datasets=["d" * 64],
-    metrics={"expected_reward": 0.5},
-    hidden_size=8,
-    width=16,
-    arms=ARMS,
-    reward="rouge",
-    alpha=0.5,
-    cost="parameters",
-)
+    datasets=["d" * 64], hidden_size=8, width=16, arms=ARMS, reward="rouge", alpha=0.5, cost="parameters",
+)  # fmt: skip
 
 
 def make_policy(seed: int = 0, hidden_size: int = 8, arms: int = 4, width: int = 16) -> RouterPolicy:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,6 @@ from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, rewards
 from specpilot.infer.models import CausalLM
 
-from .folders import assert_same_bytes
-from .processes import kill_and_resume
 from .test_ngram_drafts import defined
 from .tiny import byte_tokenizer, make, save_pair
 
@@ -139,23 +136,8 @@ def test_n_grams_as_an_arm(base: RouterDataOptions, tmp_path: Path) -> None:
     assert np.isfinite(rewards(data, "rouge")).all()
 
 
-def test_killed_is_the_same_in_the_end(base: RouterDataOptions, tmp_path: Path) -> None:
-    settings = replace(base, shard_size=1)
-    kill_and_resume(partial(make_router_data, settings), tmp_path / "data")
-    for folder in (tmp_path / "data", tmp_path / "data-whole"):
-        assert len(read_router_dataset(folder).rows) == 12
-        (folder / "times.json").unlink()  # the only file that is measured
-    assert_same_bytes(tmp_path / "data", tmp_path / "data-whole")
-
-
 def test_what_cannot_be_made_or_read(base: RouterDataOptions, tmp_path: Path) -> None:
     draft = base.arms[0]
-    with pytest.raises(InputError, match="give at least 2 values"):
-        replace(base, arms=(draft,))
-    with pytest.raises(InputError, match=r"^arm 'exit:9': the target has 2 layers"):
-        make_router_data(replace(base, arms=(draft, "exit:9")), tmp_path / "data")
-    with pytest.raises(InputError, match=r"^arm '\./no-such-model': "):
-        make_router_data(replace(base, arms=(draft, "./no-such-model")), tmp_path / "data")
     make("llama", vocab=300, layers=1).save_pretrained(tmp_path / "other")
     byte_tokenizer(extra=3).save_pretrained(tmp_path / "other")
     other = str(tmp_path / "other")
@@ -166,13 +148,3 @@ def test_what_cannot_be_made_or_read(base: RouterDataOptions, tmp_path: Path) ->
     folder = make_router_data(replace(base, limit=2), tmp_path / "data")
     with pytest.raises(InputError, match=r"other settings \(arms differ\)"):
         make_router_data(replace(base, limit=2, arms=("exit:1", draft, "autoregressive")), folder)
-    (folder / "times.json").unlink()
-    with pytest.raises(InputError, match=r"times\.json: no such file"):
-        read_router_dataset(folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"complete": False}))
-    with pytest.raises(InputError, match="incomplete"):
-        read_router_dataset(folder)
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"kind": "acceptance"}))
-    with pytest.raises(InputError, match="kind 'acceptance'"):
-        read_router_dataset(folder)

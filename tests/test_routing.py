@@ -225,15 +225,12 @@ def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], t
     def load(**options: Any) -> SpeculativeDecoder:
         return SpeculativeDecoder.from_pretrained(**{"target": target, "router": router, **options})
 
-    other, other_draft = save_pair(tmp_path, target_seed=5, draft_seed=6)
+    other, _ = save_pair(tmp_path, target_seed=5, draft_seed=6)
     make("llama", vocab=300, layers=1).save_pretrained(tmp_path / "wide")
     byte_tokenizer(extra=3).save_pretrained(tmp_path / "wide")
     wide = str(tmp_path / "wide")
     for options, words in (
         ({"draft": arms[:2]}, "^arm 'autoregressive': is missing"),
-        ({"draft": [arms[1], arms[0], arms[2]]}, "^arm 'exit:1': is number 1, where the router has"),
-        ({"draft": [other_draft, *arms[1:]]}, rf"^arm '{draft}': is missing"),
-        ({"draft": [*arms, other_draft]}, rf"^arm '{other_draft}': the router does not know it"),
         ({"draft": [draft]}, "a router needs at least two"),
         ({"draft": [draft, wide]}, rf"^arm '{wide}': target and draft do not share a tokenizer"),
         ({"target": other, "draft": arms}, "another target is given"),
@@ -246,7 +243,6 @@ def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], t
         ({"router": RandomRouter(3), "draft": arms, "sample_arm": True}, "sample_arm"),
         ({"router": None, "sample_arm": True}, "sample_arm"),
         ({"router": None, "length": [1, 2]}, "length: several"),
-        ({"router": str(tmp_path / "nothing")}, "no such controller"),
     ):
         with pytest.raises(InputError, match=words):
             load(**options)
@@ -262,5 +258,3 @@ def test_on_the_command_line(saved: tuple[str, str, str], capsys: pytest.Capture
     assert report["stats"]["n_draft_forwards"] > 0
     assert main([*words, "--stats", "--sample-arm", "--length", "[2,3,none]"]) == 0
     assert "arm: exit:1" in capsys.readouterr().err
-    assert main([*words, "--draft", "[exit:1,autoregressive]"]) == 2
-    assert "is missing; the router was trained for" in capsys.readouterr().err

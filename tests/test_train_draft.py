@@ -7,7 +7,6 @@ import json
 import math
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -40,10 +39,8 @@ from transformers.utils.generic import ModelOutput
 
 from .architectures import MAKERS, t5, target_of
 from .eagle3 import write_draft
-from .folders import assert_same_bytes
-from .processes import kill_and_resume
 from .tiny import byte_tokenizer, make, save_pair
-from .training import assert_same_run, metrics_rows
+from .training import metrics_rows
 
 TEXT = [5, 9, 2, 33, 41, 7, 60, 12, 3, 80, 5, 9, 2, 33, 41, 7, 60, 12, 3, 80]
 REFUSED = {  # architectures of which there is no shorter model, with the reason
@@ -175,27 +172,11 @@ def finished(work: Path, settings: DraftTrainingOptions) -> Path:
     return work / "finished"
 
 
-def answer(settings: AnswersDataOptions, output: Path) -> None:
-    make_answers(settings, output)
-
-
-def test_answers_are_the_targets_and_survive_kill_9(work: Path, tmp_path: Path) -> None:
-    few = replace(answer_options(work), limit=8, shard_size=2, max_new_tokens=8)
-    kill_and_resume(partial(answer, few), tmp_path / "data")
-    assert_same_bytes(tmp_path / "data-whole", tmp_path / "data")
+def test_answers_are_the_targets(work: Path, tmp_path: Path) -> None:
     decoder = SpeculativeDecoder.from_pretrained(work / "target", device="cpu")
     greedy = make_answers(replace(answer_options(work), temperature=0.0), tmp_path / "greedy")
     for row in read_dataset(greedy, AnswerRow)[:5]:
         assert row.x == decoder.generate(row.prompt_ids, max_new_tokens=24, temperature=0.0).tokens
-
-
-def train(settings: DraftTrainingOptions, output: Path) -> None:
-    train_draft(settings, output=output, resume=True)
-
-
-def test_resume_after_kill_9_is_exact(finished: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
-    kill_and_resume(partial(train, settings), tmp_path / "run")
-    assert_same_run(tmp_path / "run", finished)
 
 
 @pytest.mark.slow
@@ -209,12 +190,23 @@ def test_two_devices_do_the_work_of_one(finished: Path, settings: DraftTrainingO
             assert float(ours[name] or 0) == pytest.approx(float(theirs[name] or 0), abs=1e-3), name
 
 
+def data_of(settings: DraftTrainingOptions) -> DraftDataModule:
+    return DraftDataModule(read_documents(settings.folders, load_tokenizer(settings.target)), settings)
+
+
+def distributions(settings: DraftTrainingOptions, *models: nn.Module) -> list[torch.Tensor]:
+    """Of each model at the tokens of the validation texts that are learned."""
+    validation = data_of(settings).validation
+    return [model(input_ids=validation.tokens.long()).logits[validation.learned].softmax(-1) for model in models]
+
+
 def test_it_learns(finished: Path, settings: DraftTrainingOptions) -> None:
     target = load_model(settings.target, device="cpu")
-    documents = read_documents(settings.folders, load_tokenizer(settings.target))
-    kept = read_run(finished, DraftTrainingOptions).dataset["kept_tokens"]
+    read = read_run(finished, DraftTrainingOptions)
+    assert read.settings == settings
+    kept = read.dataset["kept_tokens"]
     untrained = DraftModule(settings, new_draft(target, [1], kept), target, left_out=set(), steps=1)
-    accept = untrained.agreement(DraftDataModule(documents, settings).validation).accept
+    accept = untrained.agreement(data_of(settings).validation).accept
     result = json.loads((finished / "result.json").read_text())
     assert result["metrics"]["acceptance"] > float(accept.mean()) + 0.01
     losses = [float(row["loss"]) for row in metrics_rows(finished) if row["loss"]]
@@ -239,11 +231,7 @@ def test_the_exported_draft_is_the_one_that_was_validated(
     head = draft.get_output_embeddings()
     assert isinstance(head, TrimmedHead)
     assert torch.equal(head.weight, target.get_output_embeddings().weight[head.tokens]) != own_output  # type: ignore[index]
-    documents = read_documents(settings.folders, load_tokenizer(settings.target))
-    validation = DraftDataModule(documents, settings).validation
-    p, q = (
-        model(input_ids=validation.tokens.long()).logits[validation.learned].softmax(-1) for model in (target, draft)
-    )
+    p, q = distributions(settings, target, draft)
     accept = torch.minimum(p, q).sum(-1).mean()
     assert float(accept) == pytest.approx(result.metrics["acceptance"], abs=0.01)  # it is stored in bfloat16
     assert float(accept) == pytest.approx(1 - float((p - q).abs().sum(-1).mean()) / 2, abs=1e-5)
@@ -272,12 +260,7 @@ def trained(finished: Path) -> Path:
 def acceptance(draft: Path, settings: DraftTrainingOptions) -> float:
     """Of a draft on the validation texts, computed from distributions."""
     target = load_model(settings.target, device="cpu")
-    documents = read_documents(settings.folders, load_tokenizer(settings.target))
-    validation = DraftDataModule(documents, settings).validation
-    p, q = (
-        model(input_ids=validation.tokens.long()).logits[validation.learned].softmax(-1)
-        for model in (target, load_model(draft, device="cpu", target=target))
-    )
+    p, q = distributions(settings, target, load_model(draft, device="cpu", target=target))
     return float(torch.minimum(p, q).sum(-1).mean())
 
 
@@ -292,8 +275,7 @@ def test_training_continues_a_draft(trained: Path, settings: DraftTrainingOption
     begun = load_initial(target, load_tokenizer(settings.target), settings)
     assert begun.get_input_embeddings().weight is target.get_input_embeddings().weight
     untrained = DraftModule(settings, begun, target, left_out=set(), steps=1)
-    documents = read_documents(settings.folders, load_tokenizer(settings.target))
-    accept = untrained.agreement(DraftDataModule(documents, settings).validation).accept
+    accept = untrained.agreement(data_of(settings).validation).accept
     assert float(accept.mean()) == pytest.approx(before, abs=1e-5)
     files = [json.loads((folder / "draft.json").read_text()) for folder in (trained, tmp_path / "draft")]
     assert files[0] == files[1]  # the same tokens, and the same weights are the target's
@@ -389,18 +371,9 @@ def test_stored_states_train_the_same_draft(
     assert not (runs[1] / "states").exists()
 
 
-@pytest.mark.slow
-def test_stored_states_survive_kill_9(settings: DraftTrainingOptions, tmp_path: Path) -> None:
-    settings = replace(settings, cache_states=True, features="target")
-    train_draft(settings, output=tmp_path / "whole")
-    kill_and_resume(partial(train, settings), tmp_path / "run")
-    assert_same_run(tmp_path / "run", tmp_path / "whole")
-    assert not (tmp_path / "run" / "states").exists()
-
-
 def test_states_are_computed_once(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
     target = load_model(settings.target, device="cpu")
-    data = DraftDataModule(read_documents(settings.folders, load_tokenizer(settings.target)), settings)
+    data = data_of(settings)
     teacher, console = Teacher(target, None), Console(file=io.StringIO())
     states = StateFolder(tmp_path / "states", len(data.windows.tokens))
     states.fill(teacher, data.windows, console)
@@ -479,12 +452,6 @@ def test_the_answers_of_another_target_are_refused(work: Path, settings: DraftTr
     with pytest.raises(InputError, match="the answers of another target, "):
         train_draft(replace(settings, data=str(work / "others")), output=tmp_path / "run")
     assert not (tmp_path / "run" / "run.yaml").exists()
-
-
-def test_other_settings_are_refused(finished: Path, settings: DraftTrainingOptions) -> None:
-    assert read_run(finished, DraftTrainingOptions).settings == settings
-    with pytest.raises(InputError, match="run with layers=1, now it is 2"):
-        train_draft(replace(settings, layers=2), output=finished, resume=True)
 
 
 def test_a_target_that_changed_is_refused_at_export(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:

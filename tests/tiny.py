@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,19 +39,16 @@ from transformers import (
 NO_SPECIALS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
+def grouped(vocab: int, layers: int, hidden: int, context: int) -> dict[str, Any]:
+    """A configuration with two heads a key."""
+    return {
+        "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": context, **NO_SPECIALS,
+    }  # fmt: skip
+
+
 def llama(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocab,
-            hidden_size=hidden,
-            intermediate_size=2 * hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=context,
-            **NO_SPECIALS,
-        )
-    )
+    return LlamaForCausalLM(LlamaConfig(**grouped(vocab, layers, hidden, context)))
 
 
 def gpt2(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
@@ -59,19 +57,7 @@ def gpt2(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128)
 
 
 def qwen(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    return Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=vocab,
-            hidden_size=hidden,
-            intermediate_size=2 * hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            max_position_embeddings=context,
-            **NO_SPECIALS,
-        )
-    )
+    return Qwen3ForCausalLM(Qwen3Config(**grouped(vocab, layers, hidden, context), head_dim=8))
 
 
 def opt(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:

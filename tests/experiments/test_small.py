@@ -17,7 +17,6 @@ from specpilot.infer.verify import VERIFIERS
 from specpilot.infer.verify.otm import optimal_transport
 
 from experiments.__main__ import main
-from experiments.forward import READ, ForwardBenchOptions, bench_forward
 from experiments.otm import acceptance_of_pair, coin_optimum, coins, compressed, plot_otm, uniforms
 from experiments.profile import profile
 
@@ -28,23 +27,6 @@ PROMPTS = [[1, 2, 3], [9, 8], [7] * 12]
 QUIET = Console(quiet=True)
 SAMPLING: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "top_k": 8, "top_p": 1.0}
 SOLVER = 1e-6
-
-
-def test_forwards_are_timed_on_both_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer takes a millisecond a token in the lean forward, two in transformers' own."""
-    target, draft = save_pair(tmp_path)
-
-    def seconds(model: CausalLM, n: int) -> float:
-        layers: int = model.model.config.num_hidden_layers
-        return 1e-3 * n * layers * (2 if model.lean is None else 1)
-
-    time_forwards(monkeypatch, seconds)
-    result = bench_forward(ForwardBenchOptions(target=target, draft=draft, repeats=2), QUIET)
-    for name, layers in (("target", 2), ("draft", 1)):
-        for path, factor in (("transformers", 2), ("lean", 1)):
-            expected = {str(n): n * layers * factor for n in READ}
-            assert result["milliseconds"][name][path] == pytest.approx(expected)
-    assert result["ratio"] == pytest.approx(1 / 2)
 
 
 def test_profile_counts_what_was_done_and_is_taken_off_again(monkeypatch: pytest.MonkeyPatch) -> None:

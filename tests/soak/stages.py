@@ -16,6 +16,10 @@ PROMPTS = ("--limit", "16", "--shard-size", "4", "--batch-size", "4")
 FEATURES = ("--validation-fraction", "0.3", "--traced", "2")
 MIXED = (*FEATURES, "--mixings", "2")
 TRAINING = ("--epochs", "2", "--checkpoint-every", "2", "--log-every", "1", "--threads", "1", "--resume")
+DRAFT = (
+    "train", "draft", "--layers", "1", "--vocabulary", "200", "--window", "32", "--batch-size", "4",
+    "--validation-fraction", "0.3", *TRAINING,
+)  # fmt: skip
 ROUTER_DATA = ("data", "router", "--arms", "[tiny-draft,autoregressive]", *PROMPTS, "--max-new-tokens", "8")
 
 
@@ -49,6 +53,18 @@ STAGES = {
         "data features",
     ),
     "train router": Stage(("train", "router", "--width", "8", "--batch-size", "4", *TRAINING), "data router"),
+    "train features": Stage(
+        ("train", "acceptance", "--predictor", "features", *FEATURES, "--batch-size", "40", *TRAINING),
+        "data acceptance",
+    ),
+    "data answers": Stage(("data", "answers", *PROMPTS, "--max-new-tokens", "12")),
+    "data on-policy": Stage(("data", "on-policy", *PROMPTS, "--max-new-tokens", "12", "--length", "5")),
+    "train copies": Stage(
+        ("train", "copies", "--width", "8", "--batch-size", "20", "--validation-fraction", "0.3", *TRAINING),
+        "data answers",
+    ),
+    "train draft": Stage(DRAFT, "data answers"),
+    "train draft, stored states": Stage((*DRAFT, "--features", "target", "--cache-states"), "data answers"),
 }  # fmt: skip
 
 
