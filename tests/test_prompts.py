@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from specpilot.common.errors import InputError
 from specpilot.data_gen.prompts import fingerprint, load_prompts
 
 
@@ -44,23 +43,6 @@ def test_a_hub_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     from specpilot.data_gen.prompts import _read_hub
 
     assert _read_hub("repo", "train") == [{"prompt": "from afar"}]
-
-
-def test_sources_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        load_prompts(str(tmp_path / "nothing.jsonl"))
-    with pytest.raises(InputError, match="the folder holds no"):
-        load_prompts(str(tmp_path))
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match="not a readable Parquet file"):
-        load_prompts(str(tmp_path / "bad.parquet"))
-    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="not UTF-8"):
-        load_prompts(str(tmp_path / "bad.txt"))
-    with pytest.raises(InputError, match="the built-in prompts have train, validation, test"):
-        load_prompts("builtin", split="dev")
-    with pytest.raises(InputError, match="limit=0"):
-        load_prompts("builtin", limit=0)
 
 
 def test_splits_of_the_built_in_prompts_do_not_meet() -> None:
