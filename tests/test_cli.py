@@ -236,7 +236,8 @@ def test_options_are_described_once_and_inherit_their_defaults(kind: type) -> No
 def test_null_is_an_error_where_a_key_cannot_be_null(name: str) -> None:
     given, parser = flags(COMMANDS[name]), CommandParser(COMMANDS[name], "x")
     for kind in parser.kinds.values():
-        for key, hint in get_type_hints(kind).items():
+        hints = get_type_hints(kind)
+        for key, hint in ((entry.name, hints[entry.name]) for entry in fields(kind)):
             words = [*[word for word in given if not word.startswith(f"--{key}=")], "--config", f"{{{key}: null}}"]
             if type(None) in get_args(hint):
                 parser.read(words)
