@@ -26,7 +26,8 @@ from specpilot.main import main
 MODELS = ("bloom", "falcon", "gpt2", "llama", "longt5", "mpt", "mt5", "opt", "qwen3", "t5", "umt5")  # of tests.tiny
 PRELOADED = [  # imported once, by the process that all others are forked from
     "specpilot.data_gen.acceptance", "specpilot.data_gen.router", "specpilot.train.acceptance",
-    "specpilot.train.router", "specpilot.train.copies", "specpilot.compare.comparison",
+    "specpilot.train.router", "specpilot.train.copies", "specpilot.train.draft", "specpilot.data_gen.on_policy",
+    "specpilot.compare.comparison",
     "specpilot.serve.run", "specpilot.serve.round_log",
     *(f"transformers.models.{name}.modeling_{name}" for name in MODELS),
 ]  # fmt: skip

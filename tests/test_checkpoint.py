@@ -317,7 +317,6 @@ NESTED = CONFIG.as_dict()["provenance"]
         ("acceptance-head", {"provenance": NESTED | {"sampling": [1]}}, r"provenance\.sampling: an object"),
         ("acceptance-head", {"provenance": NESTED | {"sampling": {"temperature": -1}}}, "temperature=-1"),
         ("acceptance-head", {"calibration": 3}, "calibration=3"),
-        ("acceptance-head", {"calibration": {"method": "platt", "scale": -1, "shift": 0}}, "scale=-1"),
         ("lag-free-head", {"width": 10**9}, "width=1000000000"),
         ("lag-free-head", {"mean": 2.0}, r"mean=2\.0"),
         ("lag-free-head", {"uses_ngrams": 1}, "uses_ngrams=1: true or false is expected"),

@@ -184,12 +184,7 @@ def test_no_room_is_reported_before_anything_is_computed(
         make_features(options, tmp_path / "f")
 
 
-def test_another_draft_and_other_settings_are_refused(
-    options: FeatureDataOptions, dataset: FeatureDataset, tmp_path: Path
-) -> None:
-    make_model(2).save_pretrained(tmp_path / "other")
-    with pytest.raises(InputError, match="is not the draft the data was made with"):
-        make_features(replace(options, draft=str(tmp_path / "other")), tmp_path / "f")
+def test_other_settings_are_refused(options: FeatureDataOptions, dataset: FeatureDataset) -> None:
     with pytest.raises(InputError, match="belongs to a run with other settings"):
         make_features(replace(options, seed=1), dataset.folder)
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from specpilot.compare.recorded import Counts, Setting
-from specpilot.controllers.length import Fixed
 from specpilot.controllers.length.cost_model import CostModel
 
 from experiments.__main__ import main
-from experiments.studies.ablation import baselines, online_rules, summarise
+from experiments.studies.ablation import online_rules, summarise
 
 
 def test_baselines_take_their_best_parameter_and_ours_has_none() -> None:
@@ -73,10 +72,3 @@ def test_one_controller_learns_from_all_traces_of_a_batch() -> None:
     bandit, online = rules["bandit"], rules["online confidence, rate-optimal"]
     assert bandit(0, 0.0) is bandit(1, 0.0)
     assert online(0, 0.0) is online(1, 0.0) is not online(0, 1.0)
-
-
-def test_the_baselines_are_named() -> None:
-    names = [rule.name for rule in baselines(greedy=True)]
-    assert names[-1] == "oracle (Lemma 2.1)"
-    make = baselines(greedy=False)[0].make([])
-    assert isinstance(make(0, 3.0), Fixed)
