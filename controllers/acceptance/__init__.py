@@ -1,1 +1,1 @@
-"""Acceptance predictors: SpecDec++'s head, the lag-free head and the feature model, and their inputs."""
+"""Acceptance predictors: SpecDec++'s head, the lag-free head, the feature model and the copy head; their inputs."""

@@ -36,7 +36,7 @@ def signals_tensor(token: int, chosen: Tensor | None, q: Tensor, logits: Tensor)
 
 
 def draft_signals(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[DraftSignals]:
-    """Draft signals of N tokens, equal to those of :class:`~.length.Step`.
+    """Draft signals of N tokens, equal to those of :class:`Step`.
 
     Args:
         chosen: (N,) q(y) of each.

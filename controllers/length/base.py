@@ -13,7 +13,9 @@ MAX_DRAFT = 20  # maximum number of tokens drafted in one round
 class LengthController(ABC):
     """Decides how many tokens a round drafts. EOS, the token budget and ``MAX_DRAFT`` stop any controller.
 
-    The current token is verified even if the controller stops, since its draft forward is already done.
+    The current token is verified even if the controller stops, since its draft forward is already done. Each text has a
+    shallow copy of the controller: a list that is changed in place is shared by all texts unless ``start_text`` or
+    ``start_round`` makes a new one.
     """
 
     def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — rules fit any sampling

@@ -1,4 +1,4 @@
-"""Rules that need no costs, and all but the last no training: when a round stops drafting.
+"""Rules for when a round stops drafting that need no costs; only the last, by a predictor, needs training.
 
 Symbols: y_i the i-th drafted token of a round, q the distribution it was drawn from, θ and h thresholds.
 """
