@@ -252,13 +252,14 @@ def read_context(model: LanguageModel, longest: int) -> TextReader:
 
 @torch.inference_mode()
 def time_forward(reader: TextReader, n: int) -> float:
-    """Seconds of a forward of ``n`` tokens after ``CONTEXT`` cached ones."""
+    """Seconds of a forward of ``n`` tokens after the cached ones."""
+    cached = reader.cache.length(reader.text)
     tokens = [token % reader.model.vocab_size for token in range(n)]
     started = time.perf_counter()
     logits, _ = reader.read(tokens)
     float(logits[-1, 0])  # waits for an accelerator
     seconds = time.perf_counter() - started
-    reader.crop(CONTEXT)
+    reader.crop(cached)
     return seconds
 
 

@@ -102,6 +102,12 @@ TABLES["generate {}"] = [
     ("hello --length a/b/c/d", "a/b/c/d: no such folder or file, no shipped controller (tiny-copies, tiny-head"),
     ("hello --length cumulative-confidence:7", "cumulative-confidence:7.0: the threshold must be in [0, 1]"),
     ("hello --length confidence:x", "length='confidence:x': give the rule's number"),
+    (
+        "hello --length confidense:0.4",
+        "length='confidense:0.4': no such rule; give a whole number or one of none, oracle",
+    ),
+    ("hello --length bandit:3", "length='bandit:3': no such rule"),
+    ("hello --length 0.4", "length='0.4': no such rule"),
     ("hello --length 21", "length=21: a fixed draft length must be between"),
     ("hello --length oracle", "length='oracle': not defined at temperature 1.0"),
     ("hello --draft null --length tiny-head", "length='tiny-head': a trained controller needs a draft"),

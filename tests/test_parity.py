@@ -103,7 +103,7 @@ def decoder() -> SpeculativeDecoder:
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batched: bool) -> None:
     predictor = CONTROLLER.config.predictor(
-        CONTROLLER.head, torch.empty(0, CONTROLLER.config.hidden_size), torch.device("cpu"), undone=True
+        CONTROLLER.head, torch.empty(0, CONTROLLER.config.hidden_size), torch.device("cpu"), calibrated=True
     )
     served = serve(decoder, predictor, batched)
     (draft,) = decoder.drafts

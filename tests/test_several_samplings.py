@@ -69,7 +69,7 @@ def loaded(folder: Path) -> AcceptancePredictor:
     embedding = output_embedding(load_causal_lm("tiny-draft"))
     controller = load_controller(folder)
     assert isinstance(controller.config, PredictorConfig)
-    return controller.config.predictor(controller.head, embedding, torch.device("cpu"), undone=True)
+    return controller.config.predictor(controller.head, embedding, torch.device("cpu"), calibrated=True)
 
 
 def test_the_checkpoint_names_all_of_them(data: list[str], tmp_path: Path) -> None:

@@ -157,12 +157,12 @@ class AcceptanceHeadConfig(PredictorConfig):
     def module(self) -> AcceptanceHead:
         return AcceptanceHead(self.hidden_size, self.depth)
 
-    def predictor(self, head: nn.Module, embedding: Tensor, device: torch.device, *, undone: bool) -> HeadPredictor:
-        """With ``undone`` by the checkpoint's calibration, or else with the loss weights undone."""
+    def predictor(self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool) -> HeadPredictor:
+        """With ``calibrated`` by the checkpoint's calibration, or else with the loss weights undone."""
         assert isinstance(head, AcceptanceHead)
         check_states(self.hidden_size, embedding)
         calibration = None
-        if undone:
+        if calibrated:
             known = self.calibration
             calibration = undo_weights(self.w_acc, self.w_rej) if known is None else parse_calibration(known)
         mean = self.metrics.get("mean_acceptance", UNKNOWN_MEAN)

@@ -100,12 +100,11 @@ class FeatureModelConfig(PredictorConfig):
     def module(self) -> FeatureModel:
         return FeatureModel()
 
-    def predictor(self, head: nn.Module, embedding: Tensor, device: torch.device, *, undone: bool) -> FeaturePredictor:
+    def predictor(
+        self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool
+    ) -> FeaturePredictor:
         assert isinstance(head, FeatureModel)
         return FeaturePredictor(head, self.mean, self.provenance.samplings)
-
-    def usage(self) -> str:
-        return f'{super().usage()}, cost="cost.json"'
 
     def rows(self) -> dict[str, str]:
         return {"mean acceptance": f"{self.mean:.3f}"}

@@ -296,16 +296,15 @@ class LagFreeHeadConfig(PredictorConfig):
     def module(self) -> LagFreeHead:
         return LagFreeHead(self.hidden_size, self.width)
 
-    def predictor(self, head: nn.Module, embedding: Tensor, device: torch.device, *, undone: bool) -> LagFreePredictor:
+    def predictor(
+        self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool
+    ) -> LagFreePredictor:
         assert isinstance(head, LagFreeHead)
         check_states(self.hidden_size, embedding)
         return LagFreePredictor(
             head.to(embedding.device), embedding, mean=self.mean, uses_ngrams=self.uses_ngrams,
             samplings=self.provenance.samplings,
         )  # fmt: skip
-
-    def usage(self) -> str:
-        return f'{super().usage()}, cost="cost.json"'
 
     def rows(self) -> dict[str, str]:
         return {

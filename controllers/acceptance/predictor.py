@@ -70,13 +70,16 @@ class PredictorConfig(ControllerConfig):
     """The checkpoint configuration of an acceptance predictor."""
 
     @abstractmethod
-    def predictor(self, head: nn.Module, embedding: Tensor, device: torch.device, *, undone: bool) -> TrainedPredictor:
+    def predictor(
+        self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool
+    ) -> TrainedPredictor:
         """The predictor with the weights of ``head``.
 
         Args:
             embedding: (V, d) the draft's output embedding.
             device: device of the draft's states.
-            undone: whether to predict probabilities, instead of what a threshold of the head's own was chosen for.
+            calibrated: whether to predict probabilities, as stopping by cost needs: by the checkpoint's calibration, or
+                with the weights of the loss undone. Otherwise it is the head's output, which its own threshold is for.
 
         Raises:
             InputError: it reads states of another size than the draft's.
@@ -86,6 +89,9 @@ class PredictorConfig(ControllerConfig):
     def own_threshold(self) -> float | None:
         """The threshold that drafting stops by if none is given; None if there is none."""
         return None
+
+    def usage(self) -> str:
+        return super().usage() + (', cost="cost.json"' if self.own_threshold is None else "")
 
 
 def check_states(hidden_size: int, embedding: Tensor) -> None:

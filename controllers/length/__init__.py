@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from ...common.errors import InputError
@@ -71,6 +72,7 @@ ALONE: dict[str, Callable[[], LengthController]] = {
     "bandit": Bandit,
     "adaptive-length": AdaptiveLength,
 }
+NUMBER = re.compile(r"-?\d*\.?\d+")  # what follows a rule's name; no folder or hub id ends in ":" and a number
 PRICED = "online-confidence"  # uses a cost model if it is given no threshold
 
 
@@ -101,6 +103,9 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
         return Fixed(int(spec))
     name, _, parameter = spec.partition(":")
     if name not in RULES:
+        if NUMBER.fullmatch(parameter or spec):
+            rules = ", ".join(dict.fromkeys([*ALONE, *RULES]))
+            raise InputError(f"length={spec!r}: no such rule; give a whole number or one of {rules}")
         return None
     make, example = RULES[name]
     try:

@@ -36,7 +36,10 @@ class LengthController(ABC):
         """Whether to draft another token after this one."""
 
     def end_round(self, drafted: int, accepted: int) -> None:  # noqa: B027 — most rules do not ask
-        """Called after every verification: the first ``accepted`` of ``drafted`` tokens were accepted."""
+        """Called after a round with tokens that this controller steered.
+
+        The first ``accepted`` of its ``drafted`` tokens were accepted.
+        """
 
     def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most rules do not ask
         """Called after a round with its wall time, and the draft's tokens and forwards.

@@ -42,7 +42,7 @@ def load_trained(
         InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
     """
     controller, predictor = load_predictor(
-        name, fingerprint, device, embedding, undone=cost is not None, pair_check=pair_check
+        name, fingerprint, device, embedding, calibrated=cost is not None, pair_check=pair_check
     )
     threshold = stopping_threshold(name, controller, threshold, cost)
     if cost is not None:
@@ -57,13 +57,13 @@ def load_predictor(
     device: torch.device,
     embedding: Tensor,
     *,
-    undone: bool,
+    calibrated: bool,
     pair_check: str = EXACT,
 ) -> tuple[Controller, TrainedPredictor]:
     """Load the controller ``name``, check that it was trained for this pair, and return its predictor as well.
 
     Args:
-        undone: see :meth:`.PredictorConfig.predictor`; the others as for :func:`load_trained`.
+        calibrated: see :meth:`.PredictorConfig.predictor`; the others as for :func:`load_trained`.
 
     Raises:
         InputError: it cannot be loaded, was trained for another pair, or predicts no acceptance.
@@ -77,7 +77,7 @@ def load_predictor(
         )
     config.provenance.check_pair(fingerprint, pair_check)
     try:
-        return controller, config.predictor(controller.head, embedding, device, undone=undone)
+        return controller, config.predictor(controller.head, embedding, device, calibrated=calibrated)
     except InputError as error:
         raise InputError(f"length={str(name)!r}: {error}") from error
 
@@ -100,7 +100,7 @@ def stopping_threshold(
         threshold = controller.config.own_threshold
     if threshold is None:
         raise InputError(
-            f"length={str(name)!r}: has no threshold of its own; give a cost model (--cost FILE, written by "
-            "'specpilot bench cost --output FILE') or a threshold"
+            f"length={str(name)!r}: has no threshold of its own; give a threshold or costs: --cost auto, or "
+            "--cost FILE, written by 'specpilot bench cost --output FILE'"
         )
     return threshold

@@ -219,7 +219,7 @@ def trained(path: str, decoder: SpeculativeDecoder) -> tuple[AcceptancePredictor
     assert decoder.tokenizer is not None, "decoder was not loaded by name"
     pair = PairFingerprint.of(decoder.target.model, draft.model, decoder.tokenizer)
     embedding = output_embedding(draft.model)
-    _, predictor = load_predictor(path, pair, torch.device("cpu"), embedding, undone=True)
+    _, predictor = load_predictor(path, pair, torch.device("cpu"), embedding, calibrated=True)
 
     def predict_all(t: Trace) -> list[float]:
         return predictor.predict_all(t.signals, t.ngram_matches, t.states, t.tokens)

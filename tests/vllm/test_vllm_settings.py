@@ -37,7 +37,7 @@ def test_settings_come_from_the_configuration_or_the_environment(monkeypatch: py
         ({"length": -1}, r"-1"),
         ({"length": "no-such-controller"}, r"^no-such-controller: "),
         ({"length": "oracle"}, r"^length='oracle': asks the target before drafting; not in vLLM$"),
-        ({"length": "tiny-lag-free"}, r"tiny-lag-free.*has no threshold of its own; give a cost model"),
+        ({"length": "tiny-lag-free"}, r"tiny-lag-free.*has no threshold of its own; give a threshold or costs"),
         ({"length": "online-confidence"}, r"give either a cost model"),
         ({"length": "confidence:0.4", "cost": 0.2}, r"^cost: the rule 'confidence:0.4' does not use costs"),
         ({"length": "confidence:0.4", "threshold": 0.2}, r"^threshold=0.2: only for trained controllers"),

@@ -68,7 +68,12 @@ def load_predictor(settings: Settings, target: str | Path, draft: str | Path, de
     """
     embedding = output_embedding(load_causal_lm(draft, device=str(device)))
     _, predictor = trained.load_predictor(
-        settings.spec, pair_fingerprint(target, draft), device, embedding, undone=True, pair_check=settings.pair_check
+        settings.spec,
+        pair_fingerprint(target, draft),
+        device,
+        embedding,
+        calibrated=True,
+        pair_check=settings.pair_check,
     )
     assert isinstance(predictor, LagFreePredictor), "the settings were checked before"
     return predictor
