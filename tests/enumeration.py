@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+import pytest
+import torch
+from hypothesis import strategies as st
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.generation import Generation
+from specpilot.infer.models import CausalLM, LanguageModel, RaggedKVCache, Read, TextReader
+from specpilot.infer.models.longrope import TokenKVCache
 from specpilot.infer.random_source import RandomSource
 from torch import Tensor
+from transformers import PreTrainedModel
+
+from .tiny import make
 
 T = TypeVar("T")
+PROMPT = [1, 0, 2]
+DEPTH = 3
 
 
 class Script(RandomSource):
@@ -71,3 +83,103 @@ def rounds(
     """The decoder's own loop for one prompt: its output, filled while the new tokens of each round are iterated."""
     request = decoder.new_request(list(prompt), sampling, budget, rng)
     return request.output, decoder.scheduler.tokens(request)
+
+
+class Remembering(CausalLM):
+    """A model that computes the logits after each prefix once: enumeration meets the same ones all the time."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self.known: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    def new_cache(self) -> TokenKVCache:
+        return TokenKVCache(0)
+
+    def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+        assert isinstance(cache, TokenKVCache)
+        results = []
+        for read in reads:
+            past = cache.length(read.text)
+            cache.start_forward([read.text], [len(read.tokens)])
+            cache.note(read.text, read.tokens, long=False)
+            cache.end_forward()
+            tokens, tree = cache.tokens[read.text], read.tree
+            nodes = len(tokens) if tree is None else len(tokens) - len(tree.above)
+            rows = []
+            for column in range(past, len(tokens)):
+                seen = [*range(column + 1)]
+                if tree is not None and column >= nodes:
+                    seen = [*range(tree.trunk), *tree.above[column - nodes], column]
+                rows.append(self.after(tuple(tokens[c] for c in seen)))
+            results += rows[-read.keep :]
+        return torch.stack([logits for logits, _ in results]), torch.stack([hidden for _, hidden in results])
+
+    def after(self, prefix: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        if prefix not in self.known:
+            cache = super().new_cache()
+            cache.add(0, len(prefix))
+            logits, hidden = super().forward(cache, [Read(0, prefix)])
+            self.known[prefix] = logits[0], hidden[0]
+        return self.known[prefix]
+
+
+def target_distribution(
+    target: LanguageModel, sampling: SamplingParams, prompt: Sequence[int] = PROMPT
+) -> dict[tuple[int, ...], float]:
+    """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens."""
+    result = {}
+    for tokens in itertools.product(range(target.vocab_size), repeat=DEPTH):
+        probability = 1.0
+        for i in range(DEPTH):
+            reader, start = TextReader.begin(target, prompt)
+            logits, _ = reader.read([*start, *tokens[:i]], keep=1)
+            probability *= float(sampling(logits[-1])[tokens[i]])
+        if probability > 0:
+            result[tokens] = probability
+    return result
+
+
+def decoder_distribution(
+    decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int, prompt: Sequence[int] = PROMPT
+) -> dict[tuple[int, ...], float]:
+    """The distribution of the first DEPTH tokens of the decoder's own loop."""
+
+    def run(rng: RandomSource) -> tuple[int, ...]:
+        generation, loop = rounds(decoder, list(prompt), sampling, budget, rng)
+        for _ in loop:
+            if len(generation.tokens) >= DEPTH:
+                break
+        return tuple(generation.tokens[:DEPTH])
+
+    return output_distribution(run)
+
+
+def pair(vocab: int, draft_vocab: int, seed: int, remember: bool) -> SpeculativeDecoder:
+    sizes = {"layers": 1, "hidden": 8, "context": 32}
+    target = make(seed=seed, vocab=vocab, sharpness=6.0, **sizes).double()
+    draft = make(seed=seed + 1000, vocab=draft_vocab, sharpness=6.0, **sizes).double()
+    if remember:
+        return SpeculativeDecoder(Remembering(target), Remembering(draft))
+    return SpeculativeDecoder(target, draft)
+
+
+def assert_same(
+    found: dict[tuple[int, ...], float], expected: dict[tuple[int, ...], float], tolerance: float = 1e-9
+) -> None:
+    assert sum(found.values()) == pytest.approx(1, abs=1e-9)
+    for tokens in found.keys() | expected.keys():
+        assert found.get(tokens, 0.0) == pytest.approx(expected.get(tokens, 0.0), abs=tolerance), tokens
+
+
+def distribution(size: int) -> st.SearchStrategy[list[float]]:
+    """Random points of the simplex, zeros and one-hot vectors among them."""
+    weights = st.lists(st.one_of(st.just(0.0), st.floats(0.01, 1.0)), min_size=size, max_size=size)
+    return weights.filter(any).map(lambda w: [x / sum(w) for x in w])
+
+
+def as_distribution(rows: Tensor, lists: bool = False) -> TokenDistribution:
+    """``rows`` (N, V) kept as lists, without the zeros wherever another row has one there too, or as they are."""
+    if not lists:
+        return TokenDistribution(rows, None, rows.shape[1])
+    tokens = rows.any(0).nonzero().squeeze(1).flip(0)
+    return TokenDistribution(rows[:, tokens], tokens.expand(len(rows), -1), rows.shape[1])

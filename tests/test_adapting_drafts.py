@@ -15,7 +15,7 @@ from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.generation import Generation
 
 from .clock import Clock, Timed, time_forwards
-from .test_best_first_tree import predictor
+from .drafts import predictor
 from .test_ngram_drafts import survivals
 from .tiny import make
 
@@ -93,16 +93,6 @@ def test_trees_follow_what_their_nodes_take(trained: bool, monkeypatch: pytest.M
         trees = [round.parents for output in outputs for round in output.rounds]
         assert any(parents != list(range(-1, len(parents) - 1)) for parents in trees)
     assert 0 < nodes[True] < nodes[False] / 2
-
-
-@pytest.mark.parametrize("ngram", [None, Ngram(adapt=True)], ids=["trees", "trees and copies"])
-def test_greedy_texts_are_the_targets_whatever_rounds_take(ngram: Ngram | None) -> None:
-    target, length = make(seed=0), RateOptimal(predictor(), FIRST, adapt=True)
-    decoder = SpeculativeDecoder(target, make(seed=0, layers=1), length=length, tree="auto", ngram=ngram)
-    plain = SpeculativeDecoder(target, None)
-    for prompt in (PROMPT, PROMPT[:7], [3, 1, 3, 1, 3]):
-        texts = [one.generate(prompt, max_new_tokens=50, temperature=0).tokens for one in (decoder, plain)]
-        assert texts[0] == texts[1]
 
 
 def test_auto_adapts_copies_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

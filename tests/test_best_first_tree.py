@@ -13,41 +13,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.feature_model import FeatureModel
-from specpilot.controllers.length import FeaturePredictor, Fixed, OnlineConfidence, RateOptimal
+from specpilot.controllers.length import Fixed, OnlineConfidence, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel, level_cost, tree_cost
 from specpilot.controllers.length.rate import RunningRatio
 from specpilot.controllers.length.rate_optimal import SHIFT
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
-from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.draft import Draft
-from specpilot.infer.drafters.best_first_tree import BestFirstDrafter, depth_first
-from specpilot.infer.models import TextReader, ancestors_of
+from specpilot.infer.drafters.best_first_tree import depth_first
+from specpilot.infer.models import ancestors_of
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify import candidates
 from specpilot.infer.verify.mcss import without
 from torch import Tensor
 
-from .enumeration import output_distribution
-from .test_lossless import (
-    as_distribution,
-    assert_same,
-    decoder_distribution,
-    distribution,
-    pair,
-    target_distribution,
-)
+from .drafts import CHEAP, FREE, predictor
+from .enumeration import as_distribution, distribution, output_distribution
 from .tiny import make
 
 Path = tuple[int, ...]
 Table = dict[Path, Tensor]  # what comes after each path
-CHEAP, FREE = CostModel(0.05, 0.98, 0.02), CostModel(0.1, 1.0, 0.0)
-
-
-def predictor(bias: float = 1.0, mean: float = 0.6) -> FeaturePredictor:
-    return FeaturePredictor(FeatureModel(bias, 1.0, -0.3, -0.3), mean)
 
 
 def tree_decoder(pair: SpeculativeDecoder, bias: float = 1.0) -> SpeculativeDecoder:
@@ -142,46 +128,6 @@ def test_dropping_a_drawn_child_for_its_token_would_be_seen() -> None:
     exact, biased = (verified_distribution(p, q, 1, one_child, drop=drop) for drop in (False, True))
     assert exact == pytest.approx(expected_distribution(p, 2, 1))
     assert biased != pytest.approx(expected_distribution(p, 2, 1), abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "seeds"),
-    [
-        (SamplingParams(1.0, 2), range(5)),
-        (SamplingParams(0.7, 2), range(5, 8)),
-        (SamplingParams(1.0, None), range(8, 10)),
-        (SamplingParams(0.0, None), range(10, 20)),
-    ],
-)
-def test_distribution_of_the_decoders_own_loop(sampling: SamplingParams, seeds: range) -> None:
-    """Shapes come of the predictor, the n-grams, the costs, and what the text has taught so far."""
-    branched = 0
-    for seed in seeds:
-        decoder = tree_decoder(pair(3, 3, seed, remember=True), bias=float(seed % 3))
-        found = decoder_distribution(decoder, sampling, budget=4)
-        assert_same(found, target_distribution(decoder.target, sampling))
-        output = decoder.generate([1, 0, 2], max_new_tokens=20, temperature=sampling.temperature, top_k=sampling.top_k)
-        branched += sum(r.parents != list(range(-1, len(r.parents) - 1)) for r in output.rounds)
-    assert branched
-
-
-def test_distribution_through_the_real_caches() -> None:
-    decoder = tree_decoder(pair(3, 3, 7, remember=False))
-    sampling = SamplingParams(1.0, 2)
-    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(decoder.target, sampling))
-
-
-@pytest.mark.parametrize("draft_vocab", [3, 6])
-def test_distribution_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
-    """A copied token may be one that the draft cannot read."""
-    decoder = tree_decoder(pair(4, draft_vocab, 5, remember=True))
-    sampling = SamplingParams(1.0, 2)
-    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(decoder.target, sampling))
-    texts = [
-        one.generate([3, 3, 1, 3], max_new_tokens=20, temperature=0).tokens
-        for one in (decoder, SpeculativeDecoder(decoder.target, None))
-    ]
-    assert texts[0] == texts[1]
 
 
 def test_one_child_a_node_costs_what_a_chain_costs() -> None:
@@ -291,48 +237,3 @@ def test_nodes_in_depth_first_order(choices: list[int]) -> None:
         node = parents.index(node)
         assert place[node] == depth
         depth += 1
-
-
-def test_counters_and_caches_of_a_batch() -> None:
-    """Texts of a list are those of each prompt alone; every tree is one target forward."""
-    decoder = tree_decoder(SpeculativeDecoder(make(), make(layers=1)))
-    prompts = [[5, 9, 2], [1] * 9, [3, 4, 5, 3, 4], [7]]
-    for temperature in (0, 1):
-        together = decoder.generate(prompts, max_new_tokens=40, temperature=temperature, seed=[1, 2, 3, 4])
-        alone = [
-            decoder.generate(prompt, max_new_tokens=40, temperature=temperature, seed=seed)
-            for seed, prompt in enumerate(prompts, 1)
-        ]
-        assert [output.tokens for output in together] == [output.tokens for output in alone]
-        for output in together:
-            stats = output.stats
-            assert stats.n_target_forwards == len(output.rounds)
-            assert stats.n_verified_tokens == stats.n_drafted + stats.n_target_forwards - 1
-            assert stats.n_draft_forwards <= stats.n_drafted
-            for r in output.rounds:
-                assert r.emitted[: r.accepted] == [r.drafted[node] for node in r.path][: len(r.emitted)]
-
-
-def test_the_drafts_cache_holds_the_accepted_path() -> None:
-    """Of the nodes that the draft has read, those of the path close up behind the text."""
-    decoder = tree_decoder(SpeculativeDecoder(make(), make(layers=1)))
-    drafter = decoder.drafting.arms(decoder.config)[0].drafter
-    assert isinstance(drafter, BestFirstDrafter)
-    request = decoder.new_request([5, 9, 2], SamplingParams(), 60, RandomSource(4))
-    moved = 0
-    for _ in decoder.scheduler.tokens(request):
-        if request.finished:
-            break
-        if len(request.output.rounds) == 1:
-            assert request not in drafter.cache  # the draft reads the prompt when it first drafts
-            continue
-        moved += request.output.rounds[-1].path != list(range(request.output.rounds[-1].accepted))
-        reader, text = TextReader(decoder.drafts[0], drafter.cache, request), request.text
-        length = reader.length
-        assert length < len(text)
-        with torch.inference_mode():
-            logits, _ = reader.read(text[length:], keep=1)
-            expected = decoder.drafts[0].model(input_ids=torch.tensor([text])).logits[0, -1:]
-        reader.crop(length)
-        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-    assert moved

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
 
 from .architectures import MAKERS, target_of
-from .tiny import ALIBI, ARCHITECTURES, make
+from .tiny import ALIBI, ARCHITECTURES, EACH, make
 
 
 def reference(model: CausalLM, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -249,3 +249,25 @@ def test_hidden_states_are_those_of_the_thread_that_asked() -> None:
     thread.join()
     torch.testing.assert_close(mine, expected[0])
     torch.testing.assert_close(found[0], expected[1])
+
+
+@pytest.mark.parametrize("architecture", EACH)
+@torch.inference_mode()
+def test_rows_join_are_cut_back_and_leave(architecture: str) -> None:
+    """Texts of one cache, of several lengths, cut back, left by others and joined: each reads on as it stands."""
+    model = CausalLM(make(architecture))
+    cache = model.new_cache()
+    for text in "abc":
+        cache.add(text, 4)
+    model.forward(cache, [Read("a", [1, 2, 3]), Read("b", [4]), Read("c", [9, 9])])
+    model.forward(cache, [Read("a", [5, 6, 7], 3), Read("c", [8, 8], 2)])
+    cache.crop_text("a", 4)
+    cache.crop_text("c", 3)
+    cache.remove("b")
+    cache.add("d", 30)
+    model.forward(cache, [Read("d", [7, 7, 7, 7, 7, 7])])
+    cache.remove("a")
+    logits, _ = model.forward(cache, [Read("d", [12]), Read("c", [11, 13], 2)])
+    for row, text in zip(logits, ([7] * 6 + [12], [9, 9, 8, 11], [9, 9, 8, 11, 13]), strict=True):
+        expected = model.model(input_ids=torch.tensor([text])).logits[0, -1]
+        torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-4)

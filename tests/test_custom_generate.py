@@ -9,7 +9,6 @@ import pytest
 import torch
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed
-from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from torch import Tensor
 from transformers import (
@@ -21,12 +20,11 @@ from transformers import (
     TemperatureLogitsWarper,
     TextIteratorStreamer,
     TextStreamer,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
     set_seed,
 )
 from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
 
+from .test_generation_defaults import REFUSED as SETTINGS_REFUSED
 from .tiny import byte_tokenizer, make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
@@ -70,54 +68,30 @@ def test_greedy_batches_are_transformers_own(architecture: str, pad: dict[str, i
         assert torch.equal(model.generate(**inputs, eos_token_id=ends, custom_generate=decoder), expected)
 
 
-SETTINGS = [
-    ({}, {}),
-    ({"temperature": 0.7, "top_k": 8, "top_p": 0.9}, {"temperature": 0.7, "top_k": 8, "top_p": 0.9}),
-    ({"top_k": 0}, {"top_k": None}),
-    ({"top_k": None, "top_p": None, "temperature": None}, {"top_k": None}),
-]
+ROW: dict[str, Any] = {"input_ids": IDS, "max_new_tokens": 20, "do_sample": True}
+WARPED: dict[str, Any] = {"temperature": 0.7, "top_k": 8, "top_p": 0.9}
+ONE_OBJECT = GenerationConfig(max_new_tokens=20, do_sample=True, top_k=5, early_stopping=True, output_logits=False)
+SAMPLED: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {  # transformers' call; prompts and settings of ours
+    "defaults": (ROW, [PROMPT], {}),
+    "warped": (ROW | WARPED, [PROMPT], WARPED),
+    "no top-k": (ROW | {"top_k": 0}, [PROMPT], {"top_k": None}),
+    "none of them": (ROW | dict.fromkeys(WARPED), [PROMPT], {"top_k": None}),
+    "a batch": (ROW | {"input_ids": BATCH, "attention_mask": MASK}, ROWS, {}),
+    "one object": ({"input_ids": IDS, "generation_config": ONE_OBJECT}, [PROMPT], {"top_k": 5}),
+    "several": (ROW | {"num_return_sequences": 3}, PROMPT, {"n": 3}),
+}
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-@pytest.mark.parametrize(("theirs", "ours"), SETTINGS)
-def test_samples_are_the_decoders(architecture: str, theirs: dict[str, float], ours: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", SAMPLED)
+def test_samples_are_the_decoders(architecture: str, case: str) -> None:
+    theirs, prompts, ours = SAMPLED[case]
     model, decoder = pair(architecture)
     set_seed(1)
-    expected = decoder.generate(PROMPT, max_new_tokens=30, seed=drawn_seed(), **ours)
-    output = model.generate(IDS, max_new_tokens=30, do_sample=True, custom_generate=decoder, **theirs)
-    assert output.tolist() == [PROMPT + expected.tokens]
-
-
-def test_sampled_batches_are_the_decoders() -> None:
-    model, decoder = pair()
-    seed = drawn_seed()
-    inputs = {"input_ids": BATCH, "attention_mask": MASK, "max_new_tokens": 20, "do_sample": True}
-    output = model.generate(**inputs, custom_generate=decoder)
-    assert output[:, 5:].tolist() == [row.tokens for row in decoder.generate(ROWS, max_new_tokens=20, seed=seed)]
-
-
-def test_several_samples_of_a_prompt() -> None:
-    model, decoder = pair()
-    seed = drawn_seed()
-    output = model.generate(IDS, max_new_tokens=20, do_sample=True, num_return_sequences=3, custom_generate=decoder)
-    assert output[:, len(PROMPT) :].tolist() == [
-        row.tokens for row in decoder.generate(PROMPT, n=3, max_new_tokens=20, seed=seed)
-    ]
-    assert len({tuple(row) for row in output.tolist()}) == 3
-
-
-@pytest.mark.parametrize(
-    "sampling", [SamplingParams(0.7, 8, 0.9), SamplingParams(1.3, None, 0.6), SamplingParams(2.0, 5, 1.0)]
-)
-def test_settings_mean_the_same(sampling: SamplingParams) -> None:
-    """The distribution that transformers samples from under these settings is that of the sampling parameters."""
-    processors = LogitsProcessorList([TemperatureLogitsWarper(sampling.temperature)])
-    if sampling.top_k is not None:
-        processors.append(TopKLogitsWarper(sampling.top_k))
-    if sampling.top_p < 1:
-        processors.append(TopPLogitsWarper(sampling.top_p))
-    logits = torch.randn(50, 64, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(torch.softmax(processors(IDS, logits), -1), sampling(logits))
+    expected = decoder.generate(prompts, max_new_tokens=20, seed=drawn_seed(), **ours)
+    output = model.generate(**theirs, custom_generate=decoder)
+    assert output[:, theirs["input_ids"].shape[1] :].tolist() == [row.tokens for row in expected]
+    assert len({tuple(row.tokens) for row in expected}) == len(expected)
 
 
 def test_the_global_seed_decides() -> None:
@@ -162,14 +136,6 @@ def test_transformers_own_output_class() -> None:
     assert isinstance(output, GenerateDecoderOnlyOutput)
     assert output.keys() == {"sequences"}
     assert torch.equal(output.sequences, model.generate(**inputs))
-
-
-def test_settings_in_one_object() -> None:
-    model, decoder = pair()
-    config = GenerationConfig(max_new_tokens=12, do_sample=True, top_k=5, early_stopping=True, output_logits=False)
-    seed = drawn_seed()
-    output = model.generate(IDS, generation_config=config, custom_generate=decoder)
-    assert output[0, len(PROMPT) :].tolist() == decoder.generate(PROMPT, max_new_tokens=12, top_k=5, seed=seed).tokens
 
 
 class Recorder(BaseStreamer):
@@ -246,54 +212,17 @@ def test_encoder_decoders_are_refused() -> None:
 
 
 REFUSED: dict[str, Any] = {
-    "num_beams": 4,
-    "repetition_penalty": 1.2,
-    "encoder_repetition_penalty": 1.2,
-    "no_repeat_ngram_size": 2,
-    "encoder_no_repeat_ngram_size": 2,
-    "bad_words_ids": [[3]],
-    "min_p": 0.1,
-    "top_h": 0.4,
-    "typical_p": 0.9,
-    "epsilon_cutoff": 0.01,
-    "eta_cutoff": 0.01,
-    "min_length": 9,
-    "min_new_tokens": 3,
-    "forced_bos_token_id": 0,
-    "forced_eos_token_id": 1,
-    "suppress_tokens": [1],
-    "begin_suppress_tokens": [1],
-    "sequence_bias": [[[3], 1.0]],
-    "exponential_decay_length_penalty": (3, 1.1),
-    "remove_invalid_values": True,
-    "renormalize_logits": True,
-    "guidance_scale": 1.5,
-    "watermarking_config": {"bias": 2.0},
-    "max_time": 3.0,
-    "use_cache": False,
-    "cache_implementation": "static",
-    "prefill_chunk_size": 4,
-    "output_scores": True,
-    "output_logits": True,
-    "output_attentions": True,
-    "output_hidden_states": True,
-    "prompt_lookup_num_tokens": 3,
-    "assistant_early_exit": 1,
-    "assistant_ensemble_weight": 0.5,
-    "num_assistant_tokens": 3,
-    "use_mtp": True,
-    "penalty_alpha": 0.6,
-    "dola_layers": "low",
-    "constraints": [1],
-    "force_words_ids": [[3]],
-    "assistant_model": make(layers=1),
-    "logits_processor": LogitsProcessorList([TemperatureLogitsWarper(0.5)]),
-    "stopping_criteria": [EosTokenCriteria(3)],
-    "prefix_allowed_tokens_fn": lambda batch, ids: [1, 2],
-    "synced_gpus": True,
-    "position_ids": torch.arange(1, 8)[None],
-    "inputs_embeds": torch.zeros(1, 7, 32),
-}
+    name: value
+    for name, (value, _) in SETTINGS_REFUSED.items()
+    if name not in ("stop_strings", "token_healing", "diversity_penalty", "num_beam_groups")  # by transformers itself
+} | {
+    "renormalize_logits": True, "use_cache": False, "cache_implementation": "static", "prefill_chunk_size": 4,
+    "output_scores": True, "output_logits": True, "output_attentions": True, "output_hidden_states": True,
+    "prompt_lookup_num_tokens": 3, "assistant_early_exit": 1, "num_assistant_tokens": 3, "use_mtp": True,
+    "assistant_model": make(layers=1), "logits_processor": LogitsProcessorList([TemperatureLogitsWarper(0.5)]),
+    "stopping_criteria": [EosTokenCriteria(3)], "prefix_allowed_tokens_fn": lambda batch, ids: [1, 2],
+    "synced_gpus": True, "position_ids": torch.arange(1, 8)[None], "inputs_embeds": torch.zeros(1, 7, 32),
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from copy import deepcopy
 from pathlib import Path
@@ -12,27 +11,18 @@ import pytest
 import torch
 from specpilot import main as cli
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
-from specpilot.controllers.length import AcceptanceLength, Fixed, HeadPredictor, LengthController, Oracle, parse_rule
-from specpilot.controllers.sampling import SamplingParams
+from specpilot.controllers.length import Fixed, Oracle, parse_rule
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM, EncoderDecoder, TextReader, ancestors_of, language_model
-from specpilot.infer.random_source import RandomSource
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel
 
-from .enumeration import output_distribution, rounds
+from .test_architectures import transformers_greedy
 from .test_causal_lm import read_tree
 from .tiny import ENCODER_DECODERS, byte_tokenizer, make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
-
-
-def transformers_greedy(model: PreTrainedModel, prompt: list[int], budget: int) -> list[int]:
-    ids = torch.tensor([prompt])
-    output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=budget, do_sample=False)
-    return output[0, 1:].tolist()  # the first is the start token
 
 
 def blurred(target: PreTrainedModel) -> PreTrainedModel:
@@ -72,7 +62,7 @@ def test_greedy_equals_transformers(family: str, options: dict[str, Any]) -> Non
     for seed, length in enumerate((1, 7, 40)):
         prompt = torch.randint(64, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
         output = decoder.generate(prompt, max_new_tokens=24, temperature=0)
-        assert output.tokens == transformers_greedy(target, prompt, 24)
+        assert output.tokens == transformers_greedy(target, prompt)[0][:24]
         assert output.prompt_tokens == prompt
         accepted += output.stats.n_accepted
     assert accepted > 0
@@ -119,79 +109,6 @@ def test_a_prompt_is_encoded_once(options: dict[str, Any]) -> None:
             ("target", "T5Stack"): texts, ("target", "Linear"): 2 * texts,
             ("draft", "T5Stack"): texts, ("draft", "Linear"): texts,
         }  # fmt: skip
-
-
-@pytest.mark.parametrize("options", [{"length": Fixed(5)}, {"tree": (2, 2, 1), "verifier": "spec-infer"}])
-def test_target_as_its_own_draft_is_always_accepted(options: dict[str, Any]) -> None:
-    target = make("t5")
-    output = SpeculativeDecoder(target, target, **options).generate(PROMPT, max_new_tokens=25, top_k=8, seed=3)
-    depth = len(options.get("tree", range(5)))
-    assert [len(r.emitted) for r in output.rounds] == [1] + [depth + 1] * (24 // (depth + 1))
-
-
-@pytest.mark.parametrize("options", [{"length": Fixed(3)}, {"tree": (2, 1), "verifier": "mcss"}])
-def test_lists(options: dict[str, Any]) -> None:
-    decoder = SpeculativeDecoder(make("t5"), make("t5", layers=1), **options)
-    prompts = [PROMPT, [1], list(range(20))]
-    together = decoder.generate(prompts, max_new_tokens=20, top_k=8, seed=3)
-    for prompt, row in zip(prompts, together, strict=True):
-        alone = decoder.generate(prompt, max_new_tokens=20, top_k=8, seed=row.seed)
-        assert (row.tokens, row.rounds) == (alone.tokens, alone.rounds)
-    assert together[0].tokens != together[1].tokens
-
-
-DEPTH = 3
-
-
-def target_distribution(target: CausalLM, prompt: list[int], sampling: SamplingParams) -> dict[tuple[int, ...], float]:
-    """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens, by transformers alone."""
-    result = {}
-    with torch.inference_mode():
-        after = {
-            text: sampling(logits_after(target.model, prompt, [0, *text]))
-            for n in range(DEPTH)
-            for text in itertools.product(range(target.vocab_size), repeat=n)
-        }
-    for text in itertools.product(range(target.vocab_size), repeat=DEPTH):
-        result[text] = float(torch.stack([after[text[:i]][token] for i, token in enumerate(text)]).prod())
-    return result
-
-
-def head() -> LengthController:
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        head = AcceptanceHead(8, depth=1).double()
-    head.out.weight.data *= 4
-    return AcceptanceLength(HeadPredictor(head), 0.55)
-
-
-@pytest.mark.parametrize(
-    ("options", "sampling"),
-    [
-        ({"length": Fixed(2)}, SamplingParams(1.0, 2)),
-        ({"length": Fixed(2), "verifier": "block"}, SamplingParams(0.7, None)),
-        ({"length": head()}, SamplingParams(1.0, 2)),
-        ({"tree": (2, 1), "verifier": "spec-infer"}, SamplingParams(0.7, 2)),
-        ({"tree": (2, 2), "verifier": "mcss"}, SamplingParams(1.0, 2)),
-    ],
-)
-def test_output_distribution(options: dict[str, Any], sampling: SamplingParams) -> None:
-    """Every outcome of the real loop, through real caches."""
-    sizes = {"vocab": 3, "layers": 1, "hidden": 8}
-    target, draft = make("t5", seed=7, **sizes).double(), make("t5", seed=1007, **sizes).double()
-    decoder = SpeculativeDecoder(target, draft, **options)
-
-    def run(rng: RandomSource) -> tuple[int, ...]:
-        generation, loop = rounds(decoder, [1, 0, 2], sampling, 4, rng)
-        for _ in loop:
-            if len(generation.tokens) >= DEPTH:
-                break
-        return tuple(generation.tokens[:DEPTH])
-
-    found, expected = output_distribution(run), target_distribution(decoder.target, [1, 0, 2], sampling)
-    assert sum(found.values()) == pytest.approx(1, abs=1e-9)
-    for text, probability in expected.items():
-        assert found.get(text, 0.0) == pytest.approx(probability, abs=1e-9), text
 
 
 def save_pair(folder: Path) -> tuple[str, str]:

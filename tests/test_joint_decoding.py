@@ -23,8 +23,7 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify import parse_verifier
 from specpilot.infer.verify.mtad import mtad
 
-from .enumeration import outcomes, output_distribution, rounds
-from .test_lossless import (
+from .enumeration import (
     DEPTH,
     PROMPT,
     Remembering,
@@ -32,6 +31,9 @@ from .test_lossless import (
     assert_same,
     decoder_distribution,
     distribution,
+    outcomes,
+    output_distribution,
+    rounds,
     target_distribution,
 )
 from .tiny import make

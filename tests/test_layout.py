@@ -41,7 +41,7 @@ MOST = {  # at most
     "files of the package": 260,
     "small files of the package": 20,
     "lines of experiments": 6_300,
-    "lines of tests": 22_550,
+    "lines of tests": 22_000,
     "verbs": 20,
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import mul
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +21,7 @@ from specpilot.controllers.length import (
     Entropy,
     Fallback,
     Fixed,
-    HeadPredictor,
     LengthController,
-    Oracle,
     RateOptimal,
     copy_rates,
 )
@@ -32,35 +31,20 @@ from specpilot.controllers.length.draft_sources import DraftSources, Plan
 from specpilot.controllers.router import RandomRouter
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters.beams import Beams
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.drafters.prompt_lookup import Match, PromptLookup
 from specpilot.infer.loading.routing import LoadedArm, Routing
 from specpilot.infer.models import CausalLM, EarlyExit, language_model
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.request import Request
 from specpilot.main import main
 
-from . import test_lossless
 from .clock import time_forwards
-from .copies import copy_predictor
-from .enumeration import output_distribution
-from .test_best_first_tree import predictor
-from .test_lossless import DEPTH, SAMPLINGS, assert_same, decoder_distribution, lengths, pair, target_distribution
+from .drafts import CHEAP, DEAR, EVEN, FREE, options_of, small
+from .enumeration import assert_same, decoder_distribution, target_distribution
 from .tiny import make
 
-FREE = CostModel(0.0, 1.0, 0.0)  # everything is drafted that can be
-CHEAP = CostModel(0.02, 1.0, 0.05)  # the model is asked after most copies
-DEAR = CostModel(5.0, 1.0, 0.1)  # the model hardly ever
-EVEN = CostModel(0.2, 1.0, 0.1)
 SHORT = (0.05, 0.9, 0.9, 0.9, 0.05, 0.05, 0.05)  # copies end after a few tokens, and the model goes on
 PROMPT = [1, 0, 2, 0, 1, 2, 1, 0, 2, 0]  # its last four tokens stood before
-
-
-@pytest.fixture(autouse=True)
-def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Distributions of texts after a prompt that repeats itself."""
-    monkeypatch.setattr(test_lossless, "PROMPT", PROMPT)
 
 
 def defined(tokens: Sequence[int], longest: int) -> Match | None:
@@ -179,45 +163,8 @@ def test_sources_learn_what_the_model_yields() -> None:
         assert late.rate.below - below == pytest.approx(seconds)
 
 
-def ngram_decoder(
-    seed: int, vocab: int, options: dict[str, Any], *, remember: bool = True, draft_vocab: int | None = None
-) -> SpeculativeDecoder:
-    """With ``model`` among the options a draft model drafts as well."""
-    models = pair(vocab, draft_vocab or vocab, seed, remember)
-    options = dict(options)
-    return SpeculativeDecoder(models.target, models.drafts if options.pop("model", False) else None, **options)
-
-
-NGRAMS: dict[str, dict[str, Any]] = {
-    "alone": {"ngram": Ngram(2, EVEN)},
-    "alone, free": {"ngram": Ngram(4, FREE)},
-    "alone, two tokens": {"ngram": Ngram(3), "length": Fixed(2)},
-    "mixed": {"ngram": Ngram(2, EVEN), "length": Fixed(2), "model": True},
-    "mixed, free": {"ngram": Ngram(3, FREE), "length": CumulativeConfidence(0.35), "model": True},
-    "mixed, cheap": {"ngram": Ngram(3, CHEAP), "length": Fixed(1), "model": True},
-    "mixed, dear": {"ngram": Ngram(3, DEAR), "model": True},
-    "trees": {"ngram": Ngram(2, CHEAP), "length": RateOptimal(predictor(), CHEAP), "tree": "auto", "model": True},
-}
-NGRAMS |= {
-    f"{name}, by a head": options | {"ngram": replace(options["ngram"], predictor=copy_predictor(3))}
-    for name, options in NGRAMS.items()
-    if name in ("mixed, cheap", "trees")
-}
-
-
-@pytest.mark.parametrize("options", NGRAMS.values(), ids=NGRAMS)
-@settings(max_examples=4)
-@given(seed=st.integers(0, 500), vocab=st.just(3), sampling=st.sampled_from(SAMPLINGS))
-def test_output_distribution(options: dict[str, Any], seed: int, vocab: int, sampling: SamplingParams) -> None:
-    decoder = ngram_decoder(seed, vocab, options)
-    assert_same(
-        decoder_distribution(decoder, sampling, budget=3 if "tree" in options else 5),
-        target_distribution(decoder.target, sampling),
-    )
-
-
 @pytest.mark.parametrize("trees", [False, True], ids=["chains", "trees"])
-def test_every_source_is_met(trees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_source_is_met(trees: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the outcomes that are enumerated below a text, and the distribution is the target's whatever was chosen."""
     monkeypatch.setattr(copy_rates, "PRIOR", SHORT)
     plans: set[tuple[bool, bool]] = set()
@@ -229,109 +176,22 @@ def test_every_source_is_met(trees: bool, monkeypatch: pytest.MonkeyPatch) -> No
         return found
 
     monkeypatch.setattr(DraftSources, "plan", plan)
-    for name in ("trees", "trees, by a head") if trees else ("mixed", "mixed, cheap", "mixed, dear"):
-        decoder = ngram_decoder(3, 3, NGRAMS[name])
+    ways = (
+        ("auto or copies", "auto or copies, by a head") if trees else ("copies or 2", "copies or 1", "copies or dear")
+    )
+    for way in ways:
+        decoder = SpeculativeDecoder(*small("model", 3, tmp_path), **options_of(way))
         sampling = SamplingParams(1.0, 2 if trees else None)
-        found = decoder_distribution(decoder, sampling, budget=4 if trees else 6)
-        assert_same(found, target_distribution(decoder.target, sampling))
+        found = decoder_distribution(decoder, sampling, 4 if trees else 6, PROMPT)
+        assert_same(found, target_distribution(decoder.target, sampling, PROMPT))
     assert plans >= {(False, True), (True, False)}
     assert ((True, True) in plans) != trees
-
-
-@pytest.mark.parametrize("verifier", ["block", "spec-infer", "mcss", "k-seq", "otm"])
-@pytest.mark.parametrize("name", ["alone, free", "mixed, cheap"])
-def test_distribution_under_other_rules(name: str, verifier: str) -> None:
-    decoder = ngram_decoder(3, 3, NGRAMS[name] | {"verifier": verifier})
-    sampling = SamplingParams(1.0, 2)
-    assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
-
-
-@pytest.mark.parametrize("name", ["alone", "mixed", "mixed, cheap", "trees"])
-def test_distribution_through_the_real_kv_cache(name: str) -> None:
-    decoder = ngram_decoder(7, 3, NGRAMS[name], remember=False)
-    sampling = SamplingParams(1.0, 2)
-    assert_same(
-        decoder_distribution(decoder, sampling, budget=4 if name == "trees" else 5),
-        target_distribution(decoder.target, sampling),
-    )
-
-
-@pytest.mark.parametrize("draft_vocab", [2, 5])
-def test_distribution_when_the_draft_pads_its_vocabulary_otherwise(draft_vocab: int) -> None:
-    """The draft model cannot go on after a copy of a token that it has no embedding for."""
-    decoder = ngram_decoder(5, 3, NGRAMS["mixed, cheap"], draft_vocab=draft_vocab)
-    sampling = SamplingParams(1.0, None)
-    assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
-
-
-def test_distribution_with_learned_and_remembering_controllers() -> None:
-    for name in ("head", "rate-optimal"):
-        decoder = ngram_decoder(3, 3, {"ngram": Ngram(2, EVEN), "length": lengths(name, 3), "model": True})
-        sampling = SamplingParams(1.0, 2)
-        assert_same(decoder_distribution(decoder, sampling, budget=5), target_distribution(decoder.target, sampling))
-
-
-@pytest.mark.parametrize("name", ["alone, free", "mixed, cheap", "trees"])
-@pytest.mark.parametrize("remember", [True, False], ids=["every prefix once", "real caches"])
-def test_distribution_of_a_request_among_others(name: str, remember: bool) -> None:
-    """Others run when it joins, leave before it ends, and join after it."""
-    decoder = ngram_decoder(7, 3, NGRAMS[name], remember=remember)
-    sampling = SamplingParams(1.0, 2)
-    scheduler = decoder.scheduler
-
-    def run(rng: RandomSource) -> tuple[int, ...]:
-        def other(prompt: list[int], budget: int, seed: int) -> Request:
-            return decoder.new_request(prompt, sampling, budget, RandomSource(seed))
-
-        others = [other([2, 1, 2], 9, 0), other([0], 3, 1)]
-        scheduler.submit(others)
-        scheduler.step()
-        request = decoder.new_request(list(PROMPT), sampling, 4 if name == "trees" else 5, rng)
-        others.append(other([1, 1, 1, 2, 0], 6, 2))
-        scheduler.submit([request, others[-1]])
-        while not request.finished:
-            scheduler.step()
-        scheduler.cancel(others)
-        return tuple(request.output.tokens[:DEPTH])
-
-    assert_same(output_distribution(run), target_distribution(decoder.target, sampling))
-    drafter = decoder.drafting.arms(decoder.config)[0].drafter
-    assert not drafter.texts  # type: ignore[attr-defined]
 
 
 def repetitive(n: int, seed: int) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     piece = torch.randint(64, (n,), generator=generator).tolist()
     return [*piece, *torch.randint(64, (3,), generator=generator).tolist(), *piece]
-
-
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "t5"])
-@pytest.mark.parametrize("name", ["alone", "alone, free", "mixed", "mixed, cheap", "mixed, dear", "trees"])
-def test_greedy_lists_are_what_the_target_makes_alone(architecture: str, name: str) -> None:
-    """Rows of several lengths, and every source in one of them at least."""
-    options = {key: value for key, value in NGRAMS[name].items() if key != "model"}
-    target, draft = make(architecture, seed=0), make(architecture, seed=0, layers=1)
-    decoder = SpeculativeDecoder(target, draft if "model" in NGRAMS[name] else None, **options)
-    prompts = [repetitive(n, n) for n in (2, 9, 5)]
-    plain = SpeculativeDecoder(target, None)
-    expected = [plain.generate(prompt, max_new_tokens=40, temperature=0).tokens for prompt in prompts]
-    together = decoder.generate(prompts, max_new_tokens=40, temperature=0)
-    assert [output.tokens for output in together] == expected
-    assert sum(output.stats.n_accepted for output in together) > 0
-    forwards = sum(output.stats.n_draft_forwards for output in together)
-    assert (forwards > 0) == (name in ("mixed", "mixed, cheap", "trees"))
-    for prompt, tokens in zip(prompts, expected, strict=True):
-        assert decoder.generate(prompt, max_new_tokens=40, temperature=0).tokens == tokens
-
-
-def test_rows_and_seeds() -> None:
-    """A sampled row of a list is what it is alone, and its rounds as well: sources learn from their own text only."""
-    decoder = SpeculativeDecoder(make(), make(layers=1), ngram=Ngram(3, EVEN))
-    prompts = [repetitive(n, n) for n in (2, 9, 5, 4)]
-    together = decoder.generate(prompts, max_new_tokens=40, temperature=0.6, seed=3)
-    for prompt, output in zip(prompts, together, strict=True):
-        alone = decoder.generate(prompt, max_new_tokens=40, temperature=0.6, seed=output.seed)
-        assert (alone.tokens, alone.rounds) == (output.tokens, output.rounds)
 
 
 def test_an_encoders_prompt_is_copied_from() -> None:
@@ -402,7 +262,9 @@ def test_an_arm_of_a_router() -> None:
     ]
     decoder = SpeculativeDecoder(target, None, routing=Routing(reader, RandomRouter(3), arms))
     sampling = SamplingParams(1.0, 2)
-    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(CausalLM(target), sampling))
+    assert_same(
+        decoder_distribution(decoder, sampling, 4, PROMPT), target_distribution(CausalLM(target), sampling, PROMPT)
+    )
 
 
 def test_by_name() -> None:
@@ -463,25 +325,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "a trained controller needs a draft model"),
         ({"draft": "ngram", "length": "oracle"}, "length='oracle': supports only draft models"),
         ({"draft": "tiny-draft+ngram", "verifier": "mtad"}, "ngram: verifier='mtad' drafts by beams"),
+        ({"draft": "ngram", "verifier": "mtjd"}, "ngram: verifier='mtjd' drafts by beams"),
     ],
 )
 def test_refusals_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         SpeculativeDecoder.from_pretrained("tiny", **options)
-
-
-def test_refusals() -> None:
-    with pytest.raises(InputError, match="ngram: n-gram drafts go with chains or tree='auto'"):
-        SpeculativeDecoder(make(), [make(), make()], ngram=Ngram(), tree=(2,), verifier="spec-infer")
-    with pytest.raises(InputError, match="length: a trained controller needs a draft model's distributions"):
-        SpeculativeDecoder(make(), None, ngram=Ngram(), length=RateOptimal(HeadPredictor(head()), EVEN))
-    with pytest.raises(InputError, match="ngram: verifier='mtjd' drafts by beams"):
-        SpeculativeDecoder(make(), None, ngram=Ngram(), verifier="mtjd", beams=Beams(2))
-    with pytest.raises(InputError, match="length='oracle'"):
-        SpeculativeDecoder(make(), make(), ngram=Ngram(), length=Oracle())
-
-
-def head() -> Any:
-    from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
-
-    return AcceptanceHead(32, 1)

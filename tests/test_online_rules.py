@@ -32,9 +32,8 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
 
-from .enumeration import output_distribution, rounds
+from .enumeration import DEPTH, PROMPT, assert_same, output_distribution, pair, rounds, target_distribution
 from .test_length_rules import step
-from .test_lossless import DEPTH, PROMPT, assert_same, pair, target_distribution
 from .tiny import make
 
 COST = CostModel(0.2, 1.0, 0.05)

@@ -1,10 +1,9 @@
-"""Drafts with weights of 8 and 4 bits: the products, the target's distribution, loading by name, refusals."""
+"""Drafts in another precision than the target's, of 16, 8 and 4 bits: the products, loading by name, refusals."""
 
 from __future__ import annotations
 
-from copy import deepcopy
+import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,9 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.controllers.length import Fixed
 from specpilot.controllers.router import SingleArm
-from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM, LanguageModel, language_model, linear
 from specpilot.infer.models.linear import (
@@ -26,14 +23,9 @@ from specpilot.infer.models.linear import (
     Int4Linear,
     Int8Linear,
     PackedForward,
-    Quantization,
 )
 from torch import Tensor
 
-from .architectures import VOCAB, pair
-from .test_draft_precision import PROMPTS, WAYS
-from .test_lossless import Remembering, decoder_distribution, target_distribution
-from .test_state_drafts import state_draft
 from .tiny import make, save_pair
 
 ROWS = st.sampled_from([1, 2, INT8_ROWS, INT8_ROWS + 1, INT4_ROWS, INT4_ROWS + 1, 40])
@@ -92,39 +84,6 @@ def test_products_of_all_numbers_of_rows_are_with_the_same_weights(
     assert bool(((found.float() - F.linear(x.float(), weight, shift)).abs() <= bound + 1e-6).all())
 
 
-def quantized_decoder(target: Any, draft: Any, quantization: Quantization, **options: Any) -> SpeculativeDecoder:
-    return SpeculativeDecoder(target, language_model(draft.to(torch.bfloat16), quantization=quantization), **options)
-
-
-@pytest.mark.parametrize("quantization", QUANTIZATIONS)
-@pytest.mark.parametrize("way", WAYS)
-def test_the_distribution_is_the_targets(way: str, quantization: Quantization) -> None:
-    sizes: dict[str, int] = {"vocab": 3, "layers": 1, "context": 32}
-    target = Remembering(make(seed=3, sharpness=6.0, hidden=8, **sizes).double())
-    draft = make(seed=1003, sharpness=6.0, hidden=32, **sizes)
-    sampling = SamplingParams(1.0, 2)
-    decoder = quantized_decoder(target, draft, quantization, **WAYS[way])
-    found, expected = decoder_distribution(decoder, sampling, 5), target_distribution(target, sampling)
-    assert found.keys() == expected.keys()
-    # The probabilities of the draft are in float32.
-    assert all(found[tokens] == pytest.approx(expected[tokens], abs=1e-6) for tokens in expected)
-
-
-@pytest.mark.parametrize("quantization", QUANTIZATIONS)
-@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
-@pytest.mark.parametrize("architecture", ["llama", "mistral-full", "qwen2-full", "qwen3-full", "gemma3", "gpt2"])
-def test_greedy_texts_are_the_targets(
-    architecture: str, quantization: Quantization, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(linear, "SMALLEST", 1)
-    target, draft = pair(architecture)
-    expected = SpeculativeDecoder(target, None).generate(PROMPTS, temperature=0, max_new_tokens=24)
-    decoder = quantized_decoder(target, draft, quantization, **options)
-    found = decoder.generate(PROMPTS, temperature=0, max_new_tokens=24)
-    assert [text.tokens for text in found] == [text.tokens for text in expected]
-    assert sum(text.stats.n_accepted for text in found) > 0
-
-
 def test_layers_of_any_architecture_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a T5."""
     monkeypatch.setattr(linear, "SMALLEST", 1)
@@ -145,15 +104,6 @@ def test_layers_of_any_architecture_are_rounded(monkeypatch: pytest.MonkeyPatch)
         ).tokens
     )
     assert found.stats.n_accepted > 0
-
-
-def test_a_draft_that_reads_states() -> None:
-    target, _ = pair("llama")
-    draft = deepcopy(state_draft(target, [*range(0, VOCAB, 3)]))  # the embedding is shared
-    decoder = quantized_decoder(target, draft, "int8", length=Fixed(2))
-    expected = SpeculativeDecoder(target, None).generate(PROMPTS, temperature=0, max_new_tokens=24)
-    found = decoder.generate(PROMPTS, temperature=0, max_new_tokens=24)
-    assert [text.tokens for text in found] == [text.tokens for text in expected]
 
 
 def kinds(model: LanguageModel) -> tuple[type, type]:
@@ -214,3 +164,28 @@ def test_what_cannot_be_rounded_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=refused.format(name, reason)):
             language_model(model, quantization="int8")
+
+
+# Half precision
+
+
+def test_half_precision_by_name(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    decoder = SpeculativeDecoder.from_pretrained(
+        target, [draft, draft], tree="2x1", verifier="spec-infer", draft_dtype="bfloat16"
+    )
+    assert decoder.target.model.dtype == torch.float32
+    assert [model.model.dtype for model in decoder.drafts] == [torch.bfloat16] * 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a trained controller takes a draft of either precision
+        decoder = SpeculativeDecoder.from_pretrained(
+            "tiny", "tiny-draft", length="tiny-lag-free", cost=0.2, draft_dtype="bfloat16"
+        )
+    assert decoder.generate("What is 3 and 4?", max_new_tokens=24).stats.n_accepted > 0
+
+
+@pytest.mark.parametrize("draft", [None, "ngram"])
+def test_without_a_draft_model_it_is_refused(draft: str | None, tmp_path: Path) -> None:
+    target, _ = save_pair(tmp_path)
+    with pytest.raises(InputError, match="draft_dtype='bfloat16': there is no draft model"):
+        SpeculativeDecoder.from_pretrained(target, draft, draft_dtype="bfloat16")

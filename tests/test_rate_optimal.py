@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from operator import mul
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -80,67 +78,6 @@ def test_the_steady_rate_is_that_of_the_best_fixed_length(cost: CostModel, start
     cost = replace(cost, t_draft_start=start)
     rates = [sum(acceptance**i for i in range(k + 1)) / cost.round(k) for k in range(MAX_DRAFT + 1)]
     assert steady_rate(acceptance, cost) == pytest.approx(max(rates))
-    survivals = [acceptance**k for k in range(1, MAX_DRAFT + 1)]
-    assert steady_rate(acceptance, cost) == pytest.approx(optimal_rate([LoggedRound(survivals, survivals)], cost))
-
-
-@dataclass(frozen=True)
-class LoggedRound:
-    """A long draft, from which shorter ones are replayed.
-
-    Attributes:
-        gains: (K,) entry k is the controller's E[s_{k+1}] after observing k tokens.
-        survivals: (K,) entry k is the true s_{k+1}: a_1·…·a_{k+1}, or 1 for accepted and 0 for rejected.
-    """
-
-    gains: Sequence[float]
-    survivals: Sequence[float]
-
-
-def rate_at(rate: float, rounds: Sequence[LoggedRound], cost: CostModel) -> float:
-    """Tokens per second if drafting continues while ``gain ≥ rate·cost.per_token``."""
-    price = rate * cost.per_token
-    tokens = seconds = 0.0
-    for logged in rounds:
-        drafted = next((k for k, gain in enumerate(logged.gains) if gain < price), len(logged.gains))
-        tokens += 1 + sum(logged.survivals[:drafted])
-        seconds += cost.round(drafted)
-    return tokens / seconds
-
-
-def optimal_rate(rounds: Sequence[LoggedRound], cost: CostModel) -> float:
-    """λ*, the solution of ``rate_at(λ) = λ``, by bisection.
-
-    With calibrated gains, ``rate_at(λ)`` is above λ for smaller λ and below it for larger λ. It is at least the rate
-    without drafts.
-    """
-    low, high = 1 / cost.round(0), (MAX_DRAFT + 1) / cost.round(0)  # no round yields more, none takes less
-    for _ in range(60):
-        middle = (low + high) / 2
-        if rate_at(middle, rounds, cost) >= middle:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def logged_round(probabilities: list[float]) -> LoggedRound:
-    survivals = list(accumulate(probabilities, mul))
-    return LoggedRound(survivals, survivals)
-
-
-logged = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6).map(logged_round)
-
-
-@settings(max_examples=60)
-@given(cost=costs, rounds=st.lists(logged, min_size=1, max_size=5))
-def test_no_price_earns_more_than_the_fixed_point(cost: CostModel, rounds: list[LoggedRound]) -> None:
-    """Where every survival is known beforehand, no bar at all on them beats λ*; and λ* is what it promises."""
-    best = optimal_rate(rounds, cost)
-    bars = {gain for logged_round in rounds for gain in logged_round.gains} | {0.0, 2.0}
-    rates = [rate_at(bar * (1 - 1e-9) / cost.per_token, rounds, cost) for bar in bars]
-    assert best == pytest.approx(max(rates))
-    assert rate_at(best * (1 - 1e-9), rounds, cost) == pytest.approx(best)
 
 
 @settings(max_examples=200)
@@ -171,11 +108,6 @@ def test_a_start_that_costs_too_much_ends_drafts() -> None:
     assert rule.rate.value == pytest.approx(1 / FAIR.round(0))
     assert drafted(rule) == 0
     assert drafted(RateOptimal(Known([0.9] * MAX_DRAFT, mean=0.9), replace(FAIR, t_draft_start=1.5))) > 4
-
-
-def test_gains_decide_and_survivals_count() -> None:
-    rounds = [LoggedRound([0.9, 0.1], [0.5, 0.4]), LoggedRound([0.9, 0.9], [1.0, 1.0])]
-    assert rate_at(0.5, rounds, CostModel(1.0, 2.0, 0.0)) == (1.5 + 3.0) / (3.0 + 4.0)
 
 
 def test_a_running_ratio_forgets() -> None:

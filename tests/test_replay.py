@@ -23,8 +23,7 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.simulate.replay import replay
 from specpilot.simulate.trace import END, Trace, trace
 
-from .enumeration import output_distribution, rounds
-from .test_lossless import pair
+from .enumeration import output_distribution, pair, rounds
 from .tiny import make
 
 PROMPT = [1, 0, 2]

@@ -26,7 +26,7 @@ from specpilot.infer.models import CausalLM, EarlyExit, RaggedKVCache, Read, lan
 from specpilot.main import main
 from transformers import PreTrainedModel
 
-from .test_lossless import assert_same, decoder_distribution, target_distribution
+from .enumeration import assert_same, decoder_distribution, target_distribution
 from .tiny import byte_tokenizer, make, save_pair
 
 KINDS = [

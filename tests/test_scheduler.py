@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,44 +24,10 @@ from specpilot.infer.verify import Verdict
 from torch import Tensor
 
 from .clock import time_forwards
-from .enumeration import output_distribution
-from .test_lossless import DEPTH, PROMPT, assert_same, pair, target_distribution
 from .tiny import byte_tokenizer, make
 
 GREEDY = SamplingParams(0.0)
 PROMPTS = [torch.randint(64, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (3, 11, 1, 7, 20, 5)]
-
-
-@pytest.mark.parametrize("options", [{"length": Fixed(2)}, {"tree": (2, 1), "verifier": "spec-infer"}])
-@pytest.mark.parametrize("remember", [True, False], ids=["every prefix once", "real caches"])
-def test_distribution_of_a_request_among_others(options: dict[str, Any], remember: bool) -> None:
-    """Others run when it joins, leave before it ends, and join after it: every outcome of its own is enumerated."""
-    models = pair(3, 3, seed=7, remember=remember)
-    decoder = SpeculativeDecoder(models.target, models.drafts, **options)
-    sampling = SamplingParams(1.0, 2)
-    scheduler = decoder.scheduler
-    together: set[int] = set()
-
-    def run(rng: RandomSource) -> tuple[int, ...]:
-        def other(prompt: list[int], budget: int, seed: int) -> Request:
-            return decoder.new_request(prompt, sampling, budget, RandomSource(seed))
-
-        others = [other([2, 1], 9, 0), other([0], 3, 1)]
-        scheduler.submit(others)
-        scheduler.step()
-        request = decoder.new_request(list(PROMPT), sampling, 4, rng)
-        others.append(other([1, 1, 1, 2, 0], 6, 2))
-        scheduler.submit([request, others[-1]])
-        while not request.finished:
-            scheduler.step()
-            together.add(len(scheduler.running))
-        scheduler.cancel(others)
-        return tuple(request.output.tokens[:DEPTH])
-
-    assert_same(output_distribution(run), target_distribution(decoder.target, sampling))
-    assert max(together) >= 3
-    assert not scheduler.running
-    assert not scheduler.engine.cache.texts
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
@@ -140,19 +105,6 @@ def test_sixteen_threads_of_several_requests_each(architecture: str, requests: i
         found = list(pool.map(lambda job: job[0](decoder, job[1]), jobs))
     assert found == expected
     assert not decoder.scheduler.running
-
-
-def test_asyncio() -> None:
-    decoder = SpeculativeDecoder(make(), make(layers=1), length=Fixed(3))
-    expected = [decoder.generate(PROMPTS[i % 6], max_new_tokens=20, seed=i).tokens for i in range(24)]
-
-    async def all_at_once() -> list[list[int]]:
-        outputs = await asyncio.gather(
-            *(asyncio.to_thread(decoder.generate, PROMPTS[i % 6], max_new_tokens=20, seed=i) for i in range(24))
-        )
-        return [output.tokens for output in outputs]
-
-    assert asyncio.run(all_at_once()) == expected
 
 
 def test_streams_take_turns_with_each_other_and_with_lists() -> None:
@@ -331,3 +283,21 @@ def test_caches_shrink_when_long_texts_have_left() -> None:
     assert wide.shape[2] > 2000
     assert narrow.shape[2] < 40
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_long_batches_close_their_holes() -> None:
+    """Hundreds of tokens a row: the cache is copied many times, and stays as narrow as the longest row needs."""
+    target = make(context=512)
+    decoder = SpeculativeDecoder(target, make(layers=1, context=512), length=Fixed(4))
+    together = decoder.generate(PROMPTS, max_new_tokens=300, temperature=1.0, seed=1)
+    for prompt, row in zip(PROMPTS, together, strict=True):
+        assert row.tokens == decoder.generate(prompt, max_new_tokens=300, temperature=1.0, seed=row.seed).tokens
+
+
+def test_autoregressive_batches_and_texts() -> None:
+    decoder = SpeculativeDecoder(make(vocab=257), None, byte_tokenizer())
+    texts = ["one", "another one"]
+    together = decoder.generate(texts, max_new_tokens=12, seed=0)
+    assert [row.text for row in together] == [
+        decoder.generate(text, max_new_tokens=12, seed=row.seed).text for text, row in zip(texts, together, strict=True)
+    ]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
-from specpilot.controllers.length import Confidence, Fixed, LengthController, OnlineConfidence, RateOptimal, Step
+from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
 from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions
@@ -24,31 +24,16 @@ from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, Read, ancestors_of
 from specpilot.infer.models.eagle import StateInput, state_input_of
-from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
 from specpilot.train.draft_model import new_draft
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from .architectures import target_of
-from .test_best_first_tree import CHEAP, predictor
-from .test_trimmed_drafts import FEW_SAMPLINGS, SAMPLINGS, TEXT, enumerated
+from .drafts import PROMPTS, STATE_WAYS, TEXT, options_of, state_draft
 from .tiny import byte_tokenizer, make
 
-PROMPTS = [TEXT, [3, 1], [8, 8, 2, 40, 8, 8]]
 NAMES = ["llama", "gemma3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "gpt2"))]
-
-
-def state_draft(target: PreTrainedModel, kept: Sequence[int] | None = None, seed: int = 0) -> PreTrainedModel:
-    """A draft of the target's first layer whose input depends on the states."""
-    draft = new_draft(target, [0], kept, reads_states=True).to(target.dtype)
-    fuse = state_input_of(draft)
-    assert fuse is not None
-    torch.nn.init.normal_(fuse.linear.weight, std=0.3, generator=torch.Generator().manual_seed(seed))
-    if isinstance(draft.get_output_embeddings(), TrimmedHead):
-        draft.register_forward_hook(spread_logits)
-    return draft
 
 
 # The forward
@@ -59,7 +44,7 @@ def test_states_of_all_tokens_with_the_logits_of_the_last(name: str) -> None:
     model = CausalLM(target_of(name))
     whole, some = model.new_cache(), model.new_cache()
     for cache in (whole, some):
-        for text in range(3):
+        for text in range(len(PROMPTS)):
             cache.add(text, 40)
     for texts in (PROMPTS, [[1], [2, 3, 4], [5, 6]], [[7, 8, 9]]):
         logits, states = model.forward(whole, [Read(i, text, len(text)) for i, text in enumerate(texts)])
@@ -99,7 +84,7 @@ def test_the_lean_forward_is_that_of_transformers() -> None:
     results = []
     for model in (lean, plain):
         cache = model.new_cache()
-        for i in range(3):
+        for i in range(len(PROMPTS)):
             cache.add(i, 20)
         states = [torch.randn(len(t), model.hidden_size, generator=torch.Generator().manual_seed(9)) for t in PROMPTS]
         results.append(model.forward(cache, [Read(i, t, 2, None, 2, states[i]) for i, t in enumerate(PROMPTS)]))
@@ -108,86 +93,6 @@ def test_the_lean_forward_is_that_of_transformers() -> None:
 
 
 # Decoding
-
-
-def tiny_pair(seed: int, kept: list[int] | None, vocab: int = 4) -> tuple[PreTrainedModel, PreTrainedModel]:
-    target = make(seed=seed, vocab=vocab, layers=1, hidden=8, context=32, sharpness=6.0).double()
-    return target, state_draft(target, kept)
-
-
-@pytest.mark.parametrize("sampling", FEW_SAMPLINGS)
-@pytest.mark.parametrize("kept", [None, [1, 2]])
-@pytest.mark.parametrize("verifier", ["token-wise", "block"])
-def test_chains_have_the_targets_distribution(verifier: str, kept: list[int] | None, sampling: SamplingParams) -> None:
-    enumerated(SpeculativeDecoder(*tiny_pair(3, kept), length=Fixed(2), verifier=verifier), sampling)
-
-
-class Sometimes(LengthController):
-    """Drafts two tokens in every third round."""
-
-    def __init__(self) -> None:
-        self.round = 0
-
-    def start_round(self) -> bool:
-        self.round += 1
-        return self.round % 3 == 0
-
-    def observe(self, step: Step) -> bool:
-        return step.index < 2
-
-
-GROWN: dict[str, Any] = {"length": RateOptimal(predictor(2.0), CHEAP), "tree": "auto"}
-TREES: dict[str, dict[str, Any]] = {
-    "2x1": {"tree": (2, 1), "verifier": "spec-infer"},
-    "2x1 without replacement": {"tree": (2, 1), "verifier": "mcss"},
-    "auto": GROWN,
-}
-CONFIDENT: dict[str, Any] = {"length": OnlineConfidence(cost=CHEAP), "tree": "auto"}
-COPIES: dict[str, dict[str, Any]] = {
-    "chain or copies": {"length": Fixed(3), "ngram": Ngram(cost=CHEAP)},
-    "auto or copies": GROWN | {"ngram": Ngram(cost=CHEAP)},
-}
-DRAFTS: dict[str, dict[str, Any]] = {
-    "chain": {"length": Fixed(3)},
-    "chain by confidence": {"length": Confidence(0.05)},
-    "chain in some rounds": {"length": Sometimes()},
-    "2x2x1": {"tree": (2, 2, 1), "verifier": "spec-infer"},
-    "auto by confidence": CONFIDENT,
-    **TREES,
-    **COPIES,
-}
-
-
-KEPT_AND_SAMPLING = [(None, SAMPLINGS[1]), ([1, 2], SAMPLINGS[0]), ([1, 2], SAMPLINGS[3])]  # of few outcomes
-
-
-@pytest.mark.parametrize(("kept", "sampling"), KEPT_AND_SAMPLING)
-@pytest.mark.parametrize("drafts", [*TREES, *COPIES])
-def test_trees_and_copies_have_the_targets_distribution(
-    drafts: str, kept: list[int] | None, sampling: SamplingParams
-) -> None:
-    enumerated(SpeculativeDecoder(*tiny_pair(3, kept, vocab=3), **DRAFTS[drafts]), sampling)
-
-
-@pytest.mark.parametrize("drafts", DRAFTS)
-@pytest.mark.parametrize("name", NAMES)
-def test_greedy_is_the_targets(name: str, drafts: str) -> None:
-    target = target_of(name)
-    for together in (False, True) if name == "llama" else (True,):
-        check_greedy(target, state_draft(target), drafts, together=together)
-
-
-def check_greedy(target: PreTrainedModel, draft: PreTrainedModel, drafts: str, *, together: bool) -> None:
-    """Greedy texts are the target's own with ``drafts``, one of :data:`DRAFTS`."""
-    decoder = SpeculativeDecoder(target, draft, **DRAFTS[drafts])
-    plain, settings = SpeculativeDecoder(target, None), {"max_new_tokens": 24, "temperature": 0.0}
-    texts = [plain.generate(prompt, **settings).tokens for prompt in PROMPTS]
-    if together:
-        outputs = decoder.generate(PROMPTS, **settings)
-    else:
-        outputs = [decoder.generate(prompt, **settings) for prompt in PROMPTS]
-    assert [one.tokens for one in outputs] == texts
-    assert any(one.stats.n_draft_forwards for one in outputs)
 
 
 def watch(decoder: SpeculativeDecoder) -> list[tuple[list[int], Draft]]:
@@ -215,14 +120,14 @@ def first_children(draft: Draft) -> Iterator[tuple[list[int], Tensor]]:
             yield [draft.tokens[n] for n in (*ancestors_of(draft.parents, node), node)], draft.q[node]
 
 
-@pytest.mark.parametrize("drafts", [*DRAFTS])
+@pytest.mark.parametrize("way", STATE_WAYS)
 @pytest.mark.parametrize("name", NAMES)
-def test_q_is_a_function_of_the_text(name: str, drafts: str) -> None:
+def test_q_is_a_function_of_the_text(name: str, way: str) -> None:
     """After any rejections and copies, in any batch, q is what the draft computes from the text in one go."""
     target = target_of(name)
-    decoder = SpeculativeDecoder(target, state_draft(target), **DRAFTS[drafts])
+    decoder = SpeculativeDecoder(target, state_draft(target), **options_of(way))
     seen = watch(decoder)
-    outputs = decoder.generate(PROMPTS, max_new_tokens=20, temperature=1.0, top_k=None, seed=[3, 4, 5])
+    outputs = decoder.generate(PROMPTS, max_new_tokens=20, temperature=1.0, top_k=None, seed=[3, 4, 5, 6])
     stats = [one.stats for one in outputs]
     assert 0 < sum(one.n_accepted for one in stats) < sum(one.n_drafted for one in stats)
     draft, reader = decoder.drafts[0], decoder.target

@@ -20,8 +20,8 @@ from specpilot.infer.models import CausalLM
 from transformers import PreTrainedModel
 
 from .architectures import HIDDEN, MAKERS, VOCAB
+from .drafts import PROMPTS, state_draft
 from .eagle3 import write_draft
-from .test_state_drafts import PROMPTS, state_draft
 from .tiny import byte_tokenizer, make
 
 

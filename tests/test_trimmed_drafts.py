@@ -12,7 +12,7 @@ import torch
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
-from specpilot.controllers.length import Entropy, Fixed, LengthController, Step
+from specpilot.controllers.length import LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
@@ -22,11 +22,10 @@ from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOption
 from specpilot.data_gen.router import make_router_data
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
-from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM, Read, output_embedding
-from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits, trim_head
+from specpilot.infer.models.trimmed_head import TrimmedHead, trim_head
 from specpilot.infer.random_source import RandomSource
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.draft_model import new_draft
@@ -35,20 +34,8 @@ from specpilot.train.positions import load_draft
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from .architectures import VOCAB, target_of
-from .enumeration import output_distribution, rounds
-from .test_lossless import Remembering, assert_same, target_distribution
+from .drafts import KEPT, TEXT, small, trimmed
 from .tiny import byte_tokenizer, make, save_pair
-
-KEPT = [*range(0, VOCAB, 3)]
-TEXT = [5, 9, 2, 33, 41, 7, 60, 12, 3, 80]
-ARCHITECTURES = ["llama", "qwen3-padded-target", "gemma3", "gpt2"]
-
-
-def trimmed(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
-    """``model`` with a trimmed head, as it is when loaded."""
-    trim_head(model, kept)
-    model.register_forward_hook(spread_logits)
-    return model
 
 
 def logits_of(model: PreTrainedModel, tokens: list[int] = TEXT) -> torch.Tensor:
@@ -130,84 +117,13 @@ def test_distributions_of_the_kept_tokens_alone(sampling: SamplingParams, size: 
         assert many.of([few.sample(0, RandomSource(seed))])[0] > 0
 
 
-# Exactness
+# What controllers see
 
 
-SAMPLINGS = [
-    SamplingParams(1.0, None), SamplingParams(0.7, 2), SamplingParams(1.0, 4), SamplingParams(1.5, None, 0.8),
-    SamplingParams(0.0, None),
-]  # fmt: skip
-FEW_SAMPLINGS = [
-    *SAMPLINGS[1:3],
-    *(pytest.param(one, marks=pytest.mark.slow) for one in (SAMPLINGS[0], *SAMPLINGS[3:])),
-]
-
-
-def enumerated(decoder: SpeculativeDecoder, sampling: SamplingParams) -> None:
-    def run(rng: Any) -> tuple[int, ...]:
-        generation, loop = rounds(decoder, [1, 0, 2], sampling, 4, rng)
-        for _ in loop:
-            if len(generation.tokens) >= 3:
-                break
-        return tuple(generation.tokens[:3])
-
-    target = decoder.target
-    assert isinstance(target, CausalLM)
-    assert_same(output_distribution(run), target_distribution(target, sampling))
-
-
-def small(seed: int, kept: list[int] | None = None) -> Remembering:
-    model = make(seed=seed, vocab=4, layers=1, hidden=8, context=32, sharpness=6.0).double()
-    return Remembering(model if kept is None else trimmed(model, kept))
-
-
-@pytest.mark.parametrize("sampling", FEW_SAMPLINGS)
-@pytest.mark.parametrize("kept", [[1, 2], [3], [0, 1, 2]])
-@pytest.mark.parametrize("verifier", ["token-wise", "block"])
-def test_chains_have_the_targets_distribution(verifier: str, kept: list[int], sampling: SamplingParams) -> None:
-    enumerated(SpeculativeDecoder(small(3), small(1003, kept), length=Fixed(2), verifier=verifier), sampling)
-
-
-@pytest.mark.parametrize("sampling", FEW_SAMPLINGS)
-@pytest.mark.parametrize("verifier", ["spec-infer", "mcss", "k-seq"])
-def test_trees_have_the_targets_distribution(verifier: str, sampling: SamplingParams) -> None:
-    """Also where a node has more children than the draft has tokens."""
-    tree = (2,) if verifier == "k-seq" else (3,)  # k-seq takes long to enumerate
-    enumerated(SpeculativeDecoder(small(5), small(1005, [0, 3]), tree=tree, verifier=verifier), sampling)
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS[:2])
-def test_several_drafts_have_the_targets_distribution(sampling: SamplingParams) -> None:
-    drafts = [small(1006, [0, 3]), small(1007, [2])]
-    enumerated(SpeculativeDecoder(small(6), drafts, tree=(1, 1), verifier="spec-infer"), sampling)
-
-
-@pytest.mark.parametrize("mode", ["chain", "tree", "list", "entropy", "n-gram", "drafts"])
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_greedy_is_the_targets(name: str, mode: str) -> None:
-    target = target_of(name)
-    kept = [token for token in range(target.get_output_embeddings().weight.shape[0]) if token % 4 != 1]
-    draft, other = trimmed(target_of(name), kept), trimmed(target_of(name), kept[::2])
-    prompts = [TEXT, [3, 1], [8, 8, 2, 40, 8, 8]]
-    rule: LengthController = Entropy(0.1) if mode == "entropy" else Fixed(3)
-    options: dict[str, Any] = {"length": rule}
-    if mode in ("tree", "drafts"):
-        options = {"tree": (2, 2), "verifier": "spec-infer"}
-    if mode == "n-gram":
-        options = {"ngram": Ngram()}
-    decoder = SpeculativeDecoder(target, [draft, other] if mode == "drafts" else draft, **options)
-    plain = SpeculativeDecoder(target, None)
-    settings: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.0}
-    texts = [plain.generate(prompt, **settings).tokens for prompt in prompts]
-    if mode == "list":
-        assert [one.tokens for one in decoder.generate(prompts, **settings)] == texts
-    else:
-        assert [decoder.generate(prompt, **settings).tokens for prompt in prompts] == texts
-    assert any(token not in kept for text in texts for token in text)  # it had something to get wrong
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_controllers_see_finite_signals(sampling: SamplingParams) -> None:
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(1.0, None), SamplingParams(0.7, 2), SamplingParams(1.0, 4), SamplingParams(0.0)]
+)
+def test_controllers_see_finite_signals(sampling: SamplingParams, tmp_path: Path) -> None:
     """Of a draft whose top-k is larger than its vocabulary, too."""
     seen: list[tuple[float, ...]] = []
 
@@ -219,7 +135,8 @@ def test_controllers_see_finite_signals(sampling: SamplingParams) -> None:
             seen.append((step.entropy(), *step.signals()))
             return True
 
-    decoder = SpeculativeDecoder(small(3), small(4, [1, 2]), length=Watching())
+    target, draft = small("trimmed to 2", 3, tmp_path)
+    decoder = SpeculativeDecoder(target, draft, length=Watching())
     decoder.generate([1, 2], max_new_tokens=12, temperature=sampling.temperature, top_k=sampling.top_k, top_p=1.0)
     assert seen
     assert bool(torch.tensor(seen).isfinite().all())
@@ -382,17 +299,6 @@ def test_trim_vocabulary(files: tuple[Path, str, str], capsys: pytest.CaptureFix
     assert "pass --overwrite" in capsys.readouterr().err
 
 
-def test_by_name_on_the_command_line(files: tuple[Path, str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    folder, target, whole = files
-    words = ["generate", "--target", target, "--no-chat", "--temperature", "0", "--max-new-tokens", "12", "hello"]
-    texts = []
-    for draft, *options in ([whole], [str(folder / "trimmed")], [str(folder / "trimmed"), "--tree", "2x1"]):
-        verifier = ["--verifier", "mcss"] if options else []
-        assert cli.main([*words, "--draft", draft, *options, *verifier]) == 0
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] == texts[2]
-
-
 def test_data_and_predictors_of_a_trimmed_draft(files: tuple[Path, str, str], tmp_path: Path) -> None:
     folder, target, _ = files
     settings = AcceptanceDataOptions(
@@ -410,18 +316,6 @@ def test_data_and_predictors_of_a_trimmed_draft(files: tuple[Path, str, str], tm
     for kind in (FeatureTrainingOptions, LagFreeTrainingOptions):
         result = train_acceptance(kind(data=str(data), **some), output=tmp_path / kind.__name__)
         assert all(torch.tensor([*result.metrics.values()]).isfinite())
-
-
-def test_every_probability_of_labels_is_that_of_the_whole_draft_renormalised(files: tuple[Path, str, str]) -> None:
-    folder, _, draft = files
-    loaded, whole = load_model(folder / "trimmed", device="cpu"), load_model(draft, device="cpu")
-    head = loaded.get_output_embeddings()
-    assert isinstance(head, TrimmedHead)
-    q = SamplingParams(1.0, None)(logits_of(loaded))
-    kept = torch.zeros(257, dtype=torch.bool)
-    kept[head.tokens] = True
-    expected = torch.where(kept, logits_of(whole).softmax(-1), 0.0)
-    torch.testing.assert_close(q, expected / expected.sum(-1, keepdim=True))
 
 
 def test_a_draft_with_the_targets_embedding_is_found_by_every_stage(

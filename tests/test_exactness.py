@@ -1,0 +1,254 @@
+"""Every kind of draft and every way to draft: the target's own law and text, the same in any batch, and by the seed."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters.base import ModelDrafter
+from specpilot.infer.drafters.tree import SeveralDrafters
+from specpilot.infer.generation import Generation
+from specpilot.infer.models import TextReader, linear
+from specpilot.infer.random_source import RandomSource, sample_seed
+from specpilot.infer.request import Request
+
+from .drafts import AUTO, COPIES, LENGTHS, PROMPTS, STATE_WAYS, options_of, real, small
+from .enumeration import DEPTH, PROMPT, assert_same, decoder_distribution, output_distribution, target_distribution
+from .test_architectures import transformers_greedy
+
+REPEATING = [1, 0, 2, 0, 1, 2, 1, 0, 2, 0]  # its last four tokens stood before
+SAMPLINGS = [
+    SamplingParams(1.0, 2), SamplingParams(0.7, 2), SamplingParams(1.0, None), SamplingParams(1.5, None, 0.8),
+    SamplingParams(0.0),
+]  # fmt: skip
+FEW = [SamplingParams(1.0, 2), SamplingParams(0.7, 2), SamplingParams(0.0)]  # of few outcomes
+ROUNDED = ("bfloat16", "int8", "int4")  # their probabilities are in float32
+
+
+class Law(NamedTuple):
+    """Whose outcomes are counted: ``n`` pairs of random models, the samplings in turn."""
+
+    draft: str
+    ways: list[str]
+    samplings: list[SamplingParams] = SAMPLINGS
+    n: int = 5
+    budget: int = 4
+    slow: bool = False
+
+
+MIXED = ["copies or 2", "copies or 1", "copies or dear", "copies or cumulative confidence"]
+LAWS = [
+    Law("model", ["2", "cumulative confidence", "head", "rate"], n=10),
+    Law("model, 5 tokens", ["3"], [SamplingParams(1.0, 3)], 1, 5),
+    Law("model", ["block", "spec-infer chain", "mcss chain", "k-seq chain", "otm chain"], FEW, 3),
+    Law("model", ["spec-infer 2x1", "mcss 2x1", "k-seq 2x1", "otm 2x1"], FEW, 3),
+    Law("model", ["spec-infer 2x2", "mcss 2x2"], FEW[2:], 2),
+    Law("model", ["auto", "auto, wary"], FEW, 6),
+    Law("model", ["auto"], [SamplingParams(1.0, None)], 2),
+    Law("model, real caches", ["2", "cumulative confidence", "head", "spec-infer 2x1", "mcss 2x1", "auto"], FEW, 3),
+    Law("model, real caches", ["copies or 2", "copies or 1"], FEW, 3, 5),
+    Law("none", ["copies", "copies, free", "copies, two tokens"], n=5, budget=5),
+    Law("none", [way for way in COPIES if way.endswith(" copies, free")], FEW, 2, 5),
+    Law("model", [*MIXED, "copies or 1, by a head", "copies or head", "copies or rate"], n=5, budget=5),
+    Law("model", [way for way in COPIES if way.endswith(" copies or 1")], FEW, 2, 5),
+    Law("model", ["auto or copies", "auto or copies, by a head"], n=5, budget=3),
+    Law("model", ["auto or copies"], FEW, 2),
+    Law("fewer tokens", ["2", "auto", "copies or 1"], FEW, 3),
+    Law("more tokens", ["2", "auto", "copies or 1"], FEW, 3),
+    Law("two", ["spec-infer 1x1", "spec-infer 2"]),
+    Law("trimmed to 1", ["2", "block"], FEW, 3),
+    Law("trimmed to 2", ["2", "block", "spec-infer 3", "mcss 3", "k-seq 2"], FEW, 3),
+    Law("trimmed to 3", ["2", "block"], FEW, 3),
+    Law("trimmed to 2", ["2", "block", "spec-infer 3", "mcss 3", "k-seq 2"], SAMPLINGS[2:4], 2, slow=True),
+    Law("two, trimmed", ["spec-infer 1x1"], SAMPLINGS[:2], 2),
+    *(
+        Law(kind, ["2", "block", "spec-infer 2x1", "mcss 2x1", "auto", "copies or 1", "auto or copies"], FEW, 3)
+        for kind in ("states", "states, trimmed", "eagle3", "eagle3, trimmed")
+    ),
+    *(Law(kind, ["2", "block"], SAMPLINGS[2:4], 2, slow=True) for kind in ("states, trimmed", "eagle3, trimmed")),
+    *(Law(kind, ["3", "block", "spec-infer 2x1", "copies or 2"], SAMPLINGS[:1], 1, 5) for kind in ROUNDED),
+    Law("t5", ["2", "block", "head", "spec-infer 2x1", "mcss 2x2"], FEW, 3),
+]
+
+
+def each(laws: list[Law]) -> pytest.MarkDecorator:
+    found = [
+        pytest.param(law, way, id=f"{law.draft}: {way}", marks=[pytest.mark.slow] * law.slow)
+        for law in laws
+        for way in law.ways
+    ]
+    return pytest.mark.parametrize(("law", "way"), found)
+
+
+@each(LAWS)
+def test_the_law_is_the_targets(law: Law, way: str, tmp_path: Path) -> None:
+    """Every outcome of the decoder's own loop, its probability summed up."""
+    prompt = REPEATING if "copies" in way else PROMPT
+    for seed, sampling in zip(range(3, 3 + 7 * law.n, 7), cycle(law.samplings)):
+        target, draft = small(law.draft, seed, tmp_path)
+        decoder = SpeculativeDecoder(target, draft, **options_of(way))
+        found = decoder_distribution(decoder, sampling, law.budget, prompt)
+        expected = target_distribution(decoder.target, sampling, prompt)
+        if law.draft in ROUNDED:
+            assert found.keys() == expected.keys()
+        assert_same(found, expected, 1e-6 if law.draft in ROUNDED else 1e-9)
+
+
+AMONG = [
+    Law("model", ["2", "spec-infer 2x1", "copies or 1"], FEW[:1], 1),
+    Law("model, real caches", ["2", "spec-infer 2x1", "auto or copies", "copies or 1"], FEW[:1], 1),
+    Law("none", ["copies, free"], FEW[:1], 1, 5),
+]
+
+
+@each(AMONG)
+def test_the_law_of_a_request_among_others(law: Law, way: str, tmp_path: Path) -> None:
+    """Others run when it joins, leave before it ends, and join after it: every outcome of its own is enumerated."""
+    prompt, sampling = REPEATING if "copies" in way else PROMPT, law.samplings[0]
+    target, draft = small(law.draft, 7, tmp_path)
+    decoder = SpeculativeDecoder(target, draft, **options_of(way))
+    scheduler = decoder.scheduler
+    together: set[int] = set()
+
+    def run(rng: RandomSource) -> tuple[int, ...]:
+        def other(prompt: list[int], budget: int, seed: int) -> Request:
+            return decoder.new_request(prompt, sampling, budget, RandomSource(seed))
+
+        others = [other([2, 1, 2], 9, 0), other([0], 3, 1)]
+        scheduler.submit(others)
+        scheduler.step()
+        request = decoder.new_request(list(prompt), sampling, law.budget, rng)
+        others.append(other([1, 1, 1, 2, 0], 6, 2))
+        scheduler.submit([request, others[-1]])
+        while not request.finished:
+            scheduler.step()
+            together.add(len(scheduler.running))
+        scheduler.cancel(others)
+        return tuple(request.output.tokens[:DEPTH])
+
+    assert_same(output_distribution(run), target_distribution(decoder.target, sampling, prompt))
+    assert max(together) >= 3
+    assert not scheduler.running
+    assert not scheduler.engine.cache.texts
+    assert not getattr(decoder.drafting.arms(decoder.config)[0].drafter, "texts", None)
+
+
+# Texts of real sizes
+
+
+class Texts(NamedTuple):
+    """Which drafts and ways make the texts of which architectures."""
+
+    draft: str
+    architectures: list[str]
+    ways: list[str]
+
+
+RULES = [*LENGTHS]
+TREES = ["spec-infer 3x2x1", "mcss 3x2x1", "k-seq 3x2x1", "otm 3x2x1"]
+SOME = ["3", "block", "spec-infer 2x1", "copies or 2"]
+TEXTS = [
+    Texts("none", ["llama", "gpt2", "t5"], ["copies", "copies, free"]),
+    Texts("model", ["llama", "gpt2"], [*RULES, "block", "typical", "bild", *TREES, *AUTO]),
+    Texts("model", ["llama", "gpt2", "t5"], [*MIXED, "auto or copies", "auto or copies, adapting"]),
+    Texts("model", ["bloom", "falcon-alibi", "mpt"], ["3"]),  # they count positions themselves
+    Texts("model", ["qwen3-padded-target", "qwen3-padded-draft"], ["block"]),
+    Texts("two", ["llama", "gpt2"], ["spec-infer 2x1"]),
+    Texts("trimmed", ["llama", "gemma3", "gpt2"], ["3", "entropy", "spec-infer 2x2", "copies or 2"]),
+    Texts("trimmed", ["qwen3-padded-target"], ["3", "spec-infer 2x2"]),
+    Texts("two, trimmed", ["llama", "gemma3", "gpt2"], ["spec-infer 2x2"]),
+    Texts("states", ["llama", "gemma3"], STATE_WAYS),
+    Texts("states", ["qwen2", "gpt2"], ["3", "spec-infer 2x2x1", "auto or copies"]),
+    Texts("eagle3", ["llama"], STATE_WAYS),
+    Texts("eagle3", ["qwen2", "gemma3"], ["3", "spec-infer 2x2x1", "auto"]),
+    Texts("bfloat16", ["llama", "qwen3", "gemma3", "gpt2"], SOME),
+    *(
+        Texts(kind, ["llama", "mistral-full", "qwen2-full", "qwen3-full", "gemma3", "gpt2"], SOME)
+        for kind in ("int8", "int4")
+    ),
+    Texts("states, bfloat16", ["llama"], ["2"]),
+    Texts("states, int8", ["llama"], ["2"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("draft", "architecture", "way"),
+    [(row.draft, name, way) for row in TEXTS for name in row.architectures for way in row.ways],
+)
+def test_texts(draft: str, architecture: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greedy ones are transformers' own; sampled ones are the same alone and in a list, and of a new decoder."""
+    monkeypatch.setattr(linear, "SMALLEST", 1)  # small layers are rounded as well
+    target, model = real(draft, architecture, tmp_path)
+    decoder = SpeculativeDecoder(target, model, **options_of(way))
+    greedy: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.0}
+    found = decoder.generate(PROMPTS, **greedy)
+    assert [one.tokens for one in found] == [transformers_greedy(target, prompt)[0][:24] for prompt in PROMPTS]
+    sampled: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.8, "top_k": 8}
+    outputs = []
+    for alone in (False, False, "by confidence" not in way):  # which learns from one text for the next
+        if "adapting" in way:  # to how long its rounds take
+            continue
+        decoder = SpeculativeDecoder(target, model, **options_of(way))
+        decoder.stop_tokens = frozenset(range(0, 64, 13))  # texts end at different times
+        if alone:
+            made = [decoder.generate(prompt, seed=sample_seed(3, i), **sampled) for i, prompt in enumerate(PROMPTS)]
+        else:
+            made = decoder.generate(PROMPTS, seed=3, **sampled)
+        outputs.append([(one.tokens, one.rounds, one.finish_reason, counters(one)) for one in made])
+        found += made
+    assert outputs[:-1] == outputs[1:]
+    assert 0 < sum(one.stats.n_accepted for one in found) < sum(one.stats.n_drafted for one in found)
+
+
+def counters(output: Generation) -> list[int]:
+    names = ("n_generated", "n_draft_forwards", "n_target_forwards", "n_discarded", "n_verified_tokens")
+    return [getattr(output.stats, name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("draft", "way"),
+    [
+        *(("model", way) for way in ("3", "spec-infer 2x2x1", "mcss 3x2x1", "auto", "copies or 1", "auto or copies")),
+        *(("two", "spec-infer 2x1"), ("trimmed", "3")),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_caches_hold_the_accepted_text_after_every_round(
+    architecture: str, draft: str, way: str, tmp_path: Path
+) -> None:
+    """Fed what is left of it, a rolled-back cache answers as the model that reads the whole text at once."""
+    decoder = SpeculativeDecoder(*real(draft, architecture, tmp_path), **options_of(way))
+    drafter = decoder.drafting.arms(decoder.config)[0].drafter
+    parts = drafter.parts if isinstance(drafter, SeveralDrafters) else [drafter]
+    request = decoder.new_request(list(PROMPTS[2]), SamplingParams(), 40, RandomSource(4))
+    checked = moved = 0
+    for _ in decoder.scheduler.tokens(request):
+        if request.finished:
+            break
+        last = request.output.rounds[-1]
+        moved += last.path != list(range(last.accepted))
+        caches = [(decoder.target, decoder.scheduler.engine.cache)]
+        for model, part in zip(decoder.drafts, parts, strict=True):
+            assert isinstance(part, ModelDrafter)
+            caches.append((model, part.cache))
+            # The draft reads the prompt when it first drafts.
+            assert (request in part.cache) <= (len(request.output.rounds) > 1)
+        for model, cache in caches:
+            if request not in cache:
+                continue
+            reader, text = TextReader(model, cache, request), request.text
+            length = reader.length
+            assert length < len(text)
+            with torch.inference_mode():
+                logits, _ = reader.read(text[length:], keep=1)
+                expected = model.model(input_ids=torch.tensor([text])).logits[0, -1:]
+            reader.crop(length)
+            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+            checked += model is not decoder.target
+    assert checked > 2
+    assert moved or "tree" not in options_of(way)
