@@ -196,7 +196,7 @@ COMMANDS = dict(cli._leaves("", cli.COMMANDS))
 KINDS = sorted(
     {
         kind
-        for command in [*COMMANDS.values(), *train.PREDICTORS.values()]
+        for command in [*COMMANDS.values(), *(train.of_predictor(["--predictor", name]) for name in train.PREDICTORS)]
         for kind in CommandParser(command, "x").kinds.values()
     },
     key=lambda kind: kind.__name__,
@@ -400,13 +400,15 @@ def test_each_predictor_has_options_of_its_own(
     monkeypatch.chdir(tmp_path)
     Path("lag-free.yaml").write_text("predictor: lag-free\n")
     trained: list[object] = []
-    monkeypatch.setattr("specpilot.commands.train._predictor", lambda options, run: trained.append(options))
+    monkeypatch.setattr("specpilot.commands.train._train", lambda train, options, run: trained.append(options))
     cli.run(["train", "acceptance", "--data", "a", "--output", "b", *words])
     assert [type(options) for options in trained] == [kind]
     with pytest.raises(InputError, match=r"predictor: expected .*, got 'other'"):
         cli.run(["train", "acceptance", "--data", "a", "--output", "b", "--predictor", "other"])
     with pytest.raises(InputError, match=r"predictor='lag-free': .* --predictor lag-free"):
-        CommandParser(train.features, "x").read(["--data", "a", "--output", "b", "--config", "lag-free.yaml"])
+        CommandParser(train.of_predictor(["--predictor=features"]), "x").read(
+            ["--data", "a", "--output", "b", "--config", "lag-free.yaml"]
+        )
 
 
 # `specpilot generate` on the shipped pair: what the options mean, and what is printed where

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,15 +15,14 @@ from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import VERSIONS, read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.workers import ThisProcess
-from ..infer.loading.devices import pick_device
 from .acceptance_module import AcceptanceDataModule, AcceptanceModule
 from .datasets import feature_identity
 from .feature_module import FeatureModule
 from .features import FeaturePlan, feature_maker, is_made
-from .fitting import TrainingResult, completed, discarding, fit, threads, writable
+from .fitting import TrainingResult, fit, train_run
 from .lag_free_module import LagFreeModule
 from .options import PredictorTrainingOptions
-from .run_folder import FEATURES, Run, begin_run, read_checkpoint, training_in
+from .run_folder import FEATURES, Run
 from .specdec_module import SpecDecModule
 
 PREDICTORS: dict[str, type[AcceptanceModule]] = {
@@ -48,9 +48,7 @@ def train_acceptance(settings: PredictorTrainingOptions, *, output: Path, resume
             an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
     settings, dataset = resolve(settings)
-    output = Path(output)
-    with writable(output), training_in(output, settings), threads(settings.threads):
-        return completed(output, settings, dataset, lambda run: _train(run, output, settings, dataset), resume=resume)
+    return train_run(output, settings, dataset, lambda begin: _train(begin, output, settings, dataset), resume=resume)
 
 
 def resolve(settings: P) -> tuple[P, dict[str, Any]]:
@@ -100,7 +98,7 @@ def _require_made_so(settings: PredictorTrainingOptions, made: dict[str, Any]) -
             )
 
 
-def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any]) -> dict[str, Any]:
+def _train(begin: Callable[[], Run[P]], output: Path, settings: P, dataset: dict[str, Any]) -> dict[str, Any]:
     """Load data and models, begin or continue the run and train; return the result."""
     given = dataset["complete"]
     if not given and settings.num_nodes > 1:
@@ -111,24 +109,18 @@ def _train(run: Run[P] | None, output: Path, settings: P, dataset: dict[str, Any
     folder = Path(settings.folders[0]) if given else output / FEATURES
     models = None if given or is_made(settings.features, folder) else ThisProcess(feature_maker(settings.features)())
     plan = None if models is None else FeaturePlan(settings.features, models.description)
-    run = run or begin_run(output, settings, dataset)
-    run.log_command()
-    with discarding(run):
-        if models is not None and plan is not None:
-            plan.write(folder, models, Console(stderr=True))
-            del models
-            gc.collect()  # frees target and draft before training
-        features = FeatureDataset(folder)
-        features.check()
-        kind = PREDICTORS[settings.predictor]
-        data = AcceptanceDataModule(features, settings, by_text=kind.by_text, embeds=kind.embeds)
-        module = kind(settings, data)
-        print(
-            f"{data.train_loader.rows:,} {'rollouts' if data.by_text else 'drafted tokens'} to train on, "
-            f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
-        )
-        fit(run, module, data, pick_device(settings.device))
-    best = read_checkpoint(run.best)
-    result = {name: value for name, value in best.items() if name != "head"}
-    run.complete(result)
-    return result
+    run = begin()
+    if models is not None and plan is not None:
+        plan.write(folder, models, Console(stderr=True))
+        del models
+        gc.collect()  # frees target and draft before training
+    features = FeatureDataset(folder)
+    features.check()
+    kind = PREDICTORS[settings.predictor]
+    data = AcceptanceDataModule(features, settings, by_text=kind.by_text, embeds=kind.embeds)
+    module = kind(settings, data)
+    print(
+        f"{data.train_loader.rows:,} {'rollouts' if data.by_text else 'drafted tokens'} to train on, "
+        f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
+    )
+    return fit(run, module, data)

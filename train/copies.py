@@ -5,6 +5,7 @@ The loss is the binary cross-entropy on whether the text goes on with the copy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,15 @@ from ..controllers.acceptance.copy_head import VECTORS, CopyHead, CopyHeadConfig
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..data_gen.dataset import read_manifest
 from ..data_gen.documents import answers
-from ..infer.loading.devices import pick_device
 from ..infer.loading.names import load_any_model
 from ..infer.models import output_embedding
 from .controller_module import ExportedModule
 from .copy_data import Copies, CopyDataModule
 from .datasets import check_same, joint_fingerprint, joint_sampling
-from .fitting import TrainingResult, completed, discarding, fit, threads, writable
+from .fitting import TrainingResult, fit, train_run
 from .metrics import StreamedMetrics
 from .options import CopyTrainingOptions
-from .run_folder import Run, begin_run, read_checkpoint, training_in
+from .run_folder import Run
 
 
 def new_copy_head(settings: CopyTrainingOptions, data: CopyDataModule) -> CopyHead:
@@ -130,9 +130,8 @@ def train_copies(settings: CopyTrainingOptions, *, output: Path, resume: bool = 
             ``output`` holds a run with other settings, or an unfinished one and ``resume`` is false; training diverges;
             the disk is full.
     """
-    dataset, output = copies_identity(settings), Path(output)
-    with writable(output), training_in(output, settings), threads(settings.threads):
-        return completed(output, settings, dataset, lambda run: _train(run, output, settings, dataset), resume=resume)
+    dataset = copies_identity(settings)
+    return train_run(output, settings, dataset, lambda begin: _train(begin, settings, dataset), resume=resume)
 
 
 def copies_identity(settings: CopyTrainingOptions) -> dict[str, Any]:
@@ -161,24 +160,19 @@ def copies_identity(settings: CopyTrainingOptions) -> dict[str, Any]:
 
 
 def _train(
-    run: Run[CopyTrainingOptions] | None, output: Path, settings: CopyTrainingOptions, dataset: dict[str, Any]
+    begin: Callable[[], Run[CopyTrainingOptions]], settings: CopyTrainingOptions, dataset: dict[str, Any]
 ) -> dict[str, Any]:
     """Load the texts and the target's embedding, begin or continue the run and train; return the result."""
     target = dataset["fingerprint"]["target"]
     documents = [document for folder in settings.folders for document in answers(Path(folder), target)]
     data = CopyDataModule(documents, _embedding(dataset), settings)
-    run = run or begin_run(output, settings, dataset)
-    run.log_command()
+    run = begin()
     module = CopyModule(settings, data)
     print(
         f"{len(data.training.kept):,} copied tokens to train on, {len(data.validation.kept):,} held out, "
         f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
     )
-    with discarding(run):
-        fit(run, module, data, pick_device(settings.device))
-    result = {name: value for name, value in read_checkpoint(run.best).items() if name != "head"}
-    run.complete(result)
-    return result
+    return fit(run, module, data)
 
 
 def _embedding(dataset: dict[str, Any]) -> Tensor:

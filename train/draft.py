@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerp
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import SCHEMA_VERSION
 from ..data_gen.documents import Document, most_frequent, read_documents
-from ..infer.loading.devices import pick_device
 from ..infer.loading.draft_folder import save_draft, shared_names
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_model, load_tokenizer
@@ -23,9 +23,9 @@ from ..infer.models.trimmed_head import kept_tokens
 from .draft_data import DraftDataModule
 from .draft_model import load_initial, of_layers, shared_with
 from .draft_module import DraftModule
-from .fitting import TrainingResult, completed, discarding, fit, threads, writable
+from .fitting import TrainingResult, fit, train_run
 from .options import DraftTrainingOptions
-from .run_folder import STATES, Run, begin_run, read_checkpoint, training_in
+from .run_folder import STATES, Run
 from .target_states import StateFolder
 
 KIND = "draft"
@@ -44,32 +44,29 @@ def train_draft(settings: DraftTrainingOptions, *, output: Path, resume: bool = 
         InputError: the target or the data is missing or unfit; ``output`` holds a run with other settings, or an
             unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
-    output = Path(output)
-    with writable(output), training_in(output, settings), threads(settings.threads):
-        target = load_model(
-            settings.target, dtype=settings.dtype, device=settings.device,
-            trust_remote_code=settings.trust_remote_code, decoder_only=True,
-        )  # fmt: skip
-        tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
-        fingerprint = model_fingerprint(target)
-        documents = read_documents(
-            settings.folders, tokenizer, target=fingerprint, chat=settings.chat, limit=settings.limit
-        )
-        begun, kept = None, None
-        if settings.initial is not None:
-            given = load_initial(target, tokenizer, settings)
-            begun, kept = model_fingerprint(given), kept_tokens(given)
-        elif settings.vocabulary is not None:
-            among = range(len(target.get_output_embeddings().weight))
-            kept = most_frequent(documents, settings.vocabulary, among, stop_tokens_of(target, tokenizer))
-        pair = PairFingerprint(fingerprint, begun, tokenizer_fingerprint(tokenizer))
-        dataset = _manifest(settings, pair, documents, kept)
+    target = load_model(
+        settings.target, dtype=settings.dtype, device=settings.device,
+        trust_remote_code=settings.trust_remote_code, decoder_only=True,
+    )  # fmt: skip
+    tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
+    fingerprint = model_fingerprint(target)
+    documents = read_documents(
+        settings.folders, tokenizer, target=fingerprint, chat=settings.chat, limit=settings.limit
+    )
+    begun, kept = None, None
+    if settings.initial is not None:
+        given = load_initial(target, tokenizer, settings)
+        begun, kept = model_fingerprint(given), kept_tokens(given)
+    elif settings.vocabulary is not None:
+        among = range(len(target.get_output_embeddings().weight))
+        kept = most_frequent(documents, settings.vocabulary, among, stop_tokens_of(target, tokenizer))
+    pair = PairFingerprint(fingerprint, begun, tokenizer_fingerprint(tokenizer))
 
-        def train(run: Run[DraftTrainingOptions] | None) -> dict[str, Any]:
-            draft = of_layers(target, settings, kept) if settings.initial is None else given
-            return _train(run, output, settings, dataset, target, draft, DraftDataModule(documents, settings))
+    def train(begin: Callable[[], Run[DraftTrainingOptions]]) -> dict[str, Any]:
+        draft = of_layers(target, settings, kept) if settings.initial is None else given
+        return _train(begin, settings, target, draft, DraftDataModule(documents, settings))
 
-        return completed(output, settings, dataset, train, resume=resume)
+    return train_run(output, settings, _manifest(settings, pair, documents, kept), train, resume=resume)
 
 
 def _manifest(
@@ -89,21 +86,15 @@ def _manifest(
 
 
 def _train(
-    run: Run[DraftTrainingOptions] | None,
-    output: Path,
+    begin: Callable[[], Run[DraftTrainingOptions]],
     settings: DraftTrainingOptions,
-    dataset: dict[str, Any],
     target: PreTrainedModel,
     draft: PreTrainedModel,
     data: DraftDataModule,
 ) -> dict[str, Any]:
     """Begin or continue the run and train ``draft``; return the result."""
-    states = StateFolder(output / STATES, len(data.windows.tokens))
-    if run is None:
-        states.remove()  # of a run that was discarded
-        run = begin_run(output, settings, dataset)
-    run.log_command()
-    left_out = shared_names(draft, shared_with(target, draft, settings, dataset["fingerprint"]["target"]))
+    run = begin()
+    left_out = shared_names(draft, shared_with(target, draft, settings, run.dataset["fingerprint"]["target"]))
     trained = 0
     for name, parameter in draft.named_parameters():
         parameter.requires_grad_(name not in left_out)
@@ -113,15 +104,12 @@ def _train(
         f"{int(data.training.learned.sum()):,} tokens to train on, {data.total_steps} steps; "
         f"{trained:,} parameters are trained"
     )
-    with discarding(run):
-        if settings.cache_states:
-            states.fill(module.teacher, data.windows, Console(stderr=True))
-            data.states = states
-        fit(run, module, data, pick_device(settings.device))
+    states = StateFolder(run.folder / STATES, len(data.windows.tokens))
+    if settings.cache_states:
+        states.fill(module.teacher, data.windows, Console(stderr=True))
+        data.states = states
+    result = fit(run, module, data)
     states.remove()
-    best = read_checkpoint(run.best)
-    result = {name: value for name, value in best.items() if name != "head"}
-    run.complete(result)
     return result
 
 

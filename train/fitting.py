@@ -21,9 +21,10 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..common.errors import InputError
+from ..infer.loading.devices import pick_device
 from .callbacks import RefuseDivergence, RunCheckpoints, RunLog
 from .controller_module import ControllerModule
-from .run_folder import METRICS, Run, S, find_run, read_checkpoint
+from .run_folder import METRICS, Run, S, begin_run, find_run, read_checkpoint, training_in
 
 
 @dataclass(frozen=True)
@@ -36,30 +37,55 @@ class TrainingResult:
     metrics: dict[str, float]
 
 
-def completed(
+def train_run(
     output: Path,
     settings: S,
-    manifest: dict[str, Any],
-    train: Callable[[Run[S] | None], dict[str, Any]],
+    dataset: dict[str, Any],
+    train: Callable[[Callable[[], Run[S]]], dict[str, Any]],
     *,
     resume: bool,
 ) -> TrainingResult:
-    """The result of the run in ``output``; ``train`` continues the unfinished one, or begins one if given None.
+    """Train in the run folder ``output``, if the run is not complete.
+
+    Args:
+        dataset: manifest of the data.
+        train: trains, and returns what :func:`fit` did. It is given a function that begins the run or continues the
+            unfinished one; before it calls that nothing is written. A run that it began and that fails with an
+            InputError before the first checkpoint is removed.
 
     Raises:
-        InputError: as :func:`~.run_folder.find_run` and ``train``.
+        InputError: as :func:`~.run_folder.find_run` and ``train``; another process is training there; the disk is full
+            or write-protected.
     """
-    run = find_run(output, settings, manifest, resume=resume)
-    result = None if run is None else run.result()
-    if result is None:
-        result = train(run)
-    else:
-        print(f"{output}: the run is complete; nothing to do")
+    output = Path(output)
+    with writable(output), training_in(output, settings), threads(settings.threads):
+        found = find_run(output, settings, dataset, resume=resume)
+        result = None if found is None else found.result()
+        if result is not None:
+            print(f"{output}: the run is complete; nothing to do")
+            return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
+        runs: list[Run[S]] = []
+
+        def begin() -> Run[S]:
+            runs.append(found or begin_run(output, settings, dataset))
+            runs[0].log_command()
+            return runs[0]
+
+        try:
+            result = train(begin)
+        except InputError:
+            if runs and not (runs[0].last.exists() or runs[0].best.exists()):
+                runs[0].discard()
+            raise
+        runs[0].complete(result)
     return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
 
 
-def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, device: torch.device) -> None:
+def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule) -> dict[str, Any]:
     """Train to the end, from the run's last checkpoint if there is one.
+
+    Returns:
+        What is stored of the best epoch besides weights: ``epoch``, ``step``, ``metrics`` and the module's findings.
 
     Raises:
         InputError: training diverges, or a checkpoint to continue from is damaged.
@@ -72,7 +98,7 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, dev
             read_checkpoint(checkpoint)
     with quiet_lightning(), ended_by_signals():
         trainer = pl.Trainer(
-            **lightning_devices(device, settings.devices, settings.num_nodes, settings.strategy),
+            **lightning_devices(pick_device(settings.device), settings.devices, settings.num_nodes, settings.strategy),
             precision=settings.precision,
             max_epochs=settings.epochs,
             logger=loggers(run),
@@ -96,6 +122,7 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule, dev
         import wandb
 
         wandb.finish()  # otherwise the next training of this process is logged to the same run
+    return {name: value for name, value in read_checkpoint(run.best).items() if name != "head"}
 
 
 def lightning_devices(device: torch.device, count: int, nodes: int, strategy: str) -> dict[str, Any]:
@@ -130,17 +157,6 @@ def ended_by_signals() -> Iterator[None]:
     except SystemExit as ended:
         if isinstance(ended.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
-        raise
-
-
-@contextmanager
-def discarding(run: Run[S]) -> Iterator[None]:
-    """Remove a run that fails with an InputError before its first checkpoint."""
-    try:
-        yield
-    except InputError:
-        if not run.last.exists() and not run.best.exists():
-            run.discard()
         raise
 
 

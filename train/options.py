@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from ..common.errors import InputError
 from ..common.options import (
@@ -186,7 +186,7 @@ class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
     """
 
     data: Annotated[str | tuple[str, ...], Several()]
-    mixes: ClassVar[bool] = False
+    mixes = False
     predictor: Predictor = "specdec"
     cost: str | float | None = None
 

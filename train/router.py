@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,14 @@ import pytorch_lightning as pl
 from ..common.errors import InputError
 from ..controllers.router import RouterPolicy
 from ..data_gen.kinds import RouterRow
-from ..infer.loading.devices import pick_device
 from .callbacks import RefuseDivergence
 from .datasets import joint_manifest, router_rows
-from .fitting import TrainingResult, completed, discarding, ended_by_signals, fit, quiet_lightning, threads, writable
+from .fitting import TrainingResult, ended_by_signals, fit, quiet_lightning, train_run
 from .options import RouterTrainingOptions
 from .router_data import RouterDataModule, Table, table_of
 from .router_metrics import plot_choices
 from .router_module import RouterModule, new_policy
-from .run_folder import Run, begin_run, read_checkpoint, training_in
+from .run_folder import Run
 
 PICTURE = "choices.png"
 
@@ -36,34 +36,26 @@ def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = 
             settings, or an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
     manifest = joint_manifest(config.folders, RouterRow.kind)
-    output = Path(output)
-    with writable(output), training_in(output, config), threads(config.threads):
-        return completed(output, config, manifest, lambda run: _train(run, output, config, manifest), resume=resume)
+    return train_run(output, config, manifest, lambda begin: _train(begin, config), resume=resume)
 
 
-def _train(
-    run: Run[RouterTrainingOptions] | None, output: Path, settings: RouterTrainingOptions, manifest: dict[str, Any]
-) -> dict[str, Any]:
+def _train(begin: Callable[[], Run[RouterTrainingOptions]], settings: RouterTrainingOptions) -> dict[str, Any]:
     """Load the data, begin or continue the run and train; return the result."""
     dataset = router_rows(settings.folders)
     data = RouterDataModule(table_of(dataset, settings), settings)
-    run = run or begin_run(output, settings, manifest)
-    run.log_command()
+    run = begin()
     names = [arm.name for arm in dataset.arms]
     module = _module(data, settings, names)
     print(
         f"{len(data.training.ids)} training queries, {len(data.validation.ids)} validation queries, "
         f"{data.total_steps} steps, {len(names)} arms"
     )
-    with discarding(run):
-        fit(run, module, data, pick_device(settings.device))
-    best = read_checkpoint(run.best)
-    result = {name: best[name] for name in ("epoch", "step", "metrics", "choices")}
+    result = fit(run, module, data)
+    del result["scale"]  # it is part of the policy
     try:
-        plot_choices(best["choices"], output / PICTURE)
+        plot_choices(result["choices"], run.folder / PICTURE)
     except InputError as error:
         print(f"{PICTURE}: not written: {error}")
-    run.complete(result)
     return result
 
 

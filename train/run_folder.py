@@ -202,6 +202,7 @@ def begin_run(folder: Path, settings: S, dataset: dict[str, Any]) -> Run[S]:
     """Write the settings, manifest and environment of a new run to ``folder``; on the first of several machines."""
     if not is_first_node(settings):
         return Run(folder, settings, dataset, id="", writes=False)
+    shutil.rmtree(folder / STATES, ignore_errors=True)  # of a run that was discarded
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     _write(folder / ENVIRONMENT, json.dumps(_environment(), indent=2))
     _write(folder / DATASET, json.dumps(dataset, indent=2))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.errors import InputError
 from ..common.json_file import parse_yaml, read_object
 from ..train.options import (
+    PREDICTORS,
     AcceptanceTrainingOptions,
     CopyTrainingOptions,
     DraftTrainingOptions,
-    FeatureTrainingOptions,
-    LagFreeTrainingOptions,
+    LoggedTrainingOptions,
     PredictorTrainingOptions,
     RouterTrainingOptions,
     RunOptions,
@@ -26,20 +27,9 @@ if TYPE_CHECKING:
 
 def acceptance(options: AcceptanceTrainingOptions, run: RunOptions) -> None:
     """Train a predictor: specdec, lag-free or features."""
-    _predictor(options, run)
+    from ..train.acceptance import train_acceptance
 
-
-def lag_free(options: LagFreeTrainingOptions, run: RunOptions) -> None:
-    """Train a head that predicts the acceptance of a token before the draft has read it."""
-    _predictor(options, run)
-
-
-def features(options: FeatureTrainingOptions, run: RunOptions) -> None:
-    """Train a logistic model with four parameters on the draft's probabilities alone."""
-    _predictor(options, run)
-
-
-PREDICTORS: dict[str, Callable[..., None]] = {"specdec": acceptance, "lag-free": lag_free, "features": features}
+    _train(train_acceptance, options, run)
 
 
 def of_predictor(words: Sequence[str]) -> Callable[..., None]:
@@ -52,15 +42,14 @@ def of_predictor(words: Sequence[str]) -> Callable[..., None]:
     if predictor is None and (file := Path(given.get("--config", ""))).is_file():
         with suppress(InputError):  # the parser reports it
             predictor = read_object(file, "give a YAML file of options", parse_yaml).get("predictor")
-    return PREDICTORS.get(str(predictor), acceptance)
 
+    @wraps(acceptance)
+    def command(options: PredictorTrainingOptions, run: RunOptions) -> None:
+        acceptance(options, run)  # type: ignore[arg-type]
 
-def _predictor(options: PredictorTrainingOptions, run: RunOptions) -> None:
-    from ..common.console import quiet
-    from ..train.acceptance import train_acceptance
-
-    quiet()
-    _report(train_acceptance(options, output=run.output, resume=run.resume))
+    kind = PREDICTORS.get(str(predictor), AcceptanceTrainingOptions)
+    command.__annotations__ = {**acceptance.__annotations__, "options": kind}
+    return command
 
 
 def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
@@ -68,20 +57,16 @@ def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
 
     Copies are n-gram drafts: they continue an earlier occurrence of the text's last tokens.
     """
-    from ..common.console import quiet
     from ..train.copies import train_copies
 
-    quiet()
-    _report(train_copies(options, output=run.output, resume=run.resume))
+    _train(train_copies, options, run)
 
 
 def router(options: RouterTrainingOptions, run: RunOptions) -> None:
     """Train a router between drafts (assistant selection, §2.4)."""
-    from ..common.console import quiet
     from ..train.router import train_router
 
-    quiet()
-    _report(train_router(options, output=run.output, resume=run.resume))
+    _train(train_router, options, run)
 
 
 def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
@@ -89,14 +74,17 @@ def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
 
     It shares the target's embedding and proposes its most frequent tokens.
     """
-    from ..common.console import quiet
     from ..train.draft import train_draft
 
+    _train(train_draft, options, run)
+
+
+def _train(train: Callable[..., TrainingResult], options: LoggedTrainingOptions, run: RunOptions) -> None:
+    """Train, and print the result and what to do next."""
+    from ..common.console import quiet
+
     quiet()
-    _report(train_draft(options, output=run.output, resume=run.resume))
-
-
-def _report(result: TrainingResult) -> None:
+    result = train(options, output=run.output, resume=run.resume)
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     print(f"{result.run}: best after epoch {result.epoch + 1}; {metrics}")
     print(f"next: specpilot export {result.run} <folder>")
