@@ -131,10 +131,9 @@ def decode_all(
     console: Console,
     *,
     repeats: int | Mapping[str, int] = 1,
-    first_seed: int = 0,
     on_generation: Callable[[str, int, Generation], None] = lambda name, index, generation: None,
 ) -> dict[str, list[Stats]]:
-    """Decode every prompt with every decoder; the seed is ``first_seed`` and the prompt's index.
+    """Decode every prompt with every decoder; the seed is the prompt's index.
 
     Args:
         decoders: ``generate`` functions by name.
@@ -146,7 +145,7 @@ def decode_all(
     """
 
     def run(generate: Callable[..., Generation]) -> Run[Generation]:
-        return lambda index, repeat: generate(prompts[index], seed=first_seed + index, **settings)
+        return lambda index, repeat: generate(prompts[index], seed=index, **settings)
 
     found = interleave(
         {name: run(generate) for name, generate in decoders.items()}, len(prompts), console, repeats=repeats,

@@ -13,15 +13,12 @@ from specpilot.data_gen.options import AcceptanceDataOptions, WorkerOptions
 from specpilot.infer.loading.names import load_any_model
 from specpilot.infer.models.llama_context import library
 from specpilot.train.figure import check_matplotlib
-from specpilot.train.options import RouterTrainingOptions
-from specpilot.train.router import train_router
 
 from experiments.__main__ import EXPERIMENTS
 from experiments.__main__ import main as experiments
 from experiments.papers import quality
 from experiments.studies.sweep_plot import plot_sweep
 
-from .test_router_training import make_rows, write
 from .tiny import save_pair
 
 
@@ -79,13 +76,6 @@ def test_commands_refuse_before_they_begin(tmp_path: Path, capsys: pytest.Captur
         assert (experiments if words[0] in EXPERIMENTS else cli.main)(words) == 2, words
         assert "is not installed: pip install 'specpilot[bench]'" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_router_is_trained_without_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = RouterTrainingOptions(data=str(write(tmp_path / "data", make_rows(60))), epochs=1, device="cpu")
-    train_router(settings, output=tmp_path / "run")
-    assert "choices.png: not written: matplotlib" in capsys.readouterr().out
-    assert not (tmp_path / "run" / "choices.png").exists()
 
 
 def test_several_workers_need_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@
 ``logits`` (n,) are the head's outputs, ``p`` (n,) the true conditional acceptance probabilities P in [0, 1]. Labels are
 probabilities, not outcomes: a position counts as P of an accepted and 1 - P of a rejected token.
 
-A head trained with weights (w_acc, w_rej) converges to w_acc·a / (w_acc·a + w_rej·(1 - a)); ``undo_weights`` inverts
-this: odds(a) = (w_rej / w_acc)·odds(â). SpecDec++ (Huang et al. 2024, Table 3) reports the KL of the raw output.
+A head trained with weights (w_acc, w_rej) converges to w_acc·a / (w_acc·a + w_rej·(1 - a));
+:func:`~specpilot.controllers.acceptance.calibration.undo_weights` inverts this: odds(a) = (w_rej / w_acc)·odds(â).
+SpecDec++ (Huang et al. 2024, Table 3) reports the KL of the raw output.
 
 :class:`StreamedMetrics` computes the same from running sums, in constant memory; the sums of several processes can be
 added. AUROC is then computed from a histogram of the logits, fine enough to agree with the exact value to about 1e-4.
@@ -22,11 +23,6 @@ from torch.nn.functional import logsigmoid
 from torchmetrics.functional import mean_squared_error
 
 BINS = 15
-
-
-def undo_weights(logits: Tensor, w_acc: float, w_rej: float) -> Tensor:
-    """Logits (n,) of the acceptance probability, from the logits of a head trained with the given loss weights."""
-    return logits + math.log(w_rej / w_acc)
 
 
 def binary_kl(logits: Tensor, p: Tensor) -> float:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from ..common.errors import InputError
 from ..controllers.router import RouterPolicy
 from ..data_gen.kinds import RouterRow
 from .callbacks import RefuseDivergence
@@ -16,11 +15,8 @@ from .datasets import joint_manifest, router_rows
 from .fitting import TrainingResult, ended_by_signals, fit, quiet_lightning, train_run
 from .options import RouterTrainingOptions
 from .router_data import RouterDataModule, Table, table_of
-from .router_metrics import plot_choices
 from .router_module import RouterModule, new_policy
 from .run_folder import Run
-
-PICTURE = "choices.png"
 
 
 def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = False) -> TrainingResult:
@@ -52,10 +48,6 @@ def _train(begin: Callable[[], Run[RouterTrainingOptions]], settings: RouterTrai
     )
     result = fit(run, module, data)
     del result["scale"]  # it is part of the policy
-    try:
-        plot_choices(result["choices"], run.folder / PICTURE)
-    except InputError as error:
-        print(f"{PICTURE}: not written: {error}")
     return result
 
 

@@ -16,12 +16,13 @@ from specpilot.commands.measuring import begin, finish
 from specpilot.common.options import Count, Folder, Fraction, Names, NotNegative, Positive, Several, Share
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
+from specpilot.controllers.acceptance.calibration import undo_weights
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import TargetOptions, TruncationOptions
 from specpilot.train.datasets import is_validation, joint_manifest
-from specpilot.train.metrics import auroc, binary_kl, undo_weights
+from specpilot.train.metrics import auroc, binary_kl
 from specpilot.train.options import Depth
 from specpilot.train.positions import Positions, load_rows, read_positions
 
@@ -118,7 +119,7 @@ def _dataset_rows(
 def evaluate(head: Head, positions: Positions) -> dict[str, float]:
     """Binary KL and AUROC of a head on tokens drafted after the target's own output."""
     p = torch.from_numpy(positions.p)
-    logits = undo_weights(head.head(positions.hidden).detach(), 1.0, head.w_rej)
+    logits = head.head(positions.hidden).detach() + undo_weights(1.0, head.w_rej).shift
     return {"kl": binary_kl(logits, p), "auroc": auroc(logits, p)}
 
 
