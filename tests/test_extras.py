@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import pytorch_lightning  # noqa: F401 - before matplotlib is hidden, which it looks for
 from specpilot import main as cli
 from specpilot.common.errors import InputError, optional_import
 from specpilot.data_gen.acceptance import make_acceptance_data
