@@ -37,10 +37,10 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 32_000,
-    "files of the package": 260,
+    "lines of the package": 30_900,
+    "files of the package": 245,
     "small files of the package": 20,
-    "lines of experiments": 6_300,
+    "lines of experiments": 6_000,
     "lines of tests": 22_000,
     "verbs": 20,
 }

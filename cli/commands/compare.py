@@ -8,7 +8,8 @@ from ..compare.options import CompareOptions
 def compare(options: CompareOptions) -> None:
     """Find out whether drafting pays on your models and prompts.
 
-    Names the fastest decoder and by how much it is faster, with the command that decodes with it."""
+    Names the fastest decoder and by how much it is faster, with the command that decodes with it.
+    """
     import json
     from contextlib import nullcontext
 
