@@ -72,7 +72,7 @@ LAWS = [
     ),
     *(Law(kind, ["2", "block"], SAMPLINGS[2:4], 2, slow=True) for kind in ("states, trimmed", "eagle3, trimmed")),
     *(Law(kind, ["3", "block", "spec-infer 2x1", "copies or 2"], SAMPLINGS[:1], 1, 5) for kind in ROUNDED),
-    Law("t5", ["2", "block", "head", "spec-infer 2x1", "mcss 2x2"], FEW, 3),
+    Law("t5", ["2", "block", "head", "spec-infer 2x1", "mcss 2x2"], FEW, 1),
 ]
 
 

@@ -72,6 +72,7 @@ def test_two_processes_do_what_one_does(settings: LagFreeTrainingOptions, tmp_pa
     assert_same_metrics(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_two_machines_do_what_one_does(settings: LagFreeTrainingOptions, tmp_path: Path) -> None:
     """Two processes that share nothing but the folders, each with the number of its machine."""
     train_acceptance(settings, output=tmp_path / "one")
