@@ -29,8 +29,11 @@ def _one_line(message: Warning | str, *_: object, **__: object) -> None:
 
 @contextmanager
 def progress_bar(console: Console, label: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar of ``total`` steps while the block runs; yields a function that advances it by one step."""
+    """Show a bar of ``total`` steps while the block runs; yields a function that advances it by one step.
+
+    Without a terminal nothing is shown: the bar would leave an empty line.
+    """
     columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total)
         yield lambda: bar.advance(task)
