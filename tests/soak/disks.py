@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 CLONE_NEWNS = 0x00020000  # of Linux's unshare
-SIZE = "32m"  # of the disk; the largest stage writes 3 MiB
+SIZE = "128m"  # of the disk; the largest stages, trainings of a draft, write more than 32 MiB
 
 
 def own_mounts() -> None:
