@@ -203,6 +203,6 @@ def mixing_for(mean_acceptance: float) -> float:
     """The default share of target tokens in mixed texts for a pair with this mean acceptance probability.
 
     If it is high, draft tokens are similar to target tokens and the paper's share (§3.3) works well. If it is low,
-    mixed contexts differ from those in decoding and a larger share is better (``specpilot bench mixing``).
+    mixed contexts differ from those in decoding and a larger share is better (``python -m experiments mixing``).
     """
     return 0.15 if mean_acceptance >= 0.5 else 0.5

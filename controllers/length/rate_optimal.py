@@ -6,8 +6,8 @@
 
 ``E[s_{k+1}] = ŝ_k·ā_{k+1}`` decreases in expectation, since survival is a product of factors up to 1. If it decreases
 always, as when the next acceptance is predicted, looking one token ahead is exactly optimal. If ā_{k+1} is only a mean,
-it may increase after a token that is easier than expected, and looking further ahead would gain a little; ``specpilot
-bench stopping`` computes how much.
+it may increase after a token that is easier than expected, and looking further ahead would gain a
+little.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of ``specpilot bench sweep`` (SpecDec++, Huang et al. 2024, §4.3 and Appendix C.3).
+"""The tables of ``python -m experiments sweep`` (SpecDec++, Huang et al. 2024, §4.3 and Appendix C.3).
 
 Table 1 compares the best setting of each family by eq. 2.3; as in the paper, it is the best on the table's own prompts.
 Table 3 varies D, w_rej and h. Figure 4 shows the discard and verification rates of each setting.

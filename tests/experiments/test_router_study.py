@@ -94,7 +94,7 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"table_1", "figure_2", "figure_3", "table_3_4", "table_5", "table_6", "tables_11_12", "tables_13_14"} <= (
         result["tables"].keys()
     )
-    report = selection.report(result)  # what `bench papers` makes of it
+    report = selection.report(result)  # what `experiments papers` makes of it
     brief = {row["figure"]: row["here"] for row in report.tables[0].rows}
     assert brief["router's share of the time"] == f"{result['overhead_share']:.2%}"
     assert sum("Table 5" in table.title for table in report.tables) == len(result["tables"]["table_5"])

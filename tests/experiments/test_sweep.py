@@ -126,7 +126,7 @@ def test_a_killed_sweep_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[st
     names = ("table_1", "table_2", "table_3", "figure_4", "groups")
     assert {name: whole[name] for name in names} == {name: result[name] for name in names}
 
-    report = specdecpp.report(result)  # what `bench papers` makes of it
+    report = specdecpp.report(result)  # what `experiments papers` makes of it
     one, _, _, heads_table = report.tables
     assert [row["prompts"] for row in one.rows] == list(specdecpp.GROUPS.values())
     best = result["table_1"]["measured"]["in_domain"]["best_fixed"]
