@@ -13,41 +13,24 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...common.errors import InputError
-from ..checkpoints.config import WIDEST, ControllerConfig, check_range
 from .calibration import sigmoid
 from .ngram_index import MAX_NGRAM, NgramMatch
+from .token_head import TokenHead, TokenHeadConfig, normalised, tabulate
 
 EVIDENCE = 9  # see :func:`copy_evidence`
 VECTORS = 2  # the embeddings of the copied token and of the token before it
 CLOSEST = 0.01  # rates closer to 0 or 1 count as this far from them
 
 
-class CopyHead(nn.Module):
-    """An MLP with one hidden layer of ReLU units, ℝ^(9 + 2d) → ℝ.
-
-    Args:
-        hidden_size: d, of the target's output embedding.
-        width: hidden units.
-    """
-
-    mean: Tensor
-    scale: Tensor
+class CopyHead(TokenHead):
+    """A :class:`.TokenHead` ℝ^(9 + 2d) → ℝ, with d of the target's output embedding."""
 
     def __init__(self, hidden_size: int, width: int = 32) -> None:
-        super().__init__()
-        for name, value in (("hidden_size", hidden_size), ("width", width)):
-            if value < 1:
-                raise InputError(f"{name}={value}: must be at least 1")
-        self.hidden_size, self.width = hidden_size, width
-        self.inner = nn.Linear(EVIDENCE + VECTORS * hidden_size, width)
-        self.out = nn.Linear(width, 1)
-        self.register_buffer("mean", torch.zeros(EVIDENCE))
-        self.register_buffer("scale", torch.ones(EVIDENCE))
+        super().__init__(EVIDENCE, VECTORS, hidden_size, width)
 
     def forward(self, evidence: Tensor, copied: Tensor, last: Tensor, mask: Tensor | None = None) -> Tensor:
         """Logits (…) that the copied token is accepted if all before it are.
@@ -56,18 +39,9 @@ class CopyHead(nn.Module):
             evidence: (…, 9) :func:`copy_evidence` of the token.
             copied: (…, d) the target's output embedding of the token.
             last: (…, d) that of the token before it.
-            mask: (…, 2d) factors of the entries of the two normalised embeddings: dropout in training.
+            mask: (…, 2d) dropout of the two normalised embeddings.
         """
-        vectors = torch.cat([normalised(copied), normalised(last)], -1)
-        if mask is not None:
-            vectors = vectors * mask
-        units = self.inner(torch.cat([(evidence - self.mean) / self.scale, vectors], -1))
-        return self.out(F.relu(units)).squeeze(-1)  # type: ignore[no-any-return]
-
-
-def normalised(x: Tensor) -> Tensor:
-    """Shapes (…, d) → (…, d); without learnt scales: tokens differ in the length of their embeddings."""
-    return F.layer_norm(x.float(), x.shape[-1:])
+        return self.logit(self.numbers(evidence), torch.cat([normalised(copied), normalised(last)], -1), mask)
 
 
 def copy_evidence(
@@ -94,9 +68,6 @@ def _log_odds(rate: float) -> float:
     return math.log(rate / (1.0 - rate))
 
 
-ROWS = 8192  # of the embedding that are read at once
-
-
 class CopyPredictor:
     """A copy head and the embedding it reads, in tables on the host: a prediction is a few operations of NumPy.
 
@@ -121,8 +92,9 @@ class CopyPredictor:
         inner = head.inner.weight
         of_evidence = inner[:, :EVIDENCE] / head.scale  # (width, 9)
         copied, last = inner[:, EVIDENCE:].chunk(VECTORS, dim=1)
-        self.copied = _tabulate(embedding, copied, head.inner.bias - of_evidence @ head.mean)  # (V, width)
-        self.last = _tabulate(embedding, last, torch.zeros(head.width))  # (V, width)
+        bias = head.inner.bias - of_evidence @ head.mean
+        self.copied: NDArray[np.float32] = tabulate(embedding, copied, bias).numpy()  # (V, width)
+        self.last: NDArray[np.float32] = tabulate(embedding, last, torch.zeros(head.width)).numpy()  # (V, width)
         self.evidence: NDArray[np.float32] = of_evidence.numpy()
         self.weights: NDArray[np.float32] = head.out.weight[0].numpy()
         self.bias = float(head.out.bias)
@@ -139,19 +111,11 @@ class CopyPredictor:
         return sigmoid(float(np.maximum(units, 0.0) @ self.weights) + self.bias)
 
 
-def _tabulate(embedding: Tensor, weight: Tensor, bias: Tensor) -> NDArray[np.float32]:
-    """(V, width) ``weight`` (width, d) times every normalised row of ``embedding`` (V, d), plus ``bias`` (width,)."""
-    rows = torch.split(embedding, ROWS)
-    return torch.cat([F.linear(normalised(part.cpu()), weight) for part in rows]).add_(bias).numpy()
-
-
 @dataclass(frozen=True, kw_only=True)
-class CopyHeadConfig(ControllerConfig):
+class CopyHeadConfig(TokenHeadConfig):
     """A copy head.
 
     Attributes:
-        hidden_size: size d of the target's output embedding.
-        width: hidden units of the head.
         tokens: copied tokens it was trained on.
     """
 
@@ -164,14 +128,7 @@ class CopyHeadConfig(ControllerConfig):
         "so far, and the embeddings of the token and of the one before it. It needs no draft model."
     )
 
-    hidden_size: int
-    width: int
     tokens: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("hidden_size", self.hidden_size, 1, WIDEST)
-        check_range("width", self.width, 1, WIDEST)
 
     def module(self) -> CopyHead:
         return CopyHead(self.hidden_size, self.width)

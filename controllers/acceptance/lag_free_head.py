@@ -14,17 +14,16 @@ from itertools import product
 from operator import add, mul
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...common.errors import InputError
-from ..checkpoints.config import WIDEST, check_range
+from ..checkpoints.config import check_range
 from ..sampling import SamplingParams
 from .calibration import sigmoid
 from .feature_model import features
 from .ngram_index import MAX_NGRAM, NOTHING, NgramMatch
 from .predictor import PredictorConfig, TrainedPredictor, check_states
 from .step import DraftSignals, Step
+from .token_head import TokenHead, TokenHeadConfig, normalised, tabulate
 
 FEATURES = 3  # of the inputs, those of the draft's distribution
 INPUTS = (
@@ -34,30 +33,16 @@ ENTROPY = 2  # its place among them; this head does not use it, since it takes m
 VECTORS = 3  # the draft's state, the embedding of y and that of the copy
 
 
-class LagFreeHead(nn.Module):
-    """An MLP with one hidden layer of ReLU units, ℝ^(7 + 3d) → ℝ.
+class LagFreeHead(TokenHead):
+    """A :class:`.TokenHead` ℝ^(7 + 3d) → ℝ, with d of the draft's last hidden state and of its output embedding.
 
     The draft's state is divided by a constant instead of normalised, which takes longer than the rest of a prediction.
-
-    Args:
-        hidden_size: d, of the draft's last hidden state and of its output embedding.
-        width: hidden units.
     """
 
-    mean: Tensor
-    scale: Tensor
     state_scale: Tensor
 
     def __init__(self, hidden_size: int, width: int = 32) -> None:
-        super().__init__()
-        for name, value in (("hidden_size", hidden_size), ("width", width)):
-            if value < 1:
-                raise InputError(f"{name}={value}: must be at least 1")
-        self.hidden_size, self.width = hidden_size, width
-        self.inner = nn.Linear(INPUTS + VECTORS * hidden_size, width)
-        self.out = nn.Linear(width, 1)
-        self.register_buffer("mean", torch.zeros(INPUTS))
-        self.register_buffer("scale", torch.ones(INPUTS))
+        super().__init__(INPUTS, VECTORS, hidden_size, width)
         self.register_buffer("state_scale", torch.ones(()))
 
     def forward(
@@ -70,20 +55,12 @@ class LagFreeHead(nn.Module):
             hidden: (…, d) the draft's last hidden state at the token before.
             embedding: (…, d) the draft's output embedding of the token.
             copied: (…, d) that of the token that an n-gram match would continue with, zeros where there is none.
-            mask: (…, 3d) factors of the entries of the three scaled vectors: dropout in training.
+            mask: (…, 3d) dropout of the three scaled vectors.
         """
-        vectors = torch.cat([hidden.float() / self.state_scale, _normalised(embedding), _normalised(copied)], -1)
-        if mask is not None:
-            vectors = vectors * mask
-        numbers = (evidence - self.mean) / self.scale
+        vectors = torch.cat([hidden.float() / self.state_scale, normalised(embedding), normalised(copied)], -1)
+        numbers = self.numbers(evidence)
         numbers[..., ENTROPY] = 0.0
-        units = self.inner(torch.cat([numbers, vectors], -1))
-        return self.out(F.relu(units)).squeeze(-1)  # type: ignore[no-any-return]
-
-
-def _normalised(x: Tensor) -> Tensor:
-    """Shapes (…, d) → (…, d); without learnt scales: models differ in the length of these vectors."""
-    return F.layer_norm(x.float(), x.shape[-1:])
+        return self.logit(numbers, vectors, mask)
 
 
 def evidence(signals: DraftSignals, ngram_match: NgramMatch, token: int) -> list[float]:
@@ -114,9 +91,6 @@ def copied_embeddings(embedding: Tensor, copies: Tensor) -> Tensor:
     copies = copies.to(embedding.device)
     known = (copies >= 0) & (copies < len(embedding))
     return torch.where(known.unsqueeze(-1), embedding[torch.where(known, copies, 0)], 0.0)
-
-
-ROWS = 8192  # of the embedding that are read at once
 
 
 class LagFreePredictor(TrainedPredictor):
@@ -240,8 +214,8 @@ class Tables:
         log_q, doubt, _, agrees, matches, share, is_copy = of_evidence.unbind(1)
         return cls(
             len(embedding),
-            _tabulate(embedding, of_token, bias),
-            _tabulate(embedding, of_copy, torch.zeros_like(bias)),
+            tabulate(embedding, of_token, bias).flatten().numpy().data,
+            tabulate(embedding, of_copy, torch.zeros_like(bias)).flatten().numpy().data,
             {
                 (m, n, sign): (agrees * m / MAX_NGRAM + matches * n / MAX_NGRAM + is_copy * sign).tolist()
                 for m, n, sign in product(range(MAX_NGRAM + 1), range(MAX_NGRAM + 1), (-1, 0, 1))
@@ -252,21 +226,11 @@ class Tables:
         )
 
 
-def _tabulate(embedding: Tensor, weight: Tensor, bias: Tensor) -> memoryview:
-    """(V·width,) ``weight`` (width, d) times every normalised row of ``embedding`` (V, d), plus ``bias`` (width,)."""
-    parts = [
-        F.linear(F.layer_norm(rows.float(), rows.shape[-1:]), weight).cpu() for rows in torch.split(embedding, ROWS)
-    ]
-    return (torch.cat(parts) + bias).flatten().numpy().data
-
-
 @dataclass(frozen=True, kw_only=True)
-class LagFreeHeadConfig(PredictorConfig):
+class LagFreeHeadConfig(TokenHeadConfig, PredictorConfig):
     """A lag-free head.
 
     Attributes:
-        hidden_size: d of the draft.
-        width: hidden units of the head.
         uses_ngrams: whether it reads the evidence of n-gram matches.
         mean: mean acceptance in the training data.
         tokens: drafted tokens it was trained on.
@@ -281,16 +245,12 @@ class LagFreeHeadConfig(PredictorConfig):
         "cost.json` measures: drafting stops where a token no longer pays."
     )
 
-    hidden_size: int
-    width: int
     uses_ngrams: bool
     mean: float
     tokens: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("hidden_size", self.hidden_size, 1, WIDEST)
-        check_range("width", self.width, 1, WIDEST)
         check_range("mean", self.mean, 0, 1)
 
     def module(self) -> LagFreeHead:

@@ -1,0 +1,95 @@
+"""What the lag-free head and the copy head have in common: an MLP on a few numbers and on vectors of tokens.
+
+The MLP has one hidden layer. What a token adds to the hidden units depends on the token alone, so it is tabulated for a
+vocabulary: then a prediction is a few additions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...common.errors import InputError
+from ..checkpoints.config import WIDEST, ControllerConfig, check_range
+
+ROWS = 8192  # of an embedding that are read at once
+
+
+class TokenHead(nn.Module):
+    """One hidden layer of ReLU units, ℝ^(n + k·d) → ℝ.
+
+    Args:
+        numbers: n, standardised by their mean and scale in the training data.
+        vectors: k.
+        hidden_size: d.
+        width: hidden units.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, numbers: int, vectors: int, hidden_size: int, width: int) -> None:
+        super().__init__()
+        for name, value in (("hidden_size", hidden_size), ("width", width)):
+            if value < 1:
+                raise InputError(f"{name}={value}: must be at least 1")
+        self.hidden_size, self.width = hidden_size, width
+        self.inner = nn.Linear(numbers + vectors * hidden_size, width)
+        self.out = nn.Linear(width, 1)
+        self.register_buffer("mean", torch.zeros(numbers))
+        self.register_buffer("scale", torch.ones(numbers))
+
+    def standardise(self, mean: Tensor, scale: Tensor) -> None:
+        """Take mean and standard deviation (n,) of the numbers; those that are constant are not divided."""
+        self.mean.copy_(mean)
+        self.scale.copy_(torch.where(scale > 1e-6, scale, 1.0))
+
+    def numbers(self, evidence: Tensor) -> Tensor:
+        """Standardised numbers, (…, n) → (…, n)."""
+        return (evidence - self.mean) / self.scale
+
+    def logit(self, numbers: Tensor, vectors: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits (…) of standardised ``numbers`` (…, n) and ``vectors`` (…, k·d).
+
+        Args:
+            mask: (…, k·d) factors of the entries of the vectors: dropout in training.
+        """
+        vectors = vectors if mask is None else vectors * mask
+        units = self.inner(torch.cat([numbers, vectors], -1))
+        return self.out(F.relu(units)).squeeze(-1)  # type: ignore[no-any-return]
+
+
+def normalised(x: Tensor) -> Tensor:
+    """Shapes (…, d) → (…, d); without learnt scales: tokens and models differ in the length of these vectors."""
+    return F.layer_norm(x.float(), x.shape[-1:])
+
+
+def tabulate(embedding: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(V, width) ``weight`` (width, d) times every normalised row of ``embedding`` (V, d), plus ``bias``, on the host.
+
+    Args:
+        bias: (width,).
+    """
+    parts = [F.linear(normalised(rows.to(weight.device)), weight).cpu() for rows in torch.split(embedding, ROWS)]
+    return torch.cat(parts).add_(bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenHeadConfig(ControllerConfig):
+    """The sizes of such a head.
+
+    Attributes:
+        hidden_size: d.
+        width: hidden units of the head.
+    """
+
+    hidden_size: int
+    width: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("hidden_size", self.hidden_size, 1, WIDEST)
+        check_range("width", self.width, 1, WIDEST)
