@@ -34,7 +34,7 @@ from .infer.prompting import encode_prompt
 from .trace_view import legend, render
 from .train.acceptance import train_acceptance
 from .train.export import export
-from .train.options import AcceptanceTrainingOptions, LagFreeTrainingOptions
+from .train.options import LagFreeTrainingOptions, SpecDecTrainingOptions
 
 TARGET, DRAFT = "tiny", "tiny-draft"
 OURS, SPECDEC = "lag-free head", "SpecDec++'s head"
@@ -127,7 +127,7 @@ def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tok
         FOLDERS[OURS]: LagFreeTrainingOptions(
             data=folder, seed=seed, validation_fraction=VALIDATION, traced=prompts, device="cpu", **FEW
         ),
-        FOLDERS[SPECDEC]: AcceptanceTrainingOptions(**defaults | {"data": folder, "seed": seed}),
+        FOLDERS[SPECDEC]: SpecDecTrainingOptions(**defaults | {"data": folder, "seed": seed}),
     }
     with stages.stage("training", "2  Training: our predictor of acceptance, and SpecDec++'s head"):
         for name, settings in runs.items():

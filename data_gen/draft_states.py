@@ -43,8 +43,14 @@ def after_target_text(
     return joined(found)
 
 
-def examples_of(text: Text, scores: Tensor, hidden: Tensor, sampling: SamplingParams, vocab_size: int) -> Examples:
-    """The examples of one text, from logits (m, V) and hidden states (m, d) before each of its drafted tokens."""
+def examples_of(
+    text: Text, scores: Tensor, hidden: Tensor, sampling: SamplingParams, vocab_size: int, **others: Tensor
+) -> Examples:
+    """The examples of one text, from logits (m, V) and hidden states (m, d) before each of its drafted tokens.
+
+    Args:
+        others: (m, …) further tensors of each.
+    """
     q = TokenDistribution.from_logits(sampling, scores, vocab_size)
     chosen = q.of(text.tokens)
     matches = match_all(text)
@@ -56,6 +62,7 @@ def examples_of(text: Text, scores: Tensor, hidden: Tensor, sampling: SamplingPa
         "tokens": torch.tensor(text.tokens, dtype=torch.int32),
         "copies": copies_of(matches).int(),
         "accept": torch.tensor(text.accept),
+        **others,
     }
     return {name: column[drawn] for name, column in columns.items()}
 

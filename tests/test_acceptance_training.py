@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 from specpilot.common.errors import InputError
+from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.sampling import SamplingParams
@@ -24,16 +25,17 @@ from specpilot.data_gen.draft_states import mixing_for
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_module import AcceptanceModule
 from specpilot.train.callbacks import RunCheckpoints
+from specpilot.train.controller_module import seeded
 from specpilot.train.export import export
 from specpilot.train.features import make_features
 from specpilot.train.options import (
-    AcceptanceTrainingOptions,
     FeatureDataOptions,
     LagFreeTrainingOptions,
     RouterTrainingOptions,
+    SpecDecTrainingOptions,
 )
 from specpilot.train.run_folder import Run, read_run
-from specpilot.train.specdec_module import SpecDecModule, new_head, weighted_sums
+from specpilot.train.specdec_module import SpecDecModule, weighted_sums
 
 from .training import HIDDEN, assert_same_run, last_weights, make_model, make_rows, metrics_rows, write_dataset
 
@@ -54,15 +56,15 @@ def options(data: Path) -> FeatureDataOptions:
 
 
 @pytest.fixture(scope="module")
-def settings(work: Path) -> AcceptanceTrainingOptions:
-    return AcceptanceTrainingOptions(
+def settings(work: Path) -> SpecDecTrainingOptions:
+    return SpecDecTrainingOptions(
         data=str(work / "features"), depth=1, epochs=3, batch_size=8, lr=1e-2, checkpoint_every=2, log_every=1,
         threads=1, device="cpu",
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def finished(work: Path, settings: AcceptanceTrainingOptions) -> Path:
+def finished(work: Path, settings: SpecDecTrainingOptions) -> Path:
     """The run folder of an uninterrupted training."""
     train_acceptance(settings, output=work / "finished")
     return work / "finished"
@@ -72,23 +74,23 @@ def finished(work: Path, settings: AcceptanceTrainingOptions) -> Path:
 
 
 def test_defaults_are_the_papers() -> None:
-    defaults = AcceptanceTrainingOptions(data="d")
+    defaults = SpecDecTrainingOptions(data="d")
     assert (defaults.depth, defaults.w_acc, defaults.w_rej, defaults.mixing) == (3, 1, 6, None)
     assert (defaults.lr, defaults.epochs, defaults.batch_size, defaults.weight_decay) == (5e-5, 3, 32, 0)
 
 
 def test_the_share_of_target_tokens_follows_the_datasets_agreement(
-    settings: AcceptanceTrainingOptions, tmp_path: Path
+    settings: SpecDecTrainingOptions, tmp_path: Path
 ) -> None:
     """The paper's 0.15 where the draft agrees more often than not."""
     assert (mixing_for(0.69), mixing_for(0.5), mixing_for(0.31)) == (0.15, 0.15, 0.5)
     mean = json.loads((Path(settings.data) / "manifest.json").read_text())["mean_acceptance"]
     train_acceptance(replace(settings, mixing=None, epochs=1), output=tmp_path / "run")
-    assert read_run(tmp_path / "run", AcceptanceTrainingOptions).settings.mixing == mixing_for(mean)
+    assert read_run(tmp_path / "run", SpecDecTrainingOptions).settings.mixing == mixing_for(mean)
 
 
-@pytest.mark.parametrize("kind", [AcceptanceTrainingOptions, RouterTrainingOptions])
-def test_shipped_configs_name_every_setting(kind: type[AcceptanceTrainingOptions | RouterTrainingOptions]) -> None:
+@pytest.mark.parametrize("kind", [SpecDecTrainingOptions, RouterTrainingOptions])
+def test_shipped_configs_name_every_setting(kind: type[SpecDecTrainingOptions | RouterTrainingOptions]) -> None:
     name = "router" if kind is RouterTrainingOptions else "acceptance"
     for file in (name, "router-tiny" if name == "router" else "tiny"):
         values = yaml.safe_load(files("specpilot.train.configs").joinpath(f"{file}.yaml").read_text(encoding="utf-8"))
@@ -131,7 +133,7 @@ def test_loss_of_certain_logits_and_of_no_tokens_is_finite() -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_blocks_of_the_head_do_not_share_weights(depth: int) -> None:
-    head = new_head(HIDDEN, depth, seed=0)
+    head = AcceptanceHead(HIDDEN, depth)
     expected = depth * (HIDDEN * HIDDEN + HIDDEN) + HIDDEN + 1
     assert sum(p.numel() for p in head.parameters()) == expected
     assert len({p.data_ptr() for p in head.parameters()}) == 2 * depth + 2
@@ -141,22 +143,22 @@ def test_new_head_depends_on_the_seed_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    first, second = new_head(8, 1, seed=1), new_head(8, 1, seed=1)
+    first, second, third = (seeded(seed, lambda: AcceptanceHead(8, 1)) for seed in (1, 1, 2))
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(first.out.weight, second.out.weight)
-    assert not torch.equal(first.out.weight, new_head(8, 1, seed=2).out.weight)
+    assert not torch.equal(first.out.weight, third.out.weight)
 
 
 # Training
 
 
-def test_training_learns(settings: AcceptanceTrainingOptions, tmp_path: Path) -> None:
+def test_training_learns(settings: SpecDecTrainingOptions, tmp_path: Path) -> None:
     result = train_acceptance(replace(settings, epochs=25, batch_size=4, w_rej=1.0), output=tmp_path / "run")
     assert result.metrics["kl"] < 0.25 * result.metrics["kl_constant"]
     assert result.metrics["auroc"] > 0.85  # 0.9 is the most: P is 0.95 or 0.15
 
 
-def test_run_folder(finished: Path, settings: AcceptanceTrainingOptions, work: Path) -> None:
+def test_run_folder(finished: Path, settings: SpecDecTrainingOptions, work: Path) -> None:
     rows = metrics_rows(finished)
     validation = [row for row in rows if row["val_kl"]]
     assert len(validation) == settings.epochs
@@ -168,7 +170,7 @@ def test_run_folder(finished: Path, settings: AcceptanceTrainingOptions, work: P
         assert float(row["lr"]) == pytest.approx(expected)
     written = yaml.safe_load((finished / "run.yaml").read_text(encoding="utf-8"))
     made = {"draft": str(work / "draft"), "target": "some/target", "mixing": 0.15, "validation_fraction": 0.2}
-    assert AcceptanceTrainingOptions(**written) == replace(settings, traced=0, **made)
+    assert SpecDecTrainingOptions(**written) == replace(settings, traced=0, **made)
     assert json.loads((finished / "env.json").read_text(encoding="utf-8"))["versions"]["torch"] == version("torch")
     assert (finished / "command.txt").read_text(encoding="utf-8").count("\n") == 1
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
@@ -176,7 +178,7 @@ def test_run_folder(finished: Path, settings: AcceptanceTrainingOptions, work: P
 
 
 def test_a_complete_run_is_left_alone(
-    finished: Path, settings: AcceptanceTrainingOptions, capsys: pytest.CaptureFixture[str]
+    finished: Path, settings: SpecDecTrainingOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     result = train_acceptance(settings, output=finished)
@@ -186,7 +188,7 @@ def test_a_complete_run_is_left_alone(
 
 
 def test_the_global_generator_decides_nothing_and_is_left_alone(
-    finished: Path, settings: AcceptanceTrainingOptions, tmp_path: Path
+    finished: Path, settings: SpecDecTrainingOptions, tmp_path: Path
 ) -> None:
     torch.manual_seed(123)
     state = torch.get_rng_state()
@@ -196,7 +198,7 @@ def test_the_global_generator_decides_nothing_and_is_left_alone(
 
 
 def test_the_epoch_of_the_highest_score_is_kept(
-    settings: AcceptanceTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: SpecDecTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([0.5, 0.5, 0.8, 0.8, 0.7])
     monkeypatch.setattr(SpecDecModule, "score", lambda module: next(scores))
@@ -221,7 +223,7 @@ def test_the_epoch_of_the_highest_score_is_kept(
 )
 def test_resume_after_a_stop_anywhere_is_exact(
     finished: Path,
-    settings: AcceptanceTrainingOptions,
+    settings: SpecDecTrainingOptions,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     owner: type,
@@ -229,7 +231,7 @@ def test_resume_after_a_stop_anywhere_is_exact(
     call: int,
 ) -> None:
     """Three epochs of six steps, a checkpoint every two: stops within an epoch, at its last step, around validation."""
-    original, calls = vars(owner)[hook], iter(range(1, 100))
+    original, calls = getattr(owner, hook), iter(range(1, 100))
 
     def stopping(*arguments: Any) -> Any:
         if next(calls) == call:
@@ -245,7 +247,7 @@ def test_resume_after_a_stop_anywhere_is_exact(
 
 
 def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
-    settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: SpecDecTrainingOptions, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*arguments: Any) -> None:
         raise RuntimeError("stopped here")
@@ -267,7 +269,7 @@ def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
 
 
 def test_features_are_made_in_the_run_folder(
-    finished: Path, settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path
+    finished: Path, settings: SpecDecTrainingOptions, work: Path, tmp_path: Path
 ) -> None:
     """The same run as with features made before; a complete one does not need them."""
     ours = replace(settings, data=str(work / "data"), mixing=0.15, validation_fraction=0.2, traced=0)
@@ -280,7 +282,7 @@ def test_features_are_made_in_the_run_folder(
     assert not (tmp_path / "run" / "features").exists()
 
 
-def test_features_decide_what_they_were_made_with(settings: AcceptanceTrainingOptions, tmp_path: Path) -> None:
+def test_features_decide_what_they_were_made_with(settings: SpecDecTrainingOptions, tmp_path: Path) -> None:
     train_acceptance(replace(settings, mixing=0.15, epochs=1), output=tmp_path / "run")
     with pytest.raises(InputError, match=r"mixing=0\.3: the features in .* were made with 0\.15"):
         train_acceptance(replace(settings, mixing=0.3), output=tmp_path / "other")
@@ -289,7 +291,7 @@ def test_features_decide_what_they_were_made_with(settings: AcceptanceTrainingOp
 
 
 def test_weights_and_biases_offline(
-    settings: AcceptanceTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: SpecDecTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -302,7 +304,7 @@ def test_weights_and_biases_offline(
 
 
 def test_a_full_disk_is_one_line(
-    settings: AcceptanceTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: SpecDecTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -316,7 +318,7 @@ def test_a_full_disk_is_one_line(
 
 
 def test_export_gives_the_best_head(
-    finished: Path, settings: AcceptanceTrainingOptions, work: Path, tmp_path: Path
+    finished: Path, settings: SpecDecTrainingOptions, work: Path, tmp_path: Path
 ) -> None:
     controller = load_controller(export(finished, tmp_path / "controller"))
     best = torch.load(finished / "checkpoints" / "best.ckpt", weights_only=True)

@@ -27,7 +27,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.parser import CommandParser, described, one_line
 from specpilot.train import options as train_options
-from specpilot.train.options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions
+from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
 
 
 def specpilot(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -385,13 +385,13 @@ def test_a_value_that_looks_like_the_message() -> None:
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        ([], AcceptanceTrainingOptions),
-        (["--predictor", "specdec"], AcceptanceTrainingOptions),
+        ([], SpecDecTrainingOptions),
+        (["--predictor", "specdec"], SpecDecTrainingOptions),
         (["--predictor=lag-free", "--width", "8"], LagFreeTrainingOptions),
         (["--predictor", "features"], FeatureTrainingOptions),
         (["--config", "lag-free.yaml"], LagFreeTrainingOptions),
         (["--config", "lag-free.yaml", "--predictor", "features"], FeatureTrainingOptions),  # the flag wins
-        (["--predictor", "specdec", "--config", "lag-free.yaml"], AcceptanceTrainingOptions),
+        (["--predictor", "specdec", "--config", "lag-free.yaml"], SpecDecTrainingOptions),
     ],
 )
 def test_each_predictor_has_options_of_its_own(

@@ -26,7 +26,8 @@ from specpilot.train.acceptance_module import AcceptanceDataModule
 from specpilot.train.data_module import ResumableLoader
 from specpilot.train.datasets import is_validation
 from specpilot.train.features import make_features
-from specpilot.train.options import AcceptanceTrainingOptions, FeatureDataOptions
+from specpilot.train.options import FeatureDataOptions, SpecDecTrainingOptions
+from specpilot.train.specdec_module import SpecDecModule
 
 from .training import HIDDEN, make_model, make_rows, write_dataset
 
@@ -220,8 +221,8 @@ def test_small_shards_give_the_same_batches(
 
 
 def test_batches_are_whole_rollouts(dataset: FeatureDataset) -> None:
-    settings = AcceptanceTrainingOptions(data=str(dataset.folder), mixings=2, batch_size=8, device="cpu")
-    data = AcceptanceDataModule(dataset, settings, by_text=True)
+    settings = SpecDecTrainingOptions(data=str(dataset.folder), mixings=2, batch_size=8, device="cpu")
+    data = AcceptanceDataModule(dataset, settings, SpecDecModule)
     training = held_out(ROWS)[0]
     batches = [batch.accept for batch in data.train_dataloader()]
     assert len(batches) == len(data.train_loader) == math.ceil(len(training) / 8)

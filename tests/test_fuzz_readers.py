@@ -38,7 +38,7 @@ from specpilot.infer.loading.model_files import find_files
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models.gguf_model import GgufFile
 from specpilot.parser import CommandParser
-from specpilot.train.options import AcceptanceTrainingOptions
+from specpilot.train.options import SpecDecTrainingOptions
 from specpilot.train.run_folder import read_checkpoint, read_run
 
 from .eagle3 import write_draft
@@ -128,8 +128,8 @@ def readers(folder: Path) -> dict[str, Reader]:
 
     return {
         "manifest": Reader(data / "manifest.json", lambda: read_manifest(data)),
-        "settings of a run": Reader(run / "run.yaml", lambda: read_run(run, AcceptanceTrainingOptions)),
-        "environment of a run": Reader(run / "env.json", lambda: read_run(run, AcceptanceTrainingOptions)),
+        "settings of a run": Reader(run / "run.yaml", lambda: read_run(run, SpecDecTrainingOptions)),
+        "environment of a run": Reader(run / "env.json", lambda: read_run(run, SpecDecTrainingOptions)),
         "checkpoint of a run": Reader(checkpoint, lambda: read_checkpoint(checkpoint)),
         "times": Reader(router / "times.json", lambda: Times.load(router)),
         "controller": Reader(head / "config.json", lambda: load_controller(head)),

@@ -20,10 +20,10 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.train.datasets import joint_manifest, router_rows
 from specpilot.train.options import (
-    AcceptanceTrainingOptions,
     FeatureTrainingOptions,
     LagFreeTrainingOptions,
     RouterTrainingOptions,
+    SpecDecTrainingOptions,
 )
 from specpilot.train.run_folder import read_run
 
@@ -67,7 +67,7 @@ def test_a_head_on_two_datasets(datasets: list[str], work: Path, tmp_path: Path)
     mean = sum(shard["acceptance_sum"] for shard in shards) / sum(shard["tokens"] for shard in shards)
     assert joint["mean_acceptance"] == pytest.approx(mean)
     assert joint["dataset_fingerprint"] not in [manifest["dataset_fingerprint"] for manifest in manifests]
-    opened = read_run(tmp_path / "run", AcceptanceTrainingOptions)
+    opened = read_run(tmp_path / "run", SpecDecTrainingOptions)
     assert opened.settings.folders == tuple(datasets)
     assert opened.dataset["dataset_fingerprint"] == joint["dataset_fingerprint"]
     assert cli.main([*words, "--data", datasets[0], "--resume"]) == 2  # other data

@@ -24,7 +24,7 @@ from specpilot.train.options import RouterTrainingOptions
 from specpilot.train.router import fit_policy, train_router
 from specpilot.train.router_data import Batch, RouterDataModule, Table, table_of
 from specpilot.train.router_metrics import choice_table, router_metrics
-from specpilot.train.router_module import RouterModule, new_policy, policy_loss
+from specpilot.train.router_module import RouterModule, policy_loss
 
 ARMS = (
     Arm("draft", "one", "a" * 64, parameters=700_000),
@@ -81,8 +81,8 @@ def test_defaults_are_the_papers() -> None:
     d = RouterTrainingOptions(data="d")
     assert (d.lr, d.weight_decay, d.batch_size, d.epochs, d.width) == (1e-3, 1e-2, 64, 3, 512)
     assert (d.reward, d.gradient, d.baseline, d.entropy, d.cost) == ("rouge", "sampled", "none", 0.0, "parameters")
-    module = RouterModule(new_policy(6, 3, 8, 0), d, RouterDataModule(table_of(dataset(make_rows(40)), d), d), [])
-    group = module.configure_optimizers().param_groups[0]
+    module = RouterModule(d, RouterDataModule(table_of(dataset(make_rows(40)), d), d), ["a", "b", "c"])
+    group = module.configure_optimizers()["optimizer"].param_groups[0]
     assert (group["betas"], group["eps"], group["lr"], group["weight_decay"]) == ((0.9, 0.99), 1e-8, 1e-3, 1e-2)
 
 

@@ -19,7 +19,7 @@ from specpilot.infer.models import output_embedding
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.export import export
 from specpilot.train.features import make_features
-from specpilot.train.options import AcceptanceTrainingOptions, FeatureDataOptions, LagFreeTrainingOptions
+from specpilot.train.options import FeatureDataOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
 
 SAMPLED, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.0, 50)
 TRACED = 3
@@ -95,5 +95,5 @@ def test_the_checkpoint_names_all_of_them(data: list[str], tmp_path: Path) -> No
 
 def test_specdec_takes_one_sampling(data: list[str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="sampling differs"):
-        train_acceptance(AcceptanceTrainingOptions(data=tuple(data), device="cpu"), output=tmp_path / "run")
+        train_acceptance(SpecDecTrainingOptions(data=tuple(data), device="cpu"), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -28,7 +28,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
 from specpilot.simulate.trace_shards import traceable
 from specpilot.train.acceptance import train_acceptance
-from specpilot.train.options import AcceptanceTrainingOptions, FeatureTrainingOptions, LagFreeTrainingOptions
+from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
 
 from .tiny import make, save_pair
 
@@ -129,7 +129,7 @@ def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, 
     results = []
     some = {"epochs": 1, "validation_fraction": 0.4, "traced": 3, "device": "cpu"}
     for mixing in (0.3, 1.0):
-        training = AcceptanceTrainingOptions(data=str(acceptance), mixing=mixing, **some)
+        training = SpecDecTrainingOptions(data=str(acceptance), mixing=mixing, **some)
         results.append(train_acceptance(training, output=tmp_path / f"run-{mixing}"))
     features = FeatureTrainingOptions(data=str(acceptance), **some)
     results.append(train_acceptance(features, output=tmp_path / "features"))

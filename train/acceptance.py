@@ -117,10 +117,10 @@ def _train(begin: Callable[[], Run[P]], output: Path, settings: P, dataset: dict
     features = FeatureDataset(folder)
     features.check()
     kind = PREDICTORS[settings.predictor]
-    data = AcceptanceDataModule(features, settings, by_text=kind.by_text, embeds=kind.embeds)
+    data = AcceptanceDataModule(features, settings, kind)
     module = kind(settings, data)
     print(
-        f"{data.train_loader.rows:,} {'rollouts' if data.by_text else 'drafted tokens'} to train on, "
+        f"{data.train_loader.rows:,} {'rollouts' if kind.by_text else 'drafted tokens'} to train on, "
         f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
     )
     return fit(run, module, data)

@@ -27,11 +27,13 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.kinds import AcceptanceRow
 from .datasets import joint_manifest
 from .figure import canvas, check_matplotlib, label, save
-from .metrics import auroc, binary_kl, brier, expected_calibration_error, reliability
+from .metrics import StreamedMetrics, metrics_of
+from .options import CalibrateOptions
 from .positions import load_draft, load_rows, read_positions, split_rows
 
 Array = NDArray[np.float64]
 PLACES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # edges of the position groups that ECE is reported for
+STORED = ("auroc", "brier", "kl", "ece")  # metrics in a checkpoint
 
 
 def logistic(x: Array, p: Array, *, intercept: bool = True) -> tuple[Array, float]:
@@ -76,22 +78,17 @@ def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str,
     return {name: fit(logits, p, undo_weights(w_acc, w_rej)) for name, fit in METHODS.items()}
 
 
+def measured(predicted: Array, p: Array) -> StreamedMetrics:
+    """Metrics of ``predicted`` (N,) against ``p`` (N,)."""
+    return metrics_of(torch.logit(torch.from_numpy(predicted), eps=1e-12), torch.from_numpy(p))
+
+
 def evaluate(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, Any]:
     """AUROC, Brier score, KL, ECE, and ECE by position ``place`` (N,) of ``predicted`` (N,) against ``p`` (N,)."""
-    truth = torch.from_numpy(p)
-    logits = torch.logit(torch.from_numpy(predicted), eps=1e-12)
-
-    def ece(where: NDArray[np.bool_] | slice) -> float:
-        return expected_calibration_error(reliability(logits[where], truth[where]))
-
     group = np.searchsorted(PLACES, place, side="right") - 1
-    return {
-        "auroc": auroc(logits, truth),
-        "brier": brier(logits, truth),
-        "kl": binary_kl(logits, truth),
-        "ece": ece(slice(None)),
-        "ece_by_place": {str(PLACES[g]): ece(group == g) for g in np.unique(group)},
-    }
+    by_place = {str(PLACES[g]): measured(predicted[group == g], p[group == g]).ece() for g in np.unique(group)}
+    found = measured(predicted, p).compute()
+    return {name: found[name] for name in STORED} | {"ece_by_place": by_place}
 
 
 def plot_reliability(predictions: dict[str, tuple[Array, Array]], file: Path) -> None:
@@ -99,7 +96,7 @@ def plot_reliability(predictions: dict[str, tuple[Array, Array]], file: Path) ->
     figure, axes = canvas(6, 6)
     axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
     for name, (predicted, p) in predictions.items():
-        bins = reliability(torch.logit(torch.from_numpy(predicted), eps=1e-12), torch.from_numpy(p))
+        bins = measured(predicted, p).reliability()
         x, y = [b.predicted for b in bins], [b.observed for b in bins]
         (line,) = axes.plot(x, y, label=name)
         axes.scatter(x, y, [400 * b.count / len(p) for b in bins], color=line.get_color())
@@ -115,21 +112,10 @@ def apply(calibration: Calibration, logits: Array) -> Array:
 FEATURES = "draft probabilities alone"
 
 
-def calibrate(
-    controller: str,
-    data: str,
-    output: Path,
-    *,
-    method: str,
-    draft: str | None,
-    validation_fraction: float,
-    device: str,
-    plot: Path | None,
-    overwrite: bool,
-) -> dict[str, Any]:
-    """Write the checkpoint ``controller`` with a calibration to ``output``.
+def calibrate(options: CalibrateOptions) -> dict[str, Any]:
+    """Write the checkpoint ``options.controller`` with a calibration to ``options.output``.
 
-    The calibration is fitted to half of the prompts and evaluated on the other half. If ``data`` is the head's training
+    The calibration is fitted to half of the prompts and evaluated on the other half. If the data is the head's training
     data, only the prompts that training held out are used.
 
     Returns:
@@ -137,20 +123,18 @@ def calibrate(
         alone, fitted to the same half.
 
     Raises:
-        InputError: the data is of another pair, incomplete or too small, ``output`` exists, or matplotlib is missing.
+        InputError: the data is of another pair, incomplete or too small, the output exists, or matplotlib is missing.
     """
-    _check_fraction(validation_fraction)
-    if plot is not None:
+    data, method = options.data, options.method
+    if options.plot is not None:
         check_matplotlib()
-    if method not in METHODS:
-        raise InputError(f"method={method!r}: choose one of {', '.join(METHODS)}")
-    config, head = _acceptance_head(controller)
-    check_free(output, overwrite)
+    config, head = _acceptance_head(options.controller)
+    check_free(options.output, options.overwrite)
     manifest, sampling = joint_manifest([data], AcceptanceRow.kind), config.provenance.sampling
     _check_data(data, manifest, config)
     same_data = manifest["dataset_fingerprint"] in config.datasets
-    total = validation_fraction if same_data else 1.0
-    reader = load_draft(draft, manifest, device=device)
+    total = options.validation_fraction if same_data else 1.0
+    reader = load_draft(options.draft, manifest, device=options.device)
     size = manifest.get("vocab_size")
     fitted, tested = (
         read_positions(reader, rows, sampling, size) for rows in split_rows(load_rows(data), total / 2, total)
@@ -163,16 +147,20 @@ def calibrate(
     coefficients, bias = logistic(fitted.features, fitted.p)
     predicted[FEATURES] = logistic_probabilities(tested.features, coefficients, bias)
     metrics = {name: evaluate(values, tested.p, tested.place) for name, values in predicted.items()}
-    measured = {f"calibrated_{name}": value for name, value in _numbers(metrics[method]).items()}
+    kept = {name: metrics[method][name] for name in STORED if math.isfinite(metrics[method][name])}
     new = replace(
         config,
         calibration={**calibrations[method].as_dict(), "dataset_fingerprint": manifest["dataset_fingerprint"]},
-        metrics={**config.metrics, **measured, "mean_acceptance": float(fitted.p.mean())},
+        metrics={
+            **config.metrics,
+            **{f"calibrated_{name}": value for name, value in kept.items()},
+            "mean_acceptance": float(fitted.p.mean()),
+        },
     )
-    save_controller(output, head, new, overwrite=overwrite)
-    if plot is not None:
+    save_controller(options.output, head, new, overwrite=options.overwrite)
+    if options.plot is not None:
         shown = dict.fromkeys(("none", "weights", method, FEATURES))
-        plot_reliability({name: (predicted[name], tested.p) for name in shown}, plot)
+        plot_reliability({name: (predicted[name], tested.p) for name in shown}, options.plot)
     return {"method": method, "fitted": len(fitted.p), "judged": len(tested.p), "metrics": metrics}
 
 
@@ -191,13 +179,3 @@ def _check_data(data: str, manifest: dict[str, Any], config: AcceptanceHeadConfi
     made, trained = SamplingParams(**manifest["sampling"]), config.provenance.sampling
     if made != trained:
         raise InputError(f"{data}: made with {made}, but the head was trained with {trained}")
-
-
-def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """The metrics stored in a checkpoint; AUROC is left out if it is undefined."""
-    return {name: metrics[name] for name in ("auroc", "brier", "kl", "ece") if math.isfinite(metrics[name])}
-
-
-def _check_fraction(fraction: float) -> None:
-    if not 0 < fraction < 1:
-        raise InputError(f"validation_fraction={fraction}: must be between 0 and 1")

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pytorch_lightning as pl
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.errors import InputError
 from ..controllers.checkpoints.config import ControllerConfig
+from .metrics import StreamedMetrics
 from .options import LoggedTrainingOptions
+
+H = TypeVar("H", bound=nn.Module)
+LOSSES = ("kl", "regret")  # criteria of which the least is the best
+
+
+def seeded(seed: int, make: Callable[[], H]) -> H:
+    """What ``make`` makes, with random weights that depend on ``seed`` alone; the global generator is not changed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
 
 
 class ControllerModule(pl.LightningModule, ABC):
@@ -19,24 +32,57 @@ class ControllerModule(pl.LightningModule, ABC):
 
     Attributes:
         head: the network whose weights are exported.
+        steps: number of steps of the whole training.
         criterion: name of the validation metric that selects the best epoch.
+        adam: further settings of the optimiser.
         validation: metrics of the last validation.
         learning_rate: learning rate of the last step.
     """
 
     head: nn.Module
     criterion: str
+    adam: ClassVar[dict[str, Any]] = {}
     validation: dict[str, float]
 
-    def __init__(self, fitting: LoggedTrainingOptions) -> None:
+    def __init__(self, fitting: LoggedTrainingOptions, steps: int) -> None:
         super().__init__()
-        self.fitting = fitting
+        self.fitting, self.steps = fitting, steps
         self.learning_rate = fitting.lr
         self.validation = {}
 
     @abstractmethod
+    def loss(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """The sum of the losses of this process's examples, and their number or total weight; two scalars."""
+
+    @abstractmethod
+    def measure(self) -> dict[str, float]:
+        """The metrics of the validation that ended, over all processes."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.share(*self.loss(batch))
+        self.log("loss", loss, prog_bar=True, logger=False, batch_size=1)
+        return loss
+
+    def on_validation_epoch_end(self) -> None:
+        self.validation = self.measure()
+        value = self.validation[self.criterion]
+        self.log(f"val_{self.criterion}", value, prog_bar=True, logger=False, sync_dist=True)
+
     def score(self) -> float:
         """Score of the last validation; the epoch of the highest score is kept."""
+        value = self.validation[self.criterion]
+        return -value if self.criterion in LOSSES else value
+
+    def configure_optimizers(self) -> Any:
+        settings = self.fitting
+        trained = [parameter for parameter in self.head.parameters() if parameter.requires_grad]
+        # AdamW without weight decay is Adam.
+        optimizer = torch.optim.AdamW(trained, lr=settings.lr, weight_decay=settings.weight_decay, **self.adam)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.schedule(optimizer), "interval": "step"}}
+
+    def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        """The learning rate by the step."""
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.fitting.lr, total_steps=self.steps)
 
     def findings(self) -> dict[str, Any]:
         """Further results of the validation, stored with the best weights."""
@@ -65,19 +111,6 @@ class ControllerModule(pl.LightningModule, ABC):
         assert isinstance(reduced, Tensor)
         return reduced.to(value.device)
 
-    def dropout(self, rate: float, width: int, *, first: int, count: int, total: int) -> Tensor | None:
-        """(count, width) factors of the inputs of this process's examples, drawn by seed, step and example alone.
-
-        The batch of all processes has ``total`` examples, of which this one's begin with ``first``: one device or
-        several, an example has the same factors. None without dropout.
-        """
-        if not rate:
-            return None
-        generator = torch.Generator(self.device)
-        generator.manual_seed(((self.fitting.seed << 32) + self.global_step) % 2**63)
-        kept = torch.rand((total, width), generator=generator, device=self.device) >= rate
-        return kept[first : first + count] / (1 - rate)
-
     def share(self, local_sum: Tensor, count: Tensor) -> Tensor:
         """A loss whose gradient, averaged over processes as DDP does, is that of Σ ``local_sum`` / Σ ``count``."""
         return local_sum * self.trainer.world_size / self.total(count).clamp(min=1e-12)
@@ -94,10 +127,10 @@ class ExportedModule(ControllerModule):
 
     @classmethod
     @abstractmethod
-    def exported(
+    def configuration(
         cls, settings: Any, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> tuple[nn.Module, ControllerConfig]:
-        """The controller to export, and its configuration.
+    ) -> ControllerConfig:
+        """The configuration of the controller to export.
 
         Args:
             settings: settings of the run, of class ``options``.
@@ -105,3 +138,86 @@ class ExportedModule(ControllerModule):
             best: the best weights, ``head``, with their metrics and :meth:`findings`.
             common: fields that every configuration has.
         """
+
+    @classmethod
+    def exported(cls, config: ControllerConfig, best: dict[str, Any]) -> nn.Module:
+        """The controller to export."""
+        head = config.module()
+        head.load_state_dict(best["head"])
+        return head
+
+
+class Batch(NamedTuple):
+    """This process's M examples of a batch.
+
+    Attributes:
+        inputs: of the head, (M, …) each.
+        accept: (M,) acceptance probabilities.
+        first: index of the first example in the batch of all processes.
+        total: number of examples in the batch of all processes.
+        prior: (M,) the probabilities that are predicted without the head; None if nothing is.
+    """
+
+    inputs: Sequence[Tensor]
+    accept: Tensor
+    first: int
+    total: int
+    prior: Tensor | None = None
+
+
+class PredictorModule(ExportedModule):
+    """A head that predicts acceptance: binary cross-entropy on soft labels.
+
+    Attributes:
+        seen: metrics accumulated over the validation examples, one for each of :meth:`predictions`.
+        dropout: share of the entries of ``masked``, the last inputs of the head, that are 0 in training.
+    """
+
+    seen: tuple[StreamedMetrics, ...]
+    dropout: float = 0.0
+    masked: int = 0
+
+    def logits(self, batch: Batch, *mask: Tensor) -> Tensor:
+        """(M,) logits of acceptance."""
+        logits: Tensor = self.head(*(inputs.float() for inputs in batch.inputs), *mask)
+        return logits.float()
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits = self.logits(batch, *self.mask(batch))
+        losses = F.binary_cross_entropy_with_logits(logits, batch.accept, reduction="sum")
+        return losses, losses.new_tensor(len(batch.accept))
+
+    def mask(self, batch: Batch) -> tuple[Tensor, ...]:
+        """(M, masked) factors, drawn by seed, step and example alone: one device or several, an example has the same.
+
+        None at all without dropout.
+        """
+        if not self.dropout:
+            return ()
+        generator = torch.Generator(self.device)
+        generator.manual_seed(((self.fitting.seed << 32) + self.global_step) % 2**63)
+        kept = torch.rand((batch.total, self.masked), generator=generator, device=self.device) >= self.dropout
+        return (kept[batch.first : batch.first + len(batch.accept)] / (1 - self.dropout),)
+
+    def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Logits (M,) to compute metrics of."""
+        return (self.logits(batch),)
+
+    def on_validation_epoch_start(self) -> None:
+        # Not created earlier: spawned processes would share the memory of existing tensors.
+        for metrics in self.seen:
+            metrics.reset()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        for metrics, logits in zip(self.seen, self.predictions(batch), strict=True):
+            self.require_finite("predictions are", logits)
+            metrics.update(logits, batch.accept)
+
+    def measure(self) -> dict[str, float]:
+        for metrics in self.seen:
+            metrics.reduce(self.total)
+        return self.metrics()
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the validation examples seen so far."""
+        return self.seen[0].compute()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..common.errors import InputError
@@ -20,8 +19,8 @@ from ..data_gen.dataset import read_manifest
 from ..data_gen.documents import answers
 from ..infer.loading.names import load_any_model
 from ..infer.models import output_embedding
-from .controller_module import ExportedModule
-from .copy_data import Copies, CopyDataModule
+from .controller_module import Batch, PredictorModule, seeded
+from .copy_data import CopyDataModule
 from .datasets import check_same, joint_fingerprint, joint_sampling
 from .fitting import TrainingResult, fit, train_run
 from .metrics import StreamedMetrics
@@ -29,18 +28,7 @@ from .options import CopyTrainingOptions
 from .run_folder import Run
 
 
-def new_copy_head(settings: CopyTrainingOptions, data: CopyDataModule) -> CopyHead:
-    """A head with random weights that depend on the seed alone, and the scales of the training examples' evidence."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        head = CopyHead(data.embedding.shape[1], settings.width)
-    scale, mean = torch.std_mean(data.training.evidence, 0, correction=0)
-    head.mean.copy_(mean)
-    head.scale.copy_(torch.where(scale > 1e-6, scale, 1.0))
-    return head
-
-
-class CopyModule(ExportedModule):
+class CopyModule(PredictorModule):
     """The copy head in training. The best epoch is that of the lowest validation KL."""
 
     options = CopyTrainingOptions
@@ -48,70 +36,33 @@ class CopyModule(ExportedModule):
     criterion = "kl"
 
     def __init__(self, settings: CopyTrainingOptions, data: CopyDataModule) -> None:
-        super().__init__(settings)
-        self.settings, self.steps = settings, data.total_steps
-        self.head = new_copy_head(settings, data)
+        super().__init__(settings, data.total_steps)
+        size = data.embedding.shape[1]
+        self.head = seeded(settings.seed, lambda: CopyHead(size, settings.width))
+        scale, mean = torch.std_mean(data.training.evidence, 0, correction=0)
+        self.head.standardise(mean, scale)
+        self.dropout, self.masked = settings.dropout, VECTORS * size
         self.examples = len(data.training.kept)
-        self.seen, self.untrained = StreamedMetrics(), StreamedMetrics()  # of the head, and of the text's own rates
+        self.seen = StreamedMetrics(), StreamedMetrics()  # of the head, and of the text's own rates
 
     @classmethod
-    def exported(
+    def configuration(
         cls, settings: CopyTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> tuple[CopyHead, CopyHeadConfig]:
-        config = CopyHeadConfig(
+    ) -> CopyHeadConfig:
+        return CopyHeadConfig(
             **common, hidden_size=best["hidden_size"], width=settings.width, tokens=best["examples"]
         )  # fmt: skip
-        head = config.module()
-        head.load_state_dict(best["head"])
-        return head, config
 
-    def logits(self, batch: Copies, mask: Tensor | None = None) -> Tensor:
-        """(M,) logits of acceptance."""
-        assert batch.copied is not None
-        assert batch.last_embedded is not None
-        logits: Tensor = self.head(batch.evidence, batch.copied, batch.last_embedded, mask)
-        return logits.float()
+    def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
+        assert batch.prior is not None
+        return self.logits(batch), torch.logit(batch.prior, eps=1e-4)
 
-    def training_step(self, batch: Copies, batch_idx: int) -> Tensor:
-        logits = self.logits(batch, self.mask(batch))
-        losses = F.binary_cross_entropy_with_logits(logits, batch.kept, reduction="sum")
-        loss = self.share(losses, losses.new_tensor(len(batch.kept)))
-        self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.kept))
-        return loss
-
-    def mask(self, batch: Copies) -> Tensor | None:
-        """(M, 2d) factors of the entries of the embeddings."""
-        width, count = VECTORS * self.head.hidden_size, len(batch.kept)
-        return self.dropout(self.settings.dropout, width, first=batch.first, count=count, total=batch.total)
-
-    def on_validation_epoch_start(self) -> None:
-        for metrics in (self.seen, self.untrained):
-            metrics.reset()
-
-    def validation_step(self, batch: Copies, batch_idx: int) -> None:
-        logits = self.logits(batch)
-        self.require_finite("predictions are", logits)
-        self.seen.update(logits, batch.kept)
-        self.untrained.update(torch.logit(batch.rate, eps=1e-4), batch.kept)
-
-    def on_validation_epoch_end(self) -> None:
-        for metrics in (self.seen, self.untrained):
-            metrics.reduce(self.total)
-        untrained = self.untrained.compute()
-        self.validation = self.seen.compute() | {f"{name}_rates": untrained[name] for name in ("kl", "auroc")}
-        self.log("val_kl", self.validation["kl"], prog_bar=True, logger=False, sync_dist=True)
-
-    def score(self) -> float:
-        return -self.validation["kl"]
+    def metrics(self) -> dict[str, float]:
+        found, untrained = (metrics.compute() for metrics in self.seen)
+        return found | {f"{name}_rates": untrained[name] for name in ("kl", "auroc")}
 
     def findings(self) -> dict[str, Any]:
         return {"examples": self.examples, "hidden_size": self.head.hidden_size}
-
-    def configure_optimizers(self) -> Any:
-        settings = self.settings
-        optimizer = torch.optim.AdamW(self.head.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.lr, total_steps=self.steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 KIND = "copies"

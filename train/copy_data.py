@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,13 +14,13 @@ from ..controllers.length.copy_rates import CopyRates
 from ..data_gen.documents import Document
 from ..infer.drafters.ngram import Ngram
 from ..infer.drafters.prompt_lookup import PromptLookup
+from .controller_module import Batch
 from .data_module import ResumableData
 from .datasets import require_both, split
 from .options import CopyTrainingOptions
 
 
-@dataclass(frozen=True)
-class Copies:
+class Copies(NamedTuple):
     """M copied tokens.
 
     Attributes:
@@ -30,9 +29,6 @@ class Copies:
         tokens: (M,) the copied tokens.
         last: (M,) the tokens before them.
         kept: (M,) 1 where the text goes on with the copy, else 0.
-        copied, last_embedded: (M, d) the target's output embeddings of both tokens; only in a batch.
-        first: index of the first one in the batch of all processes.
-        total: number of copied tokens in the batch of all processes.
     """
 
     evidence: Tensor
@@ -40,24 +36,9 @@ class Copies:
     tokens: Tensor
     last: Tensor
     kept: Tensor
-    copied: Tensor | None = None
-    last_embedded: Tensor | None = None
-    first: int = 0
-    total: int = 0
-
-    def take(self, rows: Tensor) -> Copies:
-        """The copied tokens ``rows`` (m,)."""
-        return Copies(
-            self.evidence[rows], self.rate[rows], self.tokens[rows], self.last[rows], self.kept[rows]
-        )  # fmt: skip
-
-    def to(self, device: torch.device, **_: object) -> Self:
-        moved: dict[str, Any] = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **moved)
 
 
-@dataclass(frozen=True)
-class CopiedToken:
+class CopiedToken(NamedTuple):
     """One copied token, see :class:`Copies`."""
 
     evidence: list[float]
@@ -97,16 +78,17 @@ def copies_of(documents: Iterable[Document]) -> Copies:
         for document in documents
         for one in copied_tokens(document.tokens[: document.start], document.tokens[document.start :])
     ]
+    evidence, rate, tokens, last, kept = zip(*found, strict=True) if found else [()] * 5
     return Copies(
-        torch.tensor([one.evidence for one in found], dtype=torch.float32).reshape(-1, EVIDENCE),
-        torch.tensor([one.rate for one in found], dtype=torch.float32),
-        torch.tensor([one.token for one in found], dtype=torch.long),
-        torch.tensor([one.last for one in found], dtype=torch.long),
-        torch.tensor([one.kept for one in found], dtype=torch.float32),
+        torch.tensor(evidence, dtype=torch.float32).reshape(-1, EVIDENCE),
+        torch.tensor(rate, dtype=torch.float32),
+        torch.tensor(tokens, dtype=torch.long),
+        torch.tensor(last, dtype=torch.long),
+        torch.tensor(kept, dtype=torch.float32),
     )
 
 
-class CopyDataModule(ResumableData[Copies, Copies]):
+class CopyDataModule(ResumableData[Copies, Batch]):
     """Training and validation batches of copied tokens, some 60 bytes each in memory.
 
     Args:
@@ -126,8 +108,7 @@ class CopyDataModule(ResumableData[Copies, Copies]):
     def sizes(self, examples: Copies) -> list[int]:
         return [len(examples.kept)]
 
-    def batch(self, examples: Copies, rows: Tensor, epoch: int | None) -> Copies:
+    def batch(self, examples: Copies, rows: Tensor, epoch: int | None) -> Batch:
         mine, first, total = self.share(rows)
-        batch = examples.take(mine)
-        copied, last = (self.embedding[tokens] for tokens in (batch.tokens, batch.last))
-        return replace(batch, copied=copied, last_embedded=last, first=first, total=total)
+        evidence, rate, tokens, last, kept = (column[mine] for column in examples)
+        return Batch((evidence, self.embedding[tokens], self.embedding[last]), kept, first, total, rate)

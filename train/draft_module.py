@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -141,6 +141,7 @@ class DraftModule(ControllerModule):
     """
 
     criterion = "acceptance"
+    adam: ClassVar = {"betas": (0.9, 0.99), "fused": True}
     head: PreTrainedModel
 
     def __init__(
@@ -152,8 +153,8 @@ class DraftModule(ControllerModule):
         left_out: set[str],
         steps: int,
     ) -> None:
-        super().__init__(settings)
-        self.settings, self.steps = settings, steps
+        super().__init__(settings, steps)
+        self.settings = settings
         self.head = draft.eval()  # distillation without dropout
         self.positions = 1 if state_input_of(draft) is None else settings.positions
         head = draft.get_output_embeddings()
@@ -175,12 +176,10 @@ class DraftModule(ControllerModule):
         agree = (chosen if self.kept is None else self.kept[chosen]) == best
         return Agreement(torch.stack([overlap(one, p) for one in logits]), p.sum(-1), agree)
 
-    def training_step(self, batch: Windows, batch_idx: int) -> Tensor:
+    def loss(self, batch: Windows) -> tuple[Tensor, Tensor]:
         teaching, logits = self.predictions(batch)
         accept = torch.stack([overlap(one, teaching.p) for one in logits])
-        loss = self.share((1 - accept).sum(), accept.new_tensor(accept.numel()))
-        self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.tokens))
-        return loss
+        return (1 - accept).sum(), accept.new_tensor(accept.numel())
 
     def on_validation_epoch_start(self) -> None:
         # Not created earlier: spawned processes would share the memory of existing tensors.
@@ -193,26 +192,15 @@ class DraftModule(ControllerModule):
         sums = [accept.mean(0).sum(), coverage.sum(), agree.sum(), *accept.sum(-1), count]
         self._sums += torch.stack(sums).double().cpu()
 
-    def on_validation_epoch_end(self) -> None:
+    def measure(self) -> dict[str, float]:
         *sums, count = self.total(self._sums).tolist()
         names = [*METRICS, *(f"acceptance_{place}" for place in range(1, self.positions + 1))]
         if self.positions == 1:
             names.pop()
-        self.validation = {name: value / max(1, count) for name, value in zip(names, sums, strict=False)}
-        value = self.validation[self.criterion]
-        self.log("val_acceptance", value, prog_bar=True, logger=False, sync_dist=True)
+        return {name: value / max(1, count) for name, value in zip(names, sums, strict=False)}
 
-    def score(self) -> float:
-        return self.validation["acceptance"]
-
-    def configure_optimizers(self) -> Any:
-        settings = self.settings
-        trained = [parameter for parameter in self.head.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(
-            trained, lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.99), fused=True
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(lr_factor, steps=self.steps))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+    def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(lr_factor, steps=self.steps))
 
 
 def lr_factor(step: int, steps: int) -> float:

@@ -77,7 +77,8 @@ def best_controller(folder: str | Path) -> tuple[nn.Module, ControllerConfig]:
         "datasets": fingerprints(dataset),
         "metrics": {name: value for name, value in best["metrics"].items() if math.isfinite(value)},
     }
-    return module.exported(run.settings, dataset, best, common)
+    config = module.configuration(run.settings, dataset, best, common)
+    return module.exported(config, best), config
 
 
 def _read_best(run: Run[Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""The lag-free head's training step: binary cross-entropy on soft labels."""
+"""The lag-free head's training: binary cross-entropy on soft labels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -9,81 +10,54 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..controllers.acceptance.lag_free_head import FEATURES, VECTORS, LagFreeHead, LagFreeHeadConfig
-from ..controllers.length import LagFreePredictor
-from .acceptance_module import AcceptanceDataModule, AcceptanceModule, Batch
+from ..controllers.acceptance.lag_free_head import (
+    FEATURES,
+    INPUTS,
+    VECTORS,
+    LagFreeHead,
+    LagFreeHeadConfig,
+    LagFreePredictor,
+    copied_embeddings,
+)
+from ..data_gen.draft_states import Examples
+from .acceptance_module import AcceptanceDataModule, AcceptanceModule
+from .controller_module import seeded
 from .options import LagFreeTrainingOptions
 
 
-def new_head(settings: LagFreeTrainingOptions, data: AcceptanceDataModule) -> LagFreeHead:
-    """A head with random weights that depend on the seed alone, and the scales of the training examples' inputs."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        head = LagFreeHead(data.dataset.manifest["hidden_size"], settings.width)
-    mean, scale = data.evidence_moments()
-    head.mean.copy_(mean)
-    head.scale.copy_(torch.where(scale > 1e-6, scale, 1.0))
-    head.state_scale.copy_(data.state_scale())
-    return head
-
-
 class LagFreeModule(AcceptanceModule):
-    """The lag-free head."""
+    """The lag-free head, with the scales of the training examples' inputs."""
 
     options = LagFreeTrainingOptions
-    embeds = True
     head: LagFreeHead
 
     def __init__(self, settings: LagFreeTrainingOptions, data: AcceptanceDataModule) -> None:
         super().__init__(settings, data)
         self.settings = settings
-        self.head = new_head(settings, data)
+        size = self.dataset.manifest["hidden_size"]
+        self.head = seeded(settings.seed, lambda: LagFreeHead(size, settings.width))
+        self.head.standardise(*data.evidence_moments())
+        self.head.state_scale.copy_(data.state_scale())
+        self.dropout, self.masked = settings.dropout, VECTORS * size
 
     @classmethod
-    def exported(
+    def configuration(
         cls, settings: LagFreeTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> tuple[LagFreeHead, LagFreeHeadConfig]:
-        config = LagFreeHeadConfig(
+    ) -> LagFreeHeadConfig:
+        return LagFreeHeadConfig(
             **common, hidden_size=best["hidden_size"], width=settings.width, uses_ngrams=settings.use_ngrams,
             mean=best["mean"], tokens=best["examples"],
         )  # fmt: skip
-        head = config.module()
-        head.load_state_dict(best["head"])
-        return head, config
 
-    def logits(self, batch: Batch, mask: Tensor | None = None) -> Tensor:
-        assert batch.evidence is not None
-        assert batch.embedded is not None
-        assert batch.copied is not None
-        evidence, copied = batch.evidence, batch.copied
-        if not self.settings.use_ngrams:
-            evidence, copied = (
-                F.pad(evidence[:, :FEATURES], (0, evidence.shape[1] - FEATURES)),
-                torch.zeros_like(copied),
-            )
-        logits: Tensor = self.head(evidence, batch.states, batch.embedded, copied, mask)
-        return logits.float()
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        logits = self.logits(batch, self.mask(batch))
-        losses = F.binary_cross_entropy_with_logits(logits, batch.accept, reduction="sum")
-        loss = self.share(losses, losses.new_tensor(len(batch.accept)))
-        self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.accept))
-        return loss
-
-    def mask(self, batch: Batch) -> Tensor | None:
-        """(M, 3d) factors of the entries of the three vectors."""
-        width, count = VECTORS * self.head.hidden_size, len(batch.accept)
-        return self.dropout(self.settings.dropout, width, first=batch.first, count=count, total=batch.total)
+    @staticmethod
+    def inputs(settings: LagFreeTrainingOptions, examples: Examples, embedding: Tensor) -> Sequence[Tensor]:
+        evidence, copied = examples["evidence"], copied_embeddings(embedding, examples["copies"].long())
+        if not settings.use_ngrams:
+            evidence, copied = F.pad(evidence[:, :FEATURES], (0, INPUTS - FEATURES)), torch.zeros_like(copied)
+        return evidence, examples["states"], embedding[examples["tokens"]], copied
 
     def predictor(self) -> LagFreePredictor:
         return LagFreePredictor(
             deepcopy(self.head).cpu(), self.dataset.embedding,
             mean=self.mean, uses_ngrams=self.settings.use_ngrams,
         )  # fmt: skip
-
-    def configure_optimizers(self) -> Any:
-        settings = self.settings
-        optimizer = torch.optim.AdamW(self.head.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.lr, total_steps=self.steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -7,8 +7,9 @@ A head trained with weights (w_acc, w_rej) converges to w_acc·a / (w_acc·a + w
 :func:`~specpilot.controllers.acceptance.calibration.undo_weights` inverts this: odds(a) = (w_rej / w_acc)·odds(â).
 SpecDec++ (Huang et al. 2024, Table 3) reports the KL of the raw output.
 
-:class:`StreamedMetrics` computes the same from running sums, in constant memory; the sums of several processes can be
-added. AUROC is then computed from a histogram of the logits, fine enough to agree with the exact value to about 1e-4.
+They are computed from running sums, in constant memory; the sums of several processes can be added. AUROC, the
+probability that an accepted token is ranked above a rejected one, is that of a histogram of the logits, fine enough to
+agree with the exact value to about 1e-4.
 """
 
 from __future__ import annotations
@@ -20,34 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
-from torchmetrics.functional import mean_squared_error
 
 BINS = 15
-
-
-def binary_kl(logits: Tensor, p: Tensor) -> float:
-    """Mean KL(Bernoulli(P) ‖ Bernoulli(sigmoid(logits))) in nats, computed from logits (n,) to avoid overflow."""
-    logits, p = logits.double(), p.double()
-    negative_entropy = torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)
-    cross_entropy = -(p * logsigmoid(logits) + (1 - p) * logsigmoid(-logits))
-    return float((negative_entropy + cross_entropy).mean())
-
-
-def auroc(logits: Tensor, p: Tensor) -> float:
-    """Probability that an accepted token is ranked above a rejected one; NaN if all P are 0 or all are 1."""
-    from sklearn.metrics import roc_auc_score
-
-    positive, negative = p.double(), 1 - p.double()
-    if positive.sum() == 0 or negative.sum() == 0:
-        return math.nan
-    score = torch.cat([logits, logits]).numpy()
-    label = torch.cat([torch.ones_like(p), torch.zeros_like(p)]).numpy()
-    return float(roc_auc_score(label, score, sample_weight=torch.cat([positive, negative]).numpy()))
-
-
-def brier(logits: Tensor, p: Tensor) -> float:
-    """Mean of (â - P)²."""
-    return float(mean_squared_error(torch.sigmoid(logits.double()), p.double()))
 
 
 @dataclass(frozen=True)
@@ -59,25 +34,6 @@ class Bin:
     count: int
     predicted: float
     observed: float
-
-
-def reliability(logits: Tensor, p: Tensor, bins: int = BINS) -> list[Bin]:
-    """Positions grouped by â into ``bins`` equal intervals of [0, 1]; empty ones are left out."""
-    predicted = torch.sigmoid(logits.double())
-    index = (predicted * bins).long().clamp(max=bins - 1)
-    count = torch.bincount(index, minlength=bins)
-    mean_predicted = torch.bincount(index, predicted, minlength=bins) / count
-    mean_observed = torch.bincount(index, p.double(), minlength=bins) / count
-    return [
-        Bin(b / bins, (b + 1) / bins, int(count[b]), float(mean_predicted[b]), float(mean_observed[b]))
-        for b in range(bins)
-        if count[b] > 0
-    ]
-
-
-def expected_calibration_error(table: list[Bin]) -> float:
-    """Mean distance of predicted from observed, weighted by the bins' counts."""
-    return sum(b.count * abs(b.predicted - b.observed) for b in table) / sum(b.count for b in table)
 
 
 RANKS = 1 << 15  # bins of the histogram for AUROC
@@ -123,7 +79,7 @@ class StreamedMetrics:
         self.sums = torch.zeros_like(self.sums)
 
     def reliability(self) -> list[Bin]:
-        """The reliability table, without empty bins."""
+        """Positions grouped by â into equal intervals of [0, 1]; empty ones are left out."""
         count, predicted, observed = self.sums[6 : 6 + 3 * BINS].view(3, BINS).tolist()
         return [
             Bin(b / BINS, (b + 1) / BINS, round(count[b]), predicted[b] / count[b], observed[b] / count[b])
@@ -140,13 +96,20 @@ class StreamedMetrics:
         below = rejected.cumsum(0) - rejected / 2  # ties count half
         return float((accepted * below).sum() / pairs)
 
+    def ece(self) -> float:
+        """Mean distance of predicted from observed acceptance, weighted by the bins' counts."""
+        table = self.reliability()
+        return sum(b.count * abs(b.predicted - b.observed) for b in table) / sum(b.count for b in table)
+
     def loss(self, w_acc: float, w_rej: float) -> float:
         """The weighted cross-entropy, the ratio of :func:`~.specdec_module.weighted_sums`."""
         n, p, _, log_accept, log_reject, _ = self.sums[:6].tolist()
         return float(-(w_acc * log_accept + w_rej * log_reject) / (w_acc * p + w_rej * (n - p)))
 
     def compute(self) -> dict[str, float]:
-        """All metrics; ``kl_constant`` is the KL of the best constant prediction, the mean of P."""
+        """All metrics: ``kl``, the mean KL(Bernoulli(P) ‖ Bernoulli(â)) in nats; ``kl_constant``, that of the best
+        constant prediction, the mean of P; ``auroc``; ``brier``, the mean of (â - P)²; ``ece``; ``mean_acceptance``.
+        """
         n, p, entropy, log_accept, log_reject, squared = self.sums[:6].tolist()
         mean = p / n
         constant = p * math.log(max(mean, 1e-12)) + (n - p) * math.log(max(1 - mean, 1e-12))
@@ -155,6 +118,13 @@ class StreamedMetrics:
             "kl_constant": (entropy - constant) / n,
             "auroc": self.auroc(),
             "brier": squared / n,
-            "ece": expected_calibration_error(self.reliability()),
+            "ece": self.ece(),
             "mean_acceptance": mean,
         }
+
+
+def metrics_of(logits: Tensor, p: Tensor) -> StreamedMetrics:
+    """Those of n examples: ``logits`` (n,), ``p`` (n,)."""
+    found = StreamedMetrics()
+    found.update(logits, p)
+    return found

@@ -209,7 +209,7 @@ class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptanceTrainingOptions(PredictorTrainingOptions):
+class SpecDecTrainingOptions(PredictorTrainingOptions):
     """Acceptance head. Defaults are those of SpecDec++ (Huang et al. 2024, §4.1 and Appendix C.1).
 
     Attributes:
@@ -268,7 +268,7 @@ class FeatureTrainingOptions(PredictorTrainingOptions):
 
 
 PREDICTORS: dict[str, type[PredictorTrainingOptions]] = {
-    "specdec": AcceptanceTrainingOptions,
+    "specdec": SpecDecTrainingOptions,
     "lag-free": LagFreeTrainingOptions,
     "features": FeatureTrainingOptions,
 }

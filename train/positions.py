@@ -18,14 +18,11 @@ from rich.progress import track
 from torch import Tensor
 
 from ..common.errors import InputError
-from ..controllers.acceptance.feature_model import features
-from ..controllers.acceptance.ngram_index import nothing
+from ..controllers.acceptance.lag_free_head import FEATURES
 from ..controllers.checkpoints.fingerprint import model_fingerprint
-from ..controllers.length import Step
 from ..controllers.sampling import SamplingParams
-from ..data_gen.draft_states import at_drafted_tokens
+from ..data_gen.draft_states import at_drafted_tokens, examples_of, joined
 from ..data_gen.texts import Text, read_texts
-from ..infer.distribution import TokenDistribution
 from ..infer.loading.names import load_any_model
 from ..infer.models import LanguageModel, language_model
 from .datasets import split
@@ -94,20 +91,11 @@ def read_positions(
     Args:
         vocab_size: the target's vocabulary size if the draft's is larger: the manifest's ``vocab_size``.
     """
-    hidden: list[Tensor] = []
-    signals: list[tuple[float, float, float]] = []
-    p: list[float] = []
-    place: list[int] = []
+    found = []
     for row in track(rows, "positions", transient=True):
         logits, states = at_drafted_tokens(draft, row)
-        for i, (token, probability) in enumerate(zip(row.tokens, row.accept, strict=True)):
-            q = TokenDistribution.from_logits(sampling, logits[i : i + 1], vocab_size)
-            (drawn,) = q.of([token])
-            if drawn == 0:
-                continue
-            step = Step(1, token, drawn, q.probabilities, logits[i], states[i : i + 1], nothing)  # as in decoding
-            signals.append(features(step.confidence(), step.top_probability(), step.entropy()))
-            hidden.append(states[i])
-            p.append(probability)
-            place.append(i)
-    return Positions(torch.stack(hidden).float().cpu(), np.array(signals), np.array(p), np.array(place))
+        size = draft.vocab_size if vocab_size is None else vocab_size
+        found.append(examples_of(row, logits, states, sampling, size, place=torch.tensor(row.places)))
+    examples = joined(found)
+    features, p = (examples[name].double().numpy() for name in ("evidence", "accept"))
+    return Positions(examples["states"], features[:, :FEATURES], p, examples["place"].numpy())

@@ -15,7 +15,7 @@ from .datasets import joint_manifest, router_rows
 from .fitting import TrainingResult, ended_by_signals, fit, quiet_lightning, train_run
 from .options import RouterTrainingOptions
 from .router_data import RouterDataModule, Table, table_of
-from .router_module import RouterModule, new_policy
+from .router_module import RouterModule
 from .run_folder import Run
 
 
@@ -41,7 +41,7 @@ def _train(begin: Callable[[], Run[RouterTrainingOptions]], settings: RouterTrai
     data = RouterDataModule(table_of(dataset, settings), settings)
     run = begin()
     names = [arm.name for arm in dataset.arms]
-    module = _module(data, settings, names)
+    module = RouterModule(settings, data, names)
     print(
         f"{len(data.training.ids)} training queries, {len(data.validation.ids)} validation queries, "
         f"{data.total_steps} steps, {len(names)} arms"
@@ -58,7 +58,7 @@ def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
         InputError: as :func:`train_router`.
     """
     data = RouterDataModule(table, settings)
-    module = _module(data, settings, [str(arm) for arm in range(table.rewards.shape[1])])
+    module = RouterModule(settings, data, [str(arm) for arm in range(table.rewards.shape[1])])
     with quiet_lightning(), ended_by_signals():
         trainer = pl.Trainer(
             accelerator="cpu", devices=1, max_epochs=settings.epochs, logger=False, enable_checkpointing=False,
@@ -66,11 +66,6 @@ def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
             callbacks=[RefuseDivergence()],
         )  # fmt: skip
         trainer.fit(module, datamodule=data)
-    policy = module.policy
+    policy = module.head
     policy.absorb(data.scale)
     return policy.eval().requires_grad_(False)
-
-
-def _module(data: RouterDataModule, settings: RouterTrainingOptions, arms: list[str]) -> RouterModule:
-    hidden_size = data.training.x.shape[1]
-    return RouterModule(new_policy(hidden_size, len(arms), settings.width, settings.seed), settings, data, arms)

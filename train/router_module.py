@@ -7,17 +7,18 @@ Shapes: logits and rewards (B, A), uniforms (B,).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..controllers.arms import Arm
+from ..controllers.checkpoints.config import ControllerConfig
 from ..controllers.router import RouterPolicy
 from ..controllers.router.policy import RouterConfig
 from ..infer.random_source import draw
-from .controller_module import ExportedModule
+from .controller_module import ExportedModule, seeded
 from .options import RouterTrainingOptions
 from .router_data import Batch, RouterDataModule
 from .router_metrics import choice_table, router_metrics
@@ -67,78 +68,60 @@ def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -
     return torch.zeros_like(got)
 
 
-def new_policy(hidden_size: int, arms: int, width: int, seed: int) -> RouterPolicy:
-    """A policy with random weights that depend only on ``seed``; the global generator is not changed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return RouterPolicy(hidden_size, arms, width)
-
-
 class RouterModule(ExportedModule):
     """The policy in training. ``choices`` holds the choice table of the last validation."""
 
     options = RouterTrainingOptions
+    head: RouterPolicy
     criterion = "regret"
+    adam: ClassVar = {"betas": (0.9, 0.99), "eps": 1e-8}  # Table 9
 
-    def __init__(
-        self, head: RouterPolicy, settings: RouterTrainingOptions, data: RouterDataModule, arms: list[str]
-    ) -> None:
-        super().__init__(settings)
-        self.head = head
+    def __init__(self, settings: RouterTrainingOptions, data: RouterDataModule, arms: list[str]) -> None:
+        super().__init__(settings, data.total_steps)
+        hidden_size = data.training.x.shape[1]
+        self.head = seeded(settings.seed, lambda: RouterPolicy(hidden_size, len(arms), settings.width))
         self.settings, self.arms = settings, arms
         self.held_out, self.scale = data.validation, data.scale
         self.choices: dict[str, Any] = {}
         self._seen: list[Tensor] = []
 
     @classmethod
-    def exported(
+    def configuration(
         cls, settings: RouterTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> tuple[RouterPolicy, RouterConfig]:
-        config = RouterConfig(
+    ) -> RouterConfig:
+        return RouterConfig(
             **common, hidden_size=dataset["hidden_size"], width=settings.width,
             arms=tuple(Arm(**arm) for arm in dataset["arms"]),
             reward=settings.reward, alpha=settings.alpha, cost=settings.cost,
         )  # fmt: skip
-        policy = config.module()
-        policy.load_state_dict(best["head"])
+
+    @classmethod
+    def exported(cls, config: ControllerConfig, best: dict[str, Any]) -> nn.Module:
+        policy = super().exported(config, best)
+        assert isinstance(policy, RouterPolicy)
         policy.absorb(torch.tensor(best["scale"]))
-        return policy, config
+        return policy
 
-    @property
-    def policy(self) -> RouterPolicy:
-        assert isinstance(self.head, RouterPolicy)
-        return self.head
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         settings, logits = self.settings, self.head(batch.x).float()
         self.require_finite("predictions are", logits)
         options = settings.gradient, settings.baseline, settings.entropy, self.total
-        loss: Tensor = self.share(policy_loss(logits, batch, *options), batch.x.new_tensor(len(batch.x)))
-        self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.x))
-        return loss
+        return policy_loss(logits, batch, *options), batch.x.new_tensor(len(batch.x))
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         logits = self.head(batch.x).float()
         self.require_finite("predictions are", logits)
         self._seen.append(logits.cpu().double().softmax(-1))
 
-    def on_validation_epoch_end(self) -> None:
+    def measure(self) -> dict[str, float]:
         probabilities = torch.cat(self._seen).numpy()
         self._seen.clear()
         rewards, domains = self.held_out.rewards.double().numpy(), self.held_out.domains
-        self.validation = router_metrics(probabilities, rewards, domains)
-        chosen = np.argmax(probabilities, 1).tolist()
-        self.choices = choice_table(chosen, rewards, domains, self.arms)
-        self.log("val_regret", self.validation["regret"], prog_bar=True, logger=False)
+        self.choices = choice_table(np.argmax(probabilities, 1).tolist(), rewards, domains, self.arms)
+        return router_metrics(probabilities, rewards, domains)
 
     def findings(self) -> dict[str, Any]:
         return {"choices": self.choices, "scale": self.scale.tolist()}
 
-    def score(self) -> float:
-        return -self.validation["regret"]
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        settings = self.settings  # betas and epsilon: Table 9
-        return torch.optim.AdamW(
-            self.head.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.99), eps=1e-8
-        )
+    def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)

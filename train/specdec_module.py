@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch.nn.functional import logsigmoid
 
 from ..controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig, HeadPredictor
 from ..controllers.acceptance.calibration import Sigmoid, undo_weights
-from .acceptance_module import AcceptanceDataModule, AcceptanceModule, Batch
+from ..data_gen.draft_states import Examples
+from .acceptance_module import AcceptanceDataModule, AcceptanceModule
+from .controller_module import Batch, seeded
 from .metrics import Bin, StreamedMetrics
-from .options import AcceptanceTrainingOptions
+from .options import SpecDecTrainingOptions
 
 PAPER_THRESHOLD = 0.7
 
@@ -29,54 +32,41 @@ def weighted_sums(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> tupl
     return -(accept * logsigmoid(logits) + reject * logsigmoid(-logits)).sum(), (accept + reject).sum()
 
 
-def new_head(hidden_size: int, depth: int, seed: int) -> AcceptanceHead:
-    """A head with random weights that depend only on ``seed``; the global generator is not changed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return AcceptanceHead(hidden_size, depth)
-
-
 class SpecDecModule(AcceptanceModule):
     """SpecDec++'s head. ``reliability`` holds the table of the last validation."""
 
-    options = AcceptanceTrainingOptions
+    options = SpecDecTrainingOptions
     by_text = True
     head: AcceptanceHead
 
-    def __init__(self, settings: AcceptanceTrainingOptions, data: AcceptanceDataModule) -> None:
+    def __init__(self, settings: SpecDecTrainingOptions, data: AcceptanceDataModule) -> None:
         super().__init__(settings, data)
         self.settings = settings
-        self.head = new_head(self.dataset.manifest["hidden_size"], settings.depth, settings.seed)
+        size = self.dataset.manifest["hidden_size"]
+        self.head = seeded(settings.seed, lambda: AcceptanceHead(size, settings.depth))
         self.reliability: list[Bin] = []
-        self.seen.append(StreamedMetrics())  # with the loss weights undone
+        self.seen = StreamedMetrics(), StreamedMetrics()  # of the unchanged output, and with the loss weights undone
 
     @classmethod
-    def exported(
-        cls, settings: AcceptanceTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> tuple[AcceptanceHead, AcceptanceHeadConfig]:
+    def configuration(
+        cls, settings: SpecDecTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
+    ) -> AcceptanceHeadConfig:
         assert settings.mixing is not None, "a run's settings are complete"
-        config = AcceptanceHeadConfig(
+        return AcceptanceHeadConfig(
             **common, hidden_size=best["hidden_size"], depth=settings.depth, w_acc=settings.w_acc, w_rej=settings.w_rej,
             mixing=settings.mixing, threshold=PAPER_THRESHOLD, threshold_source="paper default",
         )  # fmt: skip
-        head = config.module()
-        head.load_state_dict(best["head"])
-        return head, config
 
-    def logits(self, batch: Batch) -> Tensor:
-        logits: Tensor = self.head(batch.states.float())
-        return logits.float()
+    @staticmethod
+    def inputs(settings: SpecDecTrainingOptions, examples: Examples, embedding: Tensor) -> Sequence[Tensor]:
+        return (examples["states"],)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = self.share(*weighted_sums(self.logits(batch), batch.accept, self.settings.w_acc, self.settings.w_rej))
-        self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.accept))
-        return loss
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return weighted_sums(self.logits(batch), batch.accept, self.settings.w_acc, self.settings.w_rej)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+    def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
         logits = self.logits(batch)
-        self.require_finite("predictions are", logits)
-        for metrics, shift in zip(self.seen, (0.0, self.weights.shift), strict=True):
-            metrics.update(logits + shift, batch.accept)
+        return logits, logits + self.weights.shift
 
     def metrics(self) -> dict[str, float]:
         """Metrics of the head's output and, under ``…_undone``, with the loss weights undone."""
@@ -96,11 +86,7 @@ class SpecDecModule(AcceptanceModule):
     def findings(self) -> dict[str, Any]:
         return super().findings() | {"reliability": [vars(row) for row in self.reliability]}
 
-    def configure_optimizers(self) -> Any:
-        settings, steps = self.settings, self.steps
-        # AdamW is Adam when weight_decay is 0, the paper's case.
-        optimizer = torch.optim.AdamW(self.head.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))
+    def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / self.steps))
         )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

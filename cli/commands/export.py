@@ -47,17 +47,7 @@ def calibrate(options: CalibrateOptions) -> None:
     from ..train import calibration
 
     console = begin()
-    result = calibration.calibrate(
-        options.controller,
-        options.data,
-        options.output,
-        method=options.method,
-        draft=options.draft,
-        validation_fraction=options.validation_fraction,
-        device=options.device,
-        plot=options.plot,
-        overwrite=options.overwrite,
-    )
+    result = calibration.calibrate(options)
     table = Table("calibration", "AUROC", "Brier", "KL", "ECE", title=f"{result['judged']} held-out positions")
     for name, judged in result["metrics"].items():
         table.add_row(name, *(f"{judged[key]:.4f}" for key in ("auroc", "brier", "kl", "ece")))

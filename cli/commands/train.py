@@ -12,20 +12,20 @@ from ..common.errors import InputError
 from ..common.json_file import parse_yaml, read_object
 from ..train.options import (
     PREDICTORS,
-    AcceptanceTrainingOptions,
     CopyTrainingOptions,
     DraftTrainingOptions,
     LoggedTrainingOptions,
     PredictorTrainingOptions,
     RouterTrainingOptions,
     RunOptions,
+    SpecDecTrainingOptions,
 )
 
 if TYPE_CHECKING:
     from ..train.fitting import TrainingResult
 
 
-def acceptance(options: AcceptanceTrainingOptions, run: RunOptions) -> None:
+def acceptance(options: SpecDecTrainingOptions, run: RunOptions) -> None:
     """Train a predictor: specdec, lag-free or features."""
     from ..train.acceptance import train_acceptance
 
@@ -47,7 +47,7 @@ def of_predictor(words: Sequence[str]) -> Callable[..., None]:
     def command(options: PredictorTrainingOptions, run: RunOptions) -> None:
         acceptance(options, run)  # type: ignore[arg-type]
 
-    kind = PREDICTORS.get(str(predictor), AcceptanceTrainingOptions)
+    kind = PREDICTORS.get(str(predictor), SpecDecTrainingOptions)
     command.__annotations__ = {**acceptance.__annotations__, "options": kind}
     return command
 

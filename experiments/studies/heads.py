@@ -28,7 +28,7 @@ from specpilot.simulate.trace import Trace
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.export import best_controller
 from specpilot.train.features import make_features
-from specpilot.train.options import AcceptanceTrainingOptions, Depth, FittingOptions
+from specpilot.train.options import Depth, FittingOptions, SpecDecTrainingOptions
 from specpilot.train.run_folder import RESULT
 
 from .held_out import HeldOutOptions, Rows, StudyFolderOptions, in_domain, texts
@@ -163,7 +163,7 @@ def train_heads(
     settings: SweepOptions, data: str, manifest: dict[str, Any], folder: Path, console: Console
 ) -> list[Head]:
     """A head for each depth and loss weight, trained on the same hidden states or loaded from ``folder``."""
-    base = AcceptanceTrainingOptions(
+    base = SpecDecTrainingOptions(
         data=data,
         draft=settings.draft,
         mixing=settings.mixing,

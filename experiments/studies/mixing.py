@@ -22,7 +22,7 @@ from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import TargetOptions, TruncationOptions
 from specpilot.train.datasets import is_validation, joint_manifest
-from specpilot.train.metrics import auroc, binary_kl
+from specpilot.train.metrics import metrics_of
 from specpilot.train.options import Depth
 from specpilot.train.positions import Positions, load_rows, read_positions
 
@@ -118,9 +118,9 @@ def _dataset_rows(
 
 def evaluate(head: Head, positions: Positions) -> dict[str, float]:
     """Binary KL and AUROC of a head on tokens drafted after the target's own output."""
-    p = torch.from_numpy(positions.p)
     logits = head.head(positions.hidden).detach() + undo_weights(1.0, head.w_rej).shift
-    return {"kl": binary_kl(logits, p), "auroc": auroc(logits, p)}
+    found = metrics_of(logits, torch.from_numpy(positions.p)).compute()
+    return {"kl": found["kl"], "auroc": found["auroc"]}
 
 
 def as_table(result: dict[str, Any]) -> Table:
