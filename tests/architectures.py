@@ -234,17 +234,6 @@ LAYERS = {"gemma3n": 4, "gemma4": 4}  # two layers use the keys of the other two
 SEEDS = {"t5": 1}  # of all others 0
 VOCABS = {"qwen3-padded-target": (300, 257), "qwen3-padded-draft": (257, 300)}  # target, draft; of all others VOCAB
 
-# What of the config sets a feature that must be seen to matter out of force.
-_WITHOUT_WINDOW = {"sliding_window": CONTEXT}
-FEATURES: dict[str, dict[str, dict[str, Any]]] = {
-    name: {"window": _WITHOUT_WINDOW} for name in SPECIAL.keys() - {"llama4", "gpt-neo", "phi3-longrope"}
-} | {
-    "llama4": {"chunks": {"attention_chunk_size": CONTEXT}, "temperature": {"attn_temperature_tuning": False}},
-    "gpt-neo": {"window": {"window_size": CONTEXT}},
-    "phi3-longrope": {"frequencies": {"original_max_position_embeddings": CONTEXT}},
-}
-FEATURES["ministral3"]["temperature"] = {"rope_parameters": {**YARN, "llama_4_scaling_beta": 0.0}}
-
 
 def target_of(name: str, **changes: Any) -> PreTrainedModel:
     """The target of :func:`pair`, ``changes`` made to its config; the weights stay the same."""

@@ -41,18 +41,3 @@ def test_every_form_is_attention(dtype: torch.dtype, heads: tuple[int, int], bat
     assert found.dtype == dtype
     tolerance = 0.02 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(found.double(), by_definition(q, keys, values, seen), rtol=0, atol=tolerance)
-
-
-def test_a_causal_read_of_many_tokens() -> None:
-    q, keys, values = (torch.randn(1, heads, 40, SIZE) for heads in (6, 2, 2))
-    seen = torch.ones(1, 40, 40, dtype=torch.bool).tril()
-    found = attention(q, keys, values, None, True)
-    torch.testing.assert_close(found.double(), by_definition(q, keys, values, seen), rtol=0, atol=1e-5)
-
-
-def test_masks_of_one_query_and_of_many_are_not_repeated() -> None:
-    for n in (1, SHORT + 1):
-        mask = torch.zeros(n, 50)
-        assert per_group(mask, 3) is mask
-    assert per_group(torch.zeros(4, 50), 3).shape == (12, 50)  # type: ignore[union-attr]
-    assert per_group(torch.zeros(2, 1, 4, 50), 3).shape == (2, 1, 12, 50)  # type: ignore[union-attr]

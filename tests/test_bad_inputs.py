@@ -284,10 +284,6 @@ def state(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-def test_there_are_many() -> None:
-    assert len(ROWS) == len({words for words, _ in ROWS}) >= 200
-
-
 @pytest.mark.parametrize(("words", "message"), ROWS, ids=[words for words, _ in ROWS])
 def test_one_line_and_nothing_written(
     words: str,

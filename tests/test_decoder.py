@@ -145,24 +145,12 @@ def test_optimal_transport_is_refused_before_the_first_token() -> None:
 
 
 @pytest.mark.parametrize("architecture", EACH)
-def test_several_drafts_in_one_tree(architecture: str) -> None:
-    """Each draft keeps the branch that was accepted, whosever it was, and reads on from there."""
-    target, drafts = make(architecture), [make(architecture, layers=1, seed=seed) for seed in (1, 2)]
-    decoder = SpeculativeDecoder(target, [*drafts, target], verifier="spec-infer", tree=(2, 1))
-    output = decoder.generate(PROMPT, max_new_tokens=40, temperature=0)
-    assert output.tokens == transformers_greedy(target, PROMPT)[0]
-    # Three trees of four nodes, and the target's own branch is always kept.
-    assert [len(r.drafted) for r in output.rounds[:13]] == [0] + [12] * 12
-    assert [len(r.emitted) for r in output.rounds] == [1] + [3] * 13
-
-
-@pytest.mark.parametrize("architecture", EACH)
 def test_the_oracle_is_never_rejected_and_drafts_all_it_can(architecture: str) -> None:
     target, draft = make(architecture), make(architecture, layers=1, seed=3)
     best = SpeculativeDecoder(target, draft, length=Oracle())
     for prompt in ([1], PROMPT, [7, 7, 7]):
         output = best.generate(prompt, max_new_tokens=40, temperature=0)
-        assert output.tokens == transformers_greedy(target, prompt)[0]
+        assert output.tokens == transformers_greedy(target, prompt)
         assert output.stats.n_discarded == 0
         rivals = (
             SpeculativeDecoder(target, draft, length=Fixed(k)).generate(prompt, max_new_tokens=40, temperature=0)

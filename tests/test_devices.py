@@ -87,18 +87,6 @@ def steps(device: str, *, kind: str) -> list[Step]:
 KINDS = ("few", "all", "greedy")
 
 
-def test_meta_tensors_catch_what_they_stand_for() -> None:
-    meta = torch.ones(2, device="meta")
-    with Reads() as reads:
-        assert meta.tolist() == [0.5, 0.5]
-        for read in (lambda: float(meta.sum()), lambda: bool(meta.any()), meta[0].item, meta.cpu):
-            with pytest.raises((RuntimeError, NotImplementedError)):
-                read()
-        with pytest.raises(RuntimeError):
-            _ = meta + torch.ones(2)
-    assert reads.count == 1
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [lambda s: RateOptimal(s, CostModel(0.1, 1.0, 0.0)), lambda s: AcceptanceLength(s, 1)])
 def test_the_lag_free_head_is_read_once_a_token(

@@ -15,7 +15,6 @@ from specpilot.infer.loading.generation_defaults import (
     RUNTIME,
     GenerationDefaults,
     generation_defaults,
-    unfollowed,
 )
 from specpilot.infer.loading.names import load_model
 from transformers import GenerationConfig, PreTrainedModel
@@ -196,14 +195,6 @@ def test_every_setting_is_accounted_for() -> None:
     accounted = FOLLOWED | IDLE | RUNTIME | REFUSED.keys()
     assert sorted(known - accounted) == []
     assert not (FOLLOWED | IDLE | RUNTIME) & REFUSED.keys()
-
-
-def test_what_a_call_may_not_ask_for_either() -> None:
-    """Without the settings of how generate runs, the check is that of a call through transformers' generate."""
-    config = GenerationConfig(use_cache=False, min_new_tokens=3, min_length=9)
-    assert unfollowed(config) == {"use_cache": False, "min_new_tokens": 3, "min_length": 9}
-    assert list(unfollowed(config))[-2:] == ["min_new_tokens", "min_length"]
-    assert unfollowed(config, RUNTIME) == {"min_new_tokens": 3, "min_length": 9}
 
 
 @pytest.mark.filterwarnings("ignore")

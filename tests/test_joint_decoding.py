@@ -31,7 +31,6 @@ from .enumeration import (
     assert_same,
     decoder_distribution,
     distribution,
-    outcomes,
     output_distribution,
     rounds,
     target_distribution,
@@ -165,30 +164,6 @@ def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> Non
         assert math.prod(drawn) == pytest.approx(joint[tuple(draft.tokens)])
 
 
-@pytest.mark.parametrize("argmax", [False, True])
-def test_distribution_of_drawn_beams(argmax: bool) -> None:
-    """W = 2 of two levels: the draft has the distribution of eq. 2; the heaviest two give one draft for certain."""
-    sampling, drafter = SamplingParams(1.0, None), model(9)
-    q = table(drafter, sampling)
-
-    def run(rng: RandomSource) -> Text:
-        reader, text = TextReader.begin(drafter, PROMPT[:-1])
-        reader.read(text)
-        beams = Beams(2, argmax)
-        return tuple(
-            draft_beams(reader, PROMPT[-1:], beams, 2, sampling, rng, vocab_size=3, stop_tokens=frozenset()).tokens
-        )
-
-    found = output_distribution(run)
-    expected: dict[Text, float] = {}
-    for probability, tokens in searched(q, tuple(PROMPT), 2, 2):
-        expected[tokens] = expected.get(tokens, 0.0) + probability
-    if argmax:
-        assert len(found) == 1
-    else:
-        assert_same(found, expected)
-
-
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "opt", "bloom", "mpt", "t5"])
 @pytest.mark.parametrize("argmax", [False, True])
 def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
@@ -256,68 +231,6 @@ def test_the_longest_prefix_by_joint_likelihood(data: st.DataObject, vocab: int,
     assert {accepted for accepted, _ in found} == {expected}
     for token in range(vocab):
         assert found.get((expected, token), 0.0) == pytest.approx(float(p[expected, token]), abs=1e-9)
-
-
-def test_a_failing_prefix_is_passed_over() -> None:
-    p = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.5, 0.5]], dtype=torch.float64)
-    draft = Draft.chain(
-        [0, 0], [as_distribution(torch.tensor([row], dtype=torch.float64)) for row in ([0.5, 0.5], [0.3, 0.7])]
-    )
-    assert mtad(as_distribution(p), draft, RandomSource(0), tau=0.5).accepted == 2  # 0.4 fails, 0.4 · 3 passes
-
-
-def rounds_of(
-    decoder: SpeculativeDecoder, sampling: SamplingParams, count: int
-) -> Iterator[tuple[float, list[list[int]]]]:
-    """(probability, tokens of each round) of the loop's first rounds after the prefill's token."""
-
-    def run(rng: RandomSource) -> list[list[int]]:
-        budget = 1 + count * (decoder.length.k + 1)  # type: ignore[attr-defined]
-        generation, loop = rounds(decoder, START, sampling, budget, rng)
-        for _ in loop:
-            if len(generation.rounds) > count:
-                break
-        return [r.emitted for r in generation.rounds]
-
-    yield from outcomes(run)
-
-
-def log_likelihood(after: Next, tokens: list[int]) -> float:
-    text = [*START, *tokens]
-    return sum(math.log(after(tuple(text[: len(START) + i]))[token]) for i, token in enumerate(tokens))
-
-
-@pytest.mark.parametrize("tau", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_lemma_a1(seed: int, tau: float) -> None:
-    """PPL_p / PPL_q ≤ τ^(-N/Γ) over N rounds (one) that give Γ tokens in expectation, every outcome counted."""
-    sampling, count = SamplingParams(1.0, None), 1
-    decoder = joint_pair(seed, f"mtad:{tau}", Beams(2), 2, vocab=2)
-    p, q = table(decoder.target, sampling), table(decoder.drafts[0], sampling)  # type: ignore[arg-type]
-    tokens = big = small = 0.0
-    for probability, emitted in list(rounds_of(decoder, sampling, count)):
-        text = [token for r in emitted for token in r]
-        tokens += probability * len(text)
-        big += probability * log_likelihood(p, text)
-        small += probability * log_likelihood(q, text)
-    ratio = math.exp(-big / tokens) / math.exp(-small / tokens)
-    assert ratio <= tau ** -(count / tokens) + 1e-9
-
-
-@pytest.mark.parametrize(("tau", "size"), [(0.1, 0.02), (0.5, 0.02), (0.5, 0.2), (0.9, 0.002)])
-def test_theorem_3_6(tau: float, size: float) -> None:
-    """Tokens a round ≥ |log τ| / U, as far as the draft's length lets it; U is the largest gap of the models' logs."""
-    sampling, length = SamplingParams(1.0, None), 3
-    target, draft = model(5, vocab=2), model(5, vocab=2)
-    with torch.no_grad():
-        for i, parameter in enumerate(draft.model.parameters()):
-            parameter.add_(size * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(i)))
-    decoder = SpeculativeDecoder(target, draft, verifier=f"mtad:{tau}", beams=Beams(2), length=Fixed(length))
-    p, q = table(target, sampling), table(draft, sampling)
-    texts = [(*START, *more) for n in range(length + 2) for more in itertools.product(range(2), repeat=n)]
-    gap = max(abs(math.log(a / b)) for text in texts for a, b in zip(p(text), q(text), strict=True))
-    mean = sum(probability * len(emitted[1]) for probability, emitted in list(rounds_of(decoder, sampling, 1)))
-    assert mean >= min(length + 1, abs(math.log(tau)) / gap) - 1e-9
 
 
 def small(verifier: str = "mtad:0.3", length: int = 3, beams: Beams | None = None) -> SpeculativeDecoder:

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
 from specpilot.main import COMMANDS, Commands
 
 ROOT = Path(__file__).parent.parent
@@ -308,35 +307,3 @@ def test_every_package_is_declared() -> None:
 
 def test_no_folder_shadows_the_installed_package() -> None:
     assert not (ROOT / "specpilot").exists()
-
-
-@pytest.mark.parametrize(
-    ("module", "code", "expected"),
-    [
-        (
-            "specpilot.infer.cache",
-            "from ..controllers.sampling import SamplingParams",
-            [("specpilot.controllers.sampling", True, False)],
-        ),
-        ("specpilot.infer.cache", "def f():\n    import wandb", [("wandb", False, True)]),
-        ("specpilot.infer.cache", "if TYPE_CHECKING:\n    import torch", [("torch", False, True)]),
-        ("specpilot.infer.cache", "try:\n    import ray\nexcept ImportError:\n    pass", [("ray", False, False)]),
-        ("specpilot.infer.cache", "from .. import controllers", [("specpilot.controllers", True, False)]),
-    ],
-)
-def test_the_reader_of_imports(module: str, code: str, expected: list[tuple[str, bool, bool]]) -> None:
-    found = imports_of(Source(Path("cache.py"), module, ast.parse(code)))
-    assert [(i.target, i.relative, i.lazy) for i in found] == expected
-
-
-@pytest.mark.parametrize(
-    ("imports", "found", "height"),
-    [
-        ({"a": {"b"}, "b": {"c"}, "c": set(), "d": {"c"}}, [], 3),
-        ({"a": {"b"}, "b": {"a"}, "c": {"a"}}, [{"a", "b"}], 2),
-        ({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}}, [{"a", "b", "c"}, {"d", "e"}], 2),
-    ],
-)
-def test_the_search_for_circles_and_floors(imports: dict[str, set[str]], found: list[set[str]], height: int) -> None:
-    assert circles(imports) == {frozenset(circle) for circle in found}
-    assert floors(imports, imports.keys()) == height

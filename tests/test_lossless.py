@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from zlib import crc32
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.draft import Draft
 from specpilot.infer.models import ancestors_of
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.verify import LOSSY, SELECTIONS, VERIFIERS, verify_tree
+from specpilot.infer.verify import LOSSY, SELECTIONS, VERIFIERS, Verifier, candidates, parse_verifier, verify_tree
 from specpilot.infer.verify.bild import bild
 from specpilot.infer.verify.mcss import without
 from specpilot.infer.verify.typical import typical
@@ -20,40 +23,16 @@ from torch import Tensor
 
 from .enumeration import as_distribution, distribution, output_distribution
 
-
-@pytest.mark.parametrize("name", sorted(VERIFIERS.keys() - LOSSY))
-@settings(max_examples=200)
-@given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(0, 2), lists=st.booleans())
-def test_verifier_emits_the_target_distribution(
-    name: str, data: st.DataObject, vocab: int, k: int, lists: bool
-) -> None:
-    """One step of context: row i of p and q holds whatever came before, so tokens are independent under the target."""
-    rows = [torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2 * k + 1)]
-    p, q = torch.stack(rows[: k + 1]), rows[k + 1 :]
-
-    def run(rng: RandomSource) -> tuple[int, ...]:
-        proposals = [as_distribution(row[None], lists) for row in q]
-        draft = Draft.chain([x.sample(0, rng) for x in proposals], proposals)
-        verdict = VERIFIERS[name](as_distribution(p, lists), draft, rng)
-        tokens = [*draft.tokens[: verdict.accepted], verdict.token]
-        while len(tokens) < k + 1:  # what later rounds would add
-            tokens.append(rng.sample(p[len(tokens)]))
-        return tuple(tokens)
-
-    found = output_distribution(run)
-    for tokens in itertools.product(range(vocab), repeat=k + 1):
-        expected = float(torch.stack([p[i, token] for i, token in enumerate(tokens)]).prod())
-        assert found.get(tokens, 0.0) == pytest.approx(expected, abs=1e-9)
+Path = tuple[int, ...]
+Table = dict[Path, Tensor]  # what comes after each path
 
 
-def draw_tree(
-    expansions: tuple[int, ...], q: dict[tuple[int, ...], Tensor], replacement: bool, rng: RandomSource
-) -> Draft:
+def draw_tree(expansions: Path, q: Table, replacement: bool, rng: RandomSource, lists: bool = False) -> Draft:
     """A tree whose nodes are drawn from the table ``q``: what comes after each path."""
     tokens: list[int] = []
     parents: list[int] = []
     rows: list[Tensor] = []
-    level = [(-1, ())]
+    level: list[tuple[int, Path]] = [(-1, ())]
     for factor in expansions:
         coming = []
         for node, path in level:
@@ -68,30 +47,61 @@ def draw_tree(
                 rows.append(q[path])
                 left = left if replacement else without(left, token)
         level = coming
-    return Draft(tokens, [as_distribution(torch.stack(rows))], parents, len(expansions))
+    return Draft(tokens, [as_distribution(row[None], lists) for row in rows], parents, len(expansions))
 
 
-@pytest.mark.parametrize(("expansions", "vocab"), [((3,), 4), ((2, 1), 3), ((1, 2), 3), ((2, 2), 2)])
-@pytest.mark.parametrize("name", list(SELECTIONS))
-@settings(max_examples=12)
-@given(data=st.data())
-def test_tree_verification_emits_the_target_distribution(
-    name: str, expansions: tuple[int, ...], vocab: int, data: st.DataObject
+def draw_dynamic_tree(q: Table, depth: int, shape: Callable[..., int], rng: RandomSource) -> Draft:
+    """Children are drawn while ``shape`` of all tokens so far says so, then come candidates that it chooses as well."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    rows: list[TokenDistribution] = []
+    level: list[tuple[int, Path]] = [(-1, ())]
+    for _ in range(depth):
+        coming = []
+        for node, path in level:
+            left, seen = q[path], set[int]()
+            while bool(left.any()) and shape(path, sorted(seen), tokens) % 3:  # the first as well may not be drawn
+                token = rng.sample(left)
+                seen.add(token)
+                coming.append((len(tokens), (*path, token)))
+                tokens.append(token)
+                parents.append(node)
+                rows.append(as_distribution(left[None]))
+                left = without(left, token)
+            for token in range(len(left)):
+                if token not in seen and shape(path, token, tokens) % 2:
+                    coming.append((len(tokens), (*path, token)))
+                    tokens.append(token)
+                    parents.append(node)
+                    rows.append(TokenDistribution(torch.ones(1, 1).double(), torch.tensor([[token]]), len(left)))
+        level = [(node, path) for node, path in coming if shape(path, tokens) % 4]  # the others get no children
+    return Draft(tokens, rows, parents, depth)
+
+
+def assert_lossless(
+    data: st.DataObject,
+    depth: int,
+    vocab: int,
+    draw: Callable[[Table, RandomSource], Draft],
+    verify: Verifier,
+    *,
+    lists: bool = False,
+    tolerance: float = 1e-9,
 ) -> None:
-    """Distributions that depend on the path; what a round does not emit later rounds would, drawn from p."""
-    depth = len(expansions)
-    paths = [path for n in range(depth + 1) for path in itertools.product(range(vocab), repeat=n)]
-    p, q = (
-        {path: torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for path in paths} for _ in range(2)
-    )
+    """The law of depth + 1 tokens is the target's: those of one round, then what later rounds would add, drawn from p.
 
-    def run(rng: RandomSource) -> tuple[int, ...]:
-        draft = draw_tree(expansions, q, name != "mcss", rng)
-        above = [()] + [
+    p and q depend on the path.
+    """
+    paths = [path for n in range(depth + 1) for path in itertools.product(range(vocab), repeat=n)]
+    p, q = ({x: torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for x in paths} for _ in range(2))
+
+    def run(rng: RandomSource) -> Path:
+        draft = draw(q, rng)
+        above = [
             tuple(draft.tokens[n] for n in [*ancestors_of(draft.parents, node), node])
             for node in range(len(draft.tokens))
         ]
-        verdict = verify_tree(as_distribution(torch.stack([p[path] for path in above])), draft, rng, SELECTIONS[name])
+        verdict = verify(as_distribution(torch.stack([p[path] for path in [(), *above]]), lists), draft, rng)
         assert all(parent == draft.parents[node] for parent, node in itertools.pairwise([-1, *verdict.path]))
         tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
         while len(tokens) < depth + 1:
@@ -101,7 +111,40 @@ def test_tree_verification_emits_the_target_distribution(
     found = output_distribution(run)
     for tokens in itertools.product(range(vocab), repeat=depth + 1):
         expected = float(torch.stack([p[tokens[:i]][token] for i, token in enumerate(tokens)]).prod())
-        assert found.get(tokens, 0.0) == pytest.approx(expected, abs=1e-9)
+        assert found.get(tokens, 0.0) == pytest.approx(expected, abs=tolerance)
+
+
+@pytest.mark.parametrize("name", sorted(VERIFIERS.keys() - LOSSY))
+@settings(max_examples=200)
+@given(data=st.data(), shape=st.sampled_from([((), 5), ((1,), 5), ((1, 1), 3)]), lists=st.booleans())
+def test_chains(name: str, data: st.DataObject, shape: tuple[Path, int], lists: bool) -> None:
+    chain, vocab = shape
+    assert_lossless(
+        data, len(chain), vocab, lambda q, rng: draw_tree(chain, q, True, rng, lists), VERIFIERS[name], lists=lists
+    )
+
+
+@pytest.mark.parametrize(("tree", "vocab"), [((3,), 4), ((2, 1), 3), ((1, 2), 3), ((2, 2), 2)])
+@pytest.mark.parametrize("name", list(SELECTIONS))
+@settings(max_examples=12)
+@given(data=st.data())
+def test_trees(name: str, tree: Path, vocab: int, data: st.DataObject) -> None:
+    _, verify = parse_verifier(name)
+    assert_lossless(data, len(tree), vocab, lambda q, rng: draw_tree(tree, q, name != "mcss", rng), verify)
+
+
+@pytest.mark.parametrize(("depth", "vocab"), [(1, 4), (2, 2)])
+@settings(max_examples=40)
+@given(data=st.data(), salt=st.integers(0, 1000))
+def test_trees_of_any_shape_and_any_candidates(depth: int, vocab: int, data: st.DataObject, salt: int) -> None:
+    """The shape is a hash of everything it may depend on: elder siblings' tokens, other branches, the path."""
+
+    def shape(*seen: object) -> int:
+        return crc32(repr((salt, seen)).encode())
+
+    assert_lossless(
+        data, depth, vocab, lambda q, rng: draw_dynamic_tree(q, depth, shape, rng), candidates, tolerance=1e-7
+    )
 
 
 @settings(max_examples=100)
@@ -180,10 +223,3 @@ def test_longest_prefix_that_passes_then_one_token_of_the_targets(
         assert {accepted for accepted, _ in found} == {expected}
         for token in range(vocab):
             assert found.get((expected, token), 0.0) == pytest.approx(rows[expected][token], abs=1e-9)
-
-
-@pytest.mark.parametrize(("row", "accepted"), [([1 / 12] * 12, 1), ([0.08, 0.92] + [0.0] * 10, 0)])
-def test_an_unsure_target_finds_less_probable_tokens_typical(row: list[float], accepted: int) -> None:
-    p = torch.tensor([row, row], dtype=torch.float64)
-    draft = Draft.chain([0], [as_distribution(torch.full((1, 12), 1 / 12))])
-    assert typical(as_distribution(p), draft, RandomSource(0)).accepted == accepted

@@ -36,7 +36,6 @@ from specpilot.infer.drafters.prompt_lookup import Match, PromptLookup
 from specpilot.infer.loading.routing import LoadedArm, Routing
 from specpilot.infer.models import CausalLM, EarlyExit, language_model
 from specpilot.infer.random_source import RandomSource
-from specpilot.main import main
 
 from .clock import time_forwards
 from .drafts import CHEAP, DEAR, EVEN, FREE, options_of, small
@@ -307,12 +306,6 @@ def test_costs_are_measured_for_a_target_alone(monkeypatch: pytest.MonkeyPatch) 
     assert decoder.config.ngram is not None
     measured = decoder.config.ngram.cost.as_dict()
     assert measured == pytest.approx(CostModel(0.0, 0.010, 0.001).as_dict())
-
-
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["generate", "one two three one two", "--draft", "ngram", "--temperature", "0", "--max-new-tokens", "8"]
-    assert main([*words, "--stats"]) == 0
-    assert " 0 draft and " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,13 @@ from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
 from specpilot.infer.verify.otm import optimal_transport, otm, upper_bound
 from torch import Tensor
 
-from .enumeration import output_distribution
+from .enumeration import distribution, output_distribution
 
 SOLVER = 1e-7  # the linear program's tolerance: what "optimal" means here
 
 
 def simplex(size: int) -> st.SearchStrategy[Tensor]:
-    """Random distributions, zeros and one-hot vectors among them."""
-    weights = st.lists(st.one_of(st.just(0.0), st.floats(0.01, 1.0)), min_size=size, max_size=size)
-    return weights.filter(any).map(lambda w: torch.tensor([x / sum(w) for x in w], dtype=torch.float64))
+    return distribution(size).map(lambda row: torch.tensor(row, dtype=torch.float64))
 
 
 pairs = st.integers(3, 5).flatmap(lambda size: st.tuples(simplex(size), simplex(size)))

@@ -57,8 +57,9 @@ def test_half_precision_logits_give_float32_probabilities() -> None:
     "sampling", [SamplingParams(0.0), SamplingParams(1.0, None), SamplingParams(1.0, 2), SamplingParams(1.0, None, 0.5)]
 )
 def test_broken_logits_are_an_error(bad: float, sampling: SamplingParams) -> None:
-    with pytest.raises(InputError, match="NaN or infinite"):
-        sampling(torch.tensor([0.0, bad, 1.0]))
+    for size in (3, 3000):  # of which few are sorted for top-p
+        with pytest.raises(InputError, match="NaN or infinite"):
+            sampling(torch.zeros(size).index_fill(0, torch.tensor([1]), bad))
 
 
 def test_masked_tokens_are_no_error() -> None:
@@ -86,12 +87,6 @@ def test_draws_follow_the_cumulative_sum(weights: list[float], uniform: float) -
     assert math.fsum(weights[:drawn]) <= point * (1 + 1e-12) + 1e-300
     assert point <= math.fsum(weights[: drawn + 1]) * (1 + 1e-12)
     assert fixed(uniform).sample(torch.tensor(weights, dtype=torch.float64)) == drawn
-
-
-def test_every_token_has_its_share() -> None:
-    grid = [(i + 0.5) / 1000 for i in range(1000)]
-    drawn = [fixed(u).pick([1.0, 0.0, 3.0]) for u in grid]
-    assert [drawn.count(token) for token in range(3)] == [250, 0, 750]
 
 
 @settings(max_examples=100)
@@ -249,11 +244,6 @@ def test_filling_up_leaves_every_probability() -> None:
         assert len(kept.unique()) == len(kept)
         assert not bool(torch.isin(among[own == 0], kept).any())
     assert torch.allclose(probabilities.sum(-1), torch.ones(3))
-
-
-def test_logits_that_are_no_numbers_are_found() -> None:
-    probabilities, _ = SamplingParams(1.0, None, 0.9).top(torch.full((1, SIZE), torch.nan))
-    assert bool(probabilities.isnan().any())
 
 
 @pytest.mark.parametrize("seed", range(20))

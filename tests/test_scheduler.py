@@ -292,12 +292,3 @@ def test_long_batches_close_their_holes() -> None:
     together = decoder.generate(PROMPTS, max_new_tokens=300, temperature=1.0, seed=1)
     for prompt, row in zip(PROMPTS, together, strict=True):
         assert row.tokens == decoder.generate(prompt, max_new_tokens=300, temperature=1.0, seed=row.seed).tokens
-
-
-def test_autoregressive_batches_and_texts() -> None:
-    decoder = SpeculativeDecoder(make(vocab=257), None, byte_tokenizer())
-    texts = ["one", "another one"]
-    together = decoder.generate(texts, max_new_tokens=12, seed=0)
-    assert [row.text for row in together] == [
-        decoder.generate(text, max_new_tokens=12, seed=row.seed).text for text, row in zip(texts, together, strict=True)
-    ]

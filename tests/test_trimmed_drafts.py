@@ -12,7 +12,6 @@ import torch
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
-from specpilot.controllers.length import LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
@@ -31,10 +30,10 @@ from specpilot.train.acceptance import train_acceptance
 from specpilot.train.draft_model import new_draft
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions
 from specpilot.train.positions import load_draft
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from .architectures import VOCAB, target_of
-from .drafts import KEPT, TEXT, small, trimmed
+from .drafts import KEPT, TEXT, trimmed
 from .tiny import byte_tokenizer, make, save_pair
 
 
@@ -68,13 +67,6 @@ def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> No
         assert bool((ours[:, others] == -torch.inf).all())
         torch.testing.assert_close(ours[:, kept], theirs[:, kept], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(our_states, their_states, rtol=1e-4, atol=1e-4)
-
-
-def test_only_the_kept_rows_are_computed() -> None:
-    cut = CausalLM(trimmed(target_of("llama"), KEPT))
-    assert cut.lean is not None
-    assert cut.lean.head.size == len(KEPT) * cut.hidden_size
-    assert cut.model.get_output_embeddings().weight.shape[0] == len(KEPT)
 
 
 def test_output_embedding_has_a_row_for_every_token() -> None:
@@ -115,31 +107,6 @@ def test_distributions_of_the_kept_tokens_alone(sampling: SamplingParams, size: 
     assert few.of(tokens) == pytest.approx(many.of(tokens))
     for seed in range(20):
         assert many.of([few.sample(0, RandomSource(seed))])[0] > 0
-
-
-# What controllers see
-
-
-@pytest.mark.parametrize(
-    "sampling", [SamplingParams(1.0, None), SamplingParams(0.7, 2), SamplingParams(1.0, 4), SamplingParams(0.0)]
-)
-def test_controllers_see_finite_signals(sampling: SamplingParams, tmp_path: Path) -> None:
-    """Of a draft whose top-k is larger than its vocabulary, too."""
-    seen: list[tuple[float, ...]] = []
-
-    class Watching(LengthController):
-        def start_round(self) -> bool:
-            return True
-
-        def observe(self, step: Step) -> bool:
-            seen.append((step.entropy(), *step.signals()))
-            return True
-
-    target, draft = small("trimmed to 2", 3, tmp_path)
-    decoder = SpeculativeDecoder(target, draft, length=Watching())
-    decoder.generate([1, 2], max_new_tokens=12, temperature=sampling.temperature, top_k=sampling.top_k, top_p=1.0)
-    assert seen
-    assert bool(torch.tensor(seen).isfinite().all())
 
 
 # Folders
@@ -242,12 +209,6 @@ def test_another_target_is_refused_by_name(tmp_path: Path) -> None:
         SpeculativeDecoder.from_pretrained(tmp_path / "other", place, device="cpu")
     with pytest.raises(InputError, match="device_map: "):
         load_model(place, device_map="auto")
-
-
-def test_transformers_alone_refuses_the_folder(tmp_path: Path) -> None:
-    shared_pair(tmp_path)
-    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
-        AutoModelForCausalLM.from_pretrained(tmp_path / "draft")
 
 
 def test_a_folder_is_replaced_only_by_a_draft(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
-from specpilot.simulate.trace_shards import traceable
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
 
@@ -60,19 +59,6 @@ def data(pair: Pair) -> tuple[AcceptanceDataOptions, Path]:
         shard_size=8, top_k=None, device="cpu",
     )  # fmt: skip
     return settings, make_acceptance_data(settings, pair.folder / "acceptance")
-
-
-def test_readable() -> None:
-    assert [readable(tokens, 5) for tokens in ([], [4, 0], [5], [1, 2, 9, 1])] == [0, 2, 0, 2]
-    assert [can_read(tokens, 5) for tokens in ([], [4, 0], [5], [1, 2, 9, 1])] == [True, True, False, False]
-
-
-def test_traceable() -> None:
-    stops = frozenset([3])
-    assert traceable([1, 2, 3], 8, 5, stops) == ([1, 2, 3], 8)  # the text ended by itself
-    assert traceable([1, 2, 4], 8, 5, stops) == ([1, 2, 4], 3)  # cut where it was made
-    assert traceable([1, 7, 4, 3], 8, 5, stops) == ([1, 7], 2)
-    assert traceable([7, 1], 2, 5, stops) == ([7], 1)
 
 
 @pytest.mark.parametrize("top_k", [20, None])
