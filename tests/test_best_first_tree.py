@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from specpilot.common.errors import InputError
-from specpilot.controllers.length import Fixed, OnlineConfidence, RateOptimal
+from specpilot.controllers.length import RateOptimal
 from specpilot.controllers.length.cost_model import CostModel, level_cost, tree_cost
 from specpilot.controllers.length.rate import RunningRatio
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.best_first_tree import depth_first
 
-from .drafts import CHEAP, FREE, predictor
+from .drafts import CHEAP, predictor
 from .tiny import make
 
 
@@ -76,24 +74,6 @@ def test_texts_share_what_siblings_teach_only_where_costs_adapt() -> None:
         for text in (copy(rule), copy(rule)):
             text.start_text()
             assert (text.siblings is rule.siblings) == adapt
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": None}, "tree='auto': is grown by predicted acceptance and costs"),
-        ({"length": Fixed(3)}, "tree='auto': is grown by predicted acceptance and costs"),
-        ({"length": OnlineConfidence(0.3)}, "tree='auto': is grown by predicted acceptance and costs"),
-        ({"verifier": "spec-infer"}, "a tree='auto' has a rule of its own"),
-        ({"draft": None}, "tree='auto': takes one draft model"),
-        ({"draft": [make(), make()]}, "tree='auto': takes one draft model"),
-        ({"tree": "autos"}, "give the children at each level, as in '3x2x1', or 'auto'"),
-    ],
-)
-def test_what_does_not_go_together(options: dict[str, Any], message: str) -> None:
-    own = {"draft": make(), "length": RateOptimal(predictor(), FREE), "tree": "auto"} | options
-    with pytest.raises(InputError, match=message):
-        SpeculativeDecoder(make(), **own)
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=30))

@@ -13,7 +13,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.controllers.length import Confidence, Fixed
+from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
@@ -285,42 +285,6 @@ def test_the_whole_budget_is_searched_by_beams_of_the_targets_own() -> None:
         found.append(pair)
     assert all(a >= b - 1e-6 for a, b in found)
     assert any(a > b + 0.1 for a, b in found)
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("mtad:1", "verifier='mtad:1': τ must be in"),
-        ("mtad:-0.1", "τ must be in"),
-        ("mtad:nan", "τ must be in"),
-        ("mtad:high", "give the rule's number"),
-        ("typical:0", "ε must be in"),
-        ("bild:-1", "must be at least 0 nats"),
-        ("bild:nan", "must be at least 0 nats"),
-        ("block:1", "only typical, bild, mtad have a threshold"),
-        ("magic", "choose one of token-wise"),
-    ],
-)
-def test_rules_that_cannot_be(spec: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        parse_verifier(spec)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": Fixed(0)}, "length=0: verifier='mtad' needs at least one token"),
-        ({"length": Confidence(0.4)}, "takes a number of tokens per step"),
-        ({"tree": (2, 1)}, "verifies one chain"),
-        ({"draft": None}, "verifier='mtad': needs a draft model"),
-        ({"verifier": "mtjd"}, "the target decodes alone"),
-        ({"verifier": "block"}, "beams: only for mtad and mtjd"),
-    ],
-)
-def test_what_does_not_go_together(options: dict[str, object], message: str) -> None:
-    plain = {"draft": make(layers=1), "verifier": "mtad", "beams": Beams(2)}
-    with pytest.raises(InputError, match=message):
-        SpeculativeDecoder(make(), **(plain | options))
 
 
 @pytest.mark.parametrize(

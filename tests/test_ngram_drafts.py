@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.common.errors import InputError
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.length import (
     Confidence,
@@ -306,21 +305,3 @@ def test_costs_are_measured_for_a_target_alone(monkeypatch: pytest.MonkeyPatch) 
     assert decoder.config.ngram is not None
     measured = decoder.config.ngram.cost.as_dict()
     assert measured == pytest.approx(CostModel(0.0, 0.010, 0.001).as_dict())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"draft": "ngram:0"}, "ngram:0: the longest n-gram must be from 1 to 16 tokens"),
-        ({"draft": "ngram:x"}, "draft='ngram:x': give the longest n-gram as a number, as in 'ngram:4'"),
-        ({"draft": ["tiny-draft", "ngram"], "tree": "2x1"}, "draft: 'ngram' is one of several; n-grams join one model"),
-        ({"draft": "tiny-draft+ngram", "tree": "2x1", "verifier": "mcss"}, "ngram: n-gram drafts go with chains"),
-        ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "a trained controller needs a draft model"),
-        ({"draft": "ngram", "length": "oracle"}, "length='oracle': supports only draft models"),
-        ({"draft": "tiny-draft+ngram", "verifier": "mtad"}, "ngram: verifier='mtad' drafts by beams"),
-        ({"draft": "ngram", "verifier": "mtjd"}, "ngram: verifier='mtjd' drafts by beams"),
-    ],
-)
-def test_refusals_by_name(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        SpeculativeDecoder.from_pretrained("tiny", **options)

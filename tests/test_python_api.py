@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 import specpilot
 import torch
-from specpilot.controllers.length import Fixed
+from specpilot.controllers.length import Confidence, Fixed, OnlineConfidence, Oracle, RateOptimal
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters.beams import Beams
+from transformers import BartConfig, BartForConditionalGeneration
 
+from .architectures import target_of
+from .drafts import FREE, predictor, state_draft
 from .tiny import byte_tokenizer, make, save_pair
 
 TOKENIZER = byte_tokenizer()
@@ -49,26 +53,93 @@ def decoder() -> SpeculativeDecoder:
         ("length", True, "length=True: give a number of tokens"),
         ("verifier", "x", "verifier='x': choose one of"),
         ("verifier", 3, "verifier=3: give a rule's name"),
-        ("verifier", "spec-infer:1", "have a threshold"),
+        ("verifier", "spec-infer:1", "only typical, bild, mtad have a threshold"),
+        ("verifier", "mtad:1", "verifier='mtad:1': τ must be in"),
+        ("verifier", "mtad:nan", "τ must be in"),
+        ("verifier", "mtad:high", "give the rule's number"),
+        ("verifier", "typical:0", "ε must be in"),
+        ("verifier", "bild:-1", "must be at least 0 nats"),
+        ("prompt", ["a", "b"], "on_tokens: supports a single text"),
     ],
 )
 def test_settings_out_of_range(decoder: SpeculativeDecoder, name: str, value: Any, message: str) -> None:
     with pytest.raises(specpilot.InputError, match=message) as caught:
-        decoder.generate("hello", **({"max_new_tokens": 3} | {name: value}))
+        decoder.generate(**{"prompt": "hello", "max_new_tokens": 3, "on_tokens": print} | {name: value})
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_running": 0}, "max_running=0: must be at least 1"),
-        ({"generation_config": "obey"}, "generation_config='obey': give 'follow' or 'ignore'"),
-        ({"tree": (2, 0)}, "tree='2x0'"),
-    ],
-)
+TARGET, DRAFT, T5, SOURCE = make(), make(layers=1), make("t5"), target_of("llama")
+STATES = {"target": SOURCE, "draft": state_draft(SOURCE)}
+SIZES = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+BART = BartForConditionalGeneration(BartConfig(vocab_size=64, **SIZES, decoder_attention_heads=2))
+RATE = RateOptimal(predictor(), FREE)
+GROWN = {"tree": "auto", "length": RATE}
+JOINT = {"verifier": "mtad", "beams": Beams(2)}
+MADE: list[tuple[dict[str, Any], str]] = [  # beside a target and a draft
+    ({"max_running": 0}, "max_running=0: must be at least 1"),
+    ({"generation_config": "obey"}, "generation_config='obey': give 'follow' or 'ignore'"),
+    ({"length": -1}, "length=-1: a fixed draft length must be between 0"),
+    ({"length": "confidence:0.4"}, r"length='confidence:0\.4': give a number or a controller; from_pretrained"),
+    ({"draft": None, "length": Fixed(4)}, "length: has no effect without a draft model"),
+    ({"draft": [DRAFT, DRAFT]}, "draft: 2 drafts can only form one tree"),
+    ({"tree": (2, 1)}, "verifies one chain; a tree needs one of spec-infer, mcss, k-seq, otm"),
+    ({"tree": (2, 1), "verifier": "mcss", "length": Fixed(2)}, "a tree's levels are its length"),
+    ({"tree": (2, 1), "verifier": "mcss", "draft": None}, "tree: needs a draft model"),
+    ({"tree": (2, 0), "verifier": "mcss"}, "tree='2x0': give the children at each level, as in '3x2x1'"),
+    ({"tree": (20, 20), "verifier": "mcss"}, "tree='20x20': 420 nodes; take at most 256"),
+    ({"tree": (2, 1), "verifier": "mcss", "draft": [DRAFT, DRAFT]}, "verified by spec-infer"),
+    (GROWN | {"tree": "autos"}, "give the children at each level, as in '3x2x1', or 'auto'"),
+    (GROWN | {"length": None}, "tree='auto': is grown by predicted acceptance and costs"),
+    (GROWN | {"length": Fixed(3)}, "tree='auto': is grown by predicted acceptance and costs"),
+    (GROWN | {"length": OnlineConfidence(0.3)}, "tree='auto': is grown by predicted acceptance and costs"),
+    (GROWN | {"verifier": "spec-infer"}, "a tree='auto' has a rule of its own"),
+    (GROWN | {"draft": None}, "tree='auto': takes one draft model"),
+    (GROWN | {"draft": [DRAFT, DRAFT]}, "tree='auto': takes one draft model"),
+    (JOINT | {"length": Fixed(0)}, "length=0: verifier='mtad' needs at least one token"),
+    (JOINT | {"length": Confidence(0.4)}, "takes a number of tokens per step"),
+    (JOINT | {"tree": (2, 1)}, "verifies one chain"),
+    (JOINT | {"draft": None}, "verifier='mtad': needs a draft model"),
+    (JOINT | {"verifier": "mtjd"}, "the target decodes alone"),
+    (JOINT | {"verifier": "block"}, "beams: only for mtad and mtjd"),
+    (STATES | {"verifier": "mtad"}, "draft: it reads the target's states, which is not supported for beams"),
+    (STATES | {"length": Oracle()}, "draft: it reads the target's states, which is not supported for beams"),
+    (
+        STATES | {"draft": [STATES["draft"]] * 2, "tree": (2, 1), "verifier": "spec-infer"},
+        "draft: it reads the target's states, which is not supported for beams",
+    ),
+    (STATES | {"target": make(hidden=8)}, "draft: reads states of size 32, the target's have size 8"),
+    ({"target": T5}, "target is a t5, draft a llama: one of them is an encoder-decoder"),
+    ({"draft": T5}, "target is a llama, draft a t5: one of them is an encoder-decoder"),
+    ({"target": BART, "draft": None}, "bart: of the encoder-decoder models only t5, mt5, umt5, longt5 are supported"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), MADE, ids=[message for _, message in MADE])
 def test_decoders_that_cannot_be_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(specpilot.InputError, match=message) as caught:
+        SpeculativeDecoder(**{"target": TARGET, "draft": DRAFT} | options)
+    assert "\n" not in str(caught.value)
+
+
+NAMED: list[tuple[dict[str, Any], str]] = [  # beside the included target
+    ({"draft": "ngram:0"}, "ngram:0: the longest n-gram must be from 1 to 16 tokens"),
+    ({"draft": "ngram:x"}, "draft='ngram:x': give the longest n-gram as a number, as in 'ngram:4'"),
+    ({"draft": ["tiny-draft", "ngram"], "tree": "2x1"}, "draft: 'ngram' is one of several; n-grams join one model"),
+    ({"draft": "tiny-draft+ngram", "tree": "2x1", "verifier": "mcss"}, "ngram: n-gram drafts go with chains"),
+    ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "a trained controller needs a draft model"),
+    ({"draft": "ngram", "length": "oracle"}, "length='oracle': supports only draft models"),
+    ({"draft": "tiny-draft+ngram", "verifier": "mtad"}, "ngram: verifier='mtad' drafts by beams"),
+    ({"draft": "ngram", "verifier": "mtjd"}, "ngram: verifier='mtjd' drafts by beams"),
+    ({"draft": "ngram", "draft_dtype": "int4"}, "draft_dtype='int4': there is no draft model"),
+    ({"draft": None, "draft_dtype": "bfloat16"}, "draft_dtype='bfloat16': there is no draft model"),
+    ({"draft": "tiny-draft", "draft_dtype": "int2"}, r"draft_dtype='int2': choose one of .*int4"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), NAMED, ids=[message for _, message in NAMED])
+def test_decoders_by_name_that_cannot_be_made(options: dict[str, Any], message: str) -> None:
     with pytest.raises(specpilot.InputError, match=message):
-        SpeculativeDecoder(make(), make(layers=1), **options)
+        SpeculativeDecoder.from_pretrained("tiny", **options)
 
 
 def test_models_in_training_mode_are_refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -174,21 +173,6 @@ def test_between_rounds_the_cache_holds_the_text_without_drafts() -> None:
 # Refusals
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"verifier": "mtad"}, {"length": "oracle"}, {"tree": (2, 1), "verifier": "spec-infer", "several": True}],
-    ids=str,
-)
-def test_beams_the_oracle_and_several_drafts_are_refused(options: dict[str, Any]) -> None:
-    target = target_of("llama")
-    drafts = [state_draft(target)] * (1 + options.get("several", False))
-    options = {name: value for name, value in options.items() if name != "several"}
-    if options.get("length") == "oracle":
-        options = {"length": SpeculativeDecoder(target, make()).configured("oracle").length}
-    with pytest.raises(InputError, match="draft: it reads the target's states, which is not supported for beams"):
-        SpeculativeDecoder(target, drafts, **options)
-
-
 def test_what_reads_no_states_refuses_such_a_draft(pair: tuple[Path, Path]) -> None:
     target, draft = map(str, pair)
     prompts = pair[0].parent / "p.txt"
@@ -198,11 +182,6 @@ def test_what_reads_no_states_refuses_such_a_draft(pair: tuple[Path, Path]) -> N
     arms = (draft, "autoregressive")
     with pytest.raises(InputError, match="data router: the draft reads the target's states"):
         RouterDatasetBuilder(RouterDataOptions(target=target, arms=arms, prompts=str(prompts), device="cpu"))
-
-
-def test_a_target_of_another_size_is_refused() -> None:
-    with pytest.raises(InputError, match="draft: reads states of size 32, the target's have size 8"):
-        SpeculativeDecoder(make(hidden=8, vocab=64), state_draft(make(hidden=32, vocab=64)))
 
 
 # Folders
