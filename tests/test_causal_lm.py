@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from copy import deepcopy
 
@@ -11,37 +10,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.infer.models import CausalLM, Read, TextReader, TreeMask, ancestors_of, lean_forward, linear
+from specpilot.infer.models import (
+    CausalLM,
+    Read,
+    TextReader,
+    TreeMask,
+    ancestors_of,
+    language_model,
+    lean_forward,
+    linear,
+)
 from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.infer.models.lean_forward import FAMILIES, LeanForward
 from torch import nn
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
 
 from .architectures import MAKERS, target_of
-from .tiny import ALIBI, ARCHITECTURES, EACH, make
+from .tiny import ALIBI, ARCHITECTURES, ENCODER_DECODERS, make
 
 
 def reference(model: CausalLM, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     output = model.model(input_ids=text, output_hidden_states=True, use_cache=False)
     return output.logits, output.hidden_states[-1]
-
-
-@pytest.mark.parametrize("lean", [True, False])
-@torch.inference_mode()
-def test_one_node_of_each_of_two_trees(lean: bool) -> None:
-    """It attends to its ancestors, not to their siblings, which stand in the cache as well."""
-    model = CausalLM(make("llama"))
-    if not lean:
-        model.lean = None
-    cache = model.new_cache()
-    for text in (0, 1):
-        cache.add(text, 8)
-        model.forward(cache, [Read(text, [7, text, 9])])
-    model.forward(cache, [Read(text, [3, 4], 2, TreeMask(3, [[], []])) for text in (0, 1)])
-    logits, _ = model.forward(cache, [Read(text, [5], 1, TreeMask(3, [[3]])) for text in (0, 1)])
-    for text in (0, 1):
-        alone, _ = reference(model, torch.tensor([[7, text, 9, 3, 5]]))
-        torch.testing.assert_close(logits[text], alone[0, -1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -90,44 +80,49 @@ def read_in_chunks(model: CausalLM, text: torch.Tensor, chunks: list[int]) -> li
     return found
 
 
-def read_tree(reader: TextReader, nodes: list[int], above: list[list[int]], reads: list[int]) -> torch.Tensor:
-    """(N, V) logits of the nodes, read after the cache's text so many at a time."""
-    trunk = reader.length
-    columns = [[trunk + ancestor for ancestor in row] for row in above]
-    ends = list(itertools.accumulate(reads))
-    parts = [(end - count, end) for count, end in zip(reads, ends, strict=True)]
-    return torch.cat([reader.read(nodes[a:b], tree=TreeMask(trunk, columns[a:b]))[0] for a, b in parts])
+def logits_after(model: PreTrainedModel, prompt: list[int], text: list[int]) -> torch.Tensor:
+    """(V,) by transformers alone; an encoder-decoder reads ``text`` token by token with its own cache."""
+    if not model.config.is_encoder_decoder:
+        return model(input_ids=torch.tensor([text])).logits[0, -1]
+    encoded = model.get_encoder()(input_ids=torch.tensor([prompt]))
+    cache = None
+    for token in text:
+        output = model(
+            encoder_outputs=encoded, decoder_input_ids=torch.tensor([[token]]), past_key_values=cache, use_cache=True
+        )
+        cache = output.past_key_values
+    return output.logits[0, -1]
 
 
-def test_paths_of_a_tree() -> None:
-    branches = TreeMask(3, [[], [], [3], [3], [4], [3, 6]])
-    assert branches.paths(3) == [[3, 5], [4, 7], [3, 6, 8]]
-
-
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ALIBI])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ALIBI, *ENCODER_DECODERS])
 @pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("reads", [[6], [2, 3, 1]])
 def test_a_tree_at_once_or_by_levels(architecture: str, lean: bool, reads: list[int]) -> None:
     """Every node's logits are those of its own path, read alone; and a path that is kept is as if read alone."""
-    model = CausalLM(make(architecture))
+    sizes = {"encoder_layers": 1} if architecture in ENCODER_DECODERS else {}
+    model = language_model(make(architecture, **sizes))
     if not lean:
         model.lean = None
-    trunk, nodes, parents = [5, 9, 3], [7, 8, 7, 1, 2, 6], [-1, -1, 0, 0, 1, 3]
+    prompt, nodes, parents = [5, 9, 3], [7, 8, 7, 1, 2, 6], [-1, -1, 0, 0, 1, 3]
     above = [ancestors_of(parents, node) for node in range(len(nodes))]
+
+    def same(logits: torch.Tensor, text: list[int]) -> None:
+        torch.testing.assert_close(logits, logits_after(model.model, prompt, text), rtol=1e-4, atol=1e-4)
+
     with torch.inference_mode():
-        reader, _ = TextReader.begin(model, trunk)
-        reader.read(trunk)
-        logits = read_tree(reader, nodes, above, reads)
+        reader, trunk = TextReader.begin(model, prompt)
+        same(reader.read(trunk)[0][-1], trunk)
+        start, logits = len(trunk), []
+        for count in reads:
+            own = slice(len(logits), len(logits) + count)
+            columns = [[start + ancestor for ancestor in row] for row in above[own]]
+            logits += reader.read(nodes[own], tree=TreeMask(start, columns))[0]
         for node in range(len(nodes)):
-            path = [*trunk, *(nodes[n] for n in above[node]), nodes[node]]
-            expected, _ = reference(model, torch.tensor([path]))
-            torch.testing.assert_close(logits[node], expected[0, -1], rtol=1e-4, atol=1e-4)
+            same(logits[node], [*trunk, *(nodes[n] for n in above[node]), nodes[node]])
         kept = [0, 3, 5]
-        reader.keep(3, [3 + node for node in kept])
-        assert reader.length == 6
-        logits, _ = reader.read([4, 4])
-        expected, _ = reference(model, torch.tensor([[*trunk, *(nodes[n] for n in kept), 4, 4]]))
-        torch.testing.assert_close(logits, expected[0, -2:], rtol=1e-4, atol=1e-4)
+        reader.keep(start, [start + node for node in kept])
+        assert reader.length == start + 3
+        same(reader.read([4, 4])[0][-1], [*trunk, *(nodes[n] for n in kept), 4, 4])
 
 
 SCALED = {"rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 16}
@@ -249,25 +244,3 @@ def test_hidden_states_are_those_of_the_thread_that_asked() -> None:
     thread.join()
     torch.testing.assert_close(mine, expected[0])
     torch.testing.assert_close(found[0], expected[1])
-
-
-@pytest.mark.parametrize("architecture", EACH)
-@torch.inference_mode()
-def test_rows_join_are_cut_back_and_leave(architecture: str) -> None:
-    """Texts of one cache, of several lengths, cut back, left by others and joined: each reads on as it stands."""
-    model = CausalLM(make(architecture))
-    cache = model.new_cache()
-    for text in "abc":
-        cache.add(text, 4)
-    model.forward(cache, [Read("a", [1, 2, 3]), Read("b", [4]), Read("c", [9, 9])])
-    model.forward(cache, [Read("a", [5, 6, 7], 3), Read("c", [8, 8], 2)])
-    cache.crop_text("a", 4)
-    cache.crop_text("c", 3)
-    cache.remove("b")
-    cache.add("d", 30)
-    model.forward(cache, [Read("d", [7, 7, 7, 7, 7, 7])])
-    cache.remove("a")
-    logits, _ = model.forward(cache, [Read("d", [12]), Read("c", [11, 13], 2)])
-    for row, text in zip(logits, ([7] * 6 + [12], [9, 9, 8, 11], [9, 9, 8, 11, 13]), strict=True):
-        expected = model.model(input_ids=torch.tensor([text])).logits[0, -1]
-        torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-4)

@@ -52,7 +52,7 @@ def loaded(folder: Path, target: PreTrainedModel | None = None, dtype: str = "fl
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_draft(tmp_path / "draft", **PLAIN)
+    return write_draft(tmp_path / "plain", **PLAIN)
 
 
 def inner_states(target: PreTrainedModel, text: list[int], layers: Sequence[int]) -> torch.Tensor:
@@ -198,25 +198,17 @@ def edited(folder: Path, **changes: Any) -> Path:
         ({"fc_norm": True}, "state_input.fc_norm.0.weight is missing"),
         ({"target_hidden_size": 64}, r"state_input.fc.weight has shape \(32, 64\) instead of \(32, 128\)"),
         ({"transformer_layer_config": {"model_type": "llama"}}, "vocab_size=None: a whole number is expected"),
+        ({"model_type": "gpt2"}, "layers of 'gpt2'; those of llama and qwen3 are known"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state=false"),
     ],
     ids=str,
 )
-def test_damaged_configurations_are_refused(changes: dict[str, Any], problem: str, folder: Path) -> None:
+def test_damaged_configurations_are_refused(changes: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    original = not changes.keys().isdisjoint(("model_type", "eagle_config"))
+    folder = write_draft(tmp_path / "draft", **PLAIN, original=original)
     with pytest.raises(InputError, match=problem) as error:
         loaded(edited(folder, **changes))
     assert "\n" not in str(error.value)
-
-
-def test_layers_of_another_architecture_are_refused(folder: Path) -> None:
-    layer = json.loads((folder / "config.json").read_text())["transformer_layer_config"] | {"model_type": "gpt2"}
-    with pytest.raises(InputError, match="an EAGLE-3 draft with layers of 'gpt2'; those of llama and qwen3 are known"):
-        loaded(edited(folder, transformer_layer_config=layer))
-
-
-def test_a_draft_of_the_last_state_alone_is_refused(tmp_path: Path) -> None:
-    folder = write_draft(tmp_path / "draft", **PLAIN, original=True)
-    with pytest.raises(InputError, match="use_aux_hidden_state=false"):
-        loaded(edited(folder, eagle_config={"use_aux_hidden_state": False}))
 
 
 def test_what_is_no_decoder_refuses_it(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,12 +255,6 @@ def test_weights_that_do_not_fit_are_refused(folder: Path) -> None:
         loaded(folder)
 
 
-def test_another_targets_embedding_is_refused(tmp_path: Path) -> None:
-    folder = write_draft(tmp_path / "draft", **PLAIN, own_embedding=False)
-    with pytest.raises(InputError, match=r"one of shape \(64, 32\) instead of \(96, 32\)"):
-        loaded(folder, make(vocab=64, hidden=32))
-
-
 def test_targets_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
     draft, target = loaded(folder), target_of("llama")
     with pytest.raises(InputError, match="draft: reads states of size 32, the target's have size 8"):
@@ -281,5 +267,8 @@ def test_targets_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
     smaller = make(hidden=32, vocab=64)
     with pytest.raises(InputError, match="draft: made for 96 tokens, the target has 64"):
         SpeculativeDecoder(smaller, draft)
+    without = write_draft(tmp_path / "draft", **PLAIN, own_embedding=False)
+    with pytest.raises(InputError, match=r"one of shape \(64, 32\) instead of \(96, 32\)"):
+        loaded(without, smaller)
     with pytest.raises(InputError, match=r"device_map: .* is an EAGLE-3 draft, which is on one device"):
         load_model(folder, device_map="auto")

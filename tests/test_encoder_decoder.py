@@ -13,13 +13,11 @@ from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed, Oracle, parse_rule
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM, EncoderDecoder, TextReader, ancestors_of, language_model
+from specpilot.infer.models import CausalLM
 from tokenizers.processors import TemplateProcessing
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from .test_architectures import transformers_greedy
-from .test_causal_lm import read_tree
 from .tiny import ENCODER_DECODERS, byte_tokenizer, make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
@@ -33,18 +31,6 @@ def blurred(target: PreTrainedModel) -> PreTrainedModel:
         for parameter in draft.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * parameter.std() * 0.05)
     return draft
-
-
-def logits_after(model: PreTrainedModel, prompt: list[int], text: list[int]) -> Tensor:
-    """(V,) by transformers alone, token by token with its own cache."""
-    encoded = model.get_encoder()(input_ids=torch.tensor([prompt]))
-    cache = None
-    for token in text:
-        output = model(
-            encoder_outputs=encoded, decoder_input_ids=torch.tensor([[token]]), past_key_values=cache, use_cache=True
-        )
-        cache = output.past_key_values
-    return output.logits[0, -1]
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODERS)
@@ -66,32 +52,6 @@ def test_greedy_equals_transformers(family: str, options: dict[str, Any]) -> Non
         assert output.prompt_tokens == prompt
         accepted += output.stats.n_accepted
     assert accepted > 0
-
-
-@pytest.mark.parametrize("family", ENCODER_DECODERS)
-@pytest.mark.parametrize("reads", [[6], [2, 3, 1]])
-def test_texts_and_trees_through_the_cache(family: str, reads: list[int]) -> None:
-    """Chunks, a tree of unequal branches, and the path of it that is kept; the encoder has fewer layers."""
-    model = language_model(make(family, encoder_layers=1))
-    assert isinstance(model, EncoderDecoder)
-    trunk, nodes, parents = [0, 5, 9, 3], [7, 8, 7, 1, 2, 6], [-1, -1, 0, 0, 1, 3]
-    above = [ancestors_of(parents, node) for node in range(len(nodes))]
-    with torch.inference_mode():
-        reader, start = TextReader.begin(model, PROMPT)
-        assert start == [0]
-        for part in (trunk[:1], trunk[1:]):
-            logits, _ = reader.read(part)
-            expected = logits_after(model.model, PROMPT, trunk[: reader.length])
-            torch.testing.assert_close(logits[-1], expected, rtol=1e-4, atol=1e-4)
-        logits = read_tree(reader, nodes, above, reads)
-        for node in range(len(nodes)):
-            path = [*trunk, *(nodes[n] for n in above[node]), nodes[node]]
-            torch.testing.assert_close(logits[node], logits_after(model.model, PROMPT, path), rtol=1e-4, atol=1e-4)
-        kept = [0, 3, 5]
-        reader.keep(4, [4 + node for node in kept])
-        logits, _ = reader.read([4, 4])
-        expected = logits_after(model.model, PROMPT, [*trunk, *(nodes[n] for n in kept), 4, 4])
-        torch.testing.assert_close(logits[-1], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"length": Fixed(3)}, {"tree": (2, 2), "verifier": "spec-infer"}])
