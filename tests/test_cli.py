@@ -20,13 +20,9 @@ import pytest
 from specpilot import main as cli
 from specpilot.commands import train
 from specpilot.common import options
-from specpilot.common.errors import InputError, is_finite
-from specpilot.common.options import Range
-from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.sampling import SamplingParams
+from specpilot.common.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.parser import CommandParser, described, one_line
-from specpilot.train import options as train_options
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
 
 
@@ -36,25 +32,20 @@ def specpilot(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[st
     return subprocess.CompletedProcess(call, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], *([*name.split(), "--help"] for name, _ in cli._leaves("", cli.COMMANDS))]
-)
-def test_help_stays_light(words: list[str]) -> None:
+def test_help_stays_light() -> None:
     """Help within a second means: no torch. Import time is not measured, machines differ."""
+    commands = [[], *([*name.split()] for name, _ in cli._leaves("", cli.COMMANDS))]
     program = (
-        "import sys\nfrom specpilot import main as cli\n"
-        f"try:\n    cli.main({words!r})\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
+        "import sys\nimport specpilot\nfrom specpilot import main as cli\ndir(specpilot)\n"
+        f"for words in {commands!r}:\n"
+        "    try:\n        cli.main([*words, '--help'])\n"
+        "    except SystemExit as stop:\n        assert stop.code == 0\n"
         "heavy = {'torch', 'transformers', 'pytorch_lightning', 'pyarrow', 'datasets', 'sklearn', 'numpy'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: specpilot")
-
-
-def test_importing_the_package_stays_light() -> None:
-    program = "import sys, specpilot; dir(specpilot); assert specpilot.__version__; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert done.stdout.count("usage: specpilot") == len(commands)
 
 
 def test_public_names() -> None:
@@ -265,7 +256,7 @@ def test_long_texts_are_not_nested(text: str) -> None:
 def test_numbers_outside_their_limits_are_errors(kind: type) -> None:
     for name, limit in limited(kind, options.Range):
         several = isinstance(kind.__dataclass_fields__[name].default, tuple)  # type: ignore[attr-defined]
-        for wrong in (limit.low - 1, math.nan, math.inf, 10**31 if limit.high < math.inf else -math.inf):
+        for wrong in (limit.low - 1, math.nan, math.inf, 10**400, 10**31 if limit.high < math.inf else -math.inf):
             with pytest.raises(InputError, match=rf"^{name}=\S+: must be "):
                 kind(**required(kind) | {name: (wrong,) if several else wrong})
 
@@ -305,12 +296,6 @@ def test_every_device_picture_count_and_seed_has_a_limit() -> None:
                 assert name in dict(limited(kind, limits[name])), (kind, name)
             elif int in (get_type_hints(kind)[name], *get_args(get_type_hints(kind)[name])) and "length" not in name:
                 assert name in dict(limited(kind, options.Range)), (kind, name)
-
-
-def test_a_head_is_no_deeper_than_a_checkpoint_may_be() -> None:
-    from specpilot.controllers.acceptance.acceptance_head import MAX_DEPTH
-
-    assert train_options.MAX_DEPTH == MAX_DEPTH
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith("train ")])
@@ -462,25 +447,3 @@ def test_colour(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str])
     assert len(left) < len(text)
     assert re.sub(r"\x1b\[[\d;]*m", "", left) == expected.text
     assert re.sub(r"\x1b\[[\d;]*m", "", legend) == "accepted draft  the target's own  rejected draft"
-
-
-# Whole numbers beyond the largest float are refused like infinity, wherever a finite number is expected
-
-
-HUGE = 10**400
-
-
-def test_finite_numbers() -> None:
-    assert is_finite(1)
-    assert is_finite(-0.5)
-    for value in (math.inf, -math.inf, math.nan, HUGE, -HUGE):
-        assert not is_finite(value)
-
-
-def test_options_and_settings_refuse_them() -> None:
-    with pytest.raises(InputError, match=r"lr=1000.*must be a finite number"):
-        Range(0.0).check("lr", HUGE)
-    with pytest.raises(InputError, match=r"temperature=1000.*finite"):
-        SamplingParams(temperature=HUGE)
-    with pytest.raises(InputError, match=r"t_draft=1000.*finite"):
-        CostModel(HUGE, 1.0, 0.0)

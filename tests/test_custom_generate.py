@@ -46,19 +46,24 @@ def drawn_seed() -> int:
         return int(torch.randint(2**32, ()))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize("settings", [{"max_new_tokens": 40}, {"max_length": 30}, {}])
-def test_greedy_is_transformers_own(architecture: str, settings: dict[str, int]) -> None:
-    model, decoder = pair(architecture)
+@pytest.mark.parametrize("way", [{}, {"verifier": "mcss", "tree": (3, 2, 1)}, {"draft": None}], ids=str)
+def test_greedy_is_transformers_own(way: dict[str, Any], settings: dict[str, int]) -> None:
+    """And leaves the global generator alone."""
+    model = make()
+    decoder = SpeculativeDecoder(model, **{"draft": make(layers=1)} | way)
     inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), **settings}
+    before = torch.get_rng_state()
     assert torch.equal(model.generate(**inputs, custom_generate=decoder), model.generate(**inputs, do_sample=False))
+    assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+@pytest.mark.parametrize("options", [{}, {"verifier": "mcss", "tree": (3, 2, 1)}], ids=str)
 @pytest.mark.parametrize("pad", [{}, {"pad_token_id": PAD}])
-def test_greedy_batches_are_transformers_own(architecture: str, pad: dict[str, int]) -> None:
+def test_greedy_batches_are_transformers_own(architecture: str, options: dict[str, Any], pad: dict[str, int]) -> None:
     """Padding on the left is no text; rows that come to an end token are padded on the right."""
-    model, decoder = pair(architecture)
+    model, decoder = pair(architecture, **options)
     inputs = {"input_ids": BATCH, "attention_mask": MASK, "max_new_tokens": 40, "do_sample": False, **pad}
     free = model.generate(**inputs)
     assert torch.equal(model.generate(**inputs, custom_generate=decoder), free)
@@ -108,13 +113,6 @@ def test_the_global_seed_decides() -> None:
     assert len({tuple(text) for two in texts for text in two}) == 4
 
 
-def test_greedy_leaves_the_global_generator_alone() -> None:
-    model, decoder = pair()
-    before = torch.get_rng_state()
-    model.generate(IDS, max_new_tokens=10, custom_generate=decoder)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 @pytest.mark.parametrize("ends", [None, "model", "call"])
 def test_whose_end_tokens(ends: str | None) -> None:
     """The model's or the call's, as in transformers; never the decoder's own, which stay what they were."""
@@ -127,15 +125,6 @@ def test_whose_end_tokens(ends: str | None) -> None:
     output = model.generate(IDS, max_new_tokens=30, custom_generate=decoder, **call)[0, len(PROMPT) :].tolist()
     assert output == (free if ends is None else free[: free.index(free[4]) + 1])
     assert decoder.stop_tokens == frozenset(free[:1])
-
-
-def test_transformers_own_output_class() -> None:
-    model, decoder = pair()
-    inputs = {"input_ids": IDS, "max_new_tokens": 20, "custom_generate": decoder}
-    output = model.generate(**inputs, return_dict_in_generate=True)
-    assert isinstance(output, GenerateDecoderOnlyOutput)
-    assert output.keys() == {"sequences"}
-    assert torch.equal(output.sequences, model.generate(**inputs))
 
 
 class Recorder(BaseStreamer):
@@ -154,8 +143,10 @@ def test_streamers_receive_what_transformers_sends() -> None:
     decoder = SpeculativeDecoder(model, model)  # several tokens a round
     ours, theirs = Recorder(), Recorder()
     inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "max_new_tokens": 25, "do_sample": False}
-    model.generate(**inputs, custom_generate=decoder, streamer=ours)
-    model.generate(**inputs, streamer=theirs)
+    output = model.generate(**inputs, custom_generate=decoder, streamer=ours, return_dict_in_generate=True)
+    assert torch.equal(output.sequences, model.generate(**inputs, streamer=theirs))
+    assert isinstance(output, GenerateDecoderOnlyOutput)
+    assert output.keys() == {"sequences"}
     assert ours.received == theirs.received
 
 
@@ -192,17 +183,6 @@ def test_text_streamers(capsys: pytest.CaptureFixture[str]) -> None:
     reader.start()
     assert "Grüße" + "".join(streamer) == text
     reader.join()
-
-
-def test_trees_and_decoders_without_a_draft() -> None:
-    model = make()
-    expected = model.generate(IDS, max_new_tokens=30, do_sample=False)
-    tree = SpeculativeDecoder(model, make(layers=1), verifier="mcss", tree=(3, 2, 1))
-    for decoder in (tree, SpeculativeDecoder(model, None)):
-        assert torch.equal(model.generate(IDS, max_new_tokens=30, custom_generate=decoder), expected)
-    expected = model.generate(BATCH, attention_mask=MASK, max_new_tokens=12, do_sample=False)
-    found = model.generate(BATCH, attention_mask=MASK, max_new_tokens=12, do_sample=False, custom_generate=tree)
-    assert torch.equal(found, expected)
 
 
 def test_encoder_decoders_are_refused() -> None:

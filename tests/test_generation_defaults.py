@@ -43,17 +43,14 @@ def asked(**settings: Any) -> GenerationDefaults:
 def test_a_plain_model_asks_for_nothing(tmp_path: Path) -> None:
     assert generation_defaults(make()) == GenerationDefaults()
     assert generation_defaults(make("t5")) == GenerationDefaults()
+    for name in ("tiny", "tiny-draft", "tiny-t5"):
+        assert generation_defaults(load_model(name, device="cpu")) == GenerationDefaults()
     make().save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()  # made from config.json then
     plain = generation_defaults(load_model(str(tmp_path), device="cpu"))
     assert plain == GenerationDefaults()
     assert plain.sampling_params() == SamplingParams()
     assert plain.budget("auto", 7) == 128
-
-
-@pytest.mark.parametrize("name", ["tiny", "tiny-draft", "tiny-t5"])
-def test_the_shipped_models_ask_for_nothing(name: str) -> None:
-    assert generation_defaults(load_model(name, device="cpu")) == GenerationDefaults()
 
 
 def test_qwen(tmp_path: Path) -> None:
@@ -69,21 +66,6 @@ def test_qwen(tmp_path: Path) -> None:
     defaults = generation_defaults(model)
     assert defaults == GenerationDefaults(temperature=0.7, top_k=20, top_p=0.8)
     assert defaults.sampling_params() == SamplingParams(0.7, 20, 0.8)
-
-
-def test_t5(tmp_path: Path) -> None:
-    ids = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-    assert generation_defaults(saved(tmp_path / "ids", ids, "t5")) == GenerationDefaults()
-    beams = {**ids, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "no_repeat_ngram_size": 3}
-    model = saved(tmp_path / "beams", beams, "t5")
-    with pytest.raises(InputError) as caught:
-        generation_defaults(model)
-    assert "sets no_repeat_ngram_size=3, num_beams=4, which" in str(caught.value)
-    remedies = "set model.generation_config.no_repeat_ngram_size=0, model.generation_config.num_beams=1, or pass"
-    assert remedies in str(caught.value)
-    model.generation_config.num_beams = 1
-    model.generation_config.no_repeat_ngram_size = 0
-    assert generation_defaults(model) == GenerationDefaults()
 
 
 def test_settings_in_an_old_config_json_count(tmp_path: Path) -> None:

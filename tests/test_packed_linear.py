@@ -42,14 +42,6 @@ def test_equals_the_plain_product(
     assert bool(((got.double() - expected).abs() <= bound).all())
 
 
-def test_builds_without_onednn_take_the_plain_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
-    weight, x = torch.randn(FEW // 100, 100), torch.randn(3, 100)
-    layer = PackedLinear(weight)
-    assert layer.packed is None
-    assert torch.equal(layer(x), F.linear(x, weight))
-
-
 def test_large_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plain copy beside the packed one is for small products only, unless few rows are better off with it."""
     monkeypatch.setattr(linear, "PLAIN_ROWS", 0)

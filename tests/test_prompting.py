@@ -68,23 +68,15 @@ SEVERAL = {
 }
 
 
-@pytest.mark.parametrize("form", SINGLE)
-def test_one_prompt(form: str) -> None:
-    given, expected = SINGLE[form]
-    assert as_prompts(given) == ([expected], True)
-
-
-@pytest.mark.parametrize("form", SEVERAL)
-def test_several_prompts(form: str) -> None:
-    given, expected = SEVERAL[form]
-    assert as_prompts(given) == (expected, False)
-
-
-@pytest.mark.parametrize("form", [form for form in SINGLE if form != "parts"])  # the template here takes text alone
-def test_ids_are_plain_integers(form: str, tokenizer: PreTrainedTokenizerFast) -> None:
-    ids = encode_prompt(tokenizer, SINGLE[form][0])
-    assert {type(token) for token in ids} == {int}
-    assert isinstance(ids, list)
+@pytest.mark.parametrize("form", SINGLE | SEVERAL)
+def test_forms(form: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    given, expected = (SINGLE | SEVERAL)[form]
+    assert as_prompts(given) == (([expected], True) if form in SINGLE else (expected, False))
+    if form in SEVERAL:
+        with pytest.raises(InputError, match=r"prompt: \d prompts in a batch, where one is needed"):
+            encode_prompt(tokenizer, given)
+    elif form != "parts":  # the template here takes text alone
+        assert {type(token) for token in encode_prompt(tokenizer, given)} == {int}
 
 
 def test_what_a_tokenizer_returns(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -113,29 +105,18 @@ def test_text_and_chat(tokenizer: PreTrainedTokenizerFast) -> None:
 
 MALFORMED: dict[str, tuple[Any, str]] = {
     "nothing": ([], r"prompt=\[\]: empty"),
-    "an empty tuple": ((), r"prompt=\[\]: empty"),
     "an empty range": (range(0), r"prompt=\[\]: empty"),
-    "an empty tensor": (torch.tensor([], dtype=torch.long), r"prompt: empty, of shape \(0,\)"),
-    "no rows": (torch.empty(0, 3, dtype=torch.long), r"prompt: empty, of shape \(0, 3\)"),
-    "empty rows": (np.empty((2, 0), dtype=np.int64), r"prompt: empty, of shape \(2, 0\)"),
     "an empty row": ([IDS, []], r"prompt\[1\]=\[\]: empty"),
     "no ids": ({"input_ids": []}, r"prompt\['input_ids'\]=\[\]: empty"),
     "a bool": ([1, True], r"prompt\[1\]=True: of type bool, not a token id"),
-    "a numpy bool": ([np.True_], r"prompt\[0\]=True: of type bool, not a token id"),
     "a float": ([1, 2.0], r"prompt\[1\]=2\.0: of type float, not a token id"),
-    "a numpy float": ([np.float32(1)], r"prompt\[0\]=1\.0: of type float, not a token id"),
     "None among ids": ([1, None], r"prompt\[1\]=None: of type NoneType, not a token id"),
     "a negative id": ([1, -100], r"prompt\[1\]=-100: a token id is never negative"),
     "a negative id in a row": (torch.tensor([[1, 2], [3, -1]]), r"prompt\[1\]\[1\]=-1: a token id is never negative"),
     "floats": (torch.ones(3), r"prompt: ids of type torch\.float32; give integers"),
-    "bools": (torch.ones(3, dtype=torch.bool), r"prompt: ids of type torch\.bool; give integers"),
-    "numpy floats": (np.ones((2, 2)), r"prompt: ids of type float64; give integers"),
     "three dimensions": (torch.ones(1, 2, 3, dtype=torch.long), r"prompt: an array of shape \(1, 2, 3\)"),
-    "no dimension": (torch.tensor(3), r"prompt: an array of shape \(\)"),
     "ids and text": ([1, "a"], "mixes texts and token ids"),
     "ids and lists": ([1, [2]], "mixes lists and token ids"),
-    "text and ids": (["a", IDS], "mixes lists and texts"),
-    "messages and ids": ([*CHAT, 3], "mixes messages and token ids"),
     "messages and text": ([*CHAT, "a"], "mixes messages and texts"),
     "ids and messages in lists": ([IDS, CHAT], "mixes messages and token ids"),
     "text within ids": ([IDS, [1, "a"]], r"prompt\[1\]: a list that mixes texts and token ids"),
@@ -148,12 +129,10 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "a message": (CHAT[0], "prompt: one message; put it in a list"),
     "a dict": ({"ids": IDS}, "prompt: a dict without input_ids"),
     "text for ids": ({"input_ids": "abc"}, r"prompt\['input_ids'\]: no token ids"),
-    "texts for ids": ({"input_ids": ["abc"]}, r"prompt\['input_ids'\]: no token ids"),
     "no role": ([{"content": "a"}], r"prompt\[0\]: a message without 'role'"),
     "no content": ([*CHAT, {"role": "user"}], r"prompt\[1\]: a message without 'content'"),
     "a role that is a number": ([{"role": 3, "content": "a"}], r"prompt\[0\]\['role'\]=3: of type int; give text"),
     "content that is None": ([{"role": "user", "content": None}], r"prompt\[0\]\['content'\]=None: of type NoneType"),
-    "content that is a number": ([{"role": "user", "content": 3}], r"prompt\[0\]\['content'\]=3: of type int"),
     "a bad message in the second": ([CHAT, [{"role": "user"}]], r"prompt\[1\]\[0\]: a message without 'content'"),
     "a hole": ({"input_ids": IDS, "attention_mask": [1, 0, 1]}, r"prompt\['attention_mask'\]: zeros within the text"),
     "a hole in a row": (
@@ -162,8 +141,6 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     ),
     "all padding": ({"input_ids": IDS, "attention_mask": [0, 0, 0]}, r"prompt\['attention_mask'\]: 0 everywhere"),
     "a short mask": ({"input_ids": IDS, "attention_mask": [1, 1]}, r"\['attention_mask'\]: must have the shape"),
-    "a mask of rows for one": ({"input_ids": IDS, "attention_mask": [IDS]}, "must have the shape"),
-    "a mask of a row too few": ({"input_ids": [IDS, IDS], "attention_mask": [[1] * 3]}, "must have the shape"),
     "a flat mask of rows": ({"input_ids": [IDS, IDS], "attention_mask": [1, 1]}, "must have the shape"),
     "a mask that is none": ({"input_ids": IDS, "attention_mask": 1}, "must have the shape"),
     "a mask of twos": ({"input_ids": IDS, "attention_mask": [1, 2, 1]}, "entries other than 0 and 1"),
@@ -196,11 +173,6 @@ def test_text_without_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     silent.chat_template = "{{ '' }}"
     with pytest.raises(InputError, match=r"^TokenizersBackend: the chat template gives no tokens for the messages"):
         encode_prompt(silent, CHAT)
-
-
-def test_several_where_one_is_needed(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(InputError, match="prompt: 2 prompts in a batch, where one is needed"):
-        encode_prompt(tokenizer, ["a", "b"])
 
 
 def test_what_needs_a_tokenizer_or_a_template() -> None:

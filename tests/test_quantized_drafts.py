@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from specpilot.infer.models.linear import (
 )
 from torch import Tensor
 
-from .tiny import make, save_pair
+from .tiny import make
 
 ROWS = st.sampled_from([1, 2, INT8_ROWS, INT8_ROWS + 1, INT4_ROWS, INT4_ROWS + 1, 40])
 
@@ -112,21 +112,23 @@ def kinds(model: LanguageModel) -> tuple[type, type]:
     return type(model.lean.layers[0].down), type(model.lean.head)
 
 
-def test_loading_by_name() -> None:
-    for name, expected in (("int8", (Int8Linear, Int8Linear)), ("int4", (Int4Linear, Int8Linear))):
-        decoder = SpeculativeDecoder.from_pretrained(
-            "tiny", "tiny-draft", length="tiny-lag-free", cost=0.2, draft_dtype=name
-        )
+@pytest.mark.parametrize("name", ["bfloat16", *QUANTIZATIONS])
+def test_loading_by_name(name: str) -> None:
+    """One draft, several of a tree, and a router's arm; a trained controller takes a draft of any precision."""
+    ways: list[dict[str, Any]] = [
+        {"draft": "tiny-draft", "length": "tiny-lag-free", "cost": 0.2},
+        {"draft": ["tiny-draft"] * 2, "tree": "2x1", "verifier": "spec-infer"},
+        {"draft": ["tiny-draft", "exit:2"], "router": SingleArm(0, 2)},
+    ]
+    for way in ways:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            decoder = SpeculativeDecoder.from_pretrained("tiny", **way, draft_dtype=name)
         assert decoder.target.model.dtype == torch.float32
-        assert [kinds(model) for model in decoder.drafts] == [expected]
+        for draft in decoder.drafts:
+            assert draft.model.dtype == torch.bfloat16
+            assert name == "bfloat16" or kinds(draft) == ({"int8": Int8Linear, "int4": Int4Linear}[name], Int8Linear)
         assert decoder.generate("What is 3 and 4?", max_new_tokens=24).stats.n_accepted > 0
-
-
-def test_arms_of_a_router() -> None:
-    decoder = SpeculativeDecoder.from_pretrained(
-        "tiny", ["tiny-draft", "exit:2"], router=SingleArm(0, 2), draft_dtype="int4"
-    )
-    assert decoder.generate("What is 3 and 4?", max_new_tokens=24).stats.n_accepted > 0
 
 
 def test_outputs_are_nearly_those_of_the_exact_weights() -> None:
@@ -162,18 +164,3 @@ def test_what_cannot_be_rounded_is_refused() -> None:
 
 
 # Half precision
-
-
-def test_half_precision_by_name(tmp_path: Path) -> None:
-    target, draft = save_pair(tmp_path)
-    decoder = SpeculativeDecoder.from_pretrained(
-        target, [draft, draft], tree="2x1", verifier="spec-infer", draft_dtype="bfloat16"
-    )
-    assert decoder.target.model.dtype == torch.float32
-    assert [model.model.dtype for model in decoder.drafts] == [torch.bfloat16] * 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a trained controller takes a draft of either precision
-        decoder = SpeculativeDecoder.from_pretrained(
-            "tiny", "tiny-draft", length="tiny-lag-free", cost=0.2, draft_dtype="bfloat16"
-        )
-    assert decoder.generate("What is 3 and 4?", max_new_tokens=24).stats.n_accepted > 0
