@@ -22,7 +22,7 @@ from rich.panel import Panel
 
 from .common.errors import InputError
 from .compare.comparison import Comparison, Task, compare
-from .compare.decoders import DecoderSpec, Loader
+from .compare.decoders import ComparedDecoder, Loader
 from .compare.engines.assisted import generate
 from .compare.report import as_dict, as_markdown, sentences, table, write_cost
 from .controllers.sampling import SamplingParams
@@ -30,6 +30,7 @@ from .data_gen.acceptance import make_acceptance_data
 from .data_gen.options import AcceptanceDataOptions
 from .data_gen.prompts import PromptRow, load_prompts
 from .infer.generation import Generation
+from .infer.options import DecodingOptions
 from .infer.prompting import encode_prompt
 from .trace_view import legend, render
 from .train.acceptance import train_acceptance
@@ -62,12 +63,13 @@ def run_demo(
     stages = Stages(console)
     train_controllers(output, stages, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
     rows = load_prompts("builtin", split="test", limit=held_out)
-    loader = Loader(TARGET)
+    base = DecodingOptions(target=TARGET, draft=DRAFT)
+    loader = Loader(base)
     with stages.stage("compare", f"4  Comparison: {len(rows)} held-out prompts, every decoder in turn"):
-        task = Task(DRAFT, SamplingParams(1.0, 50), max_new_tokens, seed=seed)
+        task = Task(SamplingParams(1.0, 50), max_new_tokens, seed=seed)
         decoders = [
-            DecoderSpec(name=OURS, draft=DRAFT, length=str(output / FOLDERS[OURS])),
-            DecoderSpec(name=SPECDEC, draft=DRAFT, length=str(output / FOLDERS[SPECDEC]), threshold=0.7),
+            ComparedDecoder.of(base, OURS, length=str(output / FOLDERS[OURS])),
+            ComparedDecoder.of(base, SPECDEC, length=str(output / FOLDERS[SPECDEC]), threshold=0.7),
         ]
         comparison = compare(decoders, rows, loader, task, output / "compare", console=console)
         cost = write_cost(comparison, OURS, output)
@@ -155,7 +157,7 @@ def _make_room(output: Path) -> None:
 
 
 def check_greedy(
-    loader: Loader, spec: DecoderSpec, comparison: Comparison, rows: Sequence[PromptRow], max_new_tokens: int
+    loader: Loader, spec: ComparedDecoder, comparison: Comparison, rows: Sequence[PromptRow], max_new_tokens: int
 ) -> tuple[list[Generation], int]:
     """Greedy outputs with a controller, and how many are those of transformers."""
     decoder = loader.decoder(spec, comparison.costs[spec.name])

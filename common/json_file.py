@@ -20,7 +20,7 @@ from .errors import InputError, is_finite
 MAX_BYTES = 256 * 2**20  # larger files are refused
 MAX_YAML = 256 * 2**10  # characters; PyYAML takes some 200 bytes and 5 µs for each
 EXPECTED: dict[Any, str] = {
-    **{bool: "true or false", int: "a whole number", float: "a finite number", str: "text"},
+    **{bool: "true or false", int: "a whole number", float: "a finite number", str: "text", Path: "a path"},
     **{list: "a list", tuple: "a list", dict: "an object of keys and values"},
 }
 
@@ -150,6 +150,8 @@ def _build(kind: Any, value: Any, name: str) -> Any:  # noqa: PLR0911 - a line f
         return value
     if kind in (bool, int, str) and type(value) is kind:
         return value
+    if kind is Path and isinstance(value, str):
+        return Path(value)
     expected = f"one of {', '.join(map(str, arguments))}" if origin is Literal else EXPECTED[origin or kind]
     raise InputError(f"{name}={short(value)}: {expected} is expected")
 

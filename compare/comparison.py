@@ -32,10 +32,10 @@ from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
 from ..infer.generation import Stats
 from ..infer.models import CausalLM
-from ..infer.options import AUTO
+from ..infer.options import AUTO, DecodingOptions
 from ..infer.prompting import encode_prompt
 from .cost import bench_cost
-from .decoders import NONE, DecoderSpec, Generate, Loader, named
+from .decoders import NONE, ComparedDecoder, Generate, Loader, named
 from .energy import Meter
 from .interval import Interval, interval, ratio_interval
 from .recorded import Counts, Rule, Tracer, columns, decoded, informed_rule, replay_all, speedup
@@ -59,16 +59,17 @@ class Task:
     """What is decoded.
 
     Attributes:
-        draft: the draft model of rules without training and of the replay; None compares without both.
         seed: of every random number.
     """
 
-    draft: str | None
     sampling: SamplingParams
     max_new_tokens: int
     chat: bool = True
     system: str | None = None
     seed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return vars(self) | {"sampling": self.sampling.as_dict()}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Result:
         tokens_per_forward, accepted: generated tokens per target forward, and the accepted share of drafted tokens.
     """
 
-    spec: DecoderSpec
+    spec: ComparedDecoder
     trained: bool
     replay: Interval | None = None
     clock: Interval | None = None
@@ -107,6 +108,7 @@ class Comparison:
     """The outcome of :func:`compare`.
 
     Attributes:
+        base: the target, the draft model of rules without training and of the replay, and how they were loaded.
         results: by name of the decoder, ``"none"`` first.
         costs: by the same names, with the time of a trained predictor; ``"none"`` has those of the pair alone.
         timed: records of the clock by name and prompt; empty without it.
@@ -114,7 +116,7 @@ class Comparison:
         reading: t_v(3) / t_v(1), the time of a target forward over three tokens by that of one.
     """
 
-    target: str
+    base: DecodingOptions
     task: Task
     prompts: int
     passes: int
@@ -140,7 +142,7 @@ class Comparison:
 
 
 def compare(
-    decoders: Sequence[DecoderSpec],
+    decoders: Sequence[ComparedDecoder],
     rows: Sequence[PromptRow],
     loader: Loader,
     task: Task,
@@ -157,7 +159,7 @@ def compare(
     Args:
         decoders: the configurations; ``"none"`` is always one.
         rows: the prompts.
-        loader: loads the target and its drafts.
+        loader: loads the target and its drafts; without a draft nothing is replayed, and no rules are added.
         folder: keeps the results as they are measured.
         clock: also decode by the clock; otherwise replay alone.
         rules: add the best fixed length and the best threshold on cumulative confidence.
@@ -177,7 +179,7 @@ class _Comparing:
 
     def __init__(
         self,
-        decoders: Sequence[DecoderSpec],
+        decoders: Sequence[ComparedDecoder],
         rows: Sequence[PromptRow],
         loader: Loader,
         task: Task,
@@ -186,17 +188,17 @@ class _Comparing:
         rules: bool,
     ) -> None:
         given = [spec for spec in decoders if spec.name != NONE]
-        self.specs = {spec.name: spec for spec in named([DecoderSpec(name=NONE), *given])}
+        self.specs = {spec.name: spec for spec in named([ComparedDecoder.parse(NONE, loader.base), *given])}
         self.rows, self.loader, self.task, self.store, self.console = rows, loader, task, store, console
-        self.pair = None if task.draft is None else loader.decoder(DecoderSpec(name=NONE, draft=task.draft, length=1))
-        self.families = FAMILIES if rules and task.draft is not None else {}
+        self.drafting = None if loader.base.draft is None else ComparedDecoder.of(loader.base, NONE, length=1)
+        self.pair = None if self.drafting is None else loader.decoder(self.drafting)
+        self.families = FAMILIES if rules and self.pair is not None else {}
         for name in self.families:
             if name in self.specs:
                 raise InputError(f"decoders: the name {name!r} is that of a rule that is added; give another")
         self.identity = {
-            "version": version("specpilot"), "target": loader.target_name, "dtype": loader.dtype,
-            "draft_dtype": loader.draft_dtype, "pair": self._fingerprint(), "sampling": task.sampling.as_dict(),
-            "max_new_tokens": task.max_new_tokens, "chat": task.chat, "system": task.system, "seed": task.seed,
+            "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).as_dict(),
+            "pair": self._fingerprint(), **task.as_dict(),
         }  # fmt: skip
 
     def _fingerprint(self) -> dict[str, Any] | None:
@@ -223,7 +225,7 @@ class _Comparing:
         bound = replayed.get((INFORMED, 0.0))
         forward = measured.get(NONE, {}).get("forward", {}).get("t_v", {})
         return Comparison(
-            self.loader.target_name, self.task, count, passes, results, costs, timed,
+            self.loader.base, self.task, count, passes, results, costs, timed,
             None if bound is None else _speed(bound, costs[NONE]).value,
             forward["3"] / forward["1"] if forward else None,
         )  # fmt: skip
@@ -234,7 +236,7 @@ class _Comparing:
         budget = min(COST_TOKENS, self.task.max_new_tokens)
         sampling = self.task.sampling.as_dict() | {"max_new_tokens": budget}
         found: dict[str, dict[str, Any]] = {}
-        alone = {} if self.task.draft is None else {NONE: DecoderSpec(name=NONE, draft=self.task.draft, length=1)}
+        alone = {} if self.drafting is None else {NONE: self.drafting}
         for name, spec in (alone | {n: s for n, s in self.specs.items() if s.uses_costs or s.trained}).items():
             decoder = self.loader.decoder(spec, CostModel(0.2, 1.0, 0.0))
             if len(decoder.drafts) != 1:
@@ -301,12 +303,12 @@ class _Comparing:
                 rules.append(self._rule(spec, costs.get(name)))
         return replay_all(tracer, self.rows, rules, self.store, self.console)
 
-    def _replayable(self, spec: DecoderSpec) -> bool:
+    def _replayable(self, spec: ComparedDecoder) -> bool:
         """Whether it drafts chains of the traced draft model, and nothing decides but its length."""
         plain = replace(spec, length=None, threshold=None, cost=None)
-        return plain == DecoderSpec(name=spec.name, draft=self.task.draft) and spec.cost != AUTO
+        return plain == ComparedDecoder.of(self.loader.base, spec.name) and spec.cost != AUTO
 
-    def _rule(self, spec: DecoderSpec, cost: CostModel | None) -> Rule:
+    def _rule(self, spec: ComparedDecoder, cost: CostModel | None) -> Rule:
         length = self.loader.decoder(spec, cost).length
         priced = None if cost is None else cost.as_dict()
         return Rule(
@@ -320,7 +322,7 @@ class _Comparing:
     ) -> dict[str, list[dict[str, float]]]:
         """Records by name and prompt, summed over the passes; item i is prompt ``i % prompts`` with the seed i."""
         prompts = self._encoded(self.rows)
-        specs: dict[str, tuple[DecoderSpec, ...]] = {name: (spec,) for name, spec in self.specs.items()}
+        specs: dict[str, tuple[ComparedDecoder, ...]] = {name: (spec,) for name, spec in self.specs.items()}
         specs |= {family: tuple(self._of_family(family, x) for x in chosen[family][:2]) for family in self.families}
         decoding: dict[str, list[Generate]] = {
             name: [self._generate(spec, costs.get(name)) for spec in both] for name, both in specs.items()
@@ -351,11 +353,11 @@ class _Comparing:
         )  # fmt: skip
         return {name: [_total(items[i :: len(prompts)]) for i in range(len(prompts))] for name, items in found.items()}
 
-    def _of_family(self, family: str, value: float) -> DecoderSpec:
+    def _of_family(self, family: str, value: float) -> ComparedDecoder:
         length = f"{value:g}" if family == FIXED else f"cumulative-confidence:{value:g}"
-        return DecoderSpec(name=family, draft=self.task.draft, length=length)
+        return ComparedDecoder.of(self.loader.base, family, length=length)
 
-    def _generate(self, spec: DecoderSpec, cost: CostModel | None) -> Generate:
+    def _generate(self, spec: ComparedDecoder, cost: CostModel | None) -> Generate:
         if spec.uses_costs and cost is None:
             spec = replace(spec, cost=AUTO)
         return self.loader.generate(spec, self.task.sampling, self.task.max_new_tokens, cost)
@@ -397,7 +399,7 @@ def _traceable(decoder: SpeculativeDecoder) -> bool:
     return all(type(model) is CausalLM and not model.reads_states for model in models)
 
 
-def _models(spec: DecoderSpec) -> dict[str, Any]:
+def _models(spec: ComparedDecoder) -> dict[str, Any]:
     """What the costs of a decoder without a predictor depend on."""
     return {"draft": split_drafts(spec.draft)[0], "dtype": spec.dtype, "draft_dtype": spec.draft_dtype}
 

@@ -3,7 +3,7 @@
 A word is the length of the drafts, ``"3"``, ``"cumulative-confidence:0.4"`` or a controller checkpoint; with ``+ngram``
 behind it the draft may also copy from the text; ``"ngram"`` only copies, ``"none"`` drafts nothing. Other engines
 decode the same models: ``"transformers"``, ``"transformers:assisted-3"``, ``"transformers:lookup-10"``, ``"llama.cpp"``
-and ``"llama.cpp:4"``. In a YAML file each name has a word, or a mapping with fields of :class:`DecoderSpec`.
+and ``"llama.cpp:4"``. In a YAML file each name has a word, or a mapping with fields of :class:`ComparedDecoder`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from ..common.errors import InputError
 from ..common.json_file import blaming, build, parse_yaml, read_object
-from ..common.options import Options, Several, Share
 from ..controllers.checkpoints.checkpoint import controller_digest
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import names_rule, takes_cost
@@ -26,65 +25,61 @@ from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts, split_ngram
 from ..infer.generation import Stats
-from ..infer.loading.pair import Pair, draft_precision, load_draft, load_target, steered
+from ..infer.loading.pair import Pair, draft_precision, load_draft, load_target
 from ..infer.models import GgufModel, LanguageModel, language_model
-from ..infer.options import DecodingOptions, DraftDType, DraftPrecisionOptions, DType, PairCheckOptions
+from ..infer.options import DecodingOptions, DraftPrecisionOptions, PairCheckOptions
 from ..infer.prompting import encode_prompt
 from .options import WorkloadOptions
 
 NONE, NGRAM = "none", "ngram"
 TRANSFORMERS, LLAMA_CPP = "transformers", "llama.cpp"
 ENGINES = (TRANSFORMERS, LLAMA_CPP)
-COSTS = "cost"  # the option that names a file of costs
 OWN = ("name", "engine")  # fields that are no options of `specpilot generate`
+FIRST = ("target", "draft", "length")  # options that come first in a command
 
 Generate = Callable[[list[int], int], Stats]  # (prompt, seed) → counters; other engines report n_generated only
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderSpec(Options):
-    """One configuration of decoding. Fields without a description here are those of ``SpeculativeDecoder``.
+class ComparedDecoder(DecodingOptions):
+    """Decoder.
+
+    Its costs are the measured ones where the length or the draft uses costs and none are given.
 
     Attributes:
-        name: its name in tables.
-        engine: None for specpilot's own; ``"transformers"`` or ``"llama.cpp"``, with what it does after a colon.
-        draft: None decodes without drafts.
-        dtype: None for that of the comparison; ``draft_dtype`` likewise.
-        cost: None takes the measured costs where the length or the draft uses costs.
+        name: Its name in tables.
+        engine: null for specpilot's own; "transformers" or "llama.cpp", with what it does after a colon.
     """
 
     name: str
     engine: str | None = None
-    draft: Annotated[str | tuple[str, ...], Several(distinct=False)] | None = None
-    length: str | int | None = None
-    threshold: Share | None = None
-    cost: str | float | None = None
-    adapt: bool = False
-    copies: str | None = None
-    tree: str | None = None
-    verifier: str = "token-wise"
-    router: str | None = None
-    dtype: DType | None = None
-    draft_dtype: DraftDType | None = None
 
     @classmethod
-    def parse(cls, word: str | int, draft: str | None) -> DecoderSpec:
-        """The decoder of a word; ``draft`` is the draft model.
+    def of(cls, base: DecodingOptions, name: str, **own: Any) -> ComparedDecoder:
+        """The decoder ``name``: the options ``base`` with its ``own`` in their place."""
+        found = cls(**{entry.name: getattr(base, entry.name) for entry in fields(DecodingOptions)} | own, name=name)
+        drafts = found.router is not None or split_drafts(found.drafts)[0]
+        return found if drafts or "draft_dtype" in own else replace(found, draft_dtype=None)
+
+    @classmethod
+    def parse(cls, word: str | int, base: DecodingOptions) -> ComparedDecoder:
+        """The decoder of a word; ``base`` has the models.
 
         Raises:
             InputError: it needs a draft model, and there is none.
         """
         word = str(word)
         if word.partition(":")[0] in ENGINES:
-            return cls(name=word, engine=word, draft=draft)
+            return cls.of(base, word, engine=word)
         if word == NONE:
-            return cls(name=NONE)
+            return cls.of(base, NONE, draft=None)
         if word.partition(":")[0] == NGRAM:
-            return cls(name=word, draft=word)
+            return cls.of(base, word, draft=word)
         length, _, copying = word.partition(f"+{NGRAM}")
-        if draft is None:
+        if base.draft is None:
             raise InputError(f"length={word!r}: drafts need a draft model; name one as draft")
-        return cls(name=word, draft=f"{draft}+{NGRAM}{copying}" if word != length else draft, length=length)
+        draft = f"{base.draft}+{NGRAM}{copying}" if word != length else base.draft
+        return cls.of(base, word, draft=draft, length=length)
 
     @property
     def uses_costs(self) -> bool:
@@ -99,35 +94,35 @@ class DecoderSpec(Options):
         """Whether its length is a trained controller."""
         return self.engine is None and self.length is not None and not names_rule(str(self.length))
 
+    def as_dict(self) -> dict[str, Any]:
+        """Its fields as JSON values."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
     @property
     def identity(self) -> dict[str, Any]:
-        """Everything that what it decodes depends on besides the target, sampling and costs."""
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "name"}
+        """Everything that what it decodes depends on besides sampling and measured costs."""
         trained = [str(self.length)] if self.trained else []
         trained += [name for name in (self.copies, self.router) if name is not None]
-        return own | {"controllers": [controller_digest(name) for name in trained]}
+        return self.as_dict() | {"name": None, "controllers": [controller_digest(name) for name in trained]}
 
     def words(self, cost: Path | None = None) -> list[str]:
-        """Its options of ``specpilot generate``, with a file of costs for what uses them."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in OWN}
-        if cost is not None and self.uses_costs:
-            values[COSTS] = cost
-        defaults = {entry.name: entry.default for entry in fields(self)} | {"draft": "auto"}
+        """Its options of ``specpilot generate`` and ``serve``, with a file of costs for what uses them."""
+        shown = self if cost is None or not self.uses_costs else replace(self, cost=str(cost))
+        defaults = {entry.name: entry.default for entry in fields(DecodingOptions)}
         words = []
-        for name, value in values.items():
-            if value == defaults[name]:
-                continue
-            flag = "--" + name.replace("_", "-")
+        for name in dict.fromkeys((*FIRST, *defaults)):
+            value, flag = getattr(shown, name), "--" + name.replace("_", "-")
             if value is True:
                 words.append(flag)
-            else:
-                shown = "null" if value is None else f"[{','.join(value)}]" if isinstance(value, tuple) else str(value)
-                words += [flag, shlex.quote(shown)]
+            elif value != defaults[name]:
+                text = "null" if value is None else f"[{','.join(value)}]" if isinstance(value, tuple) else str(value)
+                words += [flag, shlex.quote(text)]
         return words
 
 
-def read_decoders(file: str | Path, draft: str | None) -> list[DecoderSpec]:
-    """The decoders of a YAML file; where none is named their draft is ``draft``.
+def read_decoders(file: str | Path, base: DecodingOptions) -> list[ComparedDecoder]:
+    """The decoders of a YAML file; ``base`` has the models, and the draft of those that name none.
 
     Raises:
         InputError: the file is missing or malformed.
@@ -137,108 +132,100 @@ def read_decoders(file: str | Path, draft: str | None) -> list[DecoderSpec]:
     with blaming(file, remedy):
         if not found:
             raise InputError("holds no decoders")
-        specs = []
-        for name, given in found.items():
-            if isinstance(given, Mapping):
-                default = {} if given.get("engine") is None and not _drafts(given) else {"draft": draft}
-                specs.append(build(DecoderSpec, {"name": str(name), **default, **given}, str(name)))
-            else:
-                specs.append(replace(DecoderSpec.parse(given, draft), name=str(name)))
-    return specs
+        return [
+            _read_decoder(str(name), given, base)
+            if isinstance(given, Mapping)
+            else replace(ComparedDecoder.parse(given, base), name=str(name))
+            for name, given in found.items()
+        ]
 
 
-def _drafts(given: Mapping[str, Any]) -> bool:
-    """Whether options of a decoder without a named draft mean the draft model."""
-    return given.get("router") is None and any(given.get(name) is not None for name in ("length", "tree", "engine"))
+def _read_decoder(name: str, given: Mapping[str, Any], base: DecodingOptions) -> ComparedDecoder:
+    """The decoder of a mapping of options."""
+    if "target" in given:
+        raise InputError(f"{name}: all decoders of a comparison have one target; give it as --target")
+    read = build(ComparedDecoder, {"name": name, **given}, name)
+    drafts = read.router is None and any(given.get(key) is not None for key in ("length", "tree", "engine"))
+    own = {"draft": base.draft if drafts else None} | {key: getattr(read, key) for key in given if key != "name"}
+    return ComparedDecoder.of(base, name, **own)
 
 
 class Loader:
     """Loads decoders of one target. Models that several of them use are loaded once.
 
     Args:
-        target: name of the target model.
-        dtype, draft_dtype: of decoders that name none.
-        more: other keywords of ``SpeculativeDecoder.from_pretrained`` for all of them: ``device``, ``pair_check``,
-            ``tokenizer``, ``trust_remote_code``.
+        base: the target and the draft model that are compared, and how models are loaded unless a decoder says
+            otherwise.
     """
 
-    def __init__(self, target: str, *, dtype: str = "float32", draft_dtype: str | None = None, **more: Any) -> None:
-        self.target_name, self.dtype, self.draft_dtype, self.more = target, dtype, draft_dtype, more
+    def __init__(self, base: DecodingOptions) -> None:
+        self.base = base
         self._targets: dict[str, Pair] = {}
-        self._drafts: dict[tuple[str, str, str | None], LanguageModel] = {}
+        self._drafts: dict[tuple[str, str], LanguageModel] = {}
 
-    def options(self, spec: DecoderSpec, cost: CostModel | None = None) -> DecodingOptions:
-        """The options of a spec; ``cost`` is for one that uses measured costs."""
-        given: dict[str, Any] = {entry.name: getattr(spec, entry.name) for entry in fields(spec)}
-        given = self.more | {name: value for name, value in given.items() if name not in OWN}
-        given |= {"dtype": spec.dtype or self.dtype, "draft_dtype": spec.draft_dtype or self.draft_dtype}
-        given["cost"] = cost if spec.uses_costs else spec.cost
-        return DecodingOptions(target=self.target_name, **given)
-
-    def target(self, dtype: str | None = None) -> Pair:
-        """The target without drafts."""
-        options = self.options(DecoderSpec(name=NONE, dtype=dtype))  # type: ignore[arg-type]
-        if options.dtype not in self._targets:
+    def target(self, options: DecodingOptions | None = None) -> Pair:
+        """The target without drafts, loaded as ``options`` say."""
+        options = options or self.base
+        key = str((options.loading, options.placement, options.revision, options.tokenizer))
+        if key not in self._targets:
             model, text = load_target(options)
-            self._targets[options.dtype] = Pair(language_model(model), [], text, None, None)
-        return self._targets[options.dtype]
+            self._targets[key] = Pair(language_model(model), [], text, None, None)
+        return self._targets[key]
 
-    def draft(self, name: str, spec: DecoderSpec) -> LanguageModel:
-        """A draft model in the precision of ``spec``."""
-        options = self.options(spec)
-        key = name, options.dtype, options.draft_dtype
+    def draft(self, name: str, options: DecodingOptions) -> LanguageModel:
+        """A draft model, loaded as ``options`` say."""
+        loading, quantization = draft_precision(options)
+        key = name, str((loading, quantization, options.loading))
         if key not in self._drafts:
-            loading, quantization = draft_precision(options)
-            pair = self.target(spec.dtype)
+            pair = self.target(options)
             loaded = load_draft(name, pair.target.model, pair.tokenizer, loading)
             self._drafts[key] = language_model(loaded, quantization=quantization)
         return self._drafts[key]
 
-    def decoder(self, spec: DecoderSpec, cost: CostModel | None = None) -> SpeculativeDecoder:
-        """The decoder of a spec of this engine; ``cost`` is for one that uses measured costs.
+    def decoder(self, options: ComparedDecoder, cost: CostModel | None = None) -> SpeculativeDecoder:
+        """A decoder of this engine; ``cost`` is for one that uses measured costs.
 
         Raises:
             InputError: a model or controller is missing or does not fit, or options do not go together.
         """
-        assert spec.engine is None
-        options = self.options(spec, cost)
-        if spec.router is not None:
+        assert options.engine is None
+        if cost is not None and options.uses_costs:
+            options = replace(options, cost=cost)  # type: ignore[arg-type]  # an object, as from Python
+        if options.router is not None:
             return SpeculativeDecoder.from_options(options)
-        names, ngram = split_drafts(spec.draft)
-        drafts = [self.draft(str(name), spec) for name in names]
-        pair = steered(self.target(spec.dtype)._replace(drafts=drafts, ngram=ngram), options)
-        return SpeculativeDecoder(
-            pair.target, pair.drafts, pair.tokenizer, length=pair.length, ngram=pair.ngram, tree=spec.tree,
-            verifier=spec.verifier, pair_check=options.pair_check,
-        )  # fmt: skip
+        names, ngram = split_drafts(options.drafts)
+        drafts = [self.draft(str(name), options) for name in names]
+        return SpeculativeDecoder.from_options(options, self.target(options)._replace(drafts=drafts, ngram=ngram))
 
     def generate(
-        self, spec: DecoderSpec, sampling: SamplingParams, max_new_tokens: int, cost: CostModel | None = None
+        self, options: ComparedDecoder, sampling: SamplingParams, max_new_tokens: int, cost: CostModel | None = None
     ) -> Generate:
-        """A function that decodes one prompt as ``spec`` says; arguments and errors as for :meth:`decoder`."""
-        options: dict[str, Any] = {**sampling.as_dict(), "max_new_tokens": max_new_tokens}
-        if spec.engine is None:
-            decoder = self.decoder(spec, cost)
-            return lambda prompt, seed: decoder.generate(prompt, seed=seed, **options).stats
-        engine, _, how = spec.engine.partition(":")
-        target = self.target(spec.dtype)
-        draft = None if spec.draft is None else self.draft(str(spec.draft), spec)
+        """A function that decodes one prompt as ``options`` say; arguments and errors as for :meth:`decoder`."""
+        settings: dict[str, Any] = {**sampling.as_dict(), "max_new_tokens": max_new_tokens}
+        if options.engine is None:
+            decoder = self.decoder(options, cost)
+            return lambda prompt, seed: decoder.generate(prompt, seed=seed, **settings).stats
+        engine, _, how = options.engine.partition(":")
+        target = self.target(options)
+        draft = None if options.draft is None else self.draft(str(options.draft), options)
         if engine == TRANSFORMERS:
             if isinstance(target.target.model, GgufModel):
-                raise InputError(f"{spec.name}: a GGUF file is decoded by llama.cpp; give 'llama.cpp'")
+                raise InputError(f"{options.name}: a GGUF file is decoded by llama.cpp; give 'llama.cpp'")
             from .engines.assisted import TransformersLoop
 
             return TransformersLoop(target.target, draft, how, sampling, max_new_tokens)
         model, drafting = target.target.model, None if draft is None else draft.model
         if not isinstance(model, GgufModel) or not isinstance(drafting, GgufModel | None):
-            raise InputError(f"{spec.name}: llama.cpp decodes GGUF files; give one as target, and one as draft or none")
+            raise InputError(
+                f"{options.name}: llama.cpp decodes GGUF files; give one as target, and one as draft or none"
+            )
         from .engines.llama_loops import LlamaLoop
 
-        stops = self.decoder(DecoderSpec(name=NONE)).stop_tokens
+        stops = self.decoder(ComparedDecoder.parse(NONE, self.base)).stop_tokens
         return LlamaLoop(model, drafting, how, sampling, max_new_tokens, stops)
 
 
-def named(specs: Sequence[DecoderSpec]) -> list[DecoderSpec]:
+def named(specs: Sequence[ComparedDecoder]) -> list[ComparedDecoder]:
     """``specs``, refused if a name is given twice.
 
     Raises:

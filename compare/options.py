@@ -20,6 +20,7 @@ from ..common.options import (
 )
 from ..data_gen.options import PromptOptions
 from ..infer.options import (
+    DecodingOptions,
     DraftPrecisionOptions,
     LoadingOptions,
     PairCheckOptions,
@@ -78,6 +79,14 @@ class CompareOptions(
     clock: bool = True
     minutes: Positive = 2.0
     output: Folder = Path("runs/compare")
+
+    @property
+    def base(self) -> DecodingOptions:
+        """What all decoders have in common."""
+        return DecodingOptions(
+            target=self.target, draft=self.draft, draft_dtype=self.draft_dtype, pair_check=self.pair_check,
+            **self.loading,
+        )  # fmt: skip
 
     @property
     def words(self) -> list[str]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ..common.files import replacing
-from ..common.options import Options
 from .comparison import FAMILIES, Comparison, Result
 from .decoders import NONE
 from .interval import Interval
@@ -122,32 +119,24 @@ def _level(comparison: Comparison, best: Result, other: Result) -> bool:
     return ratio is not None and comparison.prompts >= ENOUGH and ratio.low < 1 < ratio.high
 
 
-def commands(comparison: Comparison, models: Options, folder: Path) -> dict[str, str]:
+def commands(comparison: Comparison, folder: Path) -> dict[str, str]:
     """The commands that decode and serve with the winner, or without drafts.
 
     Args:
-        models: options of the comparison; those of ``generate`` that are not at their default are repeated.
         folder: where the costs of a winner that uses costs are written.
     """
     best = comparison.results[comparison.best] if pays(comparison) else comparison.results[NONE]
-    spec, cost = best.spec, write_cost(comparison, best.spec.name, folder)
-    words = ["--target", shlex.quote(comparison.target)]
-    for name in ("dtype", "draft_dtype", "device", "trust_remote_code", "pair_check"):
-        value, default = getattr(models, name), type(models).__dataclass_fields__[name].default
-        if value != default and getattr(spec, name, None) is None and (name != "draft_dtype" or spec.draft is not None):
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [shlex.quote(str(value))])]
-    words += spec.words(cost)
+    if best.spec.engine is not None:
+        return {}
+    words = best.spec.words(write_cost(comparison, best.spec.name, folder))
     sampling = comparison.task.sampling
     drawn = ["--temperature", f"{sampling.temperature:g}", "--top-p", f"{sampling.top_p:g}"]
     drawn += ["--top-k", "null" if sampling.top_k is None else str(sampling.top_k)]
-    found = {} if spec.engine is not None else {
-        "Decode with it": " ".join(
-            ["specpilot generate", *words, *drawn, *([] if comparison.task.chat else ["--no-chat"]), f"'{EXAMPLE}'"]
-        )
-    }  # fmt: skip
-    if spec.engine is None and spec.tree is None and "--pair-check" not in words and not spec.adapt:
-        found["Serve it with"] = " ".join(["specpilot serve", *words])
-    return found
+    drawn += [] if comparison.task.chat else ["--no-chat"]
+    return {
+        "Decode with it": " ".join(["specpilot generate", *words, *drawn, f"'{EXAMPLE}'"]),
+        "Serve it with": " ".join(["specpilot serve", *words]),
+    }
 
 
 def write_cost(comparison: Comparison, name: str, folder: Path) -> Path | None:
@@ -186,20 +175,20 @@ def _row(comparison: Comparison, name: str, result: Result) -> Row:
 
 def as_dict(comparison: Comparison, commands: Mapping[str, str]) -> dict[str, Any]:
     """Everything, as JSON values."""
-    task = comparison.task
     return {
         "sentences": sentences(comparison),
         "commands": dict(commands),
         "best": comparison.best,
-        "target": comparison.target,
-        "task": asdict(task),
+        "target": comparison.base.target,
+        "draft": comparison.base.draft,
+        "task": comparison.task.as_dict(),
         "prompts": comparison.prompts,
         "passes": comparison.passes,
         "decoders": {
             name: {
                 **{key: value._asdict() if isinstance(value, Interval) else value
                    for key, value in vars(result).items() if key != "spec"},
-                "spec": asdict(replace(result.spec)),
+                "spec": result.spec.as_dict(),
             }
             for name, result in comparison.results.items()
         },
@@ -214,9 +203,9 @@ def as_dict(comparison: Comparison, commands: Mapping[str, str]) -> dict[str, An
 
 def as_markdown(comparison: Comparison, commands: Mapping[str, str]) -> str:
     """The report as a page."""
-    task, shown_table = comparison.task, table(comparison)
-    draft = "" if task.draft is None else f" with {task.draft}"
-    lines = [f"# Does drafting pay? {comparison.target}{draft}", "", " ".join(sentences(comparison)), ""]
+    base, task, shown_table = comparison.base, comparison.task, table(comparison)
+    draft = "" if base.draft is None else f" with {base.draft}"
+    lines = [f"# Does drafting pay? {base.target}{draft}", "", " ".join(sentences(comparison)), ""]
     lines += ["```bash", *commands.values(), "```", "", shown_table.markdown_rows(), "", COLUMNS]
     tuned = "Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn."
     cost = comparison.costs.get(NONE)

@@ -33,7 +33,7 @@ from .generation import Generation
 from .integrations.custom_generate import custom_generate
 from .loading.controllers import load_copies, load_length
 from .loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
-from .loading.pair import Model, Name, check_pair, load_pair, with_states, wrap_model
+from .loading.pair import Model, Name, Pair, check_pair, load_pair, steered, with_states, wrap_model
 from .loading.routing import Routing, load_routing
 from .models import GgufModel, LanguageModel
 from .options import DecodingOptions
@@ -138,8 +138,8 @@ class SpeculativeDecoder:
         return cls.from_options(DecodingOptions(target=target, draft=draft, **options))  # type: ignore[arg-type]
 
     @classmethod
-    def from_options(cls, options: DecodingOptions) -> SpeculativeDecoder:
-        """Load a decoder by its options; see :meth:`from_pretrained`."""
+    def from_options(cls, options: DecodingOptions, loaded: Pair | None = None) -> SpeculativeDecoder:
+        """Load a decoder by its options, see :meth:`from_pretrained`, or make it of models that are ``loaded``."""
         check_options(options)
         searched = options.beams is not None or options.argmax
         own: dict[str, Any] = {
@@ -152,7 +152,7 @@ class SpeculativeDecoder:
         if options.router is not None:
             routing, text = load_routing(options)
             return cls(routing.target, None, text, routing=routing, **own)
-        pair = load_pair(options)
+        pair = load_pair(options) if loaded is None else steered(loaded, options)
         own |= {"tree": options.tree, "ngram": pair.ngram}
         return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, **own)
 

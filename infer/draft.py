@@ -19,7 +19,8 @@ class Draft:
 
     Attributes:
         tokens: token of each node; children come after their parents, siblings in the order of drawing.
-        distributions: distribution that each token was drawn from; without replacement, that of its first sibling.
+        distributions: distribution that each token was drawn from, without replacement that of its first sibling; those
+            of a level of a tree may be one of several rows.
         parents: parent of each node, -1 for children of the root.
         n_forwards: number of forwards of the draft model.
         copied: number of first tokens that were copied from the text without asking the length controller.

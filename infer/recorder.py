@@ -80,7 +80,8 @@ class RoundRecorder:
         if isinstance(request.length, RateOptimal) and draft.tokens:
             predicted = request.length.predicted
         found = []
-        for node, (token, q) in enumerate(zip(draft.tokens, draft.distributions, strict=True)):
+        each = [part.part(i, i + 1) for part in draft.distributions for i in range(len(part.probabilities))]
+        for node, (token, q) in enumerate(zip(draft.tokens, each, strict=True)):
             row = p.part(draft.parents[node] + 1, draft.parents[node] + 2)
             prediction = predicted[node] if node < len(predicted) else None
             found.append(DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, node in verdict.path))

@@ -42,7 +42,3 @@ class ServeOptions(DecodingOptions):
     max_body: Count = 4 << 20
     drain: Positive = 60.0
     log_rounds: Folder | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse_ignored(("tree",), "the server drafts chains")

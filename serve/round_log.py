@@ -36,15 +36,16 @@ class RoundLog:
         shard_size: texts a shard; also what a crash may lose.
 
     Raises:
-        InputError: the decoder has no single draft model or another rule than token-wise, or the folder belongs to
-            another pair or sampling or is in use.
+        InputError: the decoder has no single draft model, drafts trees or has another rule than token-wise, or the
+            folder belongs to another pair or sampling or is in use.
     """
 
     def __init__(
         self, folder: Path, decoder: SpeculativeDecoder, target: str, draft: str, *, shard_size: int = 64
     ) -> None:
-        if len(decoder.drafts) != 1 or decoder.config.rule != "token-wise" or decoder.tokenizer is None:
-            raise InputError("log_rounds: needs one draft model and the verifier token-wise; leave it out")
+        chains = len(decoder.drafts) == 1 and decoder.config.rule == "token-wise" and decoder.config.tree is None
+        if not chains or decoder.tokenizer is None:
+            raise InputError("log_rounds: needs one draft model's chains and the verifier token-wise; leave it out")
         self.decoder, self.shard_size = decoder, shard_size
         self.sampling = decoder.defaults.sampling_params()
         (model,) = decoder.drafts

@@ -152,7 +152,7 @@ class Server:
 
 
 def drafting_by_load(decoder: SpeculativeDecoder, cost: str | float | None) -> None:
-    """Let the decoder's controller go by how many requests share a round, where costs by their number are known.
+    """Let a controller of chains go by how many requests share a round, where costs by their number are known.
 
     Args:
         cost: ``"auto"`` measures them now; a file of ``specpilot bench cost --batch`` holds them.
@@ -161,7 +161,7 @@ def drafting_by_load(decoder: SpeculativeDecoder, cost: str | float | None) -> N
         InputError: the file is damaged.
     """
     length = decoder.length
-    if not isinstance(length, RateOptimal) or cost is None or not isinstance(cost, str):
+    if decoder.config.tree is not None or not isinstance(length, RateOptimal) or not isinstance(cost, str):
         return
     if cost == AUTO:
         most = decoder.scheduler.max_running

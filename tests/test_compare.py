@@ -18,7 +18,7 @@ from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare import comparison as comparing
 from specpilot.compare.comparison import CONFIDENCE, FIXED, Comparison, Result, Task, compare
-from specpilot.compare.decoders import NONE, DecoderSpec, Loader, read_decoders
+from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
 from specpilot.compare.interval import Interval, interval, ratio_interval, show
 from specpilot.compare.recorded import Counts, Informed, decoded, speedup
 from specpilot.compare.report import as_markdown, sentences, shown, table, title
@@ -29,6 +29,7 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.infer.generation import Generation, Stats
+from specpilot.infer.options import DecodingOptions
 from specpilot.simulate.replay import replay
 
 from .processes import kill_and_resume
@@ -36,6 +37,8 @@ from .test_replay import traced
 from .tiny import save_pair
 
 QUIET = Console(quiet=True)
+BASE = DecodingOptions(draft="d")
+of = partial(ComparedDecoder.of, BASE)
 ROWS = [PromptRow(str(i), "x", f"prompt {i}") for i in range(6)]
 
 
@@ -45,55 +48,65 @@ ROWS = [PromptRow(str(i), "x", f"prompt {i}") for i in range(6)]
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("3", {"draft": "d", "length": "3"}),
+        ("3", {"length": "3"}),
         ("cumulative-confidence:0.4+ngram", {"draft": "d+ngram", "length": "cumulative-confidence:0.4"}),
         ("3+ngram:6", {"draft": "d+ngram:6", "length": "3"}),
         ("ngram", {"draft": "ngram"}),
-        ("none", {}),
-        ("transformers:assisted-3", {"draft": "d", "engine": "transformers:assisted-3"}),
-        ("llama.cpp", {"draft": "d", "engine": "llama.cpp"}),
+        ("none", {"draft": None}),
+        ("transformers:assisted-3", {"engine": "transformers:assisted-3"}),
+        ("llama.cpp", {"engine": "llama.cpp"}),
     ],
 )
 def test_words(word: str, expected: dict[str, Any]) -> None:
-    assert DecoderSpec.parse(word, "d") == DecoderSpec(name=word, **expected)
+    assert ComparedDecoder.parse(word, BASE) == of(word, **expected)
 
 
 def test_words_of_generate_leave_out_defaults() -> None:
-    spec = DecoderSpec(name="a", draft="d e", length="online-confidence", adapt=True)
+    spec = of("a", draft="d e", length="online-confidence", adapt=True)
     assert spec.words(Path("c.json")) == [
         "--draft", "'d e'", "--length", "online-confidence", "--cost", "c.json", "--adapt"
     ]  # fmt: skip
-    assert DecoderSpec(name=NONE).words() == ["--draft", "null"]
-    assert "--cost" not in DecoderSpec(name="3", draft="d", length=3).words(Path("c.json"))
+    assert of(NONE, draft=None).words() == ["--draft", "null"]
+    assert "--cost" not in of("3", length=3).words(Path("c.json"))
+
+
+def test_decoders_have_what_the_comparison_has_in_common() -> None:
+    base = DecodingOptions(target="t", draft="d", dtype="bfloat16", draft_dtype="int8", trust_remote_code=True)
+    common = ["--target", "t", "--draft", "d", "--draft-dtype", "int8", "--dtype", "bfloat16", "--trust-remote-code"]
+    assert ComparedDecoder.of(base, "a").words() == common
+    assert ComparedDecoder.parse("ngram", base).draft_dtype is None  # there is no draft model that could have it
 
 
 def test_decoders_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "d.yaml"
     file.write_text("long: 8\ntree: {tree: 3x1, verifier: mcss}\nalone: {draft: null}\nrouted: {router: r}\n")
-    assert read_decoders(file, "d") == [
-        DecoderSpec(name="long", draft="d", length="8"),
-        DecoderSpec(name="tree", draft="d", tree="3x1", verifier="mcss"),
-        DecoderSpec(name="alone"),
-        DecoderSpec(name="routed", router="r"),
+    assert read_decoders(file, BASE) == [
+        of("long", length="8"),
+        of("tree", tree="3x1", verifier="mcss"),
+        of("alone", draft=None),
+        of("routed", draft=None, router="r"),
     ]
     for text, message in (
         ("a: {lenght: 3}", "unknown key 'lenght'"),
         ("[1]", "object of keys and values"),
         ("{}", "holds no decoders"),
         ("a: {threshold: 2}", "threshold=2: must be at most 1"),
+        ("a: {target: t}", "have one target"),
+        ("a: {offload_folder: 3}", "offload_folder=3: a path is expected"),
     ):
         file.write_text(text)
         with pytest.raises(InputError, match=message):
-            read_decoders(file, "d")
+            read_decoders(file, BASE)
 
 
 def test_models_are_shared(tmp_path: Path) -> None:
     target, draft = save_pair(tmp_path)
-    loader = Loader(target)
-    one, other = (loader.decoder(DecoderSpec.parse(word, draft)) for word in ("2", "3+ngram"))
+    base = DecodingOptions(target=target, draft=draft)
+    loader = Loader(base)
+    one, other = (loader.decoder(ComparedDecoder.parse(word, base)) for word in ("2", "3+ngram"))
     assert one.target is other.target
     assert one.drafts[0] is other.drafts[0]
-    double = loader.decoder(DecoderSpec(name="a", draft=draft, dtype="float64"))
+    double = loader.decoder(ComparedDecoder.of(base, "a", dtype="float64"))
     assert double.target is not one.target
 
 
@@ -261,12 +274,12 @@ def made(speeds: dict[str, tuple[float, bool]], prompts: int = 20, **more: Any) 
     results = {}
     for name, (_, trained) in everything.items():
         pairs = [np.array([run[key] for run in timed[one]]) for one in (name, NONE) for key in ("generated", "seconds")]
-        spec = DecoderSpec(name=name) if name == NONE else DecoderSpec(name=name, draft="d", length="3")
+        spec = of(name, draft=None) if name == NONE else of(name, length="3")
         clock = ratio_interval(*pairs)
         results[name] = Result(spec, trained, None, clock, 100 * clock.value, accepted=None if name == NONE else 0.3)
     return Comparison(
         **{  # type: ignore[arg-type]
-            "target": "t", "task": Task("d", SamplingParams(1.0, 50), 64), "prompts": prompts, "passes": 1,
+            "base": BASE, "task": Task(SamplingParams(1.0, 50), 64), "prompts": prompts, "passes": 1,
             "results": results, "costs": {}, "timed": timed, "informed": None, "reading": None, **more,
         }
     )  # fmt: skip
@@ -306,11 +319,9 @@ def test_an_informed_bound_is_shown_only_above_what_it_bounds() -> None:
 
 
 def test_a_tuned_rule_has_its_length_in_its_title() -> None:
-    assert title(Result(DecoderSpec(name=FIXED, draft="d", length="3"), False)) == "fixed length 3"
-    assert title(Result(DecoderSpec(name=CONFIDENCE, draft="d", length="cumulative-confidence:0.2"), False)).endswith(
-        " 0.2"
-    )
-    assert title(Result(DecoderSpec(name="3+ngram", draft="d", length="3"), False)) == "3+ngram"
+    assert title(Result(of(FIXED, length="3"), False)) == "fixed length 3"
+    assert title(Result(of(CONFIDENCE, length="cumulative-confidence:0.2"), False)).endswith(" 0.2")
+    assert title(Result(of("3+ngram", length="3"), False)) == "3+ngram"
 
 
 def printed(shown_table: Table, width: int) -> list[str]:
@@ -383,22 +394,21 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also of decoders that did not win: with costs, copies and another precision."""
-    loader = Loader("tiny")
+    base = DecodingOptions(draft="tiny-draft")
+    loader, own = Loader(base), partial(ComparedDecoder.of, base)
     cost = tmp_path / "cost.json"
     cost.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict()}))
     for spec in (
-        DecoderSpec(name=NONE),
-        DecoderSpec(name="a", draft="tiny-draft+ngram", length="tiny-lag-free", copies="tiny-copies", adapt=True),
-        DecoderSpec(name="b", draft="tiny-draft", tree="2x1", verifier="mcss", draft_dtype="bfloat16"),
-        DecoderSpec(name="c", draft="tiny-draft", length="tiny-head", threshold=0.7),
+        own(NONE, draft=None),
+        own("a", draft="tiny-draft+ngram", length="tiny-lag-free", copies="tiny-copies", adapt=True),
+        own("b", tree="2x1", verifier="mcss", draft_dtype="bfloat16"),
+        own("c", length="tiny-head", threshold=0.7),
     ):
-        words = shlex.split(
-            " ".join(["generate", "--target", "tiny", *spec.words(cost), "--max-new-tokens", "4", "Hi."])
-        )
+        words = shlex.split(" ".join(["generate", *spec.words(cost), "--max-new-tokens", "4", "Hi."]))
         assert cli.main([*words, "--seed", "3"]) == 0
-        own = loader.decoder(spec, CostModel(0.2, 1.0, 0.0)).generate("Hi.", chat=True, max_new_tokens=4, seed=3)
+        found = loader.decoder(spec, CostModel(0.2, 1.0, 0.0)).generate("Hi.", chat=True, max_new_tokens=4, seed=3)
         printed_text = capsys.readouterr().out.rstrip("\n")
-        assert printed_text == own.text or spec.adapt
+        assert printed_text == found.text or spec.adapt
 
 
 def test_without_the_clock_and_for_given_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -431,9 +441,10 @@ def test_without_the_clock_and_for_given_costs(tmp_path: Path, capsys: pytest.Ca
 
 def _compare(pair: Sequence[str], folder: Path) -> Comparison:
     target, draft = pair
-    decoders = [DecoderSpec.parse(word, draft) for word in ("2", "online-confidence")]
-    task = Task(draft, SamplingParams(1.0, 8), 6, chat=False)
-    return compare(decoders, ROWS, Loader(target), task, folder, cost=0.1, console=QUIET)
+    base = DecodingOptions(target=target, draft=draft)
+    decoders = [ComparedDecoder.parse(word, base) for word in ("2", "online-confidence")]
+    task = Task(SamplingParams(1.0, 8), 6, chat=False)
+    return compare(decoders, ROWS, Loader(base), task, folder, cost=0.1, console=QUIET)
 
 
 def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:

@@ -106,6 +106,31 @@ def test_several_prompts_and_many_clients_at_once(running: tuple[Server, str], d
     assert asyncio.run(ask()) == expected
 
 
+@pytest.mark.parametrize(
+    "drafting",
+    [
+        {"draft": "tiny-draft", "tree": "2x1x1", "verifier": "mcss"},
+        {"draft": "tiny-draft+ngram", "tree": "auto", "length": "tiny-lag-free", "copies": "tiny-copies", "cost": 0.2},
+    ],
+)
+def test_trees_and_copies_share_rounds(drafting: Any) -> None:
+    """Texts of requests at once, with a trace of their trees, are those of each alone."""
+    decoder = SpeculativeDecoder.from_pretrained("tiny", **drafting)
+    expected = [decoder.generate(QUESTION, max_new_tokens=24, seed=seed).text for seed in range(4)]
+    body = {"prompt": QUESTION, "max_tokens": 24, "speculation": {"trace": True}}
+
+    async def ask(address: str) -> list[Any]:
+        async with httpx.AsyncClient(timeout=60) as client:
+            sent = [client.post(f"{address}/v1/completions", json=body | {"seed": seed}) for seed in range(4)]
+            answers = await asyncio.gather(*sent)
+            return [answer.json()["choices"][0] for answer in answers]
+
+    with serving(decoder) as (_, address):
+        choices = asyncio.run(ask(address))
+    assert [choice["text"] for choice in choices] == expected
+    assert any(len(round["drafted"]) > len(round["emitted"]) for choice in choices for round in choice["rounds"])
+
+
 def test_log_probabilities_are_the_models(client: openai.OpenAI, decoder: SpeculativeDecoder) -> None:
     chat = client.chat.completions.create(
         model="tiny", messages=MESSAGES, max_tokens=12, seed=1, temperature=0.8, logprobs=True, top_logprobs=3

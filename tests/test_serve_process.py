@@ -80,7 +80,8 @@ def test_sighup_loads_the_controller_again(tmp_path: Path) -> None:
         (["--length", "tiny-head", "--draft", "tiny-draft-math", "--threshold", "0.5"], "trained for"),
         (["--router-state", "state"], "router_state: there is no router"),
         (["--max-running", "0"], "max_running=0"),
-        (["--tree", "3x2x1"], "tree='3x2x1': would be ignored, the server drafts chains"),
+        (["--tree", "3x2x1"], "verifier='token-wise': verifies one chain; a tree needs one of"),
+        (["--tree", "2x1", "--verifier", "mcss", "--log-rounds", "log"], "log_rounds: needs one draft model's chains"),
         (["--log-rounds", "log", "--draft", "null", "--length", "none"], "log_rounds: needs one draft model"),
     ],
 )

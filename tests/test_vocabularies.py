@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from specpilot.common.errors import InputError
-from specpilot.compare.decoders import DecoderSpec, Loader
+from specpilot.compare.decoders import ComparedDecoder, Loader
 from specpilot.compare.recorded import Tracer, replay_counts
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
@@ -26,6 +26,7 @@ from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
+from specpilot.infer.options import DecodingOptions
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
 
@@ -137,10 +138,11 @@ def test_features_of_positions_are_those_of_the_labels_distribution(
 
 
 def test_transformers_assistance_is_refused(pair: Pair) -> None:
-    decoder = DecoderSpec.parse("transformers:assisted-2", pair.draft)
+    base = DecodingOptions(target=pair.target, draft=pair.draft, device="cpu")
+    decoder = ComparedDecoder.parse("transformers:assisted-2", base)
     sizes = f"vocab_size: {pair.sizes[0]} of the target, {pair.sizes[1]} of the draft"
     with pytest.raises(InputError, match=sizes):
-        Loader(pair.target, device="cpu").generate(decoder, SamplingParams(1.0, None), TOKENS)
+        Loader(base).generate(decoder, SamplingParams(1.0, None), TOKENS)
 
 
 def test_router_data(pair: Pair, tmp_path: Path) -> None:

@@ -20,32 +20,29 @@ def compare(options: CompareOptions) -> None:
     from ..common.files import replacing
     from ..compare.comparison import Task
     from ..compare.comparison import compare as run
-    from ..compare.decoders import DecoderSpec, Loader, read_decoders
+    from ..compare.decoders import ComparedDecoder, Loader, read_decoders
     from ..compare.report import as_dict, as_markdown, commands, sentences, table
     from ..controllers.sampling import SamplingParams
     from ..data_gen.prompts import load_prompts
     from ..train.fitting import threads
 
     quiet()
-    decoders = [] if options.decoders is None else read_decoders(options.decoders, options.draft)
-    decoders += [DecoderSpec.parse(word, options.draft) for word in options.words]
+    base = options.base
+    decoders = [] if options.decoders is None else read_decoders(options.decoders, base)
+    decoders += [ComparedDecoder.parse(word, base) for word in options.words]
     rows = load_prompts(
         options.prompts, column=options.column, split=options.split, limit=options.limit, skip=options.skip,
         domains=options.domains,
     )  # fmt: skip
-    loader = Loader(
-        options.target, dtype=options.dtype, draft_dtype=options.draft_dtype, device=options.device,
-        trust_remote_code=options.trust_remote_code, pair_check=options.pair_check,
-    )  # fmt: skip
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p)
-    task = Task(options.draft, sampling, options.max_new_tokens, options.chat, options.system, options.seed)
+    task = Task(sampling, options.max_new_tokens, options.chat, options.system, options.seed)
     # Included models gain little from more threads, and lose much where other processes are at work.
     with threads(1) if shipped(options.target) else nullcontext():
         found = run(
-            decoders, rows, loader, task, options.output,
+            decoders, rows, Loader(base), task, options.output,
             clock=options.clock, rules=options.rules, minutes=options.minutes, cost=options.cost,
         )  # fmt: skip
-    words = commands(found, options, options.output)
+    words = commands(found, options.output)
     for name, text in {
         "report.md": as_markdown(found, words),
         "report.json": json.dumps(as_dict(found, words), indent=1) + "\n",

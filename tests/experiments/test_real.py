@@ -11,6 +11,7 @@ from specpilot.compare.decoders import read_decoders
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.loading.controllers import load_policy
+from specpilot.infer.options import DecodingOptions
 
 from experiments.real.fetch import COPIES, DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
 from experiments.real.prompts import HELD_OUT, PROMPTS, write_prompts
@@ -61,7 +62,8 @@ def test_included_draft_predictor_and_router_belong_together(tmp_path: Path) -> 
 
 def test_the_decoders_are_read(tmp_path: Path) -> None:
     """With its own options each; words and paths are checked when they are loaded."""
-    specs = {spec.name: spec for spec in read_decoders(INCLUDED.with_name("decoders.yaml"), "runs/real/draft")}
+    base = DecodingOptions(draft="runs/real/draft")
+    specs = {spec.name: spec for spec in read_decoders(INCLUDED.with_name("decoders.yaml"), base)}
     assert specs["ours"].tree == "auto"
     assert specs["ours"].uses_costs
     assert specs["router"].router == "runs/real/router"
