@@ -92,11 +92,13 @@ def _round_seconds(decoder: SpeculativeDecoder, rows: int, predictor: Acceptance
     The lengths take turns, so that other work on the machine slows all of them. Each has two rounds in a row, and the
     second counts: the first one reads what shorter drafts have left unread.
     """
-    room = PROMPT * 2 if decoder.context is None else decoder.context
+    contexts = [model.context for model in (decoder.target, *decoder.drafts) if model.context is not None]
+    room = min(contexts, default=PROMPT * 2)
     prompt = [0] * min(PROMPT, room // 4)
     turns = TURNS if rows <= FEW else TURNS // 2
     plan, sampling = [0], decoder.defaults.sampling_params()
     budget = 2 + (turns + 1) * sum(2 * (drafted + 1) for drafted in DRAFTED)
+    budget = min(budget, room - len(prompt)) if contexts else budget
     config = decoder.configured(Planned(plan, predictor))
     requests = [
         decoder.new_request(prompt, sampling, budget, RandomSource(i), stop_tokens=frozenset(), config=config)

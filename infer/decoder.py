@@ -9,6 +9,8 @@ The file is longer than others because of the documentation of public arguments.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -111,6 +113,7 @@ class SpeculativeDecoder:
         engine = Engine(self.target, None if routing is None else routing.router)
         self.drafting = Drafting(engine, self.drafts, routing)
         self.drafting.arms(self.config)  # refused here instead of at the first prompt
+        self._warn_of_short_drafts()
         self.scheduler = Scheduler(engine, max_running)
         self._named: dict[str, LengthController] = {}  # length controllers loaded by calls, by name
 
@@ -301,9 +304,20 @@ class SpeculativeDecoder:
 
     @property
     def context(self) -> int | None:
-        """The maximum number of tokens of prompt and output that all models can read; None if there is no limit."""
-        models = (self.target, *self._draft_models())
-        return min((model.context for model in models if model.context is not None), default=None)
+        """The maximum number of tokens of prompt and output that the target can read; None if there is no limit."""
+        return self.target.context
+
+    def _warn_of_short_drafts(self) -> None:
+        """Say which drafts read shorter texts than the target, which decodes the rest without them."""
+        room = math.inf if self.context is None else self.context
+        rest = "without drafts" if self.config.ngram is None else "with n-gram drafts alone"
+        for model in dict.fromkeys(self._draft_models()):
+            if model.context is not None and model.context < room:
+                warnings.warn(
+                    f"{model.model.name_or_path or model.name}: the draft reads texts of at most {model.context} "
+                    f"tokens; longer ones go on {rest}",
+                    stacklevel=3,
+                )
 
     def _draft_models(self) -> list[LanguageModel]:
         return self.drafts if self.routing is None else self.routing.models

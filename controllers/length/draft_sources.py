@@ -55,7 +55,7 @@ class DraftSources:
         self.idle, self.patience = 0, PROBE  # rounds since the model drafted, and how many there may be
 
     def plan(self, survivals: Iterable[float], room: int = MAX_DRAFT) -> Plan:
-        """The sources of a round that can draft ``room`` tokens.
+        """The sources of a round in which the model can draft up to the depth ``room``, 0 if not at all.
 
         After ``PROBE`` rounds without the model it drafts all the same, to see whether it pays again, and after twice
         as many each time.
@@ -67,7 +67,7 @@ class DraftSources:
         rate, cost = self.rate.value, self.cost
         start = rate * cost.t_draft_start
         price = start + rate * (cost.t_verify_token * self.drafted.value + cost.t_draft * self.forwards.value)
-        may_pay = self.forwards.value > price  # if all were kept
+        may_pay = room > 0 and self.forwards.value > price  # if all were kept
         probe = self.model and may_pay and self.idle >= self.patience
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
         for count, survival in enumerate(survivals):

@@ -59,18 +59,34 @@ class ModelDrafter(Drafter):
     def start(self, requests: Sequence[Request]) -> None:
         if self.reads_states:  # the prompt is read with the target's states in the first round that drafts
             for request in requests:
-                self.model.begin(self.cache, request, request.prompt, self.room(request))
+                self.begin(request)
+
+    def begin(self, request: Request) -> list[int]:
+        """Add the request to the cache, with room for what the model can read; returns the tokens to read."""
+        room, context = self.room(request), self.model.context
+        if context is not None and request.budget > context - len(request.prompt):
+            room += max(0, context - len(request.prompt)) - request.budget
+        return self.model.begin(self.cache, request, request.prompt, room)
 
     def trunk(self, request: Request) -> int:
         """Number of the text's tokens that the model reads."""
         return len(request.text) - self.skipped
 
+    def reach(self, request: Request) -> int:
+        """Maximum depth of a draft, whose last token is not read: to the end of the budget and the model's context."""
+        context = self.model.context
+        return request.max_draft if context is None else min(request.max_draft, context - self.trunk(request) + 1)
+
     def unread(self, request: Request, copied: Sequence[int] = ()) -> list[int]:
         """The tokens to read after the prompt: the text's unread ones and ``copied``; empty if the draft cannot.
 
         Vocabularies of one tokenizer may be padded differently. If the prompt has a token outside the draft's
-        vocabulary, or the target emits one, the request continues without drafts.
+        vocabulary, or the target emits one, or the text leaves the draft's context, the request continues without
+        drafts.
         """
+        if self.reach(request) < 1:
+            request.states = []
+            return []
         read = request in self.cache
         tokens = request.text[self.cache.length(request) :] if read else request.output.tokens
         if self.model.vocab_size < self.vocab_size:
@@ -90,16 +106,12 @@ class ModelDrafter(Drafter):
     def read_prompts(self, requests: Sequence[Request]) -> None:
         """Read the prompts of those of ``requests`` that draft for the first time."""
         started = time.perf_counter()
-        prompts = {request: request.prompt for request in requests if request not in self.cache}
-        if not prompts:
+        new = [request for request in requests if request not in self.cache]
+        if not new:
             return
-        reads = [
-            Read(request, self.model.begin(self.cache, request, prompt, self.room(request)))
-            for request, prompt in prompts.items()
-        ]
-        self.model.forward(self.cache, reads)
+        self.model.forward(self.cache, [Read(request, self.begin(request)) for request in new])
         seconds = time.perf_counter() - started
-        for request in prompts:
+        for request in new:
             request.output.stats.prefill_seconds += seconds
             request.output.stats.seconds -= seconds  # the round's time, which the engine adds, includes it
 

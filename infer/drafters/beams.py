@@ -197,7 +197,7 @@ class BeamDrafter(ModelDrafter):
         return [self._draft(request, self.unread(request)) for request in requests]
 
     def _draft(self, request: Request, unread: list[int]) -> Draft:
-        length = min(self.length, request.max_draft)
+        length = min(self.length, self.reach(request))
         if not unread or length < 1:
             return NO_DRAFT
         self.read_prompts([request])

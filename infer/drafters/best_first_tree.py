@@ -48,14 +48,16 @@ class GrowingTree(PartialTree):
         visits: what was predicted at each node that has children.
     """
 
-    def __init__(self, request: Request, unread: list[int], trunk: int, readable: int, kept: Tensor | None) -> None:
+    def __init__(
+        self, request: Request, unread: list[int], trunk: int, reach: int, readable: int, kept: Tensor | None
+    ) -> None:
         assert isinstance(request.length, RateOptimalTree)
-        super().__init__(request, unread, trunk)
+        super().__init__(request, unread, trunk, reach)
         self.controller, self.readable, self.kept = request.length, readable, kept
         self.greedy = request.sampling.temperature == 0
         self.survivals: list[float] = []
         self.visits: dict[int, Visit] = {}
-        drafting = bool(unread) and request.max_draft > 0 and self.controller.start_round()
+        drafting = bool(unread) and reach > 0 and self.controller.start_round()
         self.level = [-1] if drafting else []
 
     def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
@@ -68,7 +70,7 @@ class GrowingTree(PartialTree):
             one = slice(row, row + 1)
             self.hidden[node] = hidden[one]
             self._expand(node, q if len(self.level) == 1 else q.take([row]), logits[one, : q.size])
-        self.level = self._next_level(start) if self.n_forwards < min(MAX_DRAFT, self.request.max_draft) else []
+        self.level = self._next_level(start) if self.n_forwards < min(MAX_DRAFT, self.reach) else []
 
     def _next_level(self, start: int) -> list[int]:
         """The nodes from ``start`` on that are worth children of their own."""
@@ -252,9 +254,12 @@ class BestFirstDrafter(ModelDrafter):
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         trees = [
-            GrowingTree(request, self.unread(request), self.trunk(request), self.model.vocab_size, self.kept)
+            GrowingTree(
+                request, self.unread(request), self.trunk(request), self.reach(request), self.model.vocab_size,
+                self.kept,
+            )
             for request in requests
-        ]
+        ]  # fmt: skip
         self.read_prompts([tree.request for tree in trees if tree.level])
         while growing := [tree for tree in trees if tree.level]:
             reads = [tree.read_level(self) for tree in growing]

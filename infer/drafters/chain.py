@@ -21,6 +21,7 @@ class Chain:
 
     Args:
         unread: what the draft model reads next; empty if it cannot.
+        reach: maximum depth of the round's draft.
         before: tokens of the round's draft that another source has drafted before the chain.
 
     Attributes:
@@ -28,9 +29,9 @@ class Chain:
         hidden: (1, d) the draft's hidden state that the last token was drawn from.
     """
 
-    def __init__(self, request: Request, unread: list[int], before: int = 0) -> None:
+    def __init__(self, request: Request, unread: list[int], reach: int, before: int = 0) -> None:
         self.request, self.unread = request, unread
-        self.longest = min(MAX_DRAFT, request.max_draft) - before
+        self.longest = min(MAX_DRAFT, reach) - before
         self.tokens: list[int] = []
         self.distributions: list[TokenDistribution] = []
         self.drafting = bool(unread) and self.longest > 0 and request.length.start_round()
@@ -69,7 +70,7 @@ class ChainDrafter(ModelDrafter):
     """A draft model's chains; requests that have stopped wait for the others of the round."""
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        chains = [Chain(request, self.unread(request)) for request in requests]
+        chains = [Chain(request, self.unread(request), self.reach(request)) for request in requests]
         self.extend(chains)
         return [chain.draft() for chain in chains]
 

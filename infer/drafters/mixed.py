@@ -53,9 +53,9 @@ class CopyingDrafter(ModelDrafter):
 class ContinuedChain(Chain):
     """The model's chain after ``copied`` tokens; the length controller sees the model's tokens alone."""
 
-    def __init__(self, request: Request, unread: list[int], copied: list[int]) -> None:
+    def __init__(self, request: Request, unread: list[int], reach: int, copied: list[int]) -> None:
         self.copied = copied
-        super().__init__(request, unread, len(copied))
+        super().__init__(request, unread, reach, len(copied))
 
     def _match(self) -> NgramMatch:
         return self.request.ngrams.match([*self.copied, *self.tokens])
@@ -70,10 +70,11 @@ class MixedDrafter(CopyingDrafter, ChainDrafter):
         return [self._joined(chain) for chain in chains]
 
     def _chain(self, request: Request) -> ContinuedChain:
-        plan, copied = self.texts[request].plan()
+        reach = self.reach(request)
+        plan, copied = self.texts[request].plan(reach if self.unread(request) else 0)
         ended = bool(copied) and copied[-1] in request.stop_tokens
         unread = self.unread(request, copied) if plan.model and not ended else []
-        return ContinuedChain(request, unread, copied)
+        return ContinuedChain(request, unread, reach, copied)
 
     def _joined(self, chain: ContinuedChain) -> Draft:
         own, copied = chain.draft(), chain.copied
@@ -103,7 +104,7 @@ class MixedTreeDrafter(CopyingDrafter, BestFirstDrafter):
         found: dict[Request, Draft] = {}
         growing = []
         for request in requests:
-            plan, copied = self.texts[request].plan()
+            plan, copied = self.texts[request].plan(self.reach(request) if self.unread(request) else 0)
             found[request] = NO_DRAFT
             if copied:
                 found[request] = copied_draft(copied, self.vocab_size, self.model.device)

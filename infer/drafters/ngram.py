@@ -149,10 +149,10 @@ class TextCopies:
             return None, []
         return match, self.lookup.copy(match, min(MAX_DRAFT, request.max_draft), request.stop_tokens)
 
-    def plan(self) -> tuple[Plan, list[int]]:
-        """The sources of the request's round, and the tokens to copy."""
+    def plan(self, reach: int = 0) -> tuple[Plan, list[int]]:
+        """The sources of the request's round, and the tokens to copy; ``reach``: how deep the model can draft."""
         match, tokens = self.available()
-        plan = self.sources.plan(self._survivals(match, tokens), min(MAX_DRAFT, self.request.max_draft))
+        plan = self.sources.plan(self._survivals(match, tokens), min(MAX_DRAFT, reach))
         return plan, tokens[: plan.copies]
 
     def _survivals(self, match: Match | None, tokens: list[int]) -> Iterator[float]:

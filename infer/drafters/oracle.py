@@ -40,6 +40,9 @@ def greedy_agreement(
         unread = written[-1:]
     if max([*prompt, *text, *written]) >= draft.vocab_size:
         return []  # a token is outside the draft's vocabulary: nothing will be drafted
+    written = written[: None if draft.context is None else max(0, draft.context - len(text) + 1)]
+    if not written:
+        return []
     reader, text = TextReader.begin(draft, prompt, len(written))
     logits, _ = reader.read([*text, *written[:-1]], keep=len(written))
     guesses: list[int] = logits[:, : target.vocab_size].argmax(-1).tolist()

@@ -63,6 +63,7 @@ class PartialTree:
     Args:
         unread: what the draft reads first; empty if it cannot.
         trunk: number of tokens in its cache then.
+        reach: maximum depth.
 
     Attributes:
         level: the nodes whose children are chosen next, -1 for the root; empty when the tree is done.
@@ -70,8 +71,8 @@ class PartialTree:
         hidden: (1, d) the draft's hidden state after the root (-1) and each node that it has read.
     """
 
-    def __init__(self, request: Request, unread: list[int], trunk: int) -> None:
-        self.request, self.unread, self.trunk = request, unread, trunk
+    def __init__(self, request: Request, unread: list[int], trunk: int, reach: int) -> None:
+        self.request, self.unread, self.trunk, self.reach = request, unread, trunk, reach
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.distributions: list[TokenDistribution] = []
@@ -99,9 +100,9 @@ class PartialTree:
 class Growth(PartialTree):
     """A tree with the same number of children at every node of a level."""
 
-    def __init__(self, request: Request, unread: list[int], trunk: int) -> None:
-        super().__init__(request, unread, trunk)
-        self.level = [-1] if unread and request.max_draft > 0 else []
+    def __init__(self, request: Request, unread: list[int], trunk: int, reach: int) -> None:
+        super().__init__(request, unread, trunk, reach)
+        self.level = [-1] if unread and reach > 0 else []
 
     def grow(self, q: TokenDistribution, hidden: Tensor, children: int, *, replacement: bool) -> None:
         """Draw ``children`` of each node of the level from its row of ``q``, which comes from its ``hidden`` (n, d)."""
@@ -123,7 +124,7 @@ class Growth(PartialTree):
                         break
         self.distributions.append(q.take(rows))
         ended = all(self.tokens[node] in self.request.stop_tokens for node in coming)
-        self.level = [] if ended or self.n_forwards == self.request.max_draft else coming
+        self.level = [] if ended or self.n_forwards == self.reach else coming
 
 
 class TreeDrafter(ModelDrafter):
@@ -144,7 +145,9 @@ class TreeDrafter(ModelDrafter):
         return request.budget + count_nodes(self.expansions)
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        trees = [Growth(request, self.unread(request), self.trunk(request)) for request in requests]
+        trees = [
+            Growth(request, self.unread(request), self.trunk(request), self.reach(request)) for request in requests
+        ]
         self.read_prompts([tree.request for tree in trees if tree.level])
         for children in self.expansions:
             growing = [tree for tree in trees if tree.level]
