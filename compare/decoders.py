@@ -17,7 +17,6 @@ from typing import Any
 from ..common.errors import InputError
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..controllers.checkpoints.checkpoint import controller_digest
-from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import names_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
@@ -25,11 +24,12 @@ from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts, split_ngram
 from ..infer.generation import Stats
+from ..infer.loading.names import load_tokenizer
 from ..infer.loading.pair import Pair, draft_precision, load_draft, load_target
 from ..infer.models import GgufModel, LanguageModel, language_model
-from ..infer.options import DecodingOptions, DraftPrecisionOptions, PairCheckOptions
+from ..infer.options import DecodingOptions
 from ..infer.prompting import encode_prompt
-from .options import WorkloadOptions
+from .options import VllmBenchOptions, WorkloadOptions
 
 NONE, NGRAM = "none", "ngram"
 TRANSFORMERS, LLAMA_CPP = "transformers", "llama.cpp"
@@ -107,17 +107,21 @@ class ComparedDecoder(DecodingOptions):
         return self.as_dict() | {"name": None, "controllers": [controller_digest(name) for name in trained]}
 
     def words(self, cost: Path | None = None) -> list[str]:
-        """Its options of ``specpilot generate`` and ``serve``, with a file of costs for what uses them."""
+        """:meth:`arguments` as words of a shell, with a file of costs for what uses them."""
         shown = self if cost is None or not self.uses_costs else replace(self, cost=str(cost))
+        return [shlex.quote(word) for word in shown.arguments()]
+
+    def arguments(self) -> list[str]:
+        """Its options of ``specpilot generate`` and ``serve``."""
         defaults = {entry.name: entry.default for entry in fields(DecodingOptions)}
         words = []
         for name in dict.fromkeys((*FIRST, *defaults)):
-            value, flag = getattr(shown, name), "--" + name.replace("_", "-")
+            value, flag = getattr(self, name), "--" + name.replace("_", "-")
             if value is True:
                 words.append(flag)
             elif value != defaults[name]:
                 text = "null" if value is None else f"[{','.join(value)}]" if isinstance(value, tuple) else str(value)
-                words += [flag, shlex.quote(text)]
+                words += [flag, text]
         return words
 
 
@@ -238,6 +242,19 @@ def named(specs: Sequence[ComparedDecoder]) -> list[ComparedDecoder]:
     return [*specs]
 
 
+def encoded_prompts(work: WorkloadOptions | VllmBenchOptions, tokenizer: Any = None) -> list[list[int]]:
+    """Token ids of the prompts, by the target's tokenizer if none is given.
+
+    Raises:
+        InputError: no prompts are left.
+    """
+    rows = load_prompts(
+        work.prompts, column=work.column, split=work.split, limit=work.limit, skip=work.skip, domains=work.domains
+    )
+    tokenizer = tokenizer or load_tokenizer(work.target)
+    return [encode_prompt(tokenizer, row.prompt, chat=work.chat, system=work.system) for row in rows]
+
+
 def load(
     work: WorkloadOptions, decoder: SpeculativeDecoder | None = None
 ) -> tuple[SpeculativeDecoder, list[list[int]]]:
@@ -246,15 +263,7 @@ def load(
     Raises:
         InputError: a model is missing or does not fit, or no prompts are left.
     """
-    rows = load_prompts(
-        work.prompts, column=work.column, split=work.split, limit=work.limit, skip=work.skip, domains=work.domains
-    )
     if decoder is None and split_ngram(work.draft)[1] is not None:
         raise InputError(f"draft={work.draft!r}: name a draft model alone; 'specpilot compare' times n-gram drafts")
-    decoder = decoder or SpeculativeDecoder.from_pretrained(
-        work.target, work.draft, dtype=work.dtype, device=work.device,
-        trust_remote_code=work.trust_remote_code,
-        draft_dtype=work.draft_dtype if isinstance(work, DraftPrecisionOptions) else None,
-        pair_check=work.pair_check if isinstance(work, PairCheckOptions) else EXACT,
-    )  # fmt: skip
-    return decoder, [encode_prompt(decoder.tokenizer, row.prompt, chat=work.chat, system=work.system) for row in rows]
+    decoder = decoder or SpeculativeDecoder.from_options(work.base)
+    return decoder, encoded_prompts(work, decoder.tokenizer)

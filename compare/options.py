@@ -42,21 +42,39 @@ class RepeatOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkloadOptions(PairOptions, PromptOptions, SamplingOptions, LoadingOptions):
+class MeasurementOptions(
+    TargetOptions, PromptOptions, SamplingOptions, LoadingOptions, DraftPrecisionOptions, PairCheckOptions
+):
+    """Models.
+
+    Attributes:
+        draft: Draft model of the decoders that name none; null compares without one.
+    """
+
+    draft: str | None = "tiny-draft"
+    split: str = "test"
+
+    @property
+    def base(self) -> DecodingOptions:
+        """What all decoders have in common."""
+        return DecodingOptions(
+            target=self.target, draft=self.draft, draft_dtype=self.draft_dtype, pair_check=self.pair_check,
+            **self.loading,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions(PairOptions, MeasurementOptions):
     """Models."""
 
-    split: str = "test"
     limit: Count = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(
-    TargetOptions, PromptOptions, SamplingOptions, LoadingOptions, DraftPrecisionOptions, PairCheckOptions, SeedOptions
-):
+class CompareOptions(MeasurementOptions, SeedOptions):
     """Comparison.
 
     Attributes:
-        draft: Draft model of the decoders that name none; null compares without one.
         decoders: YAML file of decoders: for each name a word as for `length`, or options of `specpilot generate`.
         length: Decoders in words, with commas between them: draft lengths, rules and trained controllers as for
             `specpilot generate`, with "+ngram" behind them to copy from the text as well; "ngram", "transformers",
@@ -70,8 +88,6 @@ class CompareOptions(
         output: Folder for report.md, report.json and what was measured; an interrupted comparison is continued.
     """
 
-    split: str = "test"
-    draft: str | None = "tiny-draft"
     decoders: File | None = None
     length: str | int | tuple[str | int, ...] | None = None
     rules: bool = True
@@ -79,14 +95,6 @@ class CompareOptions(
     clock: bool = True
     minutes: Positive = 2.0
     output: Folder = Path("runs/compare")
-
-    @property
-    def base(self) -> DecodingOptions:
-        """What all decoders have in common."""
-        return DecodingOptions(
-            target=self.target, draft=self.draft, draft_dtype=self.draft_dtype, pair_check=self.pair_check,
-            **self.loading,
-        )  # fmt: skip
 
     @property
     def words(self) -> list[str]:
@@ -103,28 +111,19 @@ class CompareOptions(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServedOptions(WorkloadOptions, DraftPrecisionOptions, OutputFileOptions):
+class ServeBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     """Benchmark.
 
     Attributes:
         length: Trained controller that drafts.
         cost: Its cost model: a file of `specpilot bench cost --batch`; by default the server measures it.
-    """
-
-    length: str = "tiny-lag-free"
-    cost: str | float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeBenchOptions(ServedOptions, RepeatOptions):
-    """Benchmark.
-
-    Attributes:
         fixed: Tokens a draft of the server that drafts a fixed length.
         loads: Numbers of requests at once.
         requests: Requests of each measurement; at least the number at once.
     """
 
+    length: str = "tiny-lag-free"
+    cost: str | float | None = None
     fixed: Count = 2
     loads: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], Several()] = (1, 4, 16, 64)
     requests: Count = 32
@@ -139,7 +138,6 @@ class VllmBenchOptions(PairOptions, PromptOptions, SamplingOptions, RepeatOption
         longest: Most tokens it drafts in a round.
         fixed: Tokens a draft of vLLM's own drafter, an engine for each.
         batches: Number of batches of 64 requests in a repetition.
-        checks: Also check that counters, greedy texts and the distribution of sampled texts are vLLM's.
         cost: File for the measured costs, which the plugin reads.
     """
 
@@ -149,12 +147,11 @@ class VllmBenchOptions(PairOptions, PromptOptions, SamplingOptions, RepeatOption
     longest: Count = 10
     fixed: Annotated[tuple[Count, ...], Several()] = (1, 2, 3, 4, 5, 6)
     batches: Count = 2
-    checks: bool = True
     cost: Path = Path("runs/vllm-cost.json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostBenchOptions(WorkloadOptions, DraftPrecisionOptions, RepeatOptions, OutputFileOptions):
+class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     """Benchmark. A few prompts suffice; they should not be those that controllers are compared on.
 
     Attributes:

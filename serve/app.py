@@ -6,7 +6,8 @@ import asyncio
 import base64
 import binascii
 import hmac
-from collections.abc import AsyncIterator, Sequence
+import os
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,14 +28,10 @@ from .server import Server
 OPEN = ("/health",)  # needs no key
 
 
-def create_app(server: Server, *, api_key: str | None, origins: Sequence[str], max_body: int) -> FastAPI:
-    """The application.
-
-    Args:
-        api_key: that clients must send; None: any may call.
-        origins: of web pages that may call from a browser, besides the server's own.
-        max_body: bytes of a request's body at most.
-    """
+def create_app(server: Server) -> FastAPI:
+    """The application, with the key, the origins and the limit on bodies of the server's options."""
+    options = server.options
+    key = options.api_key or os.environ.get("SPECPILOT_API_KEY")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -44,15 +41,15 @@ def create_app(server: Server, *, api_key: str | None, origins: Sequence[str], m
 
     app = FastAPI(title="specpilot", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     _handle_errors(app, server)
-    _add_model_routes(app, server, max_body)
-    _add_state_routes(app, server, max_body)
+    _add_model_routes(app, server, options.max_body)
+    _add_state_routes(app, server, options.max_body)
     add_page(app)
 
-    if api_key is not None:
-        app.add_middleware(KeyCheck, server=server, key=api_key)
-    if origins:
+    if key is not None:
+        app.add_middleware(KeyCheck, server=server, key=key)
+    if options.allow_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"]
+            CORSMiddleware, allow_origins=options.allow_origins, allow_methods=["GET", "POST"], allow_headers=["*"]
         )
     return app
 

@@ -42,3 +42,13 @@ class ServeOptions(DecodingOptions):
     max_body: Count = 4 << 20
     drain: Positive = 60.0
     log_rounds: Folder | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name in the API."""
+        return self.served_model_name or str(self.target)
+
+    @property
+    def controller(self) -> str | None:
+        """The length controller's name, by which it is loaded again."""
+        return None if self.length is None else str(self.length)

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -17,23 +17,11 @@ from .server import Server
 SWITCH_INTERVAL = 0.001  # seconds that a thread may keep the interpreter: the decoder waits for the event loop
 
 
-def run_server(
-    server: Server,
-    listener: socket.socket,
-    *,
-    api_key: str | None,
-    origins: Sequence[str],
-    max_body: int,
-    drain: float,
-) -> None:
-    """Serve on ``listener`` until SIGINT or SIGTERM; SIGHUP loads the controller again.
-
-    Args:
-        drain: seconds that running requests have to finish after the signal.
-    """
-    app = create_app(server, api_key=api_key, origins=origins, max_body=max_body)
+def run_server(server: Server, listener: socket.socket) -> None:
+    """Serve on ``listener`` until SIGINT or SIGTERM; SIGHUP loads the controller again."""
+    drain = max(1, round(server.options.drain))  # seconds that running requests have to finish after the signal
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, timeout_graceful_shutdown=max(1, round(drain)), server_header=False
+        create_app(server), log_level="error", access_log=False, timeout_graceful_shutdown=drain, server_header=False
     )
     sys.setswitchinterval(SWITCH_INTERVAL)
     host, port = listener.getsockname()[:2]
@@ -50,7 +38,7 @@ class _Http(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        print(f"specpilot: serving {self.server.config.name!r} on {self.address}", file=sys.stderr, flush=True)
+        print(f"specpilot: serving {self.server.options.name!r} on {self.address}", file=sys.stderr, flush=True)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

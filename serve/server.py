@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..infer.options import AUTO
 from ..infer.request import Request
 from .errors import ApiError
 from .metrics import Metrics
+from .options import ServeOptions
 from .round_log import RoundLog
 from .service import Service
 from .worker import Worker
@@ -26,40 +27,19 @@ WARM_UP = 32  # tokens decoded before the first request
 SAVE_EVERY = 256  # finished texts between two saves of a router's state
 
 
-@dataclass(frozen=True)
-class ServerConfig:
-    """How a decoder is served.
-
-    Attributes:
-        name: of the model in the API.
-        length: the controller's name, for reloading; None where a router or nothing chooses it.
-        threshold: its stopping threshold, if one was given.
-        max_queue: requests that may wait.
-        time_limit: seconds a request may take.
-        router_state: file that keeps what an OnlineRouter has learnt.
-    """
-
-    name: str
-    length: str | None = None
-    threshold: float | None = None
-    max_queue: int = 256
-    time_limit: float = 600.0
-    router_state: Path | None = None
-
-
 class Server:
     """Everything of the server but HTTP."""
 
-    def __init__(self, decoder: SpeculativeDecoder, config: ServerConfig, log: RoundLog | None = None) -> None:
-        self.decoder, self.config, self.log = decoder, config, log
+    def __init__(self, decoder: SpeculativeDecoder, options: ServeOptions, log: RoundLog | None = None) -> None:
+        self.decoder, self.options, self.log = decoder, options, log
         self.metrics = Metrics()
-        self.worker = Worker(decoder.scheduler, config.max_queue)
-        self.service = Service(decoder, config.name, self.worker, self.metrics, config.time_limit, self._finished)
+        self.worker = Worker(decoder.scheduler, options.max_queue)
+        self.service = Service(decoder, options.name, self.worker, self.metrics, options.time_limit, self._finished)
         self.reloads = 0
         self._reloading = threading.Lock()
         self._unsaved = 0
-        if config.router_state is not None:
-            learn_online(decoder, config.router_state)
+        if options.router_state is not None:
+            learn_online(decoder, options.router_state)
 
     def warm_up(self) -> None:
         """Decode a little, so that the first request does not wait for what is made on first use."""
@@ -85,9 +65,9 @@ class Server:
 
     def _save_router(self) -> None:
         routing = self.decoder.routing
-        if self.config.router_state is not None and routing is not None and isinstance(routing.router, OnlineRouter):
+        if self.options.router_state is not None and routing is not None and isinstance(routing.router, OnlineRouter):
             try:
-                routing.router.save(self.config.router_state)
+                routing.router.save(self.options.router_state)
             except InputError as error:  # what was decoded is answered all the same
                 print("specpilot: error:", error, file=sys.stderr, flush=True)
         self._unsaved = 0
@@ -108,7 +88,7 @@ class Server:
         length = self.decoder.length
         card: dict[str, Any] = {
             "object": "controller",
-            "name": self.config.length,
+            "name": self.options.controller,
             "kind": type(length).__name__,
             "reloads": self.reloads,
         }
@@ -123,11 +103,12 @@ class Server:
         Raises:
             ApiError: 409: there is none to reload, it cannot be loaded, or it is one of another pair.
         """
-        if self.config.length is None or self.decoder.routing is not None:
+        name = self.options.controller
+        if name is None or self.decoder.routing is not None:
             raise ApiError(409, "controller: none was named with --length; nothing to reload")
         with self._reloading:
             try:
-                length = self._load(self.config.length)
+                length = self._load(name)
             except InputError as error:
                 raise ApiError(409, f"{error}; the controller in use stays") from None
             self.decoder.config = replace(self.decoder.config, length=length)
@@ -137,7 +118,7 @@ class Server:
     def _load(self, name: str) -> LengthController:
         current = self.decoder.length
         cost = current.cost if isinstance(current, RateOptimal) else None
-        length = self.decoder.load_length(name, threshold=self.config.threshold, cost=cost)
+        length = self.decoder.load_length(name, threshold=self.options.threshold, cost=cost)
         if isinstance(length, RateOptimal) and isinstance(current, RateOptimal):
             return RateOptimal(length.predictor, length.cost, batch=current.batch)
         return length

@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.serve.app import create_app
+from specpilot.serve.options import ServeOptions
 from specpilot.serve.round_log import RoundLog
-from specpilot.serve.server import Server, ServerConfig
+from specpilot.serve.server import Server
 
 PATIENCE = 30.0  # seconds until something that must happen counts as missing
 
@@ -29,15 +31,13 @@ def wait_until(done: Callable[[], bool]) -> None:
 def serving(
     decoder: SpeculativeDecoder,
     *,
-    config: ServerConfig | None = None,
     log: RoundLog | None = None,
-    api_key: str | None = None,
-    max_body: int = 1 << 20,
+    **options: Any,
 ) -> Iterator[tuple[Server, str]]:
-    """A running server and its address."""
-    server = Server(decoder, config or ServerConfig("tiny"), log)
+    """A running server with ``options`` of ``specpilot serve``, and its address."""
+    server = Server(decoder, ServeOptions(**{"max_body": 1 << 20, **options}), log)
     listener = socket.create_server(("127.0.0.1", 0))
-    app = create_app(server, api_key=api_key, origins=(), max_body=max_body)
+    app = create_app(server)
     # No logging configuration: to install one closes all handlers, and that of absl closes the stream it writes to.
     settings = uvicorn.Config(app, log_config=None, log_level="warning", timeout_graceful_shutdown=5)
     http = uvicorn.Server(settings)

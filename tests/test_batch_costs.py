@@ -14,7 +14,8 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.length import RateOptimal
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.infer.batch_costs import DRAFTED, batch_costs, fitted
-from specpilot.serve.server import Server, ServerConfig, drafting_by_load
+from specpilot.serve.options import ServeOptions
+from specpilot.serve.server import Server, drafting_by_load
 
 from .test_rate_optimal import Known
 
@@ -130,7 +131,7 @@ def test_rounds_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     drafting_by_load(decoder, str(file))
     assert isinstance(decoder.length, RateOptimal)
     assert decoder.length.batch == costs
-    server = Server(decoder, ServerConfig("tiny", "tiny-lag-free"))
+    server = Server(decoder, ServeOptions(length="tiny-lag-free"))
     server.reload()
     assert isinstance(decoder.length, RateOptimal)
     assert decoder.length.batch == costs

@@ -15,8 +15,6 @@ def test_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load = ["--loads", "[1,3]", "--requests", "3", "--repeats", "1", "--output", str(out)]
     assert cli.main(["bench", "serve", *words, *load]) == 0
     result = json.loads(out.read_text())
-    for kind in ("greedy", "sampled"):
-        assert result[f"{kind}_texts_equal"] == {name: [3, 3] for name in ("ours", "fixed", "none")}
     assert result["exit_codes"] == {"ours": 0, "fixed": 0, "none": 0}
     for row in result["load"].values():
         assert all(one["tokens_per_second"] > one["time_to_first_token"] for one in row.values())

@@ -21,7 +21,7 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
 from specpilot.serve.own_thread import in_own_thread
 from specpilot.serve.round_log import RoundLog
-from specpilot.serve.server import Server, ServerConfig
+from specpilot.serve.server import Server
 
 from .serving import serving, wait_until
 
@@ -36,7 +36,7 @@ def decoder() -> SpeculativeDecoder:
 
 @pytest.fixture(scope="module")
 def running(decoder: SpeculativeDecoder) -> Iterator[tuple[Server, str]]:
-    with serving(decoder, config=ServerConfig("tiny", "tiny-lag-free")) as found:
+    with serving(decoder, length="tiny-lag-free") as found:
         yield found
 
 
@@ -214,7 +214,7 @@ def test_a_client_that_leaves_frees_its_place(running: tuple[Server, str]) -> No
 
 
 def test_a_full_queue(decoder: SpeculativeDecoder) -> None:
-    with serving(decoder, config=ServerConfig("tiny", max_queue=0)) as (_, address):
+    with serving(decoder, max_queue=0) as (_, address):
         body = {"prompt": QUESTION, "max_tokens": 8, "n": decoder.scheduler.max_running + 1}
         found = httpx.post(f"{address}/v1/completions", json=body)
         assert (found.status_code, found.headers["Retry-After"]) == (429, "1")
@@ -223,7 +223,7 @@ def test_a_full_queue(decoder: SpeculativeDecoder) -> None:
 
 
 def test_the_client_tries_again(decoder: SpeculativeDecoder) -> None:
-    with serving(decoder, config=ServerConfig("tiny", max_queue=0)) as (server, address):
+    with serving(decoder, max_queue=0) as (server, address):
         long = {"prompt": QUESTION, "max_tokens": 400, "n": decoder.scheduler.max_running, "ignore_eos": True}
         with httpx.stream("POST", f"{address}/v1/completions", json=long | {"stream": True}) as holding:
             lines = holding.iter_lines()  # kept: the connection closes with its iterator
@@ -239,7 +239,7 @@ def test_the_client_tries_again(decoder: SpeculativeDecoder) -> None:
 
 
 def test_time_is_limited(decoder: SpeculativeDecoder) -> None:
-    with serving(decoder, config=ServerConfig("tiny", time_limit=1e-6)) as (_, address):
+    with serving(decoder, time_limit=1e-6) as (_, address):
         body = {"prompt": QUESTION, "max_tokens": 300}
         found = httpx.post(f"{address}/v1/completions", json=body)
         assert (found.status_code, found.json()["error"]["type"]) == (408, "timeout_error")
@@ -286,7 +286,7 @@ def test_a_controller_is_loaded_again(running: tuple[Server, str], decoder: Spec
 
 def test_a_controller_of_another_pair_is_refused(decoder: SpeculativeDecoder) -> None:
     other = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft-math", length=2)
-    with serving(other, config=ServerConfig("tiny", "tiny-head", 0.5)) as (_, address):
+    with serving(other, length="tiny-head", threshold=0.5) as (_, address):
         found = httpx.post(f"{address}/v1/controllers/reload")
         assert found.status_code == 409
         assert "the controller in use stays" in found.json()["error"]["message"]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from specpilot import SpeculativeDecoder
-from specpilot.serve.server import ServerConfig
 
 from .serving import serving
 
@@ -20,7 +19,7 @@ PROMPT = "What is 12 plus 30?"
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost=0.2)
-    with serving(decoder, config=ServerConfig("tiny", "tiny-lag-free")) as (_, found):
+    with serving(decoder, length="tiny-lag-free") as (_, found):
         yield found
 
 

@@ -43,9 +43,6 @@ def serve(options: ServeBenchOptions) -> None:
     console = begin()
     result = bench_serve(options, console)
     console.print(as_table(result))
-    for kind in ("greedy", "sampled"):
-        texts = ", ".join(f"{name} {n} of {count}" for name, (n, count) in result[f"{kind}_texts_equal"].items())
-        console.print(f"{kind} texts equal to those of generate: {texts}")
     finish(result, options, options.output)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -33,34 +32,19 @@ def serve(options: ServeOptions) -> None:
     from ..serve.own_thread import in_own_thread
     from ..serve.run import run_server
 
-    run_server(
-        in_own_thread(lambda: _prepared(options)),
-        listener,
-        api_key=options.api_key or os.environ.get("SPECPILOT_API_KEY"),
-        origins=options.allow_origins or (),
-        max_body=options.max_body,
-        drain=options.drain,
-    )
+    run_server(in_own_thread(lambda: _prepared(options)), listener)
 
 
 def _prepared(options: ServeOptions) -> Server:
     """A server with its models loaded."""
     from ..common.console import quiet
     from ..infer.decoder import SpeculativeDecoder
-    from ..serve.server import Server, ServerConfig, drafting_by_load
+    from ..serve.server import Server, drafting_by_load
 
     quiet()
     decoder = SpeculativeDecoder.from_options(options)
     drafting_by_load(decoder, options.cost)
-    config = ServerConfig(
-        name=options.served_model_name or str(options.target),
-        length=None if options.length is None else str(options.length),
-        threshold=options.threshold,
-        max_queue=options.max_queue,
-        time_limit=options.time_limit,
-        router_state=options.router_state,
-    )
-    server = Server(decoder, config, _round_log(options, decoder))
+    server = Server(decoder, options, _round_log(options, decoder))
     server.warm_up()
     gc.collect()
     gc.freeze()  # what is loaded stays; looking through it takes a quarter of a second

@@ -2,8 +2,7 @@
 
 The servers run at the same time and are asked in turn, so that all see the same machine. Reported are the time to the
 first token, the time between pieces of text, and tokens per second over all requests, of the wall time and of the
-server's processor time, which other work on the machine changes less; medians over the repeats. Texts of the most
-requests at once are compared with those of ``SpeculativeDecoder.generate``.
+server's processor time, which other work on the machine changes less; medians over the repeats.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -26,16 +25,13 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from ...common.errors import InputError
-from ...controllers.length.cost_model import CostModel
-from ...infer.decoder import SpeculativeDecoder
-from ..decoders import load
-from ..options import ServeBenchOptions, ServedOptions
+from ..decoders import ComparedDecoder, encoded_prompts
+from ..options import ServeBenchOptions
 from ..runner import interleave
 from ..table import Table
 from .http_client import Answer, complete
 
 OURS, FIXED, NONE = "ours", "fixed", "none"
-COST = 0.2  # of a draft token in verifications, for drafts that depend on the seed alone and not on the load
 
 
 class ServerProcess:
@@ -78,43 +74,27 @@ def running(words: Sequence[str]) -> Iterator[ServerProcess]:
         server.process.wait()
 
 
-def pair_words(options: ServedOptions) -> list[str]:
-    """What all servers have in common."""
-    words = ["--target", options.target, "--draft", options.draft, "--dtype", options.dtype, "--device", options.device]
-    return words if options.draft_dtype is None else [*words, "--draft-dtype", options.draft_dtype]
-
-
 def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
-    """Measure, and compare texts with those of ``SpeculativeDecoder.generate``."""
-    decoder, prompts = load(options)
-    lengths = {
-        OURS: ["--length", options.length, "--cost", "auto" if options.cost is None else str(options.cost)],
-        FIXED: ["--length", str(options.fixed)],
-        NONE: ["--length", "none"],
-    }
+    """Measure servers that draft by the trained controller, of a fixed length, and nothing."""
+    prompts, base = encoded_prompts(options), options.base
+    cost = "auto" if options.cost is None else options.cost
+    decoders = [
+        ComparedDecoder.of(base, OURS, length=options.length, cost=cost),
+        ComparedDecoder.of(base, FIXED, length=options.fixed),
+        ComparedDecoder.of(base, NONE, length="none"),
+    ]
     with ExitStack() as stack:
-        servers = {
-            name: stack.enter_context(running([*pair_words(options), *words])) for name, words in lengths.items()
-        }
+        servers = {one.name: stack.enter_context(running(one.arguments())) for one in decoders}
         runs = {
             f"{name} {load}": _run(servers[name], prompts, load, options) for load in options.loads for name in servers
         }
         found = interleave(runs, 1, console, repeats=options.repeats, label="batches of requests")
-        greedy = _texts(servers, decoder, prompts, options, 0.0)
-        steady, others = ["--length", options.length, "--cost", str(COST)], dict(servers)
-        if steady != lengths[OURS]:
-            others[OURS] = stack.enter_context(running([*pair_words(options), *steady]))
-        sampled = _texts(others, decoder, prompts, options, options.temperature)
         exits = {name: server.stop() for name, server in servers.items()}
-    table: dict[str, dict[str, Any]] = {}
-    for load_ in options.loads:
-        table[str(load_)] = {name: _summary([one.value for one in found[f"{name} {load_}"][0]]) for name in servers}
-    return {
-        "load": table,
-        "greedy_texts_equal": greedy,
-        "sampled_texts_equal": sampled,
-        "exit_codes": exits,
+    table = {
+        str(load): {name: _summary([one.value for one in found[f"{name} {load}"][0]]) for name in servers}
+        for load in options.loads
     }
+    return {"load": table, "exit_codes": exits}
 
 
 class Run(NamedTuple):
@@ -131,21 +111,14 @@ def _run(server: ServerProcess, prompts: list[list[int]], load: int, options: Se
     def run(item: int, repeat: int) -> Run:
         started, before = time.perf_counter(), processor_seconds(server.process.pid)
         count = max(options.requests, load)
-        answers = asyncio.run(_ask(server.port, prompts, count, load, {**body_of(options), "seed": 1000 * repeat}))
+        body = {
+            "max_tokens": options.max_new_tokens, "temperature": options.temperature, "top_k": options.top_k or 0,
+            "top_p": options.top_p, "seed": 1000 * repeat,
+        }  # fmt: skip
+        answers = asyncio.run(_ask(server.port, prompts, count, load, body))
         return Run(answers, time.perf_counter() - started, processor_seconds(server.process.pid) - before)
 
     return run
-
-
-def body_of(options: ServeBenchOptions) -> dict[str, Any]:
-    """The sampling of a request."""
-    top_k = 0 if options.top_k is None else options.top_k
-    return {
-        "max_tokens": options.max_new_tokens,
-        "temperature": options.temperature,
-        "top_k": top_k,
-        "top_p": options.top_p,
-    }
 
 
 async def _ask(port: int, prompts: list[list[int]], count: int, load: int, body: dict[str, Any]) -> list[Answer]:
@@ -189,35 +162,6 @@ def _summary(runs: list[Run]) -> dict[str, float]:
         ),
         "time_between_pieces": median(between),
     }
-
-
-def _texts(
-    servers: Mapping[str, ServerProcess],
-    decoder: SpeculativeDecoder,
-    prompts: list[list[int]],
-    options: ServeBenchOptions,
-    temperature: float,
-) -> dict[str, list[int]]:
-    """For each configuration how many texts of requests at once are those of ``generate``, and of how many.
-
-    The requests have seeds from 0 on. With a temperature the servers' drafts must not depend on the load.
-    """
-    controllers = {
-        OURS: decoder.load_length(options.length, cost=CostModel.load(COST)),
-        FIXED: decoder.load_length(str(options.fixed)),
-        NONE: decoder.load_length("none"),
-    }
-    count, found = max(options.loads), {}
-    sampling: dict[str, Any] = options.sampling | {"temperature": temperature}
-    body = body_of(options) | {"temperature": temperature, "seed": 0}
-    for name, server in servers.items():
-        served = [answer.text for answer in asyncio.run(_ask(server.port, prompts, count, count, body))]
-        own = [
-            decoder.generate(prompts[i % len(prompts)], seed=i, length=controllers[name], **sampling).text
-            for i in range(count)
-        ]
-        found[name] = [sum(one == other for one, other in zip(served, own, strict=True)), count]
-    return found
 
 
 def _by_processor_time(row: dict[str, dict[str, float]]) -> dict[str, str]:

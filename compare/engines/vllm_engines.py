@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 CELLS = 200 * 2**20  # bytes of an engine's keys and values
 ROWS = 64  # requests that may run together
-COUNTERS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos")
 TURNS, FEW = 14, 16  # of each length; half as many with more requests
 _engines: list[Any] = []  # an engine that is freed ends what the others of its process share
 
@@ -111,12 +110,6 @@ def generate(llm: LLM, prompts: Sequence[list[int]], sampling: Any, seed: int = 
     torch.manual_seed(seed)
     outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
     return [list(output.outputs[0].token_ids) for output in outputs]
-
-
-def counters(llm: LLM) -> dict[str, Any]:
-    """vLLM's counters of speculation since the last engine of this process was made."""
-    found = {metric.name.removeprefix("vllm:spec_decode_"): vars(metric) for metric in llm.get_metrics()}
-    return {name: found[name].get("value", found[name].get("values")) for name in COUNTERS}
 
 
 def measure(llm: LLM, rows: Sequence[int], sampling: SamplingParams) -> BatchCosts:
