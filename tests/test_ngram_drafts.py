@@ -13,13 +13,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.arms import Arm
 from specpilot.controllers.length import (
     Confidence,
     CumulativeConfidence,
     Entropy,
     Fallback,
-    Fixed,
     LengthController,
     RateOptimal,
     copy_rates,
@@ -32,17 +30,15 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.drafters.prompt_lookup import Match, PromptLookup
-from specpilot.infer.loading.routing import LoadedArm, Routing
-from specpilot.infer.models import CausalLM, EarlyExit, language_model
 from specpilot.infer.random_source import RandomSource
 
 from .clock import time_forwards
 from .drafts import CHEAP, DEAR, EVEN, FREE, options_of, small
 from .enumeration import assert_same, decoder_distribution, target_distribution
+from .test_exactness import REPEATING
 from .tiny import make
 
 SHORT = (0.05, 0.9, 0.9, 0.9, 0.05, 0.05, 0.05)  # copies end after a few tokens, and the model goes on
-PROMPT = [1, 0, 2, 0, 1, 2, 1, 0, 2, 0]  # its last four tokens stood before
 
 
 def defined(tokens: Sequence[int], longest: int) -> Match | None:
@@ -180,8 +176,8 @@ def test_every_source_is_met(trees: bool, tmp_path: Path, monkeypatch: pytest.Mo
     for way in ways:
         decoder = SpeculativeDecoder(*small("model", 3, tmp_path), **options_of(way))
         sampling = SamplingParams(1.0, 2 if trees else None)
-        found = decoder_distribution(decoder, sampling, 4 if trees else 6, PROMPT)
-        assert_same(found, target_distribution(decoder.target, sampling, PROMPT))
+        found = decoder_distribution(decoder, sampling, 4 if trees else 6, REPEATING)
+        assert_same(found, target_distribution(decoder.target, sampling, REPEATING))
     assert plans >= {(False, True), (True, False)}
     assert ((True, True) in plans) != trees
 
@@ -246,23 +242,6 @@ def test_the_length_controller_sees_the_models_tokens_alone(monkeypatch: pytest.
     assert rule.reported
     assert all(drafted == accepted <= 2 for drafted, accepted in rule.reported)
     assert len(rule.reported) < len([round for round in rounds if round.drafted])
-
-
-def test_an_arm_of_a_router() -> None:
-    sizes = {"vocab": 3, "hidden": 8, "context": 32}
-    target = make(seed=3, layers=2, sharpness=6.0, **sizes).double()
-    reader = language_model(target)
-    draft = language_model(make(seed=1003, layers=1, sharpness=6.0, **sizes).double())
-    arms = [
-        LoadedArm(Arm("draft", "one", "a"), draft, Fixed(2)),
-        LoadedArm(Arm("ngram", "ngram"), None, Fixed(20), Ngram(2, EVEN)),
-        LoadedArm(Arm("exit", "exit:1", layer=1), EarlyExit(reader, 1), Fixed(2)),
-    ]
-    decoder = SpeculativeDecoder(target, None, routing=Routing(reader, RandomRouter(3), arms))
-    sampling = SamplingParams(1.0, 2)
-    assert_same(
-        decoder_distribution(decoder, sampling, 4, PROMPT), target_distribution(CausalLM(target), sampling, PROMPT)
-    )
 
 
 def test_by_name() -> None:

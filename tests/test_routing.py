@@ -20,13 +20,16 @@ from specpilot.controllers.router import RandomRouter, Router, RouterPolicy, Sin
 from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.loading.routing import LoadedArm, Routing, load_arms
 from specpilot.infer.models import CausalLM, EarlyExit, RaggedKVCache, Read, language_model
 from specpilot.main import main
 from transformers import PreTrainedModel
 
+from .drafts import EVEN
 from .enumeration import assert_same, decoder_distribution, target_distribution
+from .test_exactness import REPEATING
 from .tiny import byte_tokenizer, make, save_pair
 
 KINDS = [
@@ -42,9 +45,9 @@ def routed(
     drafts: Sequence[PreTrainedModel],
     router: Router,
     lengths: Sequence[Any],
-    lean: bool = True,
+    *more: LoadedArm,
 ) -> SpeculativeDecoder:
-    """Two drafts, an early exit and nothing, as far as there are lengths for them."""
+    """Two drafts, an early exit and nothing, as far as there are lengths for them; then ``more``."""
     reader = language_model(target)
     arms = [
         LoadedArm(kind, language_model(draft), length)
@@ -54,7 +57,7 @@ def routed(
         arms.append(LoadedArm(KINDS[len(arms)], EarlyExit(reader, 1), lengths[len(drafts)]))
     if len(lengths) > len(drafts) + 1:
         arms.append(LoadedArm(KINDS[len(arms)], None))
-    return SpeculativeDecoder(target, None, routing=Routing(reader, router, arms))
+    return SpeculativeDecoder(target, None, routing=Routing(reader, router, [*arms, *more]))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
@@ -65,8 +68,10 @@ def test_distribution_under_a_random_router(architecture: str, sampling: Samplin
     target = make(architecture, seed=3, layers=2, sharpness=6.0, **sizes).double()
     drafts = [make(architecture, seed=seed, layers=1, sharpness=6.0, **sizes).double() for seed in (1003, 1004)]
     lengths = [Fixed(2), CumulativeConfidence(0.35), Fixed(2), Fixed(0)]
-    decoder = routed(target, drafts, RandomRouter(4), lengths)
-    assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(CausalLM(target), sampling))
+    copies = LoadedArm(Arm("ngram", "ngram"), None, Fixed(20), Ngram(2, EVEN))
+    decoder = routed(target, drafts, RandomRouter(5), lengths, copies)
+    found = decoder_distribution(decoder, sampling, 4, REPEATING)
+    assert_same(found, target_distribution(CausalLM(target), sampling, REPEATING))
 
 
 class InTurn(Router):

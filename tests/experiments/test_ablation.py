@@ -10,7 +10,7 @@ from specpilot.compare.recorded import Counts, Setting
 from specpilot.controllers.length.cost_model import CostModel
 
 from experiments.__main__ import main
-from experiments.studies.ablation import online_rules, summarise
+from experiments.studies.ablation import summarise
 
 
 def test_baselines_take_their_best_parameter_and_ours_has_none() -> None:
@@ -63,12 +63,3 @@ def test_it_runs_and_runs_again_from_disk(tmp_path: Path, capsys: pytest.Capture
     kept.write_text("{")
     assert main(words) == 2
     assert "not JSON" in capsys.readouterr().err
-
-
-def test_one_controller_learns_from_all_traces_of_a_batch() -> None:
-    rules = {
-        rule.name: rule.make([]) for rule in online_rules({"0.2": CostModel.load(0.2), "0.1": CostModel.load(0.1)})
-    }
-    bandit, online = rules["bandit"], rules["online confidence, rate-optimal"]
-    assert bandit(0, 0.0) is bandit(1, 0.0)
-    assert online(0, 0.0) is online(1, 0.0) is not online(0, 1.0)

@@ -17,7 +17,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 
 from experiments.__main__ import main
 from experiments.papers import specdecpp
-from experiments.papers.runner import AUTOREGRESSIVE, DecoderSpec, PapersOptions, Record, Runner, Runs, best, row_of
+from experiments.papers.runner import AUTOREGRESSIVE, DecoderSpec, PapersOptions, Runner, row_of
 
 from ..tiny import byte_tokenizer, make, save_pair
 
@@ -88,16 +88,6 @@ def test_results_depend_on_settings_models_and_prompts(pair: SpeculativeDecoder,
     assert measured(pair, temperature=0.5) == 3
     assert measured(others) == 3
     assert measured(pair) == 0
-
-
-def runs(spec: DecoderSpec, log_p: float, forwards: int) -> Runs:
-    return Runs(spec, [Record([1] * 10, forwards, 0, 1.0, log_p - i, None) for i in range(8)])
-
-
-def test_the_fastest_of_those_that_cannot_be_told_from_the_best() -> None:
-    a, b, c = (DecoderSpec(f"mtad:{tau}", "2", beams=2) for tau in (0.1, 0.5, 0.9))
-    assert best({a: runs(a, -30, 2), b: runs(b, -9, 5), c: runs(c, -9, 4)}) == c  # a is fastest, and clearly worse
-    assert best({a: runs(a, -9, 2), b: runs(b, -9, 5)}) == a
 
 
 def test_no_lossy_row_without_its_perplexity() -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specpilot.common.errors import InputError
 from specpilot.infer.generation import Stats
 
 from experiments.__main__ import main
 from experiments.papers import selection
-from experiments.router.study import ArmTimings, accuracy, rate_row, sampled, subset, within
+from experiments.router.study import ArmTimings, accuracy, rate_row
 
-from ..test_router_training import dataset, make_rows
 from ..tiny import byte_tokenizer, make
 
 
@@ -47,25 +45,6 @@ def test_accuracy_counts_where_there_is_something_to_select() -> None:
     assert found["all_domains"] == 0.25
     assert (found["where_domains_differ"], found["prompts_there"]) == (0.5, 2)
     assert accuracy(np.array([0]), np.array([[1.0, 1.0]]), np.array(["a"]))["where_domains_differ"] is None
-
-
-def test_sampled_follows_the_policy() -> None:
-    for seed in range(3):
-        chosen = sampled(np.tile([0.2, 0.0, 0.8], (4000, 1)), seed)
-        # five standard deviations are 0.032
-        assert np.bincount(chosen, minlength=3) / 4000 == pytest.approx([0.2, 0, 0.8], abs=0.032)
-        assert not (chosen == 1).any()
-    assert sampled(np.array([[1.0, 0.0]])).tolist() == [0]
-
-
-def test_subsets_keep_order_and_prices() -> None:
-    data = subset(dataset(make_rows(4)), ["autoregressive", "one"])
-    assert [arm.name for arm in data.arms] == ["autoregressive", "one"]
-    assert data.times.arms == [0.004, 0.001]
-    assert data.rows[1].rouge == [0.5, make_rows(4)[1].rouge[0]]
-    assert [row.domain for row in within(data, ["a"]).rows] == ["a", "a"]
-    with pytest.raises(InputError, match="domains: c: no prompt"):
-        within(data, ["c"])
 
 
 def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from specpilot.infer.verify import VERIFIERS
 from specpilot.infer.verify.otm import optimal_transport
 
 from experiments.__main__ import main
-from experiments.otm import acceptance_of_pair, coin_optimum, coins, compressed, plot_otm, uniforms
+from experiments.otm import coin_optimum, coins, uniforms
 from experiments.profile import profile
 
 from ..clock import time_forwards
@@ -72,19 +72,6 @@ def test_closed_forms_of_the_paper() -> None:
     p = torch.tensor([1 / 3, 1 / 3, 1 / 3, 0, 0, 0], dtype=torch.float64)
     q = torch.full((6,), 1 / 6, dtype=torch.float64)
     assert optimal_transport(p, q, 3).acceptance == pytest.approx(1 - 0.5**3, abs=SOLVER)
-
-
-def test_picture_and_models(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
-    p, q = torch.rand(2, 40, generator=generator).double().pow(6)
-    small_p, small_q = compressed(p / p.sum(), q / q.sum())
-    assert 10 <= len(small_p) == len(small_q) <= 20
-    assert float(small_p.sum()) == pytest.approx(1)
-    rows = acceptance_of_pair(p / p.sum(), q / q.sum(), most=3)
-    assert rows[0]["otm"] == pytest.approx(rows[0]["k_seq"], abs=SOLVER)
-    assert rows[-1]["otm"] >= rows[-1]["k_seq"]
-    plot_otm({"uniforms": uniforms(), "coins": coins(), "models": rows, "pair": "a + b"}, tmp_path / "otm.png")
-    assert (tmp_path / "otm.png").stat().st_size > 10_000
 
 
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

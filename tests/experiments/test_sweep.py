@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot.common.errors import InputError
 from specpilot.compare.recorded import Counts, Tracer, replay_counts
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.length import AcceptanceLength, HeadPredictor
@@ -20,7 +19,6 @@ from experiments.__main__ import main
 from experiments.papers import specdecpp
 from experiments.studies.heads import Head, SweepOptions, precompute
 from experiments.studies.held_out import held_out
-from experiments.studies.sweep_plot import pareto_front
 from experiments.studies.sweep_tables import costs_of, summarise
 
 from ..processes import SIGNAL, Fault, run
@@ -66,19 +64,6 @@ def test_the_tables_by_hand() -> None:
     assert row["best"]["math"] == {"threshold": 0.3, "throughput": pytest.approx(10 / 23)}
     assert row["eval"] == METRICS
     assert [point["rule"] for point in result["figure_4"]["left_out"]].count("fixed") == 2
-
-
-def test_pareto_front() -> None:
-    points = [(0.3, 0.5, 1.0), (0.1, 0.9, 2.0), (0.2, 0.5, 3.0), (0.4, 0.6, 4.0), (0.5, 0.4, 5.0)]
-    assert [parameter for *_, parameter in pareto_front(points)] == [2.0, 3.0, 5.0]
-
-
-def test_as_many_prompts_of_each_domain() -> None:
-    rows = held_out(SweepOptions(per_domain=23))
-    assert [len(of_domain) for of_domain in rows.values()] == [23] * 6
-    assert all({row.domain for row in of_domain} == {domain} for domain, of_domain in rows.items())
-    with pytest.raises(InputError, match=r"per_domain=5000: builtin-large has \d+ prompts of '\w+'"):
-        held_out(SweepOptions(per_domain=5000))
 
 
 def test_precomputed_predictions_are_those_of_serving() -> None:

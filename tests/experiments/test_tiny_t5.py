@@ -21,7 +21,7 @@ from experiments.tiny_t5 import recipe
 from experiments.tiny_t5.answers import answer
 from experiments.tiny_t5.evaluation import overlaps
 from experiments.tiny_t5.model import Seq2Seq
-from experiments.tiny_t5.pairs import Pair, by_length, collate
+from experiments.tiny_t5.pairs import Pair, collate
 from experiments.tiny_t5.recipe import train_tiny_t5
 from experiments.tiny_t5.settings import SOURCES, TARGET, TinyT5Options, draft_name
 
@@ -78,18 +78,6 @@ def test_bad_settings(tmp_path: Path) -> None:
     assert not (tmp_path / "models").exists()
 
 
-def test_batches_hold_every_pair_once_and_little_padding() -> None:
-    generator = torch.Generator().manual_seed(0)
-    sizes = torch.randint(1, 60, (300, 2), generator=generator).tolist()
-    pairs = [Pair([5] * prompt, [6] * output) for prompt, output in sizes]
-    batches = by_length(pairs, 500, seed=0)
-    assert sorted(i for batch in batches for i in batch) == list(range(300))
-    for batch in batches:
-        assert len(batch) * sum(max(sizes[i][side] for i in batch) for side in (0, 1)) <= 500
-    assert len(batches) * 500 < 1.6 * sum(map(sum, sizes))
-    assert by_length([Pair([5] * 900, [6])], 500, seed=0) == [[0]]
-
-
 def log_q(model: torch.nn.Module, pair: Pair) -> torch.Tensor:
     """(T, V), one pair alone."""
     read = torch.tensor([[0, *pair.output[:-1]]])
@@ -118,37 +106,6 @@ def test_what_is_minimised(labels: str) -> None:
             p = torch.zeros(64).index_put((pair.soft[1][row],), pair.soft[0][row])
             losses.append(float((p - q.exp()).abs().sum() / 2 if labels == "overlap" else -(p * q).sum()))
     assert float(got) == pytest.approx(sum(losses) / len(losses), rel=1e-5)
-
-
-def test_answers_in_batches_are_answers_alone() -> None:
-    """Rows of unequal prompts, some of which finish early; each under its own random numbers."""
-    model = make("t5", sharpness=2.0)
-    generator = torch.Generator().manual_seed(1)
-    prompts = [torch.randint(64, (n,), generator=generator).tolist() for n in (9, 2, 5, 14, 3, 7)]
-    uniforms = torch.rand(len(prompts), 40, generator=generator)
-    end = answer(model, prompts, uniforms, SamplingParams(1.0, 50), -1)[0].output[12]  # a token that comes now and then
-    together = answer(model, prompts, uniforms, SamplingParams(1.0, 50), end)
-    assert len({len(pair.output) for pair in together}) > 2
-    for i, pair in enumerate(together):
-        (alone,) = answer(model, prompts[i : i + 1], uniforms[i : i + 1], SamplingParams(1.0, 50), end)
-        assert (pair.prompt, pair.output) == (prompts[i], alone.output)
-        assert end not in pair.output[:-1]
-        assert pair.output[-1] == end or len(pair.output) == 40
-        expected = SamplingParams(1.0, 50)(log_q(model, pair))  # its soft labels, read without a cache
-        assert pair.soft is not None
-        dense = torch.zeros_like(expected).scatter(-1, pair.soft[1], pair.soft[0])
-        torch.testing.assert_close(dense, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_overlap_is_one_with_oneself_and_the_distance_with_others() -> None:
-    target, draft, sampling = make("t5"), make("t5", seed=1), SamplingParams(1.0, 50)
-    prompts = [[4, 9, 30], [7] * 11]
-    pairs = answer(target, prompts, torch.rand(2, 12, generator=torch.Generator().manual_seed(0)), sampling, END)
-    for a in overlaps(target, pairs):
-        torch.testing.assert_close(a, torch.ones_like(a), rtol=0, atol=1e-4)
-    for pair, a in zip(pairs, overlaps(draft, pairs), strict=True):
-        p, q = sampling(log_q(target, pair)), sampling(log_q(draft, pair))
-        torch.testing.assert_close(a, 1 - (p - q).abs().sum(-1) / 2, rtol=1e-3, atol=1e-4)
 
 
 NAMES = [TARGET, *(draft_name(task) for task in SOURCES)]

@@ -30,23 +30,16 @@ class Stage:
     Attributes:
         words: all of it but its folders.
         reads: the stage whose dataset it reads.
-        consumer: a command that reads the folder if it is a dataset, but for its folders.
     """
 
     words: tuple[str, ...]
     reads: str | None = None
-    consumer: tuple[str, ...] = ()
 
 
 STAGES = {
-    "data acceptance": Stage(
-        ("data", "acceptance", *PROMPTS, "--max-new-tokens", "12"), consumer=("data", "features", *MIXED)
-    ),
-    "data features": Stage(
-        ("data", "features", "--predictor", "lag-free", *FEATURES), "data acceptance",
-        consumer=("train", "acceptance", "--predictor", "lag-free"),
-    ),
-    "data router": Stage(ROUTER_DATA, consumer=("train", "router")),
+    "data acceptance": Stage(("data", "acceptance", *PROMPTS, "--max-new-tokens", "12")),
+    "data features": Stage(("data", "features", "--predictor", "lag-free", *FEATURES), "data acceptance"),
+    "data router": Stage(ROUTER_DATA),
     "train acceptance": Stage(("train", "acceptance", *MIXED, "--batch-size", "4", *TRAINING), "data acceptance"),
     "train lag-free": Stage(
         ("train", "acceptance", "--predictor", "lag-free", "--width", "8", "--batch-size", "40", *TRAINING),
@@ -95,11 +88,6 @@ class Stages:
 
     def run(self, name: str, output: Path, fault: Fault | None = None) -> Ended:
         return self.start(name, output, fault).end()
-
-    def consume(self, name: str, dataset: Path, output: Path) -> Ended:
-        """Have a stage's dataset read by the command that follows it."""
-        words = (*STAGES[name].consumer, "--data", str(dataset), "--device", "cpu", "--output", str(output))
-        return Process(command(*words), output).end()
 
     @cache  # noqa: B019 - there is one object in a session
     def whole(self, name: str) -> Undisturbed:

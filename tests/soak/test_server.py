@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
-from specpilot.common.errors import InputError
-from specpilot.data_gen.dataset import MANIFEST, shard_files
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
 
-from ..folders import assert_whole, one_bit, truncated
+from ..folders import assert_whole
 from ..processes import CLOCK, Fault, fill
 from .disks import disk, unwritable
 from .servers import Served, Serving
@@ -108,26 +103,3 @@ def test_a_clock_that_is_set_back(served: Served, kills: int, tmp_path: Path) ->
         change_times(log)
     served.finish(log)
     assert len(read_dataset(log, RoundsRow)) == (kills + 1) * served.logged
-
-
-@pytest.mark.parametrize("damage", [truncated, one_bit])
-def test_a_damaged_log(served: Served, damage: Callable[[bytes, Random], bytes], tmp_path: Path) -> None:
-    """Every shard in turn: its reader names it; a server continues the log without it, as the message says."""
-    random, log, copy = Random(0), tmp_path / "log", tmp_path / "copy"
-    serving = Serving(log)
-    for _ in range(2):
-        served.check(serving.load())
-    serving.stop()
-    for shard in sorted(path.name for path in log.glob("shard-*")):
-        shutil.copytree(log, copy)
-        (copy / shard).write_bytes(damage((log / shard).read_bytes(), random))
-        with pytest.raises(InputError, match=shard):
-            read_dataset(copy, RoundsRow)
-        manifest = json.loads((copy / MANIFEST).read_text())
-        manifest["shards"] = [entry for entry in manifest["shards"] if entry["file"] != shard]
-        (copy / MANIFEST).write_text(json.dumps(manifest))
-        (copy / shard).unlink()
-        left = {path.name for path in shard_files(copy)}
-        served.finish(copy)
-        assert left < {path.name for path in shard_files(copy)}
-        shutil.rmtree(copy)

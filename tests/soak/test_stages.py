@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from collections.abc import Callable
 from itertools import count
@@ -11,15 +10,12 @@ from random import Random
 
 import pytest
 
-from ..folders import assert_whole, contents, one_bit, truncated
+from ..folders import assert_whole, contents
 from ..processes import CLOCK, FILES, FULL, SIGNAL, Ended, Fault
 from .disks import disk, unwritable
 from .stages import STAGES, Stages, change_times, spread
 
-Damage = Callable[[bytes, Random], bytes]
 Harm = Callable[[Path, int, Random], Ended]  # (folder, number of the attempt, random) → its end
-DATASETS = [name for name, stage in STAGES.items() if stage.consumer]
-TRAININGS = [name for name in STAGES if name.startswith("train")]
 pytestmark = pytest.mark.timeout(3600)
 
 
@@ -159,45 +155,3 @@ def test_a_clock_that_is_set_back(stages: Stages, name: str, kills: int, tmp_pat
         return ended or process.end()
 
     harm_and_resume(stages, name, tmp_path, harm, ENDS[signal.SIGKILL], kills)
-
-
-@on_each(DATASETS)
-@pytest.mark.parametrize("damage", [truncated, one_bit])
-def test_damaged_shards(stages: Stages, name: str, damage: Damage, kills: int, tmp_path: Path) -> None:
-    """The command that reads the dataset names the shard, the one that made it makes it again."""
-    random, folder, whole = Random(name), tmp_path / "dataset", stages.whole(name).folder
-    for shard in sorted(path.name for path in whole.glob("shard-*"))[:kills]:
-        shutil.copytree(whole, folder)
-        (folder / shard).write_bytes(damage((folder / shard).read_bytes(), random))
-        ended = stages.consume(name, folder, tmp_path / "consumed")
-        assert in_one_line(ended), ended
-        assert shard in ended.complaint
-        stages.finish(name, folder)
-        for used in (folder, tmp_path / "consumed"):
-            shutil.rmtree(used, ignore_errors=True)
-
-
-@on_each(TRAININGS)
-@pytest.mark.parametrize("damage", [truncated, one_bit])
-def test_damaged_checkpoints(stages: Stages, name: str, damage: Damage, tmp_path: Path) -> None:
-    """Of a run without its result: the next run names the file, or comes to the right end.
-
-    Without the checkpoints, as the message says, it also does.
-    """
-    random, half, folder = Random(name), tmp_path / "half", tmp_path / "run"
-    shutil.copytree(stages.whole(name).folder, half)
-    (half / "result.json").unlink()
-    names = sorted(path.name for path in (half / "checkpoints").iterdir())
-    assert names
-    for file in names:
-        shutil.copytree(half, folder)
-        checkpoint = folder / "checkpoints" / file
-        checkpoint.write_bytes(damage(checkpoint.read_bytes(), random))
-        ended = stages.run(name, folder)
-        if ended.code:
-            assert in_one_line(ended), ended
-            assert str(checkpoint) in ended.complaint
-            shutil.rmtree(checkpoint.parent)
-            stages.finish(name, folder)
-        assert contents(folder) == stages.whole(name).contents
-        shutil.rmtree(folder)
