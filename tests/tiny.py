@@ -8,96 +8,63 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    FalconConfig,
-    FalconForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LongT5Config,
-    LongT5ForConditionalGeneration,
-    MptConfig,
-    MptForCausalLM,
-    MT5Config,
-    MT5ForConditionalGeneration,
-    OPTConfig,
-    OPTForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-    UMT5Config,
-    UMT5ForConditionalGeneration,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 NO_SPECIALS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
-def grouped(vocab: int, layers: int, hidden: int, context: int) -> dict[str, Any]:
-    """A configuration with two heads a key."""
-    return {
-        "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": context, **NO_SPECIALS,
-    }  # fmt: skip
+def made(name: str, head: str = "ForCausalLM", **config: Any) -> PreTrainedModel:
+    """A random model of transformers' ``{name}{head}``."""
+    settings = getattr(transformers, f"{name}Config")(**NO_SPECIALS | config)
+    return getattr(transformers, f"{name}{head}")(settings)  # type: ignore[no-any-return]
 
 
-def llama(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    return LlamaForCausalLM(LlamaConfig(**grouped(vocab, layers, hidden, context)))
+def grouped(
+    name: str, vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128, **more: Any
+) -> PreTrainedModel:
+    """A model with two heads a key."""
+    return made(
+        name, vocab_size=vocab, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=context, **more,
+    )  # fmt: skip
 
 
 def gpt2(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    config = GPT2Config(vocab_size=vocab, n_embd=hidden, n_layer=layers, n_head=4, n_positions=context, **NO_SPECIALS)
-    return GPT2LMHeadModel(config)
-
-
-def qwen(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    return Qwen3ForCausalLM(Qwen3Config(**grouped(vocab, layers, hidden, context), head_dim=8))
+    return made("GPT2", "LMHeadModel", vocab_size=vocab, n_embd=hidden, n_layer=layers, n_head=4, n_positions=context)
 
 
 def opt(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    return OPTForCausalLM(
-        OPTConfig(
-            vocab_size=vocab,
-            hidden_size=hidden,
-            word_embed_proj_dim=hidden // 2,  # the last hidden state is projected before the head
-            ffn_dim=2 * hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=4,
-            max_position_embeddings=context,
-            **NO_SPECIALS,
-        )
-    )
+    """The last hidden state is projected before the head."""
+    return made(
+        "OPT", vocab_size=vocab, hidden_size=hidden, word_embed_proj_dim=hidden // 2, ffn_dim=2 * hidden,
+        num_hidden_layers=layers, num_attention_heads=4, max_position_embeddings=context,
+    )  # fmt: skip
 
 
 def bloom(vocab: int = 64, layers: int = 2, hidden: int = 32) -> PreTrainedModel:
-    return BloomForCausalLM(BloomConfig(vocab_size=vocab, hidden_size=hidden, n_layer=layers, n_head=4, **NO_SPECIALS))
+    return made("Bloom", vocab_size=vocab, hidden_size=hidden, n_layer=layers, n_head=4)
 
 
 def falcon(vocab: int = 64, layers: int = 2, hidden: int = 32) -> PreTrainedModel:
     sizes = {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": 4}
-    return FalconForCausalLM(FalconConfig(**sizes, alibi=True, **NO_SPECIALS))
+    return made("Falcon", **sizes, alibi=True)
 
 
 def mpt(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    sizes = {"vocab_size": vocab, "d_model": hidden, "n_layers": layers, "n_heads": 4}
-    return MptForCausalLM(MptConfig(**sizes, max_seq_len=context, **NO_SPECIALS))
+    return made("Mpt", vocab_size=vocab, d_model=hidden, n_layers=layers, n_heads=4, max_seq_len=context)
 
 
 def t5(
-    vocab: int = 64, layers: int = 2, hidden: int = 32, encoder_layers: int = 2, family: str = "t5"
+    vocab: int = 64, layers: int = 2, hidden: int = 32, encoder_layers: int = 2, family: str = "T5"
 ) -> PreTrainedModel:
     """Distances of 10 and more are all one to it."""
-    config, kind = T5_FAMILY[family]
-    sizes = {"vocab_size": vocab, "d_model": hidden, "d_kv": hidden // 4, "d_ff": 2 * hidden, "num_heads": 4}
-    positions = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
-    specials = {"eos_token_id": None, "pad_token_id": 0, "decoder_start_token_id": 0}
-    model = kind(config(**sizes, num_layers=encoder_layers, num_decoder_layers=layers, **positions, **specials))
+    model = made(
+        family, "ForConditionalGeneration", vocab_size=vocab, d_model=hidden, d_kv=hidden // 4, d_ff=2 * hidden,
+        num_heads=4, num_layers=encoder_layers, num_decoder_layers=layers, relative_attention_num_buckets=8,
+        relative_attention_max_distance=10, pad_token_id=0, decoder_start_token_id=0,
+    )  # fmt: skip
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("layer_norm.weight") and "final" not in name:
@@ -105,16 +72,12 @@ def t5(
     return model
 
 
-T5_FAMILY = {
-    "t5": (T5Config, T5ForConditionalGeneration),
-    "mt5": (MT5Config, MT5ForConditionalGeneration),
-    "umt5": (UMT5Config, UMT5ForConditionalGeneration),
-    "longt5": (LongT5Config, LongT5ForConditionalGeneration),
-}
-ARCHITECTURES = {"llama": llama, "gpt2": gpt2, "qwen": qwen, "opt": opt}
+ARCHITECTURES = {
+    "llama": partial(grouped, "Llama"), "gpt2": gpt2, "qwen": partial(grouped, "Qwen3", head_dim=8), "opt": opt
+}  # fmt: skip
 EACH = ["llama", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen", "opt"))]
 ALIBI = {"bloom": bloom, "falcon": falcon, "mpt": mpt}  # they count positions themselves
-ENCODER_DECODERS = {family: partial(t5, family=family) for family in T5_FAMILY}
+ENCODER_DECODERS = {name.lower(): partial(t5, family=name) for name in ("T5", "MT5", "UMT5", "LongT5")}
 
 
 def make(architecture: str = "llama", *, seed: int = 0, sharpness: float = 3.0, **sizes: int) -> PreTrainedModel:
