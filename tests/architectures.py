@@ -215,23 +215,23 @@ PLAIN: dict[str, Maker] = {
 }  # fmt: skip
 
 
-def t5(layers: int, vocab: int, seed: int, **changes: Any) -> PreTrainedModel:
+def t5(layers: int, vocab: int, seed: int, name: str = "T5", **changes: Any) -> PreTrainedModel:
     """Distances of 10 and more are all one to it; nearer ones matter a lot, or its texts would repeat themselves."""
     sizes = {"d_model": HIDDEN, "d_kv": 8, "d_ff": 2 * HIDDEN, "num_heads": 4, "num_layers": 2}
     positions = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
     specials = {"num_decoder_layers": layers, "pad_token_id": 0, "decoder_start_token_id": 0}
     settings = {**sizes, **positions, **specials, **SHARP, **changes}
-    model = build(layers, vocab, seed, name="T5", head="ForConditionalGeneration", **settings)
-    for name, parameter in model.named_parameters():
-        if "relative_attention_bias" in name:
+    model = build(layers, vocab, seed, name=name, head="ForConditionalGeneration", **settings)
+    for weight, parameter in model.named_parameters():
+        if "relative_attention_bias" in weight:
             parameter.mul_(30)
     return model
 
 
 MAKERS: dict[str, Maker] = SPECIAL | PLAIN
-ENCODER_DECODERS: dict[str, Maker] = {"t5": t5}
+ENCODER_DECODERS: dict[str, Maker] = {name.lower(): partial(t5, name=name) for name in ("T5", "MT5", "UMT5", "LongT5")}
 LAYERS = {"gemma3n": 4, "gemma4": 4}  # two layers use the keys of the other two; all other models have two layers
-SEEDS = {"t5": 1}  # of all others 0
+SEEDS = dict.fromkeys(ENCODER_DECODERS, 1)  # of all others 0
 VOCABS = {"qwen3-padded-target": (300, 257), "qwen3-padded-draft": (257, 300)}  # target, draft; of all others VOCAB
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -42,58 +40,3 @@ def test_the_card_has_their_numbers() -> None:
     for domain in DOMAINS:
         counts = Counter(item.split for item in of(domain))
         assert f"| {domain} | {' | '.join(str(counts[split]) for split in SPLITS)} |" in card
-
-
-def test_every_domain_is_in_every_split_with_its_share() -> None:
-    for name, least in (("builtin", 20), ("builtin-large", 150)):
-        items = builtin_prompts(name)
-        found = Counter((item.domain, item.split) for item in items)
-        assert set(found) == {(domain, split) for domain in DOMAINS for split in SPLITS}
-        assert min(found.values()) >= least
-        splits = Counter(item.split for item in items)
-        for split, share in zip(SPLITS, (0.7, 0.1, 0.2), strict=True):
-            assert splits[split] / len(items) == pytest.approx(share, abs=0.03)
-
-
-def test_the_large_set_holds_the_small_one() -> None:
-    assert set(builtin_prompts("builtin")) <= set(builtin_prompts("builtin-large"))
-    assert set(Counter(item.domain for item in builtin_prompts("builtin-large")).values()) == {2000}
-
-
-def test_a_prefix_is_a_fair_mixture() -> None:
-    items = builtin_prompts("builtin")
-    whole, prefix = (Counter(item.domain for item in some) for some in (items, items[:300]))
-    for domain in DOMAINS:
-        assert prefix[domain] / 300 == pytest.approx(whole[domain] / len(items), abs=0.08)
-
-
-def test_text_is_plain_and_of_sensible_length() -> None:
-    for item in builtin_prompts("builtin"):
-        assert item.prompt.isascii(), item
-        assert 20 <= len(item.prompt) <= 900, item
-        assert not re.search(r"\t| \n|\n\n\n", item.prompt), item
-
-
-def test_formats() -> None:
-    for item in of("sql"):
-        assert re.fullmatch(
-            r"(Table tbl\(.+\)|University database with tables:\n(.+\n)+)\nQuestion: .+\nSQL:", item.prompt
-        )
-    for item in of("shell"):
-        assert re.fullmatch(r"Write a bash command for this task\.\nTask: .+\nCommand:", item.prompt)
-    for item in of("code"):
-        assert re.match(r"def \w+\(.*\) -> .+:\n    \"\"\"|Write a (python )?function to ", item.prompt)
-    for item in of("dialogue"):
-        if item.prompt.startswith("Functions:"):
-            json.loads(item.prompt.splitlines()[1])
-
-
-def test_prompts_that_invite_copying_are_about_other_texts_of_their_split() -> None:
-    for split in ("test", "train"):
-        sources = [source.prompt.strip() for source in builtin_prompts("builtin") if source.split == split]
-        prompts = [item for item in builtin_prompts("builtin-copy") if item.split == split]
-        assert Counter(item.domain for item in prompts) == {"editing": 80, "summarising": 60, "questions": 60}
-        for item in prompts:
-            text = next(text for text in sources if item.prompt.startswith(text))
-            begun = item.prompt[len(text) :]
-            assert begun.strip().split()[-1] in text or item.domain == "editing"

@@ -95,7 +95,13 @@ def check_words(words: list[str]) -> None:
             pytest.fail(f"no check for {words}")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=of_page)
+SLOW = ("training.md",)  # the README, the first steps and the demo train as well
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.name in SLOW), id=of_page(p)) for p in PAGES if runnable(p)],
+)
 def test_code(page: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every block runs, in the page's order and in one folder; the others are parsed, and say why they are not run."""
     for block in runnable(page):

@@ -157,6 +157,8 @@ TEXTS = [
     Texts("none", ["llama", "gpt2", "t5"], ["copies", "copies, free"]),
     Texts("model", ["llama", "gpt2"], [*RULES, "block", "typical", "bild", *TREES, *AUTO]),
     Texts("model", ["llama", "gpt2", "t5"], [*MIXED, "auto or copies", "auto or copies, adapting"]),
+    Texts("model", ["t5"], ["3", "cumulative confidence", "block", "spec-infer 3x2x1", "mcss 3x2x1"]),
+    Texts("two", ["t5"], ["spec-infer 2x1"]),
     Texts("model", ["bloom", "falcon-alibi", "mpt"], ["3"]),  # they count positions themselves
     Texts("model", ["qwen3-padded-target", "qwen3-padded-draft"], ["block"]),
     Texts("two", ["llama", "gpt2"], ["spec-infer 2x1"]),

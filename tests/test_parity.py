@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from specpilot.checkpoints import FOLDER
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import AcceptancePredictor, FeaturePredictor, LengthController, Step
@@ -100,41 +99,39 @@ def decoder() -> SpeculativeDecoder:
     return SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
 
 
+HEAD = CONTROLLER.config.predictor(
+    CONTROLLER.head, torch.empty(0, CONTROLLER.config.hidden_size), torch.device("cpu"), calibrated=True
+)
+FEATURES = FeaturePredictor(FeatureModel(0.3, 0.7, -0.9, -0.4))
+
+
 @pytest.mark.parametrize("batched", [False, True])
-def test_a_head_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, batched: bool) -> None:
-    predictor = CONTROLLER.config.predictor(
-        CONTROLLER.head, torch.empty(0, CONTROLLER.config.hidden_size), torch.device("cpu"), calibrated=True
-    )
+@pytest.mark.parametrize("predictor", [HEAD, FEATURES], ids=["head", "features"])
+def test_a_predictor_serves_what_it_was_trained_as(
+    decoder: SpeculativeDecoder, predictor: AcceptancePredictor, batched: bool
+) -> None:
     served = serve(decoder, predictor, batched)
-    (draft,) = decoder.drafts
-    head: AcceptanceHead = CONTROLLER.head
-    texts = as_texts(served)
-    everywhere = [np.ones(len(text.x), dtype=np.bool_) for text in texts]
-    hidden = after_mixed_text(draft, texts, everywhere)["states"]
-    expected = apply(predictor.calibration, head(hidden).double().numpy())
-    for one in served:
-        count, probabilities = len(one.drafted), one.probabilities
-        np.testing.assert_allclose(probabilities, expected[: len(probabilities)], rtol=0, atol=TOLERANCE)
-        assert len(probabilities) >= count - 2
-        _, states = forward_with_hidden(draft.model, input_ids=torch.tensor([one.text + one.drafted]))
-        theirs = apply(predictor.calibration, head(states[0, -count:]).detach().double().numpy())
-        np.testing.assert_allclose(theirs, expected[:count], rtol=0, atol=TOLERANCE)
-        expected = expected[count:]
-
-    positions = read_positions(draft, as_texts(served), SAMPLING)
-    calibrated = iter(apply(predictor.calibration, head(positions.hidden).double().numpy()))
-    for one in served:
-        of_round = [next(calibrated) for _ in one.drafted]
-        np.testing.assert_allclose(one.probabilities, of_round[: len(one.probabilities)], rtol=0, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("batched", [False, True])
-def test_a_feature_model_serves_what_it_was_fitted_to(decoder: SpeculativeDecoder, batched: bool) -> None:
-    model = FeatureModel(0.3, 0.7, -0.9, -0.4)
-    served = serve(decoder, FeaturePredictor(model), batched)
-    (draft,) = decoder.drafts
-    positions = read_positions(draft, as_texts(served), SAMPLING)
-    expected = iter(logistic_probabilities(positions.features, np.array([0.7, -0.9, -0.4]), 0.3).tolist())
+    positions = read_positions(decoder.drafts[0], as_texts(served), SAMPLING)
+    if predictor is HEAD:
+        trained = apply(HEAD.calibration, CONTROLLER.head(positions.hidden).double().numpy())
+    else:
+        trained = logistic_probabilities(positions.features, np.array([0.7, -0.9, -0.4]), 0.3)
+    expected = iter(trained.tolist())
     for one in served:
         of_round = [next(expected) for _ in one.drafted]
+        assert len(one.probabilities) >= len(of_round) - 2
         np.testing.assert_allclose(one.probabilities, of_round[: len(one.probabilities)], rtol=0, atol=TOLERANCE)
+
+
+def test_training_reads_the_drafts_own_states(decoder: SpeculativeDecoder) -> None:
+    """By transformers' own forward of each text."""
+    served = serve(decoder, HEAD, True)
+    (draft,) = decoder.drafts
+    texts = as_texts(served)
+    everywhere = [np.ones(len(text.x), dtype=np.bool_) for text in texts]
+    for hidden in (after_mixed_text(draft, texts, everywhere)["states"], read_positions(draft, texts, SAMPLING).hidden):
+        found = iter(hidden)
+        for one in served:
+            _, states = forward_with_hidden(draft.model, input_ids=torch.tensor([one.text + one.drafted]))
+            for state in states[0, -len(one.drafted) :]:
+                torch.testing.assert_close(next(found), state, rtol=1e-4, atol=1e-4)

@@ -38,43 +38,6 @@ NAMES = ["llama", "gemma3", *(pytest.param(name, marks=pytest.mark.slow) for nam
 # The forward
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_states_of_all_tokens_with_the_logits_of_the_last(name: str) -> None:
-    model = CausalLM(target_of(name))
-    whole, some = model.new_cache(), model.new_cache()
-    for cache in (whole, some):
-        for text in range(len(PROMPTS)):
-            cache.add(text, 40)
-    for texts in (PROMPTS, [[1], [2, 3, 4], [5, 6]], [[7, 8, 9]]):
-        logits, states = model.forward(whole, [Read(i, text, len(text)) for i, text in enumerate(texts)])
-        last, all_states = model.forward(some, [Read(i, text, 1, None, len(text)) for i, text in enumerate(texts)])
-        ends = torch.tensor([len(text) for text in texts]).cumsum(0) - 1
-        torch.testing.assert_close(last, logits[ends], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(all_states, states, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_states_are_read_in_pieces_and_together(name: str) -> None:
-    """q is the same whether texts are read alone or in a batch, at once or token by token."""
-    target = target_of(name)
-    draft, d = CausalLM(state_draft(target)), CausalLM(target).hidden_size
-    states = [torch.randn(len(text), d, generator=torch.Generator().manual_seed(i)) for i, text in enumerate(PROMPTS)]
-    together = draft.new_cache()
-    for i in range(len(PROMPTS)):
-        together.add(i, 20)
-    logits, hidden = draft.forward(together, [Read(i, t, states=states[i]) for i, t in enumerate(PROMPTS)])
-    for i, text in enumerate(PROMPTS):
-        alone = draft.new_cache()
-        alone.add(0, 20)
-        for place, token in enumerate(text):
-            found = draft.forward(alone, [Read(0, [token], states=states[i][place : place + 1])])
-        torch.testing.assert_close(found[0][0], logits[i], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(found[1][0], hidden[i], rtol=1e-4, atol=1e-4)
-    zeros = draft.forward(together, [Read(0, [1])])[0]
-    together.crop_text(0, len(TEXT))
-    torch.testing.assert_close(draft.forward(together, [Read(0, [1], states=torch.zeros(1, d))])[0], zeros)
-
-
 def test_the_lean_forward_is_that_of_transformers() -> None:
     target = target_of("llama")
     lean, plain = CausalLM(state_draft(target)), CausalLM(state_draft(target))

@@ -23,7 +23,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model, load_tokenizer
-from specpilot.infer.models import CausalLM, Read, output_embedding
+from specpilot.infer.models import CausalLM, Read
 from specpilot.infer.models.trimmed_head import TrimmedHead, trim_head
 from specpilot.infer.random_source import RandomSource
 from specpilot.train.acceptance import train_acceptance
@@ -67,13 +67,6 @@ def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> No
         assert bool((ours[:, others] == -torch.inf).all())
         torch.testing.assert_close(ours[:, kept], theirs[:, kept], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(our_states, their_states, rtol=1e-4, atol=1e-4)
-
-
-def test_output_embedding_has_a_row_for_every_token() -> None:
-    whole, cut = output_embedding(target_of("llama")), output_embedding(trimmed(target_of("llama"), KEPT))
-    assert torch.equal(cut[KEPT], whole[KEPT])
-    assert cut.shape == whole.shape
-    assert not bool(cut[[token for token in range(VOCAB) if token not in KEPT]].any())
 
 
 def test_trimming_twice_keeps_what_the_first_one_kept() -> None:

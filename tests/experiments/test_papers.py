@@ -16,7 +16,6 @@ from specpilot.compare.table import Table
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from experiments.__main__ import main
-from experiments.papers import specdecpp
 from experiments.papers.runner import AUTOREGRESSIVE, DecoderSpec, PapersOptions, Runner, row_of
 
 from ..tiny import byte_tokenizer, make, save_pair
@@ -121,17 +120,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     text = (output / "papers-mtad.md").read_text()
     assert text.count("What differs:") == 5
     assert not list(output.glob("*.tmp"))
-
-
-def test_the_grid_of_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its result is that of another command, with settings of its own; here of two heads instead of twenty."""
-    monkeypatch.setattr(specdecpp, "PAPER_GRID", {6: specdecpp.PAPER_GRID[6][:2]})
-    target, draft = save_pair(tmp_path)
-    (tmp_path / "p.txt").write_text("".join(f"{number}\n" for number in range(40)))
-    words = f"--target {target} --draft {draft} --limit 3 --train-limit 20 --validation-limit 2 --max-new-tokens 4"
-    words += f" --no-chat --output {tmp_path / 'out'} --prompts {tmp_path / 'p.txt'}"
-    assert main(["papers", "specdecpp", *words.split()]) == 0
-    result = json.loads((tmp_path / "out" / "papers.json").read_text())
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == result
-    assert len(result["specdecpp"]["table_3"]) == 2
-    assert result["specdecpp"]["settings"]["train_prompts"] == 20

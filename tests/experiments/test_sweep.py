@@ -119,18 +119,3 @@ def test_a_killed_sweep_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [(row["D"], row["paper's KL"]) for row in heads_table.rows] == [("0", "0.637"), ("1", "0.596")]
     report.draw(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_shares_of_target_tokens_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "mixing", "--drafts", "[tiny-draft]", "--temperatures", "[1.0]", "--mixings", "[0.5,1.0]",
-        "--prompts", "builtin", "--train-prompts", "20", "--per-domain", "1", "--max-new-tokens", "8", "--epochs", "1",
-        "--folder", str(tmp_path),
-    ]  # fmt: skip
-    assert main(words) == 0
-    result = last_line(capsys)
-    assert [row["mixing"] for row in result["rows"]] == [0.5, 1.0]
-    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "records").glob("*.json")}
-    assert main(words) == 0  # everything is there
-    assert last_line(capsys)["rows"] == result["rows"]
-    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "records").glob("*.json")} == before

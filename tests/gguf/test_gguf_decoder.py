@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def decoder(folder: Path, **options: Any) -> SpeculativeDecoder:
-    return SpeculativeDecoder.from_pretrained(folder / "tiny.gguf", folder / "tiny-draft.gguf", **options)
+    return SpeculativeDecoder.from_pretrained(folder / "tiny.gguf", **{"draft": folder / "tiny-draft.gguf"} | options)
 
 
 WAYS: list[dict[str, Any]] = [
@@ -49,13 +49,15 @@ WAYS: list[dict[str, Any]] = [
     {"verifier": "otm", "tree": "2x1"},
     {"verifier": "typical:0.3", "length": 4},
     {"verifier": "mtad:0.5", "beams": Beams(4)},
+    {"verifier": "mtjd", "length": 3, "draft": None},
+    {"draft": "ngram"},
 ]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
 def test_the_text_is_that_of_transformers(folder: Path, way: dict[str, Any]) -> None:
     """The same weights in float32, the same draws: the same tokens, alone and in a list."""
-    ours, theirs = decoder(folder, **way), SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", **way)
+    ours, theirs = decoder(folder, **way), SpeculativeDecoder.from_pretrained("tiny", **{"draft": "tiny-draft"} | way)
     prompts = [PROMPT, "Write a SQL query that counts users", "2 + 2"]
     settings = {"max_new_tokens": 40, "top_k": 20, "chat": True, "seed": 3}
     for prompt in (PROMPT, prompts):
@@ -65,16 +67,6 @@ def test_the_text_is_that_of_transformers(folder: Path, way: dict[str, Any]) -> 
         assert [one.tokens for one in found] == [one.tokens for one in expected]
         assert [one.text for one in found] == [one.text for one in expected]
         assert [one.rounds for one in found] == [one.rounds for one in expected]
-
-
-def test_joint_decoding_and_ngrams(folder: Path) -> None:
-    for options in ({"verifier": "mtjd", "length": 3}, {"draft": "ngram"}, {"draft": folder / "tiny-draft.gguf"}):
-        own = {"draft": None, **options}
-        ours = SpeculativeDecoder.from_pretrained(folder / "tiny.gguf", **own)
-        own["draft"] = "tiny-draft" if isinstance(own["draft"], Path) else own["draft"]
-        theirs = SpeculativeDecoder.from_pretrained("tiny", **own)
-        settings = {"max_new_tokens": 30, "top_k": 20, "chat": True}
-        assert ours.generate(PROMPT, **settings).tokens == theirs.generate(PROMPT, **settings).tokens
 
 
 def greedy_loop(model: GgufModel, prompt: Sequence[int], budget: int, stop: frozenset[int]) -> list[int]:
