@@ -12,17 +12,20 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any
 
 from ..common.errors import InputError
-from ..infer.loading.names import load_tokenizer
+from ..infer.loading.names import load_stop_tokens, load_tokenizer
+from ..infer.prompting import turn_end
 from .builder import Item, ResponseMaker
 from .kinds import ResponseRow
 from .options import AcceptanceDataOptions, ResponseOptions
 from .workers import OnDone
 
-TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504}  # statuses after which a request is sent again
+TRANSIENT = {408, 409, 425, 429}  # statuses below 500 after which a request is sent again
+LASTING = {501, 505}  # other statuses from 500 on are sent again, whatever their number
+ENDED = {"stop", "eos", "eos_token"}  # reasons of texts that the target ended
 LONGEST_PAUSE = 30.0  # seconds between two attempts
 
 
@@ -32,7 +35,10 @@ class OpenAIResponses(ResponseMaker):
     def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions) -> None:
         assert responses.base_url is not None, "ResponseOptions asks for it"
         super().__init__(settings, responses)
-        self.tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
+        trust = settings.trust_remote_code
+        self.tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
+        stops = load_stop_tokens(settings.target, self.tokenizer, trust_remote_code=trust)
+        self.end = turn_end(self.tokenizer, stops, chat=settings.chat)
         self.url = responses.base_url.rstrip("/")
         self.model = responses.model or settings.target
         self.source = {"source": "openai", "base_url": self.url, "model": self.model}
@@ -46,28 +52,6 @@ class OpenAIResponses(ResponseMaker):
         return rows
 
     def _row(self, item: Item) -> ResponseRow:
-        answer = self._ask(item)
-        try:
-            (choice,) = answer["choices"]
-            text, finish, given = str(choice["text"]), str(choice["finish_reason"]), choice.get("token_ids")
-            tokens = self._tokens(text, finish) if given is None else [int(token) for token in given]
-            reported = int(answer["usage"]["completion_tokens"])
-            if not all(0 <= token < len(self.tokenizer) for token in tokens):
-                raise ValueError("a token is outside the vocabulary")
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"base_url={self.url!r}: sent no completion; give the address of a completions API, ending in /v1: "
-                f"{str(answer)[:200]}"
-            ) from error
-        return ResponseRow(item.id, text, tokens, finish, reported, given is not None)
-
-    def _tokens(self, text: str, finish: str) -> list[int]:
-        """The tokens of ``text``, with the end token if it ended by itself."""
-        tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        end = self.tokenizer.eos_token_id
-        return [*tokens, end] if finish == "stop" and end is not None else tokens
-
-    def _ask(self, item: Item) -> Any:
         s = self.settings
         body = {
             "model": self.model, "prompt": item.ids, "max_tokens": item.budget, "temperature": s.temperature,
@@ -75,21 +59,48 @@ class OpenAIResponses(ResponseMaker):
         }  # fmt: skip
         if s.top_k is not None:
             body["top_k"] = s.top_k
-        problem = ""
+        problem, answered = "", False
         for attempt in range(self.responses.retries + 1):
             if attempt:
                 time.sleep(min(2.0 ** (attempt - 2), LONGEST_PAUSE))
+            answered = False
             try:
-                return self._send(body)
+                found = self._send(body)
+                answered = True
+                return self._read(item, found)
             except urllib.error.HTTPError as error:
-                problem = f"{error.code} {HTTPStatus(error.code).phrase}: {error.read(300).decode(errors='replace')}"
-                if error.code not in TRANSIENT:
+                problem = f"{error.code} {error.reason}: {error.read(300).decode(errors='replace')}"
+                if error.code not in TRANSIENT and (error.code < 500 or error.code in LASTING):
                     break
-            except (OSError, json.JSONDecodeError) as error:  # no connection, or one that broke
-                problem = str(error)
+            # No connection, or one that broke; no JSON; or an answer that holds no text.
+            except (OSError, HTTPException, LookupError, TypeError, ValueError) as error:
+                problem = f"{type(error).__name__}: {error}; the server sent {found!r:.200}" if answered else str(error)
+        remedy = "give the address of a completions API, ending in /v1; " if answered else ""
         raise InputError(
-            f"base_url={self.url!r}: no text for prompt {item.id} ({' '.join(problem.split())}); the texts of finished "
-            "shards are kept: run the command again"
+            f"base_url={self.url!r}: no text for prompt {item.id} ({' '.join(problem.split())}); {remedy}the texts of "
+            "finished shards are kept: run the command again"
+        )
+
+    def _read(self, item: Item, answer: Any) -> ResponseRow:
+        """The row of a server's answer; raises LookupError, TypeError or ValueError if there is no text in it."""
+        (choice,) = answer["choices"]
+        text, finish, given = choice["text"], choice["finish_reason"], choice.get("token_ids")
+        if not isinstance(text, str) or not isinstance(finish, str):
+            raise TypeError(f"text={text!r:.40}, finish_reason={finish!r:.40}")
+        if finish != "length" and finish not in ENDED:
+            raise ValueError(f"the text was not finished: finish_reason={finish!r:.40}")
+        text.encode()  # half a surrogate pair is no text
+        if given is None:
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            tokens = [*ids, *(self.end if finish in ENDED else ())]
+        else:
+            tokens = [int(token) for token in given]
+        if not all(0 <= token < len(self.tokenizer) for token in tokens):
+            raise ValueError("a token is outside the vocabulary")
+        usage = answer.get("usage") or {}
+        reported = int(usage.get("completion_tokens", len(tokens)))
+        return ResponseRow(
+            item.id, text, tokens, "length" if finish == "length" else "stop", reported, given is not None
         )
 
     def _send(self, body: dict[str, Any]) -> Any:

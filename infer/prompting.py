@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeGuard
 
@@ -44,6 +48,7 @@ def encode_prompt(
     chat: bool = False,
     system: str | None = None,
     vocab_size: int | None = None,
+    day: str | None = None,
 ) -> list[int]:
     """Token ids of one prompt.
 
@@ -53,6 +58,7 @@ def encode_prompt(
         chat: apply the tokenizer's chat template to text, as one user message.
         system: a system message before text or messages.
         vocab_size: the model's vocabulary size; ids must be below it.
+        day: the date, as YYYY-MM-DD, that a chat template is told for today's; see :func:`day_of`.
 
     Raises:
         InputError: the prompt is empty or malformed, several prompts are given, an id is out of range, or a required
@@ -61,7 +67,7 @@ def encode_prompt(
     prompts, single = as_prompts(prompt)
     if not single:
         raise InputError(f"prompt: {len(prompts)} prompts in a batch, where one is needed; give one of them")
-    ids = _encode(tokenizer, prompts[0], chat, system)
+    ids = _encode(tokenizer, prompts[0], chat, system, day)
     if vocab_size is not None:
         for position, token in enumerate(ids):
             if token >= vocab_size:
@@ -72,7 +78,9 @@ def encode_prompt(
     return ids
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt, chat: bool, system: str | None) -> list[int]:
+def _encode(
+    tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt, chat: bool, system: str | None, day: str | None
+) -> list[int]:
     if _is_ids(prompt):
         return prompt
     if tokenizer is None:
@@ -84,7 +92,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt, chat: boo
         raise InputError(f"prompt={prompt!r}: empty; give some text")
     elif chat or system is not None:
         messages += [{"role": "user", "content": prompt}]
-    ids = _apply_template(tokenizer, messages) if messages else list(tokenizer(prompt)["input_ids"])
+    ids = _apply_template(tokenizer, messages, day) if messages else list(tokenizer(prompt)["input_ids"])
     if not ids and messages:
         name = tokenizer.name_or_path or type(tokenizer).__name__
         raise InputError(f"{name}: the chat template gives no tokens for the messages; give plain text (chat=False)")
@@ -97,18 +105,98 @@ def _is_ids(prompt: Prompt) -> TypeGuard[list[int]]:
     return not isinstance(prompt, str) and isinstance(prompt[0], int)
 
 
-def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
+def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: list[Message], day: str | None = None) -> list[int]:
     name = tokenizer.name_or_path or type(tokenizer).__name__
     if tokenizer.chat_template is None:
         raise InputError(f"{name}: the tokenizer has no chat template; give plain text (chat=False)")
+    fitted = _in_form(messages, _content_forms(tokenizer, str(tokenizer.chat_template)))
     try:
-        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        dated = None if day is None else _clock(day) + tokenizer.get_chat_template()
+        return list(
+            tokenizer.apply_chat_template(fitted, chat_template=dated, add_generation_prompt=True, return_dict=False)
+        )
     except Exception as error:  # a template is a program and may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         roles = ", ".join(message["role"] for message in messages)
         raise InputError(
             f"{name}: the chat template does not support these messages (roles: {roles}): {reason}"
         ) from error
+
+
+def _clock(day: str) -> str:
+    """The beginning of a chat template whose ``strftime_now`` is at the first minute of ``day``."""
+    names = [f"%{flag}{letter}" for flag in ("-", "") for letter in "aAbBcdeFGHIjmMpSTuUVwWxXyYZ"]
+    values = [(name, date.fromisoformat(day).strftime(name)) for name in names]
+    written = "".join(f"|replace({json.dumps(name)}, {json.dumps(value)})" for name, value in values)
+    return "{%- macro strftime_now(format) -%}{{- format" + written + " -}}{%- endmacro +%}"
+
+
+PROBE = "specpilot"  # content by which templates are tried
+
+
+@lru_cache(maxsize=16)
+def _content_forms(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[bool, bool]:
+    """Whether the tokenizer's chat ``template`` shows a content that is text, and one that is a list of parts."""
+    shown = []
+    for content in (PROBE, [{"type": "text", "text": PROBE}]):
+        text = ""
+        with suppress(Exception):  # a template is a program and may raise anything
+            text = str(tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
+        shown.append(PROBE in text and "'type'" not in text and '"type"' not in text)  # not the list as it prints
+    return shown[0], shown[1]
+
+
+def _in_form(messages: list[Message], forms: tuple[bool, bool]) -> list[Message]:
+    """``messages`` with contents in a form that the template shows: the texts of parts are joined by newlines."""
+    takes_text, takes_parts = forms
+
+    def content(given: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+        if isinstance(given, str):
+            return given if takes_text or not takes_parts else [{"type": "text", "text": given}]
+        return given if takes_parts else text_of(given)
+
+    return [{**message, "content": content(message["content"])} for message in messages]
+
+
+def text_of(content: str | list[dict[str, Any]]) -> str:
+    """The text of a message's content; that of its parts is joined by newlines."""
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def day_of(tokenizer: PreTrainedTokenizerBase, stored: str | None = None) -> str | None:
+    """The date that prompts are encoded with, where the chat template writes today's; None where it writes none.
+
+    Args:
+        stored: the date on which the work began that is continued now.
+    """
+    return (stored or date.today().isoformat()) if "strftime_now" in str(tokenizer.chat_template) else None
+
+
+def turn_end(tokenizer: PreTrainedTokenizerBase, stops: Collection[int], *, chat: bool) -> list[int]:
+    """The token that ends an answer, as a list; empty if there is none.
+
+    In a chat it is the first token after an answer in the chat template that is special or ends texts
+    (``<|im_end|>``, ``<end_of_turn>``, ``<|eot_id|>``). Without a template, or if that writes none, it is one of
+    ``stops``, the tokenizer's own where it is among them.
+
+    Args:
+        stops: the ids that end the target's texts, by its generation_config.
+    """
+    if chat and tokenizer.chat_template is not None:
+        turns = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
+        text = ""
+        with suppress(Exception):  # a template is a program and may raise anything
+            forms = _content_forms(tokenizer, str(tokenizer.chat_template))
+            text = str(tokenizer.apply_chat_template(_in_form(turns, forms), tokenize=False))
+        before, _, after = text.rpartition(PROBE)
+        ends = {*stops, *tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
+        for token in tokenizer(after, add_special_tokens=False)["input_ids"] if before else ():
+            if token in ends:
+                return [token]
+    own = tokenizer.eos_token_id
+    if not stops:
+        return [] if own is None else [own]
+    return [own if own in stops else min(stops)]
 
 
 def _as_prompts(prompt: Any, name: str) -> tuple[list[Prompt], bool]:
@@ -238,4 +326,10 @@ def _message(element: Mapping[str, Any], name: str) -> Message:
         raise InputError(
             f"{name}['content']={reprlib.repr(content)}: of type {type(content).__name__}; give text or a list of parts"
         )
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise InputError(
+                f"{name}['content'][{number}]={reprlib.repr(part)}: only parts of text are read; give "
+                "{'type': 'text', 'text': …}"
+            )
     return dict(element)

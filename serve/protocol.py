@@ -148,9 +148,9 @@ class Message(_Fields):
 
     def as_dict(self) -> dict[str, Any]:
         """As chat templates take it."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        content = self.content if isinstance(self.content, str) else [part.model_dump() for part in self.content]
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": text} | ({} if self.name is None else {"name": self.name})
+        return {"role": role, "content": content} | ({} if self.name is None else {"name": self.name})
 
 
 class ChatCompletionRequest(GenerationRequest):

@@ -14,7 +14,7 @@ from ..controllers.length import LengthController, parse_rule
 from ..controllers.sampling import SamplingParams
 from ..infer.config import DecoderConfig
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.prompting import Prompt, as_prompts, encode_prompt
+from ..infer.prompting import Prompt, as_prompts, encode_prompt, text_of
 from ..infer.random_source import RandomSource, seeds_of
 from ..infer.recorder import RoundRecorder
 from ..infer.request import Request
@@ -100,7 +100,7 @@ class Service:
         size = self.decoder.target.vocab_size
         if isinstance(given, ChatCompletionRequest):
             messages = [message.as_dict() for message in given.messages]
-            self._check_size("messages", sum(len(message["content"]) for message in messages))
+            self._check_size("messages", sum(len(text_of(message["content"])) for message in messages))
             return [encode_prompt(self.tokenizer, messages, vocab_size=size)]
         prompts: list[Prompt] = as_prompts(given.prompt)[0]
         for prompt in prompts:

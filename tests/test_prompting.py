@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from specpilot.common.errors import InputError
-from specpilot.infer.prompting import as_prompts, encode_prompt
+from specpilot.infer.prompting import as_prompts, day_of, encode_prompt, turn_end
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from .tiny import byte_tokenizer
@@ -203,3 +204,59 @@ def test_templates_that_raise(template: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         encode_prompt(tokenizer, CHAT, system="be brief")
     assert "\n" not in str(caught.value)
+
+
+TEMPLATES = {  # chat template → what ends a turn
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}": "<|im_end|>",
+    "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content | trim }}<end_of_turn>\n{% endfor %}": (
+        "<end_of_turn>"
+    ),
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}{{ eos_token }}": "<|end|>",
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }} {% if m.role == 'assistant' %}{{ eos_token }}{% endif %}"
+    "{% endfor %}": "</s>",
+    "{% for m in messages %}{{ m.content }}\n{% endfor %}": "<|stop|>",  # none: what generation_config names
+    "{{ raise_exception('no') }}": "<|stop|>",
+}
+
+
+@pytest.mark.parametrize(("template", "end"), TEMPLATES.items())
+def test_what_ends_a_turn(template: str, end: str) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "</s>", "<|stop|>"], True)
+    tokenizer.eos_token = "</s>"
+    tokenizer.chat_template = template
+    (stop,) = tokenizer.convert_tokens_to_ids(["<|stop|>"])
+    assert tokenizer.convert_ids_to_tokens(turn_end(tokenizer, {stop}, chat=True)) == [end]
+    assert turn_end(tokenizer, {stop}, chat=False) == [stop]
+    assert turn_end(tokenizer, {stop, tokenizer.eos_token_id}, chat=False) == [tokenizer.eos_token_id]
+
+
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
+FORMS = {  # chat template → parts, and text, as it shows them
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}": ("[user]one\ntwo", "[user]abc"),
+    "{% for m in messages %}{{ '[' + m.role + ']' + m.content }}{% endfor %}": ("[user]one\ntwo", "[user]abc"),
+    "{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}": ("<one><two>", "<abc>"),
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+    "<{{ p.text }}>{% endfor %}{% endif %}{% endfor %}": ("<one><two>", "abc"),
+}
+
+
+@pytest.mark.parametrize(("template", "shown"), FORMS.items())
+def test_content_in_the_form_that_the_template_takes(template: str, shown: tuple[str, str]) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    assert tokenizer.decode(encode_prompt(tokenizer, PARTS)) == shown[0]
+    assert tokenizer.decode(encode_prompt(tokenizer, "abc", chat=True)) == shown[1]
+    with pytest.raises(InputError, match=r"prompt\[0\]\['content'\]\[0\]=.*only parts of text"):
+        encode_prompt(tokenizer, [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])
+
+
+def test_the_date_in_a_template() -> None:
+    tokenizer = byte_tokenizer()
+    assert day_of(tokenizer) is None
+    tokenizer.chat_template = (
+        "{% if strftime_now is defined %}\n{{ strftime_now('%-d %b %Y') }}{% endif %}{{ messages[0].content }}"
+    )
+    assert day_of(tokenizer) == date.today().isoformat()
+    day = day_of(tokenizer, "2024-07-06")
+    assert tokenizer.decode(encode_prompt(tokenizer, "x", chat=True, day=day)) == "6 Jul 2024x"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
+import io
 import shutil
+import urllib.error
 from collections.abc import Iterator
 from dataclasses import replace
+from email.message import Message
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -140,23 +144,60 @@ def test_a_server_that_fails_for_a_while(
     assert_same_bytes(whole, tmp_path / "data")
 
 
+WHOLE = {"text": "one", "finish_reason": "length"}
+FLAWS: list[object] = [  # what a busy server does or answers
+    TimeoutError("timed out"), ConnectionResetError(104, "reset"), http.client.IncompleteRead(b"{"),
+    *(urllib.error.HTTPError("http://a", status, "", Message(), io.BytesIO(b"busy")) for status in (503, 520, 529)),
+    {"error": {"message": "overloaded"}}, {"choices": []}, {"choices": [{"message": {"content": None}}]}, None,
+    *({"choices": [WHOLE | change]} for change in (
+        {"text": None}, {"finish_reason": None}, {"finish_reason": "abort"}, {"text": "\ud83d"}, {"token_ids": [10**6]},
+    )),
+]  # fmt: skip
+
+
 def test_a_request_is_sent_again(
     base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = openai_responses.OpenAIResponses._send
     pauses: list[float] = []
     monkeypatch.setattr(openai_responses.time, "sleep", pauses.append)
-    failures = iter([TimeoutError("timed out"), ConnectionResetError(104, "reset")])
+    answers = iter([*FLAWS, {"choices": [WHOLE]}, {"choices": [WHOLE | {"finish_reason": "stop"}], "usage": None}])
 
-    def failing(self: openai_responses.OpenAIResponses, body: dict[str, object]) -> object:
-        if (failure := next(failures, None)) is not None:
-            raise failure
-        return send(self, body)
+    def answer(self: openai_responses.OpenAIResponses, body: dict[str, object]) -> object:
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    monkeypatch.setattr(openai_responses.OpenAIResponses, "_send", failing)
+    monkeypatch.setattr(openai_responses.OpenAIResponses, "_send", answer)
     one = replace(base, batch_size=1, limit=2)
-    make_acceptance_data(one, tmp_path / "data", responses=replace(options, retries=2))
-    assert pauses == [0.5, 1.0]
+    make_acceptance_data(one, tmp_path / "data", responses=replace(options, retries=len(FLAWS)))
+    assert pauses[:3] == [0.5, 1.0, 2.0]
+    assert len(pauses) == len(FLAWS)
+    tokenizer = load_tokenizer(base.target)
+    rows = read_dataset(tmp_path / "data-responses", ResponseRow)
+    ids = tokenizer("one")["input_ids"]
+    assert sorted(row.tokens for row in rows) == sorted([ids, [*ids, tokenizer.eos_token_id]])
+    assert [row.reported == len(row.tokens) for row in rows] == [True, True]
+
+
+@pytest.mark.parametrize("flaw", FLAWS, ids=str)
+def test_what_a_server_does_not_send_is_named(
+    flaw: object,
+    base: AcceptanceDataOptions,
+    options: ResponseOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(self: openai_responses.OpenAIResponses, body: dict[str, object]) -> object:
+        if isinstance(flaw, Exception):
+            raise flaw
+        return flaw
+
+    monkeypatch.setattr(openai_responses.OpenAIResponses, "_send", answer)
+    with pytest.raises(
+        InputError, match=r"^base_url='http[^\n]*: no text for prompt \w+ \([^\n]+: run the command again$"
+    ):
+        make_acceptance_data(replace(base, limit=1), tmp_path / "data", responses=options)
 
 
 def test_vllm_is_missing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,11 @@ def _check_types(asked: GenerationDefaults) -> None:
 
 def stop_tokens_of(model: LoadedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
     """The ids that end a text: those of the model's generation_config, as in transformers, else the tokenizer's."""
-    ids = model.generation_config.eos_token_id
+    return stop_tokens(model.generation_config.eos_token_id, tokenizer)
+
+
+def stop_tokens(ids: int | list[int] | None, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+    """The ids that end a text, where a generation_config names ``ids``; None for the tokenizer's."""
     if ids is None and tokenizer is not None:
         ids = tokenizer.eos_token_id
     return frozenset() if ids is None else frozenset([ids] if isinstance(ids, int) else ids)

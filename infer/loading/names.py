@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -27,6 +28,7 @@ from ..models import GgufModel, LoadedModel
 from .devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
 from .draft_folder import MARK, load_saved_draft
 from .eagle3_folder import is_eagle3, load_eagle3
+from .generation_defaults import stop_tokens
 from .gguf_tokenizer import load_gguf_tokenizer
 from .model_files import Source, find_files, gguf_path, is_gguf, one_line
 
@@ -204,6 +206,27 @@ def load_tokenizer(
             trust_remote_code=trust_remote_code,
             local_files_only=source.local_files_only,
         )
+
+
+def load_stop_tokens(
+    name: str | Path, tokenizer: PreTrainedTokenizerBase, *, trust_remote_code: bool = False
+) -> frozenset[int]:
+    """The ids that end the texts of the model ``name``, whose weights are not loaded.
+
+    Raises:
+        InputError: there is no such model.
+    """
+    if is_gguf(name):
+        return stop_tokens(None, tokenizer)
+    source = find_files(name, None)
+    options: dict[str, Any] = {"local_files_only": source.local_files_only}
+    with _refusing(name, "its configuration cannot be read"):
+        try:
+            found = GenerationConfig.from_pretrained(source.path, **options)
+        except OSError:  # there is none: transformers makes it of the model's configuration
+            config = AutoConfig.from_pretrained(source.path, trust_remote_code=trust_remote_code, **options)
+            found = GenerationConfig.from_model_config(config)
+    return stop_tokens(found.eos_token_id, tokenizer)
 
 
 def check_same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> None:
