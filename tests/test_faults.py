@@ -205,12 +205,3 @@ def test_an_interrupt_while_a_request_leaves_is_an_interrupt(monkeypatch: pytest
         with pytest.raises(KeyboardInterrupt):
             decode()
     assert decode() == expected
-
-
-def test_a_run_that_was_killed_before_its_settings_were_written_can_begin(tmp_path: Path) -> None:
-    write_router_data(tmp_path / "data", make_router_rows(40))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.yaml.tmp").write_text("width:")
-    words = ["train", "router", "--data", str(tmp_path / "data"), "--width", "8", "--epochs", "1", "--device", "cpu"]
-    assert cli.main([*words, "--output", str(tmp_path / "run")]) == 0
-    assert not (tmp_path / "run" / "run.yaml.tmp").exists()

@@ -78,18 +78,6 @@ def test_more_proposals_never_hurt_and_theorem_1_bounds_them(pair: tuple[Tensor,
     assert upper_bound(p, q, 1) == pytest.approx(float(torch.minimum(p, q).sum()))
 
 
-@settings(max_examples=60)
-@given(pair=pairs, k=st.integers(2, 8))
-def test_division_factor_solves_equation_6(pair: tuple[Tensor, Tensor], k: int) -> None:
-    p, q = pair
-    rho = division_factor(p, q, k)
-    assert 1 <= rho <= k
-    beta, accepted = acceptance(p, q, k, rho)
-    assert accepted <= rho * beta + 1e-12
-    if rho > 1:
-        assert accepted == pytest.approx(rho * beta)
-
-
 def test_supports_too_large_are_refused() -> None:
     q = torch.full((100,), 0.01)
     with pytest.raises(InputError, match="OTM with k=4 over 100 tokens: too many unknowns"):

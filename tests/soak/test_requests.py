@@ -1,22 +1,17 @@
-"""Requests of all kinds through one decoder and one server: right texts, none is lost, and memory stays flat."""
+"""Requests of all kinds through one server: right texts, none is lost, and memory stays flat."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-import torch
-from specpilot.common.errors import InputError
 from specpilot.compare.engines.http_client import complete
 from specpilot.infer.decoder import SpeculativeDecoder
 
@@ -27,96 +22,21 @@ pytestmark = pytest.mark.timeout(3600)
 REQUESTS = 200  # for each kill that other tests try
 ROUND = 100  # requests between two readings of memory
 GROWTH = 0.2  # of the resident memory, from the first fifth of the readings to the last one
-THREADS = 4  # that use the decoder at once
-MOST = 8  # prompts in a list
 PAIR = "tiny", "tiny-draft"
 PROMPTS = (
     "What is 12 plus 30?", "Write a line about rain.", "List the files of a folder.", "a", "Select all rows.",
     "Ana has 3 apples and buys 4 more. How many has she?",
 )  # fmt: skip
 GREEDY: dict[str, Any] = {"temperature": 0, "max_new_tokens": 16}
-SETTINGS: tuple[dict[str, Any], ...] = (
-    GREEDY,
-    {"temperature": 1.0, "max_new_tokens": 12},
-    {"temperature": 0.7, "top_k": 20, "max_new_tokens": 24},
-    {"temperature": 1.3, "top_k": None, "top_p": 0.9, "max_new_tokens": 5},
-    {"temperature": 1.0, "max_new_tokens": 12, "verifier": "block"},
-    {"temperature": 1.0, "max_new_tokens": 12, "length": "confidence:0.4"},
-    GREEDY | {"length": 1},
-)
-BAD: tuple[dict[str, Any], ...] = (
-    {"prompt": ""}, {"prompt": [10**9]}, {"prompt": "a " * 5000}, {"temperature": -1.0}, {"top_p": 2.0}, {"top_k": 0},
-    {"max_new_tokens": 0}, {"seed": "one"}, {"verifier": "no rule"}, {"length": "no controller"},
-)  # fmt: skip
-Memory = tuple[float, int]  # MiB that are resident, tensors that are alive
 
 
-def resident(process: int | str = "self") -> float:
+def resident(process: int) -> float:
     """Resident memory of a process in MiB."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def live_tensors() -> int:
-    gc.collect()
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-
-
 def assert_flat(readings: list[float]) -> None:
     assert readings[-1] <= (1 + GROWTH) * readings[len(readings) // 5], readings
-
-
-class Requests:
-    """One decoder, and the texts of every prompt under every setting, each decoded alone by another."""
-
-    def __init__(self) -> None:
-        alone = SpeculativeDecoder.from_pretrained(*PAIR)
-        self.texts = {
-            (prompt, setting): alone.generate(PROMPTS[prompt], seed=prompt, **SETTINGS[setting]).text
-            for prompt in range(len(PROMPTS))
-            for setting in range(len(SETTINGS))
-        }
-        self.decoder = SpeculativeDecoder.from_pretrained(*PAIR)
-
-    def several(self, random: Random, setting: int) -> None:
-        """A list of prompts."""
-        chosen = random.choices(range(len(PROMPTS)), k=random.randint(1, MOST))
-        found = self.decoder.generate([PROMPTS[prompt] for prompt in chosen], seed=chosen, **SETTINGS[setting])
-        assert [one.text for one in found] == [self.texts[prompt, setting] for prompt in chosen]
-
-    def stream(self, random: Random, setting: int) -> None:
-        """A stream that is read to its end."""
-        prompt = random.randrange(len(PROMPTS))
-        pieces = self.decoder.stream(PROMPTS[prompt], seed=prompt, **SETTINGS[setting])
-        assert "".join(pieces) == self.texts[prompt, setting]
-
-    def cancelled(self, random: Random, setting: int) -> None:
-        """A stream that is given up after a piece."""
-        prompt = random.randrange(len(PROMPTS))
-        stream = self.decoder.stream(PROMPTS[prompt], seed=prompt, **SETTINGS[setting])
-        with closing(stream) as pieces:  # type: ignore[type-var]
-            assert self.texts[prompt, setting].startswith(next(pieces))
-
-    def bad(self, random: Random, setting: int) -> None:
-        """A request that is refused."""
-        with pytest.raises(InputError):
-            self.decoder.generate(**{"prompt": PROMPTS[0]} | SETTINGS[setting] | random.choice(BAD))
-
-
-def test_through_a_decoder(kills: int) -> None:
-    """By several threads at once: each text is as if it were decoded alone."""
-    requests, random, readings = Requests(), Random(0), list[Memory]()
-    kinds = (requests.several, requests.stream, requests.cancelled, requests.bad)
-    with ThreadPoolExecutor(THREADS) as pool:
-        for _ in range(0, REQUESTS * kills, ROUND):
-            jobs = [
-                pool.submit(random.choice(kinds), Random(random.random()), random.randrange(len(SETTINGS)))
-                for _ in range(ROUND)
-            ]
-            for job in jobs:
-                job.result()
-            readings.append((resident(), live_tensors()))
-    assert_flat([mebibytes for mebibytes, _ in readings])
-    assert readings[-1][1] <= readings[len(readings) // 5][1]
 
 
 GOOD = 0.7  # of the requests to the server
