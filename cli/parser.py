@@ -21,7 +21,7 @@ from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentParser
 
 from .common.errors import InputError
-from .common.json_file import parse_yaml, read_object
+from .common.json_file import check_characters, parse_yaml, read_object
 
 DEEPEST = 5_000  # levels of a value; the C parser that jsonargparse reads YAML with crashes at some 20,000
 
@@ -103,8 +103,9 @@ class CommandParser:
         """
         words = self.arrange(words)
         for word in words:
+            name, _, value = word.partition("=") if word.startswith("--") else ("a value", "", word)
+            check_characters(value, name)  # bytes that are not UTF-8 arrive as surrogates
             if nesting(word) > DEEPEST:
-                name = word.partition("=")[0] if word.startswith("--") else "a value"
                 raise InputError(f"{name}: brackets or dashes are nested more than {DEEPEST:,} deep; give plain text")
             file = word.removeprefix("--config=")
             if file != word and not file.startswith("{"):  # the value may be inline YAML

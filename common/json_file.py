@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, is_dataclass
@@ -19,6 +20,7 @@ from .errors import InputError, is_finite
 
 MAX_BYTES = 256 * 2**20  # larger files are refused
 MAX_YAML = 256 * 2**10  # characters; PyYAML takes some 200 bytes and 5 µs for each
+ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps of a character whose other half follows
 EXPECTED: dict[Any, str] = {
     **{bool: "true or false", int: "a whole number", float: "a finite number", str: "text", Path: "a path"},
     **{list: "a list", tuple: "a list", dict: "an object of keys and values"},
@@ -51,25 +53,55 @@ def read_text(file: str | Path, remedy: str) -> str:
         raise InputError(f"{file}: cannot be read ({reason})") from error
 
 
+def check_characters(value: object, name: str = "") -> None:
+    """Refuse half a character in any text of a JSON value, also in a key: no encoding has it, and libraries fail.
+
+    Raises:
+        InputError: naming the text's place below ``name``.
+    """
+    waiting, seen = [(name, value)], set[int]()  # YAML's aliases may form a circle
+    while waiting:
+        place, one = waiting.pop()
+        if isinstance(one, str) and (half := re.search(r"[\ud800-\udfff]", one)):
+            raise InputError(
+                f"{place or 'text'}: character {half.start() + 1} is {half[0]!a}: half of a character, or a byte "
+                "that is not UTF-8; give whole characters"
+            )
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Mapping):
+            waiting += [(f"{place}.{key}".lstrip("."), entry) for key, entry in one.items()]
+            waiting += [(f"key {key!a}", key) for key in one]
+        elif isinstance(one, list | tuple):
+            waiting += [(f"{place}.{i}".lstrip("."), entry) for i, entry in enumerate(one)]
+
+
 def parse_json(text: str) -> Any:
-    """Parse ``text`` as JSON; raises InputError if it is malformed."""
+    """Parse ``text`` as JSON; raises InputError if it is malformed or holds half a character."""
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON ({error})") from None
+    if ESCAPED_HALF.search(text):
+        check_characters(found)
+    return found
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse ``text`` as YAML; raises InputError if it is malformed or has more than 256 KiB."""
+    """Parse ``text`` as YAML; raises InputError if it is malformed, has more than 256 KiB or half a character."""
     import yaml
 
     if len(text) > MAX_YAML:
         raise InputError(f"{len(text)} characters of YAML, more than {MAX_YAML}")
     try:
-        return yaml.safe_load(text)
+        found = yaml.safe_load(text)
     # Values such as 2020-13-45 and !!int '' raise whatever their conversion raises.
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError, LookupError, AttributeError) as error:
         raise InputError(f"not YAML ({' '.join(str(error).split())})") from None
+    if ESCAPED_HALF.search(text):
+        check_characters(found)
+    return found
 
 
 def read_object(file: str | Path, remedy: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:

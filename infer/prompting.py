@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
+from ..common.json_file import check_characters
 
 Message: TypeAlias = dict[str, Any]
 # One prompt in its plain form, as `as_prompts` returns it.
@@ -85,7 +86,7 @@ def _encode(
         return prompt
     if tokenizer is None:
         raise InputError("prompt: text needs a tokenizer; pass one to SpeculativeDecoder, or give token ids")
-    messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+    messages: list[Message] = [] if system is None else [_message({"role": "system", "content": system}, "system")]
     if not isinstance(prompt, str):
         messages += prompt  # type: ignore[arg-type]  # neither text nor ids: messages
     elif not prompt.strip():
@@ -202,6 +203,7 @@ def turn_end(tokenizer: PreTrainedTokenizerBase, stops: Collection[int], *, chat
 def _as_prompts(prompt: Any, name: str) -> tuple[list[Prompt], bool]:
     """:func:`as_prompts`; ``name`` is the prompt's name in error messages."""
     if isinstance(prompt, str):
+        check_characters(prompt, name)
         return [prompt], True
     if isinstance(prompt, Tensor | np.ndarray):
         return _from_array(prompt, name)
@@ -332,4 +334,5 @@ def _message(element: Mapping[str, Any], name: str) -> Message:
                 f"{name}['content'][{number}]={reprlib.repr(part)}: only parts of text are read; give "
                 "{'type': 'text', 'text': …}"
             )
+    check_characters(element, name)
     return dict(element)

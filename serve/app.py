@@ -25,6 +25,7 @@ from .protocol import ChatCompletionRequest, CompletionRequest, parse_json, pars
 from .respond import stream, whole_unless_gone
 from .server import Server
 
+PATHS = "texts are at /v1/chat/completions and /v1/completions"
 OPEN = ("/health",)  # needs no key
 
 
@@ -113,7 +114,7 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         path = request.url.path
-        messages = {404: f"{path}: no such path", 405: f"{request.method} {path}: use another method"}
+        messages = {404: f"{path}: no such path; {PATHS}", 405: f"{request.method} {path}: use another method"}
         return refusal(server, ApiError(error.status_code, messages.get(error.status_code, str(error.detail))))
 
     @app.exception_handler(Exception)

@@ -43,5 +43,9 @@ class ApiError(Exception):
     @property
     def body(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, "invalid_request_error")
-        message = " ".join(self.message.split())
-        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+        # What a message quotes may hold half a character, which UTF-8 does not have.
+        message, param = (
+            None if text is None else " ".join(text.split()).encode(errors="backslashreplace").decode()
+            for text in (self.message, self.param)
+        )
+        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}

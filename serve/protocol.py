@@ -5,48 +5,64 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from ..common.errors import InputError
+from ..common.json_file import blaming, parse_object
 from .errors import ApiError
 
 MAX_STOPS = 16  # stop strings of a request
 MAX_TOP_LOGPROBS = 20
-# Fields that are accepted with these values only: those that change nothing.
+# Fields that are known and not followed, with the values besides null that say nothing; any other value is refused.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "audio": (None,),
-    "best_of": (None, 1),
-    "echo": (None, False),
-    "frequency_penalty": (None, 0),
-    "function_call": (None, "none"),
-    "functions": (None, []),
-    "logit_bias": (None, {}),
-    "min_p": (None, 0),
-    "min_tokens": (None, 0),
-    "modalities": (None, ["text"]),
-    "parallel_tool_calls": (None, True, False),
-    "prediction": (None,),
-    "presence_penalty": (None, 0),
-    "reasoning_effort": (None,),
-    "repetition_penalty": (None, 1),
-    "response_format": (None, {"type": "text"}),
-    "service_tier": (None, "auto", "default"),
-    "skip_special_tokens": (None, True),
-    "store": (None, False),
-    "suffix": (None, ""),
-    "tool_choice": (None, "none", "auto"),
-    "tools": (None, []),
-    "verbosity": (None,),
-    "web_search_options": (None,),
+    **dict.fromkeys(("audio", "moderation", "prediction", "reasoning_effort", "web_search_options"), ()),
+    **dict.fromkeys(("documents", "functions", "images", "tool_calls", "tools"), ([],)),
+    **dict.fromkeys(("chat_template_kwargs", "logit_bias"), ({},)),
+    **dict.fromkeys(("refusal", "suffix"), ("",)),
+    **dict.fromkeys(("frequency_penalty", "min_p", "min_tokens", "presence_penalty"), (0,)),
+    **dict.fromkeys(("length_penalty", "repetition_penalty"), (1,)),
+    **dict.fromkeys(("continue_final_message", "echo", "prefix", "use_beam_search"), (False,)),
+    **dict.fromkeys(("add_generation_prompt", "skip_special_tokens", "spaces_between_special_tokens"), (True,)),
+    **dict.fromkeys(("function_call", "tool_choice"), ("none", "auto")),
+    "modalities": (["text"], []),
+    "response_format": ({"type": "text"},),
+    "verbosity": ("medium",),
 }
-# Fields about the caller, not the text.
-IGNORED = {"metadata", "prompt_cache_key", "safety_identifier", "user"}
+# Fields that say nothing about the text, whatever their value: about the caller, his bill, caches, sources, numbers.
+IGNORED = {
+    "annotations", "cache_control", "cache_prompt", "cache_salt", "id", "include_obfuscation", "index", "keep_alive",
+    "metadata", "parallel_tool_calls", "priority", "prompt_cache_breakpoint", "prompt_cache_key",
+    "prompt_cache_options", "prompt_cache_retention", "provider_specific_fields", "request_id", "safety_identifier",
+    "service_tier", "store", "user",
+}  # fmt: skip
 
 StopString = Annotated[str, Field(min_length=1)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None
+Ids = Annotated[list[int], Field(fail_fast=True)]  # a fault in each of many entries takes seconds to report
 
 
 class _Fields(BaseModel):
+    """An object of a request, without the fields that say nothing: null, ignored ones, and neutral values."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _telling(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        own = cls.model_fields
+        return {
+            name: value
+            for name, value in given.items()
+            if value is not None and (name in own or not says_nothing(name, value))
+        }
+
+
+def says_nothing(name: str, value: Any) -> bool:
+    """Whether a field that is not followed has a value that could be left out."""
+    neutral = (isinstance(value, bool) == isinstance(one, bool) and value == one for one in NEUTRAL.get(name, ()))
+    return name in IGNORED or any(neutral)
 
 
 class StreamOptions(_Fields):
@@ -116,9 +132,17 @@ class GenerationRequest(_Fields):
 class CompletionRequest(GenerationRequest):
     """``POST /v1/completions``."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Annotated[list[str], Field(fail_fast=True)] | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     return_token_ids: bool | None = False
+    best_of: int | None = None
+
+    @field_validator("best_of")
+    @classmethod
+    def _all_returned(cls, value: int | None, given: ValidationInfo) -> int | None:
+        if value not in (None, 1, given.data.get("n") or 1):
+            raise ValueError("Not supported, all texts that are generated are returned; leave it out")
+        return value
 
     @field_validator("return_token_ids")
     @classmethod
@@ -140,23 +164,37 @@ class TextPart(_Fields):
 
 
 class Message(_Fields):
-    """A chat message."""
+    """A chat message.
+
+    Attributes:
+        reasoning_content: what came before an answer, for templates that show it; some servers name it ``reasoning``.
+    """
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty(cls, given: Any) -> Any:
+        """An answer of no text may come back as null."""
+        silent = isinstance(given, dict) and given.get("role") == "assistant" and "content" in given
+        return given | {"content": ""} if silent and given["content"] is None else given
 
     def as_dict(self) -> dict[str, Any]:
         """As chat templates take it."""
         content = self.content if isinstance(self.content, str) else [part.model_dump() for part in self.content]
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": content} | ({} if self.name is None else {"name": self.name})
+        told = {"name": self.name, "reasoning_content": self.reasoning_content or self.reasoning}
+        return {"role": role, "content": content} | {name: value for name, value in told.items() if value}
 
 
 class ChatCompletionRequest(GenerationRequest):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -178,21 +216,15 @@ def parse_json(body: bytes) -> dict[str, Any]:
     """The JSON object that a request's body is.
 
     Raises:
-        ApiError: 400: not UTF-8, not JSON, or no object.
+        ApiError: 400: not UTF-8, not JSON, no object, or half a character in it.
     """
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number of JSON")
-
     try:
-        found = json.loads(body.decode("utf-8"), parse_constant=refuse)
+        with blaming("body", "send a JSON object"):
+            return parse_object(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ApiError(400, f"body: not UTF-8 ({error.reason} at byte {error.start}); send JSON in UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"body: not JSON ({error}); send a JSON object") from None
-    if not isinstance(found, dict):
-        raise ApiError(400, f"body: JSON of type {type(found).__name__}; send an object")
-    return found
+    except InputError as error:
+        raise ApiError(400, str(error)) from None
 
 
 def parse_request(kind: type[R], body: bytes) -> R:
@@ -201,31 +233,31 @@ def parse_request(kind: type[R], body: bytes) -> R:
     Raises:
         ApiError: 400: naming the field that is missing, unknown, unsupported or out of range.
     """
-    fields = {name: value for name, value in parse_json(body).items() if name not in IGNORED}
-    for name in [name for name in fields if name not in kind.model_fields]:
-        if name not in NEUTRAL:
-            raise ApiError(400, f"{name}: unknown field; leave it out", param=name, code="unknown_field")
-        value = fields.pop(name)
-        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in NEUTRAL[name]):
-            raise ApiError(
-                400, f"{name}={json.dumps(value)[:80]}: not supported; leave it out", param=name, code="unsupported"
-            )
     try:
-        return kind.model_validate(fields)
+        return kind.model_validate(parse_json(body))
     except ValidationError as error:
         raise _refusal(error) from None
+    except RecursionError:
+        raise ApiError(400, "body: nested too deep; send a flat object") from None
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    """The first fault, and where it is."""
-    fault = error.errors(include_url=False)[0]
-    # Of a union every member reports a fault; names of types are no part of the place.
-    place = [str(part) for part in fault["loc"] if part not in UNION and not str(part).startswith("list[")]
+    """The fault that is deepest in the body, and where it is: of a union every member reports one."""
+    faults = error.errors(include_url=False)
+    fault = max(faults, key=lambda one: (len(_place(one["loc"])), one["type"] != "missing"))
+    place = _place(fault["loc"])
     name = ".".join(place) or "body"
     if fault["type"] == "missing":
         return ApiError(400, f"{name}: missing; give it", param=name)
-    if fault["type"] == "extra_forbidden":
+    if fault["type"] == "extra_forbidden" and place[-1] not in NEUTRAL:
         return ApiError(400, f"{name}: unknown field; leave it out", param=name, code="unknown_field")
-    value = json.dumps(fault["input"], default=str)
+    value = json.dumps(fault["input"], default=str)[:80]
+    if fault["type"] == "extra_forbidden":
+        return ApiError(400, f"{name}={value}: not supported; leave it out", param=name, code="unsupported")
     message = fault["msg"].removeprefix("Value error, ")
-    return ApiError(400, f"{name}={value[:80]}: {message[0].lower()}{message[1:]}", param=name)
+    return ApiError(400, f"{name}={value}: {message[0].lower()}{message[1:]}", param=name)
+
+
+def _place(loc: tuple[str | int, ...]) -> list[str]:
+    """The path to a field, without the names of types that pydantic adds for members of unions."""
+    return [str(part) for part in loc if part not in UNION and not str(part).startswith("list[")]

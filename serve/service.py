@@ -98,14 +98,28 @@ class Service:
     def _encode(self, given: ChatCompletionRequest | CompletionRequest) -> list[list[int]]:
         """The token ids of each prompt."""
         size = self.decoder.target.vocab_size
+        n = given.n or 1
         if isinstance(given, ChatCompletionRequest):
+            self._check_number(1, n)
             messages = [message.as_dict() for message in given.messages]
             self._check_size("messages", sum(len(text_of(message["content"])) for message in messages))
             return [encode_prompt(self.tokenizer, messages, vocab_size=size)]
         prompts: list[Prompt] = as_prompts(given.prompt)[0]
+        self._check_number(len(prompts), n)
         for prompt in prompts:
             self._check_size("prompt", len(prompt) if isinstance(prompt, str) else 0)
         return [encode_prompt(self.tokenizer, prompt, vocab_size=size) for prompt in prompts]
+
+    def _check_number(self, prompts: int, n: int) -> None:
+        """Refuse what would not even fit if nothing else ran: trying again would never help."""
+        if prompts * n > self.worker.places:
+            raise ApiError(
+                400,
+                f"prompts={prompts} and n={n}: {prompts * n} texts, but {self.worker.places} can run and wait here; "
+                "send them in several requests",
+                param="n" if prompts == 1 else "prompt",
+                code="too_many_texts",
+            )
 
     def _check_size(self, name: str, characters: int) -> None:
         """Refuse a text too long for the context before it is tokenised, which would take long."""

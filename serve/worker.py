@@ -96,6 +96,11 @@ class Worker:
         """Requests that are being decoded."""
         return len(self.scheduler.running)
 
+    @property
+    def places(self) -> int:
+        """Requests that an idle server takes: some are decoded, the others wait."""
+        return self.scheduler.max_running + self.max_queue
+
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue ``jobs``, all or none.
 
@@ -105,7 +110,7 @@ class Worker:
         with self._news:
             if self._stopping or not self.alive:
                 raise ApiError(503, "the server is shutting down", retry_after=RETRY_AFTER)
-            room = self.scheduler.max_running - self.running + self.max_queue - self.waiting
+            room = self.places - self.running - self.waiting
             if len(jobs) > room:
                 raise ApiError(
                     429,

@@ -77,6 +77,43 @@ def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: Spec
     assert texts == [one.text for one in expected]
 
 
+@pytest.mark.parametrize("kept", ["object", "dump", "stream"])
+def test_three_turns_of_the_openai_client(client: openai.OpenAI, decoder: SpeculativeDecoder, kept: str) -> None:
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}]
+    told = list(messages)  # the same, of roles and contents alone
+    for turn in range(3):
+        messages.append({"role": "user", "content": f"{QUESTION[:-1]} plus {turn}?"})
+        told.append(messages[-1])
+        settings: Any = {"model": "tiny", "messages": messages, "max_tokens": 12, "seed": turn, "user": "me"}
+        expected = decoder.generate(told, seed=turn, max_new_tokens=12)
+        if kept == "stream":
+            chunks = list(
+                client.chat.completions.create(**settings, stream=True, stream_options={"include_usage": True})
+            )
+            content = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
+            messages.append({"role": "assistant", "content": content})
+            usage = chunks[-1].usage
+        else:
+            answer = client.chat.completions.create(**settings)
+            message, usage = answer.choices[0].message, answer.usage
+            content = message.content or ""
+            messages.append(message.model_dump() if kept == "dump" else message)
+        assert content == expected.text
+        assert usage is not None
+        assert usage.prompt_tokens == len(expected.prompt_tokens)
+        told.append({"role": "assistant", "content": content})
+
+
+def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as found:
+        client.chat.completions.create(model="tiny", messages=MESSAGES, response_format={"type": "json_object"})
+    assert (found.value.param, found.value.code) == ("response_format", "unsupported")
+    with pytest.raises(openai.NotFoundError, match="not served here"):
+        client.completions.create(model="gpt", prompt=QUESTION)
+    with pytest.raises(openai.NotFoundError, match="texts are at /v1/chat/completions"):
+        client.responses.create(model="tiny", input=QUESTION)
+
+
 def test_what_load_generators_ask_for(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {"prompt": QUESTION, "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
@@ -213,13 +250,16 @@ def test_a_client_that_leaves_frees_its_place(running: tuple[Server, str]) -> No
     wait_until(lambda: server.worker.running == 0 and not server.worker.jobs)
 
 
-def test_a_full_queue(decoder: SpeculativeDecoder) -> None:
-    with serving(decoder, max_queue=0) as (_, address):
-        body = {"prompt": QUESTION, "max_tokens": 8, "n": decoder.scheduler.max_running + 1}
+def test_texts_wait_in_turn_or_the_limit_is_named(decoder: SpeculativeDecoder) -> None:
+    most = decoder.scheduler.max_running
+    with serving(decoder, max_queue=8) as (_, address):
+        body = {"prompt": [QUESTION] * 8, "max_tokens": 2, "n": most // 8 + 1}
         found = httpx.post(f"{address}/v1/completions", json=body)
-        assert (found.status_code, found.headers["Retry-After"]) == (429, "1")
-        assert found.json()["error"]["type"] == "rate_limit_error"
-        assert httpx.post(f"{address}/v1/completions", json=body | {"n": 2}).status_code == 200
+        assert (found.status_code, len(found.json()["choices"])) == (200, most + 8)
+        for path, given in (("completions", {"prompt": [QUESTION] * 8}), ("chat/completions", {"messages": MESSAGES})):
+            found = httpx.post(f"{address}/v1/{path}", json=given | {"max_tokens": 2, "n": 128})
+            assert (found.status_code, found.json()["error"]["code"]) == (400, "too_many_texts")
+            assert f"{most + 8} can run and wait" in found.json()["error"]["message"]
 
 
 def test_the_client_tries_again(decoder: SpeculativeDecoder) -> None:
@@ -319,8 +359,8 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
 BAD: list[tuple[str, Any, int, str]] = [
     ("completions", b"{", 400, "body: not JSON"),
     ("completions", b'{"prompt": "\xff"}', 400, "body: not UTF-8"),
-    ("completions", b"[]", 400, "body: JSON of type list"),
-    ("completions", b'{"prompt": "a", "temperature": NaN}', 400, "NaN is no number of JSON"),
+    ("completions", b"[]", 400, "body: an object of keys and values is expected, not a list"),
+    ("completions", b'{"prompt": "a", "temperature": NaN}', 400, "temperature=NaN:"),
     ("completions", b"x" * (1 << 20 | 1), 413, "body: longer than"),
     ("completions", {}, 400, "prompt: missing"),
     ("completions", {"prompt": ""}, 400, "empty"),
@@ -349,9 +389,9 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("completions", {"prompt": "a", "speculation": {"length": "confidence:7"}}, 400, "7"),
     ("chat/completions", {"messages": []}, 400, "messages=[]:"),
     ("chat/completions", {"messages": [{"role": "tool", "content": "a"}]}, 400, 'messages.0.role="tool":'),
-    ("chat/completions", {"messages": [{"role": "user"}]}, 400, "messages.0.content: missing"),
-    ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages.0"),
-    ("chat/completions", {"messages": MESSAGES, "tools": [{}]}, 400, "tools=[{}]: not supported"),
+    ("completions", {"prompt": "a\ud83d"}, 400, "prompt: character 2"),
+    ("completions", {"prompt": "a", "\ud83d": 1}, 400, "key '\\ud83d': character 1"),
+    ("completions", {"prompt": "a", "model": "\U0001f600"}, 404, "not served here"),
     ("chat/completions", {"messages": MESSAGES, "logprobs": True, "top_logprobs": 99}, 400, "top_logprobs=99:"),
     ("controllers/reload", {"length": "other"}, 400, "length: unknown field"),
     ("nowhere", {}, 404, "/v1/nowhere: no such path"),

@@ -1,0 +1,152 @@
+"""Requests as clients send them: what says nothing is accepted, what would change the text is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai.types import chat, completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+from specpilot.serve.errors import ApiError
+from specpilot.serve.protocol import IGNORED, ChatCompletionRequest, CompletionRequest, GenerationRequest, parse_request
+
+USER = {"role": "user", "content": "What is 12 plus 30?"}
+# Answers as clients send them back in the next turn.
+ANSWERS: dict[str, dict[str, Any]] = {
+    "every field of the openai client": dict.fromkeys(chat.ChatCompletionMessage.model_fields) | {"content": "42"},
+    "openai for node, parsed": {"content": "42", "refusal": None, "parsed": None},
+    "LangChain, of blocks": {"content": [{"type": "text", "text": "42", "annotations": [], "id": "lc_1", "index": 0}]},
+    "LlamaIndex, with null": {"content": "42", "tool_calls": None, "additional_kwargs": None},
+    "LiteLLM": {"content": "42", "provider_specific_fields": {"refusal": None}, "images": [], "annotations": []},
+    "vLLM": {"content": "42", "refusal": None, "tool_calls": [], "reasoning": None, "reasoning_content": None},
+    "citations": {"content": "42", "annotations": [{"type": "url_citation", "url_citation": {"url": "x"}}], "id": "m1"},
+    "cached": {"content": [{"type": "text", "text": "42", "cache_control": {"type": "ephemeral"}}]},
+    "several parts": {"content": [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}]},
+}
+
+
+def parse(kind: type[GenerationRequest], **fields: Any) -> Any:
+    return parse_request(kind, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_answers_come_back(answer: dict[str, Any]) -> None:
+    found = parse(ChatCompletionRequest, messages=[USER, answer | {"role": "assistant"}, USER])
+    assert found.messages[0].as_dict() == USER
+    assert found.messages[1].as_dict()["content"].replace("\n", "") == "42"
+    assert set(found.messages[1].as_dict()) == {"role", "content"}
+
+
+def test_reasoning_goes_to_the_template_and_no_text_is_empty() -> None:
+    for name in ("reasoning", "reasoning_content"):
+        answer = {"role": "assistant", "content": None, name: "12 + 30"}
+        (message,) = parse(ChatCompletionRequest, messages=[answer]).messages
+        assert message.as_dict() == {"role": "assistant", "content": "", "reasoning_content": "12 + 30"}
+
+
+# Fields that change nothing, as LangChain, LlamaIndex, LiteLLM, vLLM's and llama.cpp's clients send them
+EMPTY: list[dict[str, Any]] = [
+    {"metadata": {"run": 1}, "user": "me", "store": True, "service_tier": "flex", "safety_identifier": "x"},
+    {"prompt_cache_key": "a", "prompt_cache_retention": "24h", "parallel_tool_calls": False},
+    {"tools": [], "tool_choice": "auto", "functions": [], "function_call": "none", "response_format": {"type": "text"}},
+    {"logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0, "modalities": ["text"], "verbosity": "medium"},
+    {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+    {"stream": None, "stream_options": None, "stop": None, "n": None, "seed": None, "temperature": None},
+    {"min_p": 0, "repetition_penalty": 1.0, "chat_template_kwargs": {}, "cache_prompt": True, "request_id": "r"},
+    {"something_new": None},
+]
+# Fields that would change the text: refused with their name
+TELLING: list[tuple[dict[str, Any], str]] = [
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ({"web_search_options": {}}, "web_search_options"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+    ({"presence_penalty": True}, "presence_penalty"),
+    ({"something_new": 0}, "something_new"),
+    ({"n": 129}, "n"),
+    ({"stream_options": {"chunks": 1}}, "stream_options.chunks"),
+    ({"messages": [USER, {"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}]}, "messages.1.tool_calls"),
+    ({"messages": [USER, {"role": "assistant", "refusal": "No."}]}, "messages.1.refusal"),
+    ({"messages": [USER, {"role": "tool", "content": "a", "tool_call_id": "1"}]}, "messages.1.role"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", EMPTY, ids=lambda fields: next(iter(fields)))
+def test_what_says_nothing_is_accepted(fields: dict[str, Any]) -> None:
+    parse(ChatCompletionRequest, messages=[USER], **fields)
+    parse(CompletionRequest, prompt="a", **fields)
+
+
+@pytest.mark.parametrize(("fields", "name"), TELLING, ids=[row[1] for row in TELLING])
+def test_what_would_change_the_text_is_refused(fields: dict[str, Any], name: str) -> None:
+    with pytest.raises(ApiError) as found:
+        parse(ChatCompletionRequest, **{"messages": [USER]} | fields)
+    assert found.value.status == 400
+    assert found.value.body["error"]["param"] == name
+    assert found.value.body["error"]["message"].startswith(name)
+
+
+def test_best_of_is_all_that_is_generated() -> None:
+    assert parse(CompletionRequest, prompt="a", n=2, best_of=2).n == 2
+    with pytest.raises(ApiError, match="best_of=3: not supported"):
+        parse(CompletionRequest, prompt="a", n=2, best_of=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        (ChatCompletionRequest, chat_create_params.CompletionCreateParamsBase),
+        (CompletionRequest, completion_create_params.CompletionCreateParamsBase),
+    ],
+)
+def test_every_field_of_the_openai_client_is_known(kind: type[GenerationRequest], known: type) -> None:
+    needed: dict[str, Any] = {"messages": [USER]} if kind is ChatCompletionRequest else {"prompt": "a"}
+    for name in known.__annotations__:
+        if name not in IGNORED and name not in needed:
+            with pytest.raises(ApiError) as found:
+                parse(kind, **needed | {name: [0]})
+            assert found.value.code != "unknown_field", name
+
+
+HALVES: list[tuple[str, str]] = [
+    (r'{"prompt": "a\ud83d"}', r"body: prompt: character 2 is '\ud83d'"),
+    (r'{"prompt": ["a", "\ude00\ud83d"]}', "prompt.1: character 1"),
+    (r'{"prompt": "a", "stop": ["\ud83d"]}', "stop.0: character 1"),
+    (r'{"prompt": "a", "user": "\ud83d"}', "user: character 1"),
+    (r'{"prompt": "a", "\ud83d": 1}', r"key '\ud83d': character 1"),
+    (r'{"prompt": "a", "metadata": {"\ud83d": "\ud83d"}}', r"key '\ud83d': character 1"),
+    (r'{"messages": [{"role": "user", "content": [{"type": "text", "text": "\ud83d"}]}]}', "messages.0.content.0.text"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), HALVES)
+def test_half_a_character_is_refused(body: str, message: str) -> None:
+    with pytest.raises(ApiError) as found:
+        parse_request(CompletionRequest, body.encode())
+    assert found.value.status == 400
+    assert message in found.value.body["error"]["message"]
+    json.dumps(found.value.body, ensure_ascii=False).encode()
+
+
+def test_whole_characters_are_read() -> None:
+    body = r'{"prompt": "\ud83d\ude00 \\ud83d", "user": "\u00e9"}'
+    assert parse_request(CompletionRequest, body.encode()).prompt == "😀 \\ud83d"
+
+
+MANY = [f'{{"prompt": [{",".join(["{}"] * 200_000)}]}}', f'{{"a": {"[" * 900}{"]" * 900}}}']
+
+
+@pytest.mark.parametrize("many", MANY, ids=["faults", "brackets"])
+def test_faults_in_many_places_are_found_soon(many: str) -> None:
+    with pytest.raises(ApiError) as found:
+        parse_request(CompletionRequest, many.encode())
+    assert found.value.status == 400
+    assert len(found.value.message) < 300
