@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from openai.types import chat, completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
+from specpilot.infer.prompting import text_of
 from specpilot.serve.errors import ApiError
 from specpilot.serve.protocol import IGNORED, ChatCompletionRequest, CompletionRequest, GenerationRequest, parse_request
 
@@ -34,7 +35,7 @@ def parse(kind: type[GenerationRequest], **fields: Any) -> Any:
 def test_answers_come_back(answer: dict[str, Any]) -> None:
     found = parse(ChatCompletionRequest, messages=[USER, answer | {"role": "assistant"}, USER])
     assert found.messages[0].as_dict() == USER
-    assert found.messages[1].as_dict()["content"].replace("\n", "") == "42"
+    assert text_of(found.messages[1].as_dict()["content"]).replace("\n", "") == "42"
     assert set(found.messages[1].as_dict()) == {"role", "content"}
 
 
