@@ -1,11 +1,11 @@
 """``specpilot bench cost``: the cost model of a pair on this machine, measured in two ways.
 
-*Bare forwards*: t_draft of one token, t_v(n) of 1 to 21 tokens, fitted as t_v(n) = a + b·n. *The loop*: seconds of
-whole generations against their counters, as SpecDec++ does (Huang et al. 2024, eq. 2.1 and Table 2). Decisions go by
-the loop's costs: a step of the loop also samples, evaluates the controller and updates the request's state.
+*Steps* (:mod:`..infer.costs`): t_draft of one token, t_v(n) of 1 to 21 tokens. *The loop*: seconds of whole generations
+against their counters, as SpecDec++ does (Huang et al. 2024, eq. 2.1 and Table 2). Decisions go by the loop's costs: a
+step of the loop also evaluates the controller and updates the request's state.
 
 With chain drafts a generation verifies N_draft + N_target tokens, so the loop determines two sums only, t_draft + b and
-a + b. A length controller needs no more than these; b, which splits them, is that of the bare forwards. Generations
+a + b. A length controller needs no more than these; b, which splits them, is that of the single steps. Generations
 without drafts give a + b of such rounds; what rounds with drafts take beyond it is ``t_draft_start``.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from statistics import median
 from typing import Any
@@ -22,14 +22,15 @@ import numpy as np
 import torch
 from rich.console import Console
 from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
 
 from ..common.errors import InputError
 from ..controllers.length import MAX_DRAFT, AcceptancePredictor, Fixed, LengthController, RateOptimal, Step, names_rule
 from ..controllers.length.cost_model import CostModel
+from ..infer.costs import step_times
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation, Stats
-from ..infer.models import LanguageModel, TextReader
-from .runner import Run, decode_all, interleave
+from .runner import decode_all
 
 READ = range(1, MAX_DRAFT + 2)  # what a verification may read: the last token and a draft
 DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations that are timed
@@ -37,8 +38,6 @@ DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations 
 # weigh most in a fit though they are rarely accepted whole.
 FITTED = (1, 2, 4, 6, 8)
 QUICKLY_READ, QUICKLY_DRAFTED = (1, 2, 3, 5, 9), (0, 1, 2, 4, 8)
-WARM_UP = 3
-CONTEXT = 128  # tokens in the cache before a timed forward
 CHECK_COST = CostModel(0.2, 1.0, 0.0)  # of trained controllers that are only timed
 
 
@@ -85,14 +84,14 @@ def bench_cost(
     check: Mapping[str, LengthController] | None = None,
     quick: bool = False,
 ) -> dict[str, Any]:
-    """Both measurements, and the cost model to decide by.
+    """Both measurements, and the cost model to decide by; that of the steps is ``forward`` in the result.
 
     Costs that noise made negative are clamped, which ``warnings`` reports.
 
     Args:
         decoder: the pair.
         prompts: token ids of what is generated from.
-        repeats: how often each generation, and ten times that how often each forward is timed; medians are taken.
+        repeats: how often each generation, and ten times that how often each step is timed; medians are taken.
         sampling: keywords of the decoder's ``generate``.
         predictor: evaluated for every drafted token; its time is part of the loop's draft step. The fixed lengths are
             then decoded without it as well, in turn: ``prediction`` is what it adds to a draft step.
@@ -104,7 +103,11 @@ def bench_cost(
     """
     (draft,) = decoder.drafts
     read = QUICKLY_READ if quick else READ
-    bare, r_squared, t_verify = forward_cost(decoder.target, draft, 10 * repeats, console, read)
+    drawn = {name: value for name, value in sampling.items() if name != "max_new_tokens"}
+    steps = step_times(
+        decoder.target, [draft], prompts[0], decoder.defaults.sampling_params(**drawn), 10 * repeats, read
+    )
+    bare = steps.cost
     plain: dict[str, LengthController] = {str(k): Fixed(k) for k in (QUICKLY_DRAFTED if quick else DRAFTED)}
     predicting = {} if predictor is None else {k: PredictingFixed(int(k), predictor) for k in plain if k != "0"}
     lengths = {**plain, **predicting, **(check or {})}
@@ -126,8 +129,8 @@ def bench_cost(
         "cost": cost.as_dict(),
         "forward": {
             **bare.as_dict(),
-            "r_squared": r_squared,
-            "t_v": {str(n): seconds for n, seconds in t_verify.items()},
+            "r_squared": float(r2_score([*steps.verify.values()], [bare.round(n - 1, 0) for n in steps.verify])),
+            "t_v": {str(n): seconds for n, seconds in steps.verify.items()},
         },
         "loop": {
             "t_draft": loop.per_token,
@@ -215,59 +218,10 @@ def warnings(loop: CostModel, t_verify_token: float) -> list[str]:
         found.append("loop: a draft step came out as taking no time; measure again on an idle machine")
     if t_verify_token > min(loop.per_token, loop.verification(1)):
         found.append(
-            f"cost: t_verify_token={t_verify_token:.3g} of bare forwards is more than a whole step of the loop, and is "
+            f"cost: t_verify_token={t_verify_token:.3g} of single steps is more than a whole step of the loop, and is "
             "clamped to it; decisions do not depend on it"
         )
     return found
-
-
-def forward_cost(
-    target: LanguageModel, draft: LanguageModel, repeats: int, console: Console, read: Sequence[int] = READ
-) -> tuple[CostModel, float, dict[int, float]]:
-    """Cost model of bare forwards, the R² of its line, and the medians t_v(n) that it was fitted to.
-
-    Args:
-        read: the numbers n of tokens.
-    """
-    t_reader, d_reader = (read_context(model, max(read)) for model in (target, draft))
-
-    def timed(reader: TextReader, n: int) -> Run[float]:
-        return lambda item, repeat: time_forward(reader, n)
-
-    runs = {str(n): timed(t_reader, n) for n in read} | {"draft": timed(d_reader, 1)}
-    found = interleave(runs, 1, console, repeats=repeats, warm_up=WARM_UP, label="forwards")
-    medians = {name: median(timed.value for timed in of_name[0]) for name, of_name in found.items()}
-    t_verify = {n: medians[str(n)] for n in read}
-    a, b, r_squared = fit_line(t_verify)
-    return CostModel(medians["draft"], a, b), r_squared, t_verify
-
-
-@torch.inference_mode()
-def read_context(model: LanguageModel, longest: int) -> TextReader:
-    """A reader of ``model`` with ``CONTEXT`` tokens in its cache and room for ``longest`` more."""
-    reader, text = TextReader.begin(model, [token % model.vocab_size for token in range(CONTEXT)], longest)
-    reader.read(text, keep=1)
-    return reader
-
-
-@torch.inference_mode()
-def time_forward(reader: TextReader, n: int) -> float:
-    """Seconds of a forward of ``n`` tokens after the cached ones."""
-    cached = reader.cache.length(reader.text)
-    tokens = [token % reader.model.vocab_size for token in range(n)]
-    started = time.perf_counter()
-    logits, _ = reader.read(tokens)
-    float(logits[-1, 0])  # waits for an accelerator
-    seconds = time.perf_counter() - started
-    reader.crop(cached)
-    return seconds
-
-
-def fit_line(points: dict[int, float]) -> tuple[float, float, float]:
-    """a, b and R² of y = a + b·x by least squares with a, b ≥ 0: neither a forward nor a token takes negative time."""
-    x, y = np.array([[1.0, n] for n in points]), np.array([*points.values()])
-    fit = LinearRegression(fit_intercept=False, positive=True).fit(x, y)
-    return float(fit.coef_[0]), float(fit.coef_[1]), float(fit.score(x, y))
 
 
 def _misfit(cost: CostModel, runs: list[Stats]) -> float | None:

@@ -83,9 +83,9 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         models = [arm.model for arm in self.arms]
         size = min((model.vocab_size for model in models if model is not None), default=self.target.vocab_size)
         prompt = next((item.ids for item in items if can_read(item.ids, size)), [0])
-        verify, arms = step_times(self.target, models, prompt, self.sampling)
-        of_arms = [0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, arms, strict=True)]
-        return Times(of_arms, verify), machine()
+        found = step_times(self.target, models, prompt, self.sampling)
+        of_arms = [0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, found.models, strict=True)]
+        return Times(of_arms, found.cost), machine()
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[RouterRow]:
         prompts = [item.ids for item in items]

@@ -9,14 +9,17 @@ from typing import Any
 from rich.console import Console
 from specpilot.commands.measuring import begin, finish
 from specpilot.common.options import Count
-from specpilot.compare.cost import CONTEXT, read_context, time_forward
 from specpilot.compare.runner import Run, interleave
 from specpilot.compare.table import Table
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.costs import step_times
 from specpilot.infer.loading.names import load_causal_lm
 from specpilot.infer.models import CausalLM
 from specpilot.infer.options import LoadingOptions, PairOptions
 
 READ = (1, 2, 3, 4, 5, 7, 9, 13)
+CONTEXT = 128  # tokens before those that are read
+PASS = 10  # repetitions in a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ def bench_forward(options: ForwardBenchOptions, console: Console) -> dict[str, A
     }
     for name, model in models.items():
         paths = _paths(CausalLM(model))
-        found = interleave(paths, 1, console, repeats=repeats, warm_up=2, label=f"{name}: passes")
+        found = interleave(paths, 1, console, repeats=-(-repeats // PASS), label=f"{name}: passes")
         result[name] = {
             path: {str(n): round(median(timed.value[n] for timed in of_path[0]) * 1e3, 4) for n in READ}
             for path, of_path in found.items()
@@ -65,10 +68,7 @@ def _paths(model: CausalLM) -> dict[str, Run[dict[int, float]]]:
 
     def timed(path: str) -> dict[int, float]:
         model.lean, model.packed = paths[path]
-        reader = read_context(model, max(READ))
-        for n in READ[:2]:
-            time_forward(reader, n)  # warm-up: the CPU caches still hold another path's code
-        return {n: time_forward(reader, n) for n in READ}
+        return step_times(model, [], [*range(CONTEXT)], SamplingParams(0.0), PASS, READ).verify
 
     return {path: lambda item, repeat, path=path: timed(path) for path in paths}  # type: ignore[misc]
 

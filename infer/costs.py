@@ -1,6 +1,6 @@
 """Times of one step of a model, including sampling: t_draft of a draft, t_v(n) of the target, at batch size one.
 
-This is a quick measurement for comparing models; ``specpilot bench cost`` measures a pair more accurately.
+Decisions go by them until better ones are known: ``specpilot bench cost`` times whole generations as well.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from statistics import linear_regression, mean, median
+from typing import NamedTuple
 
 import torch
 
@@ -26,6 +27,25 @@ WARM = 3
 QUICK = 15  # repetitions of a rough measurement
 
 
+class StepTimes(NamedTuple):
+    """What steps take, in seconds.
+
+    Attributes:
+        verify: t_v(n) of the target by the number n of tokens it reads.
+        models: for each model, per token.
+        t_draft: that of the first draft; 0 without one.
+    """
+
+    verify: dict[int, float]
+    models: list[float]
+    t_draft: float
+
+    @property
+    def cost(self) -> CostModel:
+        """The cost model of the target with the first draft."""
+        return verification_costs(self.verify, self.t_draft)
+
+
 @torch.inference_mode()
 def step_times(
     target: LanguageModel,
@@ -33,8 +53,9 @@ def step_times(
     prompt: list[int],
     sampling: SamplingParams,
     repeats: int = REPEATS,
-) -> tuple[CostModel, list[float]]:
-    """The cost model of the pair, and seconds per token of each model, where None stands for the target alone.
+    read: Sequence[int] = READ,
+) -> StepTimes:
+    """The times of a target and of ``models``, where None stands for the target alone.
 
     All are timed in turn after the same prompt; results are medians. They read the prompt's tokens once more: after a
     text that makes no sense distributions are flat, and sampling from them with top-p takes longer than a forward. As
@@ -42,13 +63,13 @@ def step_times(
     whose t_draft the cost model has.
     """
     others = [model for model in models if model is not None]
-    verify: dict[int, list[float]] = {n: [] for n in READ}
+    verify: dict[int, list[float]] = {n: [] for n in read}
     draft: list[list[float]] = [[] for _ in others]
-    again = [*islice(cycle(prompt), READ[-1])]
+    again = [*islice(cycle(prompt), max(read))]
     readers = [_read(model, prompt) for model in (target, *others)]
     lengths = [reader.length for reader in readers]
     for turn in range(WARM + repeats):
-        for n in READ:
+        for n in read:
             before = 1 if n > 1 and others else 0
             readers[before].read(again[:1])
             readers[before].crop(lengths[before])
@@ -72,13 +93,13 @@ def step_times(
     steps = iter([median(seconds[WARM:]) for seconds in draft])
     times = [t[1] if model is None else next(steps) for model in models]
     first = next((s for s, model in zip(times, models, strict=True) if model is not None), 0.0)
-    return verification_costs(t, first), times
+    return StepTimes(t, times, first)
 
 
 def quick_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
     """Rough costs of a pair, or of a target alone, measured in about a second: initial costs for adaptation."""
     # Any text will do. The sampling parameters are typical ones that keep few tokens.
-    return step_times(target, [] if draft is None else [draft], [0] * 32, SamplingParams(1.0, 50), QUICK)[0]
+    return step_times(target, [] if draft is None else [draft], [0] * 32, SamplingParams(1.0, 50), QUICK).cost
 
 
 def verification_costs(t: Mapping[int, float], t_draft: float) -> CostModel:

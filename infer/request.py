@@ -42,15 +42,13 @@ class Drafter(ABC):
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         """A draft for each request, at most ``max_draft`` tokens deep."""
 
-    @abstractmethod
-    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:  # noqa: B027 — not every one has a cache
         """Called when the nodes ``path`` of ``draft`` were accepted; ``request.text`` does not include them yet."""
 
     def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most do not go by time
         """Called after a round with its wall time; its drafts had so many tokens and forwards at most."""
 
-    @abstractmethod
-    def release(self, request: Request) -> None:
+    def release(self, request: Request) -> None:  # noqa: B027 — not every one holds something
         """Remove a request."""
 
     def room(self, request: Request) -> int:

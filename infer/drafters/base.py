@@ -20,12 +20,6 @@ class Autoregressive(Drafter):
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         return [NO_DRAFT] * len(requests)
 
-    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
-        pass
-
-    def release(self, request: Request) -> None:
-        pass
-
 
 class ModelDrafter(Drafter):
     """Drafts with a model, whose cache holds a prefix of each request's text between rounds.

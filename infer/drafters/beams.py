@@ -228,9 +228,3 @@ class JointDrafter(Drafter):
             )
             for request in requests
         ]  # fmt: skip
-
-    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
-        pass
-
-    def release(self, request: Request) -> None:
-        pass

@@ -15,20 +15,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...common.errors import InputError
 from ...controllers.acceptance.sibling_acceptance import DRAWN, GREEDY, SAMPLED, Coefficients, Sibling, drawn_logit
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from ...controllers.truncation import top_k
 from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..models import LanguageModel, ancestors_of
+from ..models import ancestors_of
 from ..models.text_cache import children_of
 from ..request import Request
 from ..verify.mcss import without
 from .base import ModelDrafter
 from .ngram import point_masses
-from .tree import PartialTree
+from .tree import LevelDrafter, PartialTree
 
 MAX_NODES = 128  # of a tree
 MAX_LEVEL = 32  # nodes read in one level
@@ -39,30 +38,22 @@ MAX_DRAWN = 4  # children drawn at a node
 class GrowingTree(PartialTree):
     """A tree that grows where nodes are worth their price.
 
-    Args:
-        readable: tokens from this on the draft cannot read.
-        kept: (M,) the only tokens with finite logits; None for all.
-
     Attributes:
         survivals: π of each node.
         visits: what was predicted at each node that has children.
     """
 
-    def __init__(
-        self, request: Request, unread: list[int], trunk: int, reach: int, readable: int, kept: Tensor | None
-    ) -> None:
+    def __init__(self, drafter: ModelDrafter, request: Request) -> None:
         assert isinstance(request.length, RateOptimalTree)
-        super().__init__(request, unread, trunk, reach)
-        self.controller, self.readable, self.kept = request.length, readable, kept
+        super().__init__(drafter, request)
+        self.controller = request.length
         self.greedy = request.sampling.temperature == 0
         self.survivals: list[float] = []
         self.visits: dict[int, Visit] = {}
-        drafting = bool(unread) and reach > 0 and self.controller.start_round()
-        self.level = [-1] if drafting else []
+        if self.level and not self.controller.start_round():
+            self.level = []
 
     def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
-        """Choose the children of the level's nodes, a row of each argument for each, and the next level."""
-        self.n_forwards += 1
         start = len(self.tokens)
         for row, node in enumerate(self.level):
             if len(self.tokens) == MAX_NODES:
@@ -82,7 +73,7 @@ class GrowingTree(PartialTree):
         return best[: min(MAX_LEVEL, MAX_NODES - len(self.tokens))]
 
     def _goes_on(self, token: int) -> bool:
-        return token not in self.request.stop_tokens and token < self.readable
+        return token not in self.request.stop_tokens and token < self.drafter.model.vocab_size
 
     def _expand(self, node: int, q: TokenDistribution, logits: Tensor) -> None:
         """The children of ``node``, after which the draft's distribution is ``q`` (1, k) of ``logits`` (1, V)."""
@@ -92,7 +83,7 @@ class GrowingTree(PartialTree):
         step = Step(
             len(before) + 1, token, probability, q.probabilities, logits, hidden,
             partial(self.request.ngrams.match, [*before, token]),
-            listed=None if q.lists is None else q.lists[0][0], kept=self.kept,
+            listed=None if q.lists is None else q.lists[0][0], kept=self.drafter.kept,
         )  # fmt: skip
         visit = self.controller.visit(step)
         survival = 1.0 if node < 0 else self.survivals[node]
@@ -242,51 +233,19 @@ class Siblings:
         return self.step.unwarped_of(token) if self.tree.greedy else self.q.of([token])[0]
 
 
-class BestFirstDrafter(ModelDrafter):
-    """Rate-optimal trees; the levels of all requests are read together."""
-
-    def __init__(self, model: LanguageModel, vocab_size: int) -> None:
-        super().__init__(model, vocab_size)
-        self.growing: dict[Request, GrowingTree] = {}  # of the present round
+class BestFirstDrafter(LevelDrafter):
+    """Rate-optimal trees."""
 
     def room(self, request: Request) -> int:
         return request.budget + MAX_NODES
 
-    def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        trees = [
-            GrowingTree(
-                request, self.unread(request), self.trunk(request), self.reach(request), self.model.vocab_size,
-                self.kept,
-            )
-            for request in requests
-        ]  # fmt: skip
-        self.read_prompts([tree.request for tree in trees if tree.level])
-        while growing := [tree for tree in trees if tree.level]:
-            reads = [tree.read_level(self) for tree in growing]
-            logits, hidden = self.model.forward(self.cache, reads)
-            counts = [read.keep for read in reads]
-            levels = self.distributions([tree.request for tree in growing], logits, counts)
-            rows = zip(growing, levels, torch.split(logits, counts), torch.split(hidden, counts), strict=True)
-            for tree, q, own_logits, own_hidden in rows:
-                try:
-                    tree.grow(q, own_logits, own_hidden)
-                except InputError as error:  # this request's alone
-                    tree.request.error, tree.level = error, []
-        self.growing = dict(zip(requests, trees, strict=True))
-        return [tree.draft() for tree in trees]
+    def plant(self, request: Request) -> PartialTree:
+        return GrowingTree(self, request)
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         if not draft.tokens:
             return
-        tree = self.growing[request]
-        assert isinstance(request.length, RateOptimalTree)
-        request.length.end_tree(draft.parents, tree.visited(path))
+        tree = self.trees[request]
+        assert isinstance(tree, GrowingTree)
+        tree.controller.end_tree(draft.parents, tree.visited(path))
         self.roll_back(request, [tree.columns[node] for node in path if node in tree.columns])
-
-    def release(self, request: Request) -> None:
-        super().release(request)
-        self.growing.pop(request, None)
-
-    def clear(self) -> None:
-        super().clear()
-        self.growing = {}

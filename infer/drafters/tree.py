@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
@@ -57,83 +58,129 @@ def count_nodes(expansions: tuple[int, ...]) -> int:
     return total
 
 
-class PartialTree:
+class PartialTree(ABC):
     """One request's tree while it is drafted level by level.
 
-    Args:
+    Attributes:
         unread: what the draft reads first; empty if it cannot.
         trunk: number of tokens in its cache then.
         reach: maximum depth.
-
-    Attributes:
         level: the nodes whose children are chosen next, -1 for the root; empty when the tree is done.
         columns: where the nodes that the draft has read stand in its cache.
         hidden: (1, d) the draft's hidden state after the root (-1) and each node that it has read.
     """
 
-    def __init__(self, request: Request, unread: list[int], trunk: int, reach: int) -> None:
-        self.request, self.unread, self.trunk, self.reach = request, unread, trunk, reach
+    def __init__(self, drafter: ModelDrafter, request: Request) -> None:
+        self.drafter, self.request = drafter, request
+        self.unread, self.trunk, self.reach = drafter.unread(request), drafter.trunk(request), drafter.reach(request)
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.distributions: list[TokenDistribution] = []
         self.columns: dict[int, int] = {}
         self.hidden: dict[int, Tensor] = {}
         self.n_forwards = 0
-        self.level: list[int] = []
+        self.level = [-1] if self.unread and self.reach > 0 else []
 
-    def read_level(self, drafter: ModelDrafter) -> Read:
-        """What the draft of ``drafter`` reads for the next level: the text, or the level's nodes."""
+    def read_level(self) -> Read:
+        """What the draft reads for the next level: the text, or the level's nodes."""
         if self.level == [-1]:
-            return drafter.read_text(self.request, self.unread)
+            return self.drafter.read_text(self.request, self.unread)
         above = [[self.columns[a] for a in ancestors_of(self.parents, node)] for node in self.level]
         first = self.trunk + len(self.columns)
         self.columns |= {node: first + place for place, node in enumerate(self.level)}
         tokens, states = [self.tokens[node] for node in self.level], None
-        if drafter.reads_states:
+        if self.drafter.reads_states:
             states = torch.cat([self.hidden[self.parents[node]] for node in self.level])
         return Read(self.request, tokens, len(tokens), TreeMask(self.trunk, above), states=states)
+
+    @abstractmethod
+    def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
+        """Choose the children of the level's nodes, a row of each argument for each, and the next level."""
 
     def draft(self) -> Draft:
         return Draft(self.tokens, self.distributions, self.parents, self.n_forwards) if self.tokens else NO_DRAFT
 
 
-class Growth(PartialTree):
-    """A tree with the same number of children at every node of a level."""
+class LevelDrafter(ModelDrafter):
+    """Drafts trees level by level; the levels of all requests are read together.
 
-    def __init__(self, request: Request, unread: list[int], trunk: int, reach: int) -> None:
-        super().__init__(request, unread, trunk, reach)
-        self.level = [-1] if unread and reach > 0 else []
+    Attributes:
+        trees: those of the present round.
+    """
 
-    def grow(self, q: TokenDistribution, hidden: Tensor, children: int, *, replacement: bool) -> None:
-        """Draw ``children`` of each node of the level from its row of ``q``, which comes from its ``hidden`` (n, d)."""
-        self.n_forwards += 1
-        coming: list[int] = []
-        rows: list[int] = []
-        for row, node in enumerate(self.level):
-            left = q.probabilities[row]
-            self.hidden[node] = hidden[row : row + 1]
-            for _ in range(children):
-                choice = self.request.rng.sample(left)
-                coming.append(len(self.tokens))
-                self.tokens.append(q.token(row, choice))
-                self.parents.append(node)
-                rows.append(row)
-                if not replacement:
-                    left = without(left, choice)
-                    if not bool(left.any()):
-                        break
-        self.distributions.append(q.take(rows))
-        ended = all(self.tokens[node] in self.request.stop_tokens for node in coming)
-        self.level = [] if ended or self.n_forwards == self.reach else coming
+    def __init__(self, model: LanguageModel, vocab_size: int) -> None:
+        super().__init__(model, vocab_size)
+        self.trees: dict[Request, PartialTree] = {}
+
+    @abstractmethod
+    def plant(self, request: Request) -> PartialTree:
+        """A request's tree before its first level."""
+
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        trees = [self.plant(request) for request in requests]
+        self.read_prompts([tree.request for tree in trees if tree.level])
+        while growing := [tree for tree in trees if tree.level]:
+            reads = [tree.read_level() for tree in growing]
+            logits, hidden = self.model.forward(self.cache, reads)
+            counts = [read.keep for read in reads]
+            levels = self.distributions([tree.request for tree in growing], logits, counts)
+            rows = zip(growing, levels, torch.split(logits, counts), torch.split(hidden, counts), strict=True)
+            for tree, q, own_logits, own_hidden in rows:
+                tree.n_forwards += 1
+                try:
+                    tree.grow(q, own_logits, own_hidden)
+                except InputError as error:  # this request's alone
+                    tree.request.error, tree.level = error, []
+        self.trees = dict(zip(requests, trees, strict=True))
+        return [tree.draft() for tree in trees]
+
+    def release(self, request: Request) -> None:
+        super().release(request)
+        self.trees.pop(request, None)
+
+    def clear(self) -> None:
+        super().clear()
+        self.trees = {}
 
 
-class TreeDrafter(ModelDrafter):
-    """Trees of one shape; the levels of all requests are read together.
+class ShapedTree(PartialTree):
+    """A tree with the same number of children at every node of a level.
 
     Args:
         expansions: children of every node, by level.
         replacement: whether siblings are drawn independently, or each from what its elder siblings have left.
     """
+
+    def __init__(
+        self, drafter: ModelDrafter, request: Request, expansions: tuple[int, ...], *, replacement: bool
+    ) -> None:
+        super().__init__(drafter, request)
+        self.expansions, self.replacement = expansions, replacement
+
+    def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
+        coming: list[int] = []
+        rows: list[int] = []
+        for row, node in enumerate(self.level):
+            left = q.probabilities[row]
+            self.hidden[node] = hidden[row : row + 1]
+            for _ in range(self.expansions[self.n_forwards - 1]):
+                choice = self.request.rng.sample(left)
+                coming.append(len(self.tokens))
+                self.tokens.append(q.token(row, choice))
+                self.parents.append(node)
+                rows.append(row)
+                if not self.replacement:
+                    left = without(left, choice)
+                    if not bool(left.any()):
+                        break
+        self.distributions.append(q.take(rows))
+        ended = all(self.tokens[node] in self.request.stop_tokens for node in coming)
+        deepest = min(len(self.expansions), self.reach)
+        self.level = [] if ended or self.n_forwards == deepest else coming
+
+
+class TreeDrafter(LevelDrafter):
+    """Trees of one shape; arguments as for :class:`ShapedTree`."""
 
     def __init__(
         self, model: LanguageModel, vocab_size: int, expansions: tuple[int, ...], *, replacement: bool
@@ -144,25 +191,8 @@ class TreeDrafter(ModelDrafter):
     def room(self, request: Request) -> int:
         return request.budget + count_nodes(self.expansions)
 
-    def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        trees = [
-            Growth(request, self.unread(request), self.trunk(request), self.reach(request)) for request in requests
-        ]
-        self.read_prompts([tree.request for tree in trees if tree.level])
-        for children in self.expansions:
-            growing = [tree for tree in trees if tree.level]
-            if not growing:
-                break
-            reads = [tree.read_level(self) for tree in growing]
-            logits, hidden = self.model.forward(self.cache, reads)
-            counts = [read.keep for read in reads]
-            levels = self.distributions([tree.request for tree in growing], logits, counts)
-            for tree, q, states in zip(growing, levels, torch.split(hidden, counts), strict=True):
-                try:
-                    tree.grow(q, states, children, replacement=self.replacement)
-                except InputError as error:  # this request's alone
-                    tree.request.error, tree.level = error, []
-        return [tree.draft() for tree in trees]
+    def plant(self, request: Request) -> PartialTree:
+        return ShapedTree(self, request, self.expansions, replacement=self.replacement)
 
 
 class SeveralDrafters(Drafter):
