@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from ..common.errors import InputError
 from ..common.options import Count, Folder, NotNegative, Options, Pattern, Range, SeedOptions, Several, Share
 
-MAX_LENGTH = 20  # largest draft length
 AUTO = "auto"  # as a cost: measured when the decoder is made
 
 DType = Literal["float32", "bfloat16", "float16", "float64", "auto"]

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specpilot import main as cli
 from specpilot.common.errors import InputError
+from specpilot.controllers import MAX_DRAFT
 from specpilot.controllers.acceptance.copy_head import EVIDENCE, CopyPredictor
 from specpilot.controllers.checkpoints.checkpoint import load_controller
-from specpilot.controllers.length.base import MAX_DRAFT
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
 from specpilot.data_gen.acceptance import make_answers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,19 +18,10 @@ from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.workers import ThisProcess
 from .acceptance_module import AcceptanceDataModule, AcceptanceModule
 from .datasets import feature_identity
-from .feature_module import FeatureModule
 from .features import FeaturePlan, feature_maker, is_made
 from .fitting import TrainingResult, fit, train_run
-from .lag_free_module import LagFreeModule
 from .options import PredictorTrainingOptions
 from .run_folder import FEATURES, Run
-from .specdec_module import SpecDecModule
-
-PREDICTORS: dict[str, type[AcceptanceModule]] = {
-    "specdec": SpecDecModule,
-    "lag-free": LagFreeModule,
-    "features": FeatureModule,
-}
 
 P = TypeVar("P", bound=PredictorTrainingOptions)
 
@@ -49,6 +41,13 @@ def train_acceptance(settings: PredictorTrainingOptions, *, output: Path, resume
     """
     settings, dataset = resolve(settings)
     return train_run(output, settings, dataset, lambda begin: _train(begin, output, settings, dataset), resume=resume)
+
+
+def module_of(settings: PredictorTrainingOptions | type[PredictorTrainingOptions]) -> type[AcceptanceModule]:
+    """The Lightning module of a predictor."""
+    file, _, name = settings.module.partition(".")
+    found: type[AcceptanceModule] = getattr(import_module(f".{file}", __package__), name)
+    return found
 
 
 def resolve(settings: P) -> tuple[P, dict[str, Any]]:
@@ -116,7 +115,7 @@ def _train(begin: Callable[[], Run[P]], output: Path, settings: P, dataset: dict
         gc.collect()  # frees target and draft before training
     features = FeatureDataset(folder)
     features.check()
-    kind = PREDICTORS[settings.predictor]
+    kind = module_of(settings)
     data = AcceptanceDataModule(features, settings, kind)
     module = kind(settings, data)
     print(

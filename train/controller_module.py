@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..common.errors import InputError
 from ..controllers.checkpoints.config import ControllerConfig
 from .metrics import StreamedMetrics
-from .options import LoggedTrainingOptions
+from .options import TrainingOptions
 
 H = TypeVar("H", bound=nn.Module)
 LOSSES = ("kl", "regret")  # criteria of which the least is the best
@@ -44,7 +44,7 @@ class ControllerModule(pl.LightningModule, ABC):
     adam: ClassVar[dict[str, Any]] = {}
     validation: dict[str, float]
 
-    def __init__(self, fitting: LoggedTrainingOptions, steps: int) -> None:
+    def __init__(self, fitting: TrainingOptions, steps: int) -> None:
         super().__init__()
         self.fitting, self.steps = fitting, steps
         self.learning_rate = fitting.lr
@@ -123,7 +123,7 @@ class ExportedModule(ControllerModule):
         options: class of the training's settings.
     """
 
-    options: ClassVar[type[LoggedTrainingOptions]]
+    options: ClassVar[type[TrainingOptions]]
 
     @classmethod
     @abstractmethod

@@ -16,18 +16,22 @@ from ..controllers.checkpoints.config import CONFIG, ControllerConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import Provenance
 from ..controllers.sampling import SamplingParams
-from .acceptance import PREDICTORS
+from .acceptance import module_of
 from .controller_module import ExportedModule
 from .copies import CopyModule
 from .datasets import fingerprints, samplings
 from .draft import KIND as DRAFT
 from .draft import export_draft
-from .options import DraftTrainingOptions
+from .options import PREDICTORS, DraftTrainingOptions
 from .router_module import RouterModule
 from .run_folder import Run, read_checkpoint, read_run, run_kind
 from .specdec_module import SpecDecModule
 
-MODULES: dict[str, type[ExportedModule]] = {**PREDICTORS, "copies": CopyModule, "router": RouterModule}
+MODULES: dict[str, type[ExportedModule]] = {
+    **{name: module_of(options) for name, options in PREDICTORS.items()},
+    "copies": CopyModule,
+    "router": RouterModule,
+}
 
 
 def export(run: Path, output: Path, *, threshold: float | None = None, overwrite: bool = False) -> Path:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from ..common.errors import InputError
 from ..common.options import (
     LARGEST,
+    Choice,
     Count,
     File,
     Folder,
@@ -26,12 +27,13 @@ from ..common.options import (
     Several,
     Share,
 )
-from ..infer.options import MAX_LENGTH, DeviceOptions, DType, LoadingOptions, PlacementOptions, TargetOptions
-
-MAX_DEPTH = 64  # largest depth of a head in a checkpoint
-
+from ..controllers import MAX_DEPTH, MAX_DRAFT
+from ..infer.options import DeviceOptions, DType, LoadingOptions, PlacementOptions, TargetOptions
 
 Depth = Annotated[int, Range(0, MAX_DEPTH)]
+DraftLength = Annotated[int, Range(1, MAX_DRAFT)]
+Devices = Annotated[int, Range(1, 1024)]
+Dropout = Annotated[float, Range(0, 1, "[)")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,16 +83,6 @@ class TrainingOptions(DataOptions, FittingOptions, SeedOptions, DeviceOptions):
 
     Attributes:
         weight_decay: Decoupled weight decay; 0 is plain Adam.
-    """
-
-    weight_decay: NotNegative = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoggedTrainingOptions(TrainingOptions):
-    """Training.
-
-    Attributes:
         checkpoint_every: Steps between two checkpoints; there is also one at the end of each epoch.
         log_every: Steps between two rows of metrics.csv.
         wandb: Weights & Biases project to log to; offline if WANDB_API_KEY is not set.
@@ -102,17 +94,15 @@ class LoggedTrainingOptions(TrainingOptions):
         precision: Precision of the computation; weights are float32.
     """
 
+    weight_decay: NotNegative = 0.0
     checkpoint_every: Count = 100
     log_every: Count = 10
     wandb: str | None = None
-    threads: Annotated[int, Range(1, 1024)] | None = None
-    devices: Annotated[int, Range(1, 1024)] = 1
-    num_nodes: Annotated[int, Range(1, 1024)] = 1
+    threads: Devices | None = None
+    devices: Devices = 1
+    num_nodes: Devices = 1
     strategy: Literal["auto", "ddp"] = "auto"
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-
-
-Predictor = Literal["specdec", "lag-free", "features"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +110,12 @@ class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
     """Features. The inputs of predictors, computed once with the models that the data was made with.
 
     Attributes:
+        data: Folder written by `specpilot data acceptance` or, except for the predictor specdec, `specpilot data
+            on-policy`; or several with the same models, as "[A,B]". They may differ in sampling, again except for
+            specdec. `train acceptance` also takes a folder written by `specpilot data features`; from other data it
+            makes the features in the run folder.
+        predictor: The predictor: specdec, lag-free or features. The last two use the same features.
+            `train acceptance` has further options for each: `--predictor NAME --help`.
         target: Target model, if it has moved since the data was made.
         draft: Draft model, if it has moved since the data was made.
         dtype: Precision of these models.
@@ -130,6 +126,8 @@ class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
         states: Precision of the draft's hidden states on disk.
     """
 
+    data: Annotated[str | tuple[str, ...], Several()]
+    predictor: Predictor = "specdec"
     target: str | None = None
     draft: str | None = None
     dtype: DType = "float32"
@@ -140,25 +138,28 @@ class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureDataOptions(FeatureSourceOptions, PlacementOptions, SeedOptions):
-    """Feature dataset.
+class MixingOptions(Options):
+    """Features.
 
     Attributes:
-        data: Folder written by `specpilot data acceptance` or, except for the predictor specdec, `specpilot data
-            on-policy`; or several with the same models, as "[A,B]". They may differ in sampling, again except for
-            specdec.
-        predictor: Predictor that the features are for: specdec, lag-free or features. The last two use the same.
         mixing: Share r of target tokens in the texts that the draft reads; the other tokens are the draft's and are the
             training examples. At 1 every draft token is an example, with the target's text as context. Default: 0.15 as
             in the paper, or 0.5 if the data's mean acceptance is below one half.
         mixings: Number of different mixings of the texts; training epochs use them in turn.
+    """
+
+    mixing: Share | None = None
+    mixings: Count = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureDataOptions(FeatureSourceOptions, MixingOptions, PlacementOptions, SeedOptions):
+    """Feature dataset.
+
+    Attributes:
         seed: Seed of the mixing.
     """
 
-    data: Annotated[str | tuple[str, ...], Several()]
-    predictor: Predictor = "specdec"
-    mixing: Share | None = None
-    mixings: Count = 3
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -173,26 +174,21 @@ class FeatureDataOptions(FeatureSourceOptions, PlacementOptions, SeedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
+class PredictorTrainingOptions(FeatureSourceOptions, TrainingOptions):
     """Acceptance predictor.
 
     Attributes:
-        data: Folder written by `specpilot data features`; or data for that command, to make the features in the run
-            folder.
-        predictor: The predictor to train: specdec, lag-free or features. Each has further options:
-            `--predictor NAME --help`.
         cost: Costs for the simulated tokens/s by which epochs are compared: a file of `specpilot bench cost --output`,
             or the time of a draft step in units of a verification. Default: 0.21, as in SpecDec++.
     """
 
-    data: Annotated[str | tuple[str, ...], Several()]
-    mixes = False
-    predictor: Predictor = "specdec"
+    mixes = False  # whether its features are of mixed texts
+    module = ""  # the file in this folder and the class that trains it
     cost: str | float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        own = next(entry.default for entry in fields(self) if entry.name == "predictor")
+        own = type(self).predictor
         if self.predictor != own:
             raise InputError(
                 f"predictor={self.predictor!r}: the other options are those of {own!r}; train it by 'specpilot train "
@@ -209,26 +205,20 @@ class PredictorTrainingOptions(FeatureSourceOptions, LoggedTrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecDecTrainingOptions(PredictorTrainingOptions):
+class SpecDecTrainingOptions(PredictorTrainingOptions, MixingOptions):
     """Acceptance head. Defaults are those of SpecDec++ (Huang et al. 2024, §4.1 and Appendix C.1).
 
     Attributes:
         depth: Residual blocks D of the head; 0 is a linear head.
         w_acc: Loss weight of acceptance.
         w_rej: Loss weight of rejection.
-        mixing: Share r of target tokens in the texts that the draft reads; the other tokens are the draft's and are the
-            training examples. At 1 every draft token is an example, with the target's text as context. Default: 0.15 as
-            in the paper, or 0.5 if the data's mean acceptance is below one half.
-        mixings: Number of different mixings of the texts; epochs use them in turn.
     """
 
     mixes = True
-    predictor: Predictor = "specdec"
+    module = "specdec_module.SpecDecModule"
     depth: Depth = 3
     w_acc: Positive = 1.0
     w_rej: Positive = 6.0
-    mixing: Share | None = None
-    mixings: Count = 3
     batch_size: Count = 32
     lr: LearningRate = 5e-5
 
@@ -244,9 +234,10 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
         use_ngrams: Use features of n-gram matches in the text.
     """
 
+    module = "lag_free_module.LagFreeModule"
     predictor: Predictor = "lag-free"
     width: Count = 32
-    dropout: Annotated[float, Range(0, 1, "[)")] = 0.3
+    dropout: Dropout = 0.3
     use_ngrams: bool = True
     epochs: Count = 4
     batch_size: Count = 512
@@ -258,6 +249,7 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
 class FeatureTrainingOptions(PredictorTrainingOptions):
     """Feature model with four parameters. Each epoch is a step of Newton's method, which has no learning rate."""
 
+    module = "feature_module.FeatureModule"
     predictor: Predictor = "features"
     epochs: Count = 6
     batch_size: Count = 512
@@ -268,14 +260,13 @@ class FeatureTrainingOptions(PredictorTrainingOptions):
 
 
 PREDICTORS: dict[str, type[PredictorTrainingOptions]] = {
-    "specdec": SpecDecTrainingOptions,
-    "lag-free": LagFreeTrainingOptions,
-    "features": FeatureTrainingOptions,
+    kind.predictor: kind for kind in (SpecDecTrainingOptions, LagFreeTrainingOptions, FeatureTrainingOptions)
 }
+Predictor = Annotated[str, Choice(tuple(PREDICTORS))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyTrainingOptions(LoggedTrainingOptions):
+class CopyTrainingOptions(TrainingOptions):
     """Copy head. The learning rate is the highest of a one-cycle schedule of AdamW.
 
     Attributes:
@@ -290,14 +281,14 @@ class CopyTrainingOptions(LoggedTrainingOptions):
     data: Annotated[str | tuple[str, ...], Several()]
     target: str | None = None
     width: Count = 32
-    dropout: Annotated[float, Range(0, 1, "[)")] = 0.2
+    dropout: Dropout = 0.2
     batch_size: Count = 256
     lr: LearningRate = 3e-3
     weight_decay: NotNegative = 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouterTrainingOptions(LoggedTrainingOptions):
+class RouterTrainingOptions(TrainingOptions):
     """Router. Defaults are those of assistant selection (Huang et al. 2024, §3.1 and Table 9).
 
     Attributes:
@@ -319,7 +310,7 @@ class RouterTrainingOptions(LoggedTrainingOptions):
     reward: Literal["rouge", "throughput"] = "rouge"
     alpha: Share = 0.5
     cost: Literal["parameters", "time"] = "parameters"
-    length: Annotated[int, Range(1, MAX_LENGTH)] | None = None
+    length: DraftLength | None = None
     gradient: Literal["sampled", "exact"] = "sampled"
     baseline: Literal["none", "batch", "query"] = "none"
     entropy: NotNegative = 0.0
@@ -348,7 +339,7 @@ class TextOptions(DataOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, LoggedTrainingOptions):
+class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, TrainingOptions):
     """Draft. Without an initial one it is made of the target's layers, and its embedding is the target's.
 
     Attributes:

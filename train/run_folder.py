@@ -28,12 +28,12 @@ from ..common.errors import InputError
 from ..common.files import LOCK, locked, replacing
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..data_gen.dataset import check_manifest
-from .options import LoggedTrainingOptions
+from .options import TrainingOptions
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # as torch and Lightning name them
 
 
-def is_first_node(settings: LoggedTrainingOptions) -> bool:
+def is_first_node(settings: TrainingOptions) -> bool:
     """Whether this machine is the first of ``settings.num_nodes``, by NODE_RANK.
 
     Raises:
@@ -54,7 +54,7 @@ def is_first_node(settings: LoggedTrainingOptions) -> bool:
 
 
 @contextmanager
-def training_in(folder: Path, settings: LoggedTrainingOptions) -> Iterator[None]:
+def training_in(folder: Path, settings: TrainingOptions) -> Iterator[None]:
     """Lock the run folder; the other machines write nothing to it, and do not lock it.
 
     Raises:
@@ -75,7 +75,7 @@ PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", 
 AGAIN = "train again, into another folder"
 DAMAGED = "truncated or damaged; remove its folder and train again with --resume"
 
-S = TypeVar("S", bound=LoggedTrainingOptions)
+S = TypeVar("S", bound=TrainingOptions)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from ..train.options import (
     PREDICTORS,
     CopyTrainingOptions,
     DraftTrainingOptions,
-    LoggedTrainingOptions,
     PredictorTrainingOptions,
     RouterTrainingOptions,
     RunOptions,
     SpecDecTrainingOptions,
+    TrainingOptions,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
     _train(train_draft, options, run)
 
 
-def _train(train: Callable[..., TrainingResult], options: LoggedTrainingOptions, run: RunOptions) -> None:
+def _train(train: Callable[..., TrainingResult], options: TrainingOptions, run: RunOptions) -> None:
     """Train, and print the result and what to do next."""
     from ..common.console import quiet
 

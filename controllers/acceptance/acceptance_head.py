@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...common.errors import InputError
+from .. import MAX_DEPTH
 from ..checkpoints.config import WIDEST, check_range
 from ..sampling import SamplingParams
 from .calibration import Calibration, Sigmoid, parse_calibration, undo_weights
@@ -110,7 +111,6 @@ class HeadPredictor(TrainedPredictor):
         return F.linear(x, *self.out)
 
 
-MAX_DEPTH = 64  # protects against a damaged config.json
 UNKNOWN_MEAN = 0.5  # mean acceptance for checkpoints that do not record it
 
 

@@ -1,7 +1,8 @@
 """The controller checkpoint: a folder of ``config.json``, ``model.safetensors`` and ``README.md``; never a pickle.
 
-Every kind of controller in ``KINDS`` has this format. ``config.json`` names the models, sampling parameters and data of
-the training, and the SHA-256 of the weights; all of it is checked when the folder is loaded.
+Every kind of controller, as the files of ``acceptance`` and ``router`` define them, has this format. ``config.json``
+names the models, sampling parameters and data of the training, and the SHA-256 of the weights; all of it is checked
+when the folder is loaded.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import torch
@@ -22,19 +25,11 @@ from torch import Tensor, nn
 from ...checkpoints import shipped
 from ...common.errors import InputError
 from ...common.json_file import blaming, build, read_object
-from ..acceptance.acceptance_head import AcceptanceHeadConfig
-from ..acceptance.copy_head import CopyHeadConfig
-from ..acceptance.feature_model import FeatureModelConfig
-from ..acceptance.lag_free_head import LagFreeHeadConfig
-from ..router.policy import RouterConfig
+from .. import acceptance, router
 from .card import model_card
-from .config import CONFIG, SCHEMA_VERSION, ControllerConfig
+from .config import CONFIG, KINDS, SCHEMA_VERSION, ControllerConfig
 from .hub import download, upload
 
-KINDS: dict[str, type[ControllerConfig]] = {
-    kind.kind: kind
-    for kind in (AcceptanceHeadConfig, LagFreeHeadConfig, FeatureModelConfig, CopyHeadConfig, RouterConfig)
-}
 WEIGHTS, CARD = "model.safetensors", "README.md"
 FILES = (CONFIG, WEIGHTS, CARD)
 AGAIN = "fetch or export the controller again"
@@ -141,6 +136,9 @@ def read_config(folder: Path) -> ControllerConfig:
 
 
 def _parse_config(data: dict[str, Any]) -> ControllerConfig:
+    for package in (acceptance, router):  # which fills KINDS
+        for module in iter_modules(package.__path__):
+            import_module(f"{package.__name__}.{module.name}")
     kind, version = data.pop("kind", None), data.pop("schema_version", None)
     if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f"kind={kind!r}: unknown kind of controller; this version supports {', '.join(KINDS)}")

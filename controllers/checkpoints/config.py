@@ -16,6 +16,8 @@ CONFIG = "config.json"
 SCHEMA_VERSION = 4  # for all kinds
 WIDEST = 65536  # largest layer width; protects against a damaged config.json
 
+KINDS: dict[str, type[ControllerConfig]] = {}  # of every class that names its kind, once its file is imported
+
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerConfig(ABC):
@@ -41,6 +43,11 @@ class ControllerConfig(ABC):
     datasets: list[str]
     metrics: dict[str, float] = field(default_factory=dict)
     calibration: dict[str, Any] | None = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in vars(cls):
+            KINDS[cls.kind] = cls
 
     def __post_init__(self) -> None:
         if self.calibration is not None:

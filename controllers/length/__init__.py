@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable
 
 from ...common.errors import InputError
+from .. import MAX_DRAFT
 from ..acceptance.acceptance_head import HeadPredictor
 from ..acceptance.feature_model import FeaturePredictor
 from ..acceptance.lag_free_head import LagFreePredictor
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.step import Step
 from .bandit import Bandit
-from .base import MAX_DRAFT, LengthController
+from .base import LengthController
 from .cost_model import CostModel
 from .online_confidence import OnlineConfidence
 from .oracle import Oracle

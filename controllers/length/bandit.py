@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from copy import copy
 
+from .. import MAX_DRAFT
 from ..acceptance.step import Step
-from .base import MAX_DRAFT, LengthController
+from .base import LengthController
 from .rules import Confidence, Entropy, Fallback, Heuristic
 
 BLEND = 0.5  # weight of the accepted share of the longest possible draft in the reward

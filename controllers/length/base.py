@@ -7,8 +7,6 @@ from abc import ABC, abstractmethod
 from ..acceptance.step import Step
 from ..sampling import SamplingParams
 
-MAX_DRAFT = 20  # maximum number of tokens drafted in one round
-
 
 class LengthController(ABC):
     """Decides how many tokens a round drafts. EOS, the token budget and ``MAX_DRAFT`` stop any controller.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .base import MAX_DRAFT
+from .. import MAX_DRAFT
 from .cost_model import CostModel
 from .priced import LONGEST, PROBE
 from .rate import RunningRatio, steady_rate

@@ -7,9 +7,10 @@ position. At other temperatures it would depend on random draws of the verificat
 from __future__ import annotations
 
 from ...common.errors import InputError
+from .. import MAX_DRAFT
 from ..acceptance.step import Step
 from ..sampling import SamplingParams
-from .base import MAX_DRAFT, LengthController
+from .base import LengthController
 
 
 class Oracle(LengthController):

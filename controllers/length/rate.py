@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import accumulate
 
-from .base import MAX_DRAFT
+from .. import MAX_DRAFT
 from .cost_model import CostModel
 
 

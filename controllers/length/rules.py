@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 
 from ...common.errors import InputError
+from .. import MAX_DRAFT
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.step import Step
 from ..sampling import SamplingParams
-from .base import MAX_DRAFT, LengthController
+from .base import LengthController
 
 
 class Fixed(LengthController):

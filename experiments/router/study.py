@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from specpilot.common.errors import InputError
-from specpilot.common.options import Count, NotNegative, OutputFileOptions, Place, Range, Several, Share
+from specpilot.common.options import Count, NotNegative, OutputFileOptions, Place, Several, Share
 from specpilot.compare.interval import ratio_interval
 from specpilot.controllers.router import RouterPolicy
 from specpilot.data_gen.options import BUILTIN, PromptSourceOptions, TrainSplitOptions
 from specpilot.data_gen.router_dataset import RouterDataset, Times, rewards
 from specpilot.infer.generation import Stats
-from specpilot.infer.options import MAX_LENGTH, LoadingOptions, SamplingOptions, TargetOptions
-from specpilot.train.options import RouterTrainingOptions
+from specpilot.infer.options import LoadingOptions, SamplingOptions, TargetOptions
+from specpilot.train.options import DraftLength, RouterTrainingOptions
 from specpilot.train.router import fit_policy
 from specpilot.train.router_data import table_of
 
@@ -176,11 +176,11 @@ class RouterBenchOptions(
     train_limit: Count = 1500
     repeats: Count = 3
     work: Annotated[str, Place(folder=True)] = "runs/router-bench"
-    length: Annotated[int, Range(1, MAX_LENGTH)] = 4
+    length: DraftLength = 4
     learned: str | tuple[str, ...] = "cumulative-confidence:0.3"
     max_new_tokens: Count = 96
     temperatures: tuple[NotNegative, ...] = (0.5, 0.9)
-    lengths: tuple[Annotated[int, Range(1, MAX_LENGTH)], ...] = (5, 7, 10)
+    lengths: tuple[DraftLength, ...] = (5, 7, 10)
     examples: tuple[Count, ...] = (10, 30, 100, 300)
     seeds: Count = 3
     alphas: tuple[Share, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

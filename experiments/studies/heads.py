@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
-from specpilot.common.options import Count, Folder, Picture, Positive, Range, SeedOptions, Several, Share
+from specpilot.common.options import Count, Folder, Picture, Positive, SeedOptions, Several, Share
 from specpilot.compare.recorded import MakeController, Rule
 from specpilot.compare.store import content_key
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
@@ -22,13 +22,13 @@ from specpilot.controllers.length import AcceptanceLength, HeadPredictor
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.options import AcceptanceDataOptions, TrainSplitOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
-from specpilot.infer.options import MAX_LENGTH, DeviceOptions, PairOptions, SamplingOptions
+from specpilot.infer.options import DeviceOptions, PairOptions, SamplingOptions
 from specpilot.simulate.replay import PrecomputedPredictor
 from specpilot.simulate.trace import Trace
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.export import best_controller
 from specpilot.train.features import make_features
-from specpilot.train.options import Depth, FittingOptions, SpecDecTrainingOptions
+from specpilot.train.options import Depth, DraftLength, FittingOptions, SpecDecTrainingOptions
 from specpilot.train.run_folder import RESULT
 
 from .held_out import HeldOutOptions, Rows, StudyFolderOptions, in_domain, texts
@@ -69,7 +69,7 @@ class SweepOptions(PairOptions, SamplingOptions, HeadStudyOptions):
     depths: Annotated[tuple[Depth, ...], Several()] = (0, 1, 2, 3, 4)
     weights: Annotated[tuple[Positive, ...], Several()] = (1.0, 3.0, 6.0, 12.0)
     thresholds: Annotated[tuple[Share, ...], Several()] = (0.1, 0.3, 0.5, 0.7, 0.9)
-    lengths: Annotated[tuple[Annotated[int, Range(1, MAX_LENGTH)], ...], Several()] = (2, 4, 6, 8, 10, 12, 14)
+    lengths: Annotated[tuple[DraftLength, ...], Several()] = (2, 4, 6, 8, 10, 12, 14)
     confidences: Annotated[tuple[Share, ...], Several()] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
     mixing: Share = 0.15
     max_new_tokens: Count = 64
