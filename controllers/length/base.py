@@ -25,9 +25,9 @@ class LengthController(ABC):
     def shared_by(self, rows: int) -> None:  # noqa: B027 — most rules do not ask
         """Called before every round with the number of requests that share its forwards, this one included."""
 
-    @abstractmethod
     def start_round(self) -> bool:
         """Reset for a new round; return False to draft nothing (one autoregressive step)."""
+        return True
 
     @abstractmethod
     def observe(self, step: Step) -> bool:

@@ -30,21 +30,36 @@ class Fixed(LengthController):
         return step.index < self.k
 
 
+def first_length(rule: str, first: float) -> int:
+    """``first`` if it can be the length of a text's first draft.
+
+    Raises:
+        InputError: it is not a whole number from 1 to ``MAX_DRAFT``.
+    """
+    if not (1 <= first <= MAX_DRAFT and first == int(first)):
+        raise InputError(f"{rule}:{first:g}: the first draft length must be a whole number from 1 to {MAX_DRAFT}")
+    return int(first)
+
+
+def checked(rule: str, threshold: float) -> float:
+    """``threshold`` if it is a probability.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not 0 <= threshold <= 1:
+        raise InputError(f"{rule}:{threshold}: the threshold must be in [0, 1]")
+    return threshold
+
+
 class Heuristic(LengthController):
     """Two more tokens after a fully accepted draft, and one less after any other (transformers' heuristic)."""
 
     def __init__(self, first: float = 5) -> None:
-        if not (1 <= first <= MAX_DRAFT and first == int(first)):
-            raise InputError(
-                f"heuristic:{first:g}: the first draft length must be a whole number from 1 to {MAX_DRAFT}"
-            )
-        self.first = self.k = int(first)
+        self.first = self.k = first_length("heuristic", first)
 
     def start_text(self) -> None:
         self.k = self.first
-
-    def start_round(self) -> bool:
-        return True
 
     def observe(self, step: Step) -> bool:
         return step.index < self.k
@@ -67,11 +82,7 @@ class AdaptiveLength(LengthController):
     """
 
     def __init__(self, first: float = 4) -> None:
-        if not (1 <= first <= MAX_DRAFT and first == int(first)):
-            raise InputError(
-                f"adaptive-length:{first:g}: the first draft length must be a whole number from 1 to {MAX_DRAFT}"
-            )
-        self.first = first
+        self.first = first_length("adaptive-length", first)
         self.start_text()
 
     @property
@@ -81,9 +92,6 @@ class AdaptiveLength(LengthController):
 
     def start_text(self) -> None:
         self.mean = self.first - 1.0
-
-    def start_round(self) -> bool:
-        return True
 
     def observe(self, step: Step) -> bool:
         return step.index < self.k
@@ -96,12 +104,7 @@ class Confidence(LengthController):
     """Stop at a token of low draft probability, ``q(y) < θ`` (transformers' assistant confidence threshold)."""
 
     def __init__(self, threshold: float) -> None:
-        if not 0 <= threshold <= 1:
-            raise InputError(f"confidence:{threshold}: the threshold must be in [0, 1]")
-        self.threshold = threshold
-
-    def start_round(self) -> bool:
-        return True
+        self.threshold = checked("confidence", threshold)
 
     def observe(self, step: Step) -> bool:
         return step.confidence() >= self.threshold
@@ -111,9 +114,7 @@ class CumulativeConfidence(LengthController):
     """Stop when the draft's probability of all drafted tokens falls below θ: ``Π q(y_i) < θ``."""
 
     def __init__(self, threshold: float) -> None:
-        if not 0 <= threshold <= 1:
-            raise InputError(f"cumulative-confidence:{threshold}: the threshold must be in [0, 1]")
-        self.threshold = threshold
+        self.threshold = checked("cumulative-confidence", threshold)
         self.product = 1.0
 
     def start_round(self) -> bool:
@@ -138,9 +139,6 @@ class Entropy(LengthController):
             raise InputError(f"gamma={gamma}: must be a finite number ≥ 0")
         self.threshold, self.gamma = threshold, gamma
 
-    def start_round(self) -> bool:
-        return True
-
     def observe(self, step: Step) -> bool:
         return 1.0 - math.sqrt(self.gamma * step.entropy()) >= self.threshold
 
@@ -152,12 +150,7 @@ class Fallback(LengthController):
     """BiLD (Kim et al. 2023, §3.2): stop when ``max_v q(v) < θ``, or after ten tokens."""
 
     def __init__(self, threshold: float) -> None:
-        if not 0 <= threshold <= 1:
-            raise InputError(f"fallback:{threshold}: the threshold must be in [0, 1]")
-        self.threshold = threshold
-
-    def start_round(self) -> bool:
-        return True
+        self.threshold = checked("fallback", threshold)
 
     def observe(self, step: Step) -> bool:
         return step.index < MAX_FALLBACK and step.top_probability() >= self.threshold
