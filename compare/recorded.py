@@ -17,7 +17,6 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -33,10 +32,9 @@ from ..data_gen.rollout import roll_out
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
 from ..infer.prompting import encode_prompt
-from ..infer.random_source import RandomSource
+from ..infer.random_source import RandomSource, drawn_for, text_seed
 from ..simulate.replay import replay
-from ..simulate.trace import END, Trace, trace
-from ..simulate.trace_shards import traceable
+from ..simulate.trace import END, Trace, trace, traceable
 from .store import Store
 
 BATCH = 20  # prompts rolled out and stored together
@@ -133,21 +131,16 @@ class Tracer:
                     f"prompt {row.id!r}: token {max(prompt)} is outside the draft's vocabulary of {draft.vocab_size}; "
                     "take a draft with the target's whole vocabulary, or other prompts"
                 )
-        uniforms = [torch.rand(budget, generator=torch.Generator().manual_seed(self.seed_of("x", row))) for row in rows]
+        uniforms = [drawn_for(self.seed, "x", row.id, count=budget) for row in rows]
         stops = frozenset(decoder.stop_tokens)
         rollouts = roll_out(decoder.target, prompts, uniforms, self.sampling, stops, batch_size=len(prompts))
         return [
             trace(
                 decoder.target, draft, prompt, *traceable(rollout.tokens, budget, draft.vocab_size, stops),
-                self.sampling, RandomSource(self.seed_of("y", row)), stops,
+                self.sampling, RandomSource(text_seed(self.seed, "y", row.id, signed=True)), stops,
             )
             for row, prompt, rollout in zip(rows, prompts, rollouts, strict=True)
         ]  # fmt: skip
-
-    def seed_of(self, stream: str, row: PromptRow) -> int:
-        """The seed of a prompt's draws for one purpose."""
-        digest = hashlib.sha256(f"{self.seed}\0{stream}\0{row.id}".encode()).digest()
-        return int.from_bytes(digest[:8], "big", signed=True)
 
 
 def replay_all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import torch
 from rich.console import Console
 from torch import Tensor
 
@@ -21,6 +19,7 @@ from ..controllers.sampling import SamplingParams
 from ..infer.loading.names import load_tokenizer
 from ..infer.models import LanguageModel
 from ..infer.prompting import encode_prompt
+from ..infer.random_source import drawn_for, text_seed
 from .dataset import ShardWriter
 from .kinds import ResponseRow, Row, Rows
 from .options import (
@@ -217,9 +216,7 @@ class DatasetBuilder(ABC, Generic[R]):
 
     def uniforms(self, item: Item, stream: str) -> Tensor:
         """(T,) uniform numbers, one per token of the budget; they depend only on the seed and the prompt's id."""
-        digest = hashlib.sha256(f"{self.settings.seed}\0{stream}\0{item.id}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
-        return torch.rand(item.budget, generator=generator)
+        return drawn_for(self.settings.seed, stream, item.id, count=item.budget)
 
 
 class ResponseMaker(DatasetBuilder[ResponseRow]):
@@ -245,8 +242,7 @@ class ResponseMaker(DatasetBuilder[ResponseRow]):
 
     def seed_of(self, item: Item) -> int:
         """The seed of a prompt's text, 31 bits."""
-        digest = hashlib.sha256(f"{self.settings.seed}\0{item.id}".encode()).digest()
-        return int.from_bytes(digest[:4]) >> 1
+        return text_seed(self.settings.seed, item.id) >> 33
 
 
 def make_dataset(

@@ -96,12 +96,12 @@ class RayWorkers(Workers[U, S]):
         ((_, value),) = self._run({0: lambda actor: actor.ask.remote(question)}, 1)
         return value  # type: ignore[no-any-return]
 
-    def make_all(self, units: Mapping[int, U], on_done: OnDone = ignore) -> Iterator[tuple[int, S]]:
+    def make_all(self, units: Mapping[int, Callable[[], U]], on_done: OnDone = ignore) -> Iterator[tuple[int, S]]:
         if 0 < len(units) < self.count:
             self.console.print(
                 f"{len(units)} shards for {self.count} workers; with a smaller --shard-size there is work for all"
             )
-        jobs = {index: partial(send, units, index) for index in units}
+        jobs = {index: partial(send, new_unit) for index, new_unit in units.items()}
         for index, (shard, tokens) in self._run(jobs, min(self.count, len(units))):
             for length in tokens:
                 on_done(length)
@@ -184,9 +184,9 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
-def send(units: Mapping[int, U], index: int, actor: Any) -> Any:
+def send(new_unit: Callable[[], U], actor: Any) -> Any:
     """Ask ``actor`` for the shard of a unit."""
-    return actor.make.remote(units[index])
+    return actor.make.remote(new_unit())
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -54,8 +55,10 @@ class Workers(Protocol[U_contra, S_co]):
     def ask(self, question: Callable[[Any], T]) -> T:
         """Call ``question`` with one shard maker, in its process, while the others rest."""
 
-    def make_all(self, units: Mapping[int, U_contra], on_done: OnDone = ignore) -> Iterator[tuple[int, S_co]]:
-        """Yield the index and the shard of every unit, in any order."""
+    def make_all(
+        self, units: Mapping[int, Callable[[], U_contra]], on_done: OnDone = ignore
+    ) -> Iterator[tuple[int, S_co]]:
+        """Yield the index and the shard of every unit, in any order; a unit is made when it is given to a maker."""
 
 
 class ThisProcess(Workers[U, S]):
@@ -68,25 +71,9 @@ class ThisProcess(Workers[U, S]):
     def ask(self, question: Callable[[Any], T]) -> T:
         return question(self.maker)
 
-    def make_all(self, units: Mapping[int, U], on_done: OnDone = ignore) -> Iterator[tuple[int, S]]:
-        for index, unit in units.items():
-            yield index, self.maker.make(unit, on_done)
-
-
-class Units(Mapping[int, U], Generic[U]):
-    """The units of the shards ``numbers``; each is made when it is asked for."""
-
-    def __init__(self, numbers: Sequence[int], unit_of: Callable[[int], U]) -> None:
-        self.numbers, self.unit_of = numbers, unit_of
-
-    def __getitem__(self, number: int) -> U:
-        return self.unit_of(number)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.numbers)
-
-    def __len__(self) -> int:
-        return len(self.numbers)
+    def make_all(self, units: Mapping[int, Callable[[], U]], on_done: OnDone = ignore) -> Iterator[tuple[int, S]]:
+        for index, new_unit in units.items():
+            yield index, self.maker.make(new_unit(), on_done)
 
 
 def write_shards(
@@ -136,7 +123,7 @@ def write_shards(
             tokens += length
             progress.update(task, advance=1, rate=f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
 
-        for number, shard in workers.make_all(Units(missing, unit_of), count):
+        for number, shard in workers.make_all({number: partial(unit_of, number) for number in missing}, count):
             writer.write(shard, number)
         writer.complete()
     console.print(f"{output}: {total} texts, {tokens} tokens")

@@ -68,6 +68,11 @@ class RandomSource:
         return [self.uniform() < probability for probability in probabilities]
 
 
+def text_seed(*parts: object, signed: bool = False) -> int:
+    """64 bits of a hash of ``parts``, such as a seed, a purpose and a prompt's id."""
+    return int.from_bytes(hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:8], signed=signed)
+
+
 def sample_seed(seed: int, index: int) -> int:
     """The seed of sample ``index`` of several; that of the first is ``seed``.
 
@@ -75,7 +80,12 @@ def sample_seed(seed: int, index: int) -> int:
     """
     if index == 0:
         return seed
-    return int.from_bytes(hashlib.sha256(f"{seed}/{index}".encode()).digest()[:8], "big")
+    return text_seed(f"{seed}/{index}")
+
+
+def drawn_for(*parts: object, count: int) -> torch.Tensor:
+    """(count,) uniform numbers in [0, 1) that depend on ``parts`` alone, see :func:`text_seed`."""
+    return torch.rand(count, generator=torch.Generator().manual_seed(text_seed(*parts, signed=True)))
 
 
 def seeds_of(seed: int | Sequence[int], count: int) -> list[int]:

@@ -147,10 +147,10 @@ def test_positions_are_read_as_in_serving(architecture: str, sampling: SamplingP
         CausalLM(model), [text_of(AcceptanceRow("a", "", prompt, x, y, probabilities))] * 2, sampling
     )
     for i, (state, of_step) in enumerate(expected * 2):
-        torch.testing.assert_close(found.hidden[i], state, rtol=1e-4, atol=1e-5)
-        assert found.features[i] == pytest.approx(of_step, rel=1e-3, abs=1e-4)
-    assert found.p.tolist() == pytest.approx(probabilities * 2)
-    assert found.place.tolist() == [0, 1, 2, 3, 4, 5] * 2
+        torch.testing.assert_close(found["states"][i], state, rtol=1e-4, atol=1e-5)
+        assert found["evidence"][i, :3].tolist() == pytest.approx(of_step, rel=1e-3, abs=1e-4)
+    assert found["accept"].tolist() == pytest.approx(probabilities * 2)
+    assert found["places"].tolist() == [0, 1, 2, 3, 4, 5] * 2
 
 
 def test_nothing_that_was_trained_on_is_taken() -> None:

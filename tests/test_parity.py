@@ -113,9 +113,11 @@ def test_a_predictor_serves_what_it_was_trained_as(
     served = serve(decoder, predictor, batched)
     positions = read_positions(decoder.drafts[0], as_texts(served), SAMPLING)
     if predictor is HEAD:
-        trained = apply(HEAD.calibration, CONTROLLER.head(positions.hidden).double().numpy())
+        trained = apply(HEAD.calibration, CONTROLLER.head(positions["states"]).double().numpy())
     else:
-        trained = logistic_probabilities(positions.features, np.array([0.7, -0.9, -0.4]), 0.3)
+        trained = logistic_probabilities(
+            positions["evidence"][:, :3].double().numpy(), np.array([0.7, -0.9, -0.4]), 0.3
+        )
     expected = iter(trained.tolist())
     for one in served:
         of_round = [next(expected) for _ in one.drafted]
@@ -129,8 +131,8 @@ def test_training_reads_the_drafts_own_states(decoder: SpeculativeDecoder) -> No
     (draft,) = decoder.drafts
     texts = as_texts(served)
     everywhere = [np.ones(len(text.x), dtype=np.bool_) for text in texts]
-    for hidden in (after_mixed_text(draft, texts, everywhere)["states"], read_positions(draft, texts, SAMPLING).hidden):
-        found = iter(hidden)
+    for examples in (after_mixed_text(draft, texts, everywhere), read_positions(draft, texts, SAMPLING)):
+        found = iter(examples["states"])
         for one in served:
             _, states = forward_with_hidden(draft.model, input_ids=torch.tensor([one.text + one.drafted]))
             for state in states[0, -len(one.drafted) :]:

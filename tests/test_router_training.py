@@ -23,8 +23,7 @@ from specpilot.train.export import export
 from specpilot.train.options import RouterTrainingOptions
 from specpilot.train.router import fit_policy, train_router
 from specpilot.train.router_data import Batch, RouterDataModule, Table, table_of
-from specpilot.train.router_metrics import choice_table, router_metrics
-from specpilot.train.router_module import RouterModule, policy_loss
+from specpilot.train.router_module import RouterModule, choice_table, policy_loss, router_metrics
 
 ARMS = (
     Arm("draft", "one", "a" * 64, parameters=700_000),

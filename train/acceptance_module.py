@@ -19,7 +19,7 @@ from ..data_gen.draft_states import Examples
 from ..data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset, Part
 from ..infer.generation import Stats
 from ..simulate.replay import PrecomputedPredictor, replay
-from ..simulate.trace_shards import from_tensors
+from ..simulate.trace import from_tensors
 from .controller_module import Batch, PredictorModule
 from .data_module import ResumableData
 from .metrics import StreamedMetrics

@@ -21,9 +21,11 @@ from sklearn.linear_model import LogisticRegression
 from ..common.errors import InputError
 from ..controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig
 from ..controllers.acceptance.calibration import Calibration, Isotonic, Sigmoid, undo_weights
+from ..controllers.acceptance.lag_free_head import FEATURES
 from ..controllers.checkpoints.checkpoint import check_free, load_controller, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
+from ..data_gen.draft_states import Examples
 from ..data_gen.kinds import AcceptanceRow
 from .datasets import joint_manifest
 from .figure import canvas, check_matplotlib, label, save
@@ -109,7 +111,12 @@ def apply(calibration: Calibration, logits: Array) -> Array:
     return np.array([calibration(float(logit)) for logit in logits])
 
 
-FEATURES = "draft probabilities alone"
+SIGNALS = "draft probabilities alone"
+
+
+def signals_of(examples: Examples) -> Array:
+    """(N, 3) log q(y_i), log(1 - max q) and the entropy of q, the inputs of a feature model."""
+    return examples["evidence"][:, :FEATURES].double().numpy()
 
 
 def calibrate(options: CalibrateOptions) -> dict[str, Any]:
@@ -140,13 +147,14 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
         read_positions(reader, rows, sampling, size) for rows in split_rows(load_rows(data), total / 2, total)
     )
 
-    before, after = (head(part.hidden).double().numpy() for part in (fitted, tested))  # logits (N,)
-    calibrations = fit_all(before, fitted.p, w_acc=config.w_acc, w_rej=config.w_rej)
+    before, after = (head(part["states"]).double().numpy() for part in (fitted, tested))  # logits (N,)
+    fitted_p, p = (part["accept"].double().numpy() for part in (fitted, tested))
+    calibrations = fit_all(before, fitted_p, w_acc=config.w_acc, w_rej=config.w_rej)
     predicted = {"none": apply(Sigmoid(), after)}
     predicted |= {name: apply(calibration, after) for name, calibration in calibrations.items()}
-    coefficients, bias = logistic(fitted.features, fitted.p)
-    predicted[FEATURES] = logistic_probabilities(tested.features, coefficients, bias)
-    metrics = {name: evaluate(values, tested.p, tested.place) for name, values in predicted.items()}
+    coefficients, bias = logistic(signals_of(fitted), fitted_p)
+    predicted[SIGNALS] = logistic_probabilities(signals_of(tested), coefficients, bias)
+    metrics = {name: evaluate(values, p, tested["places"].numpy()) for name, values in predicted.items()}
     kept = {name: metrics[method][name] for name in STORED if math.isfinite(metrics[method][name])}
     new = replace(
         config,
@@ -154,14 +162,14 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
         metrics={
             **config.metrics,
             **{f"calibrated_{name}": value for name, value in kept.items()},
-            "mean_acceptance": float(fitted.p.mean()),
+            "mean_acceptance": float(fitted_p.mean()),
         },
     )
     save_controller(options.output, head, new, overwrite=options.overwrite)
     if options.plot is not None:
-        shown = dict.fromkeys(("none", "weights", method, FEATURES))
-        plot_reliability({name: (predicted[name], tested.p) for name in shown}, options.plot)
-    return {"method": method, "fitted": len(fitted.p), "judged": len(tested.p), "metrics": metrics}
+        shown = dict.fromkeys(("none", "weights", method, SIGNALS))
+        plot_reliability({name: (predicted[name], p) for name in shown}, options.plot)
+    return {"method": method, "fitted": len(fitted_p), "judged": len(p), "metrics": metrics}
 
 
 def _acceptance_head(controller: str) -> tuple[AcceptanceHeadConfig, AcceptanceHead]:

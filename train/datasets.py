@@ -14,6 +14,7 @@ from ..data_gen.feature_shards import KIND
 from ..data_gen.kinds import AcceptanceRow, RoundsRow, RouterRow
 from ..data_gen.router_dataset import RouterDataset, read_router_dataset
 from ..infer.loading.devices import pick_device
+from ..infer.random_source import text_seed
 from .options import FeatureDataOptions
 
 T = TypeVar("T")
@@ -83,7 +84,7 @@ def joint_fingerprint(manifests: Sequence[dict[str, Any]]) -> str:
 
 def is_validation(prompt_id: str, fraction: float) -> bool:
     """Whether a prompt is held out, decided by the hash of its id, so that adding data does not change the split."""
-    return int.from_bytes(hashlib.sha256(prompt_id.encode()).digest()[:8]) < fraction * 2**64
+    return text_seed(prompt_id) < fraction * 2**64
 
 
 def split(things: Iterable[T], ids: Iterable[str], fraction: float) -> tuple[list[T], list[T]]:

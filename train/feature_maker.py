@@ -29,7 +29,7 @@ from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_any_model, load_tokenizer
 from ..infer.loading.pair import with_states
 from ..infer.models import CausalLM, LoadedModel, language_model, output_embedding
-from ..simulate.trace_shards import as_tensors, trace_text
+from ..simulate.trace import as_tensors, trace_text
 
 
 @dataclass(frozen=True)

@@ -8,41 +8,19 @@ rollout, each after its prefix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.progress import track
-from torch import Tensor
 
 from ..common.errors import InputError
-from ..controllers.acceptance.lag_free_head import FEATURES
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.sampling import SamplingParams
-from ..data_gen.draft_states import at_drafted_tokens, examples_of, joined
+from ..data_gen.draft_states import Examples, at_drafted_tokens, examples_of, joined
 from ..data_gen.texts import Text, read_texts
 from ..infer.loading.names import load_any_model
 from ..infer.models import LanguageModel, language_model
 from .datasets import split
-
-
-@dataclass(frozen=True)
-class Positions:
-    """N positions of rollouts.
-
-    Attributes:
-        hidden: (N, d) the draft's last hidden state at y_i.
-        features: (N, 3) log q(y_i), log(1 - max q) and the entropy of q, the inputs of a feature model.
-        p: (N,) the probability that the target accepts y_i.
-        place: (N,) number of tokens of the rollout before y_i.
-    """
-
-    hidden: Tensor
-    features: NDArray[np.float64]
-    p: NDArray[np.float64]
-    place: NDArray[np.int64]
 
 
 def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:
@@ -85,8 +63,11 @@ def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> La
 @torch.inference_mode()
 def read_positions(
     draft: LanguageModel, rows: Sequence[Text], sampling: SamplingParams, vocab_size: int | None = None
-) -> Positions:
+) -> Examples:
     """Every position of ``rows`` in order, except those where q(y) is 0 by rounding.
+
+    ``states`` are those at y_i, and ``places`` (N,) numbers of the rollout's tokens before it; see
+    :data:`~specpilot.data_gen.draft_states.Examples` for the others.
 
     Args:
         vocab_size: the target's vocabulary size if the draft's is larger: the manifest's ``vocab_size``.
@@ -95,7 +76,5 @@ def read_positions(
     for row in track(rows, "positions", transient=True):
         logits, states = at_drafted_tokens(draft, row)
         size = draft.vocab_size if vocab_size is None else vocab_size
-        found.append(examples_of(row, logits, states, sampling, size, place=torch.tensor(row.places)))
-    examples = joined(found)
-    features, p = (examples[name].double().numpy() for name in ("evidence", "accept"))
-    return Positions(examples["states"], features[:, :FEATURES], p, examples["place"].numpy())
+        found.append(examples_of(row, logits, states, sampling, size, places=torch.tensor(row.places)))
+    return joined(found)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from rich.console import Console
 from specpilot.commands.measuring import begin, finish
 from specpilot.common.options import Count, Folder, Fraction, Names, NotNegative, Positive, Several, Share
@@ -24,7 +23,8 @@ from specpilot.infer.options import TargetOptions, TruncationOptions
 from specpilot.train.datasets import is_validation, joint_manifest
 from specpilot.train.metrics import metrics_of
 from specpilot.train.options import Depth
-from specpilot.train.positions import Positions, load_rows, read_positions
+from specpilot.train.positions import load_rows, read_positions
+from torch import Tensor
 
 from .heads import Head, HeadStudyOptions, SweepOptions, train_heads, training_data
 from .held_out import held_out, in_domain, replay_domains
@@ -116,10 +116,10 @@ def _dataset_rows(
     return rows
 
 
-def evaluate(head: Head, positions: Positions) -> dict[str, float]:
+def evaluate(head: Head, positions: dict[str, Tensor]) -> dict[str, float]:
     """Binary KL and AUROC of a head on tokens drafted after the target's own output."""
-    logits = head.head(positions.hidden).detach() + undo_weights(1.0, head.w_rej).shift
-    found = metrics_of(logits, torch.from_numpy(positions.p)).compute()
+    logits = head.head(positions["states"]).detach() + undo_weights(1.0, head.w_rej).shift
+    found = metrics_of(logits, positions["accept"]).compute()
     return {"kl": found["kl"], "auroc": found["auroc"]}
 
 

@@ -68,7 +68,7 @@ def make_all(new_maker: Callable[[], Maker], console: Console) -> dict[int, int]
         assert workers.description["identity"]["kind"] == "square"
         assert workers.ask(lambda maker: maker.folder.is_dir())
         tokens: list[int] = []
-        made = dict(workers.make_all(UNITS, tokens.append))
+        made = dict(workers.make_all({i: partial(int, unit) for i, unit in UNITS.items()}, tokens.append))
         assert sorted(tokens) == sorted(UNITS)
         return made
 
