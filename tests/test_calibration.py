@@ -257,7 +257,11 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     other = replace(old.provenance, fingerprint=replace(old.provenance.fingerprint, draft="0" * 64))
     stranger = save_controller(tmp_path / "stranger", head, replace(old, provenance=other))
     for controller, options, words in (
-        ("tiny-head", ["--draft", "tiny-draft-math"], "draft='tiny-draft-math': is not the one the data was made with"),
+        (
+            "tiny-head",
+            ["--draft", "tiny-draft-math"],
+            "draft='tiny-draft-math': is not the draft the data was made with",
+        ),
         (str(hot), [], "the head was trained with"),
         (str(stranger), [], "another draft is given"),
     ):

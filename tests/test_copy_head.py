@@ -233,7 +233,7 @@ def test_data_that_does_not_fit(work: Path, tmp_path: Path, capsys: pytest.Captu
     words = ["train", "copies", "--output", str(tmp_path / "run")]
     assert cli.main([*words, "--data", str(tmp_path)]) == 2
     assert cli.main([*words, "--data", str(work / "data"), "--target", str(work / "draft")]) == 2
-    assert "is not the target whose texts these are; give that one" in capsys.readouterr().err
+    assert "is not the target the data was made with; give that one" in capsys.readouterr().err
     assert cli.main([*words, "--data", str(work / "data"), "--validation-fraction", "1e-9"]) == 2
     assert "each needs at least one: use more data or another fraction" in capsys.readouterr().err
     assert not (tmp_path / "run").exists() or not [*(tmp_path / "run").iterdir()]

@@ -12,16 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.errors import InputError
 from ..controllers.acceptance.copy_head import VECTORS, CopyHead, CopyHeadConfig
-from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..data_gen.dataset import read_manifest
 from ..data_gen.documents import answers
-from ..infer.loading.names import load_any_model
 from ..infer.models import output_embedding
 from .controller_module import Batch, PredictorModule, seeded
 from .copy_data import CopyDataModule
-from .datasets import check_same, joint_fingerprint, joint_sampling
+from .datasets import check_same, joint_fingerprint, joint_sampling, load_same
 from .fitting import TrainingResult, fit, train_run
 from .metrics import StreamedMetrics
 from .options import CopyTrainingOptions
@@ -116,7 +113,10 @@ def _train(
     """Load the texts and the target's embedding, begin or continue the run and train; return the result."""
     target = dataset["fingerprint"]["target"]
     documents = [document for folder in settings.folders for document in answers(Path(folder), target)]
-    data = CopyDataModule(documents, _embedding(dataset), settings)
+    model = load_same("target", dataset["target"], dataset, dtype="float32", device="cpu")
+    embedding = output_embedding(model).clone()
+    del model
+    data = CopyDataModule(documents, embedding, settings)
     run = begin()
     module = CopyModule(settings, data)
     print(
@@ -124,16 +124,3 @@ def _train(
         f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
     )
     return fit(run, module, data)
-
-
-def _embedding(dataset: dict[str, Any]) -> Tensor:
-    """(V, d) the output embedding of the target that wrote the texts.
-
-    Raises:
-        InputError: the target is missing, or another one.
-    """
-    name = dataset["target"]
-    model = load_any_model(name, dtype="float32", device="cpu", decoder_only=True)
-    if model_fingerprint(model) != dataset["fingerprint"]["target"]:
-        raise InputError(f"target={name!r}: is not the target whose texts these are; give that one")
-    return output_embedding(model).clone()  # the rest of the model is freed

@@ -8,17 +8,34 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ..common.errors import InputError
+from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..data_gen.dataset import mean_acceptance, read_manifest
 from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
 from ..data_gen.kinds import AcceptanceRow, RoundsRow, RouterRow
 from ..data_gen.router_dataset import RouterDataset, read_router_dataset
 from ..infer.loading.devices import pick_device
+from ..infer.loading.names import load_any_model
+from ..infer.models import LoadedModel
 from ..infer.random_source import text_seed
 from .options import FeatureDataOptions
 
 T = TypeVar("T")
 SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # must agree between datasets trained on together
+
+
+def load_same(role: str, name: str, manifest: dict[str, Any], **options: Any) -> LoadedModel:
+    """The model that was target or draft (``role``) when data of ``manifest`` was made, loaded from ``name``.
+
+    Raises:
+        InputError: it cannot be loaded, or is another one.
+    """
+    model = load_any_model(name, decoder_only=True, **options)
+    if model_fingerprint(model) != manifest["fingerprint"][role]:
+        raise InputError(
+            f"{role}={name!r}: is not the {role} the data was made with; give that one, or make data with this one"
+        )
+    return model
 
 
 def router_rows(folders: Sequence[str]) -> RouterDataset:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -52,4 +51,4 @@ class DraftDataModule(ResumableData[Windows, Windows]):
         if empty:
             taken.learned.zero_()
         first = 0 if examples is self.training else len(self.training.tokens)  # of the examples, in `windows`
-        return taken if self.states is None else replace(taken, target=self.states.take(first + mine))
+        return taken if self.states is None else taken._replace(target=self.states.take(first + mine))

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
-from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
+from ..controllers.checkpoints.fingerprint import tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..data_gen.draft_states import (
     Examples,
@@ -26,10 +26,11 @@ from ..data_gen.feature_shards import EMBEDDING, STORED, TRACES, TRAIN, VALIDATI
 from ..data_gen.texts import Text
 from ..data_gen.workers import OnDone, ignore
 from ..infer.loading.generation_defaults import stop_tokens_of
-from ..infer.loading.names import load_any_model, load_tokenizer
+from ..infer.loading.names import load_tokenizer
 from ..infer.loading.pair import with_states
 from ..infer.models import CausalLM, LoadedModel, language_model, output_embedding
 from ..simulate.trace import as_tensors, trace_text
+from .datasets import load_same
 
 
 @dataclass(frozen=True)
@@ -82,17 +83,11 @@ class FeatureMaker:
     def _load(self, role: str, device: str, options: dict[str, Any]) -> LoadedModel:
         """The model of ``role`` and, with the target, its tokenizer."""
         name = self.identity[role]
-        model = load_any_model(name, dtype=self.options["dtype"], device=device, decoder_only=True, **options)
-        found = {role: model_fingerprint(model)}
+        model = load_same(role, name, self.identity, dtype=self.options["dtype"], device=device, **options)
         if role == "target":
             self.tokenizer = load_tokenizer(name)
-            found["tokenizer"] = tokenizer_fingerprint(self.tokenizer)
-        for part, fingerprint in found.items():
-            if fingerprint != self.identity["fingerprint"][part]:
-                raise InputError(
-                    f"{part}={name!r}: is not the {part} the data was made with; "
-                    "give that one, or generate data for this one"
-                )
+            if tokenizer_fingerprint(self.tokenizer) != self.identity["fingerprint"]["tokenizer"]:
+                raise InputError(f"target={name!r}: its tokenizer is not the one the data was made with; restore that")
         return model
 
     def describe(self) -> dict[str, Any]:

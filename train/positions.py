@@ -14,13 +14,11 @@ import torch
 from rich.progress import track
 
 from ..common.errors import InputError
-from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..data_gen.draft_states import Examples, at_drafted_tokens, examples_of, joined
 from ..data_gen.texts import Text, read_texts
-from ..infer.loading.names import load_any_model
 from ..infer.models import LanguageModel, language_model
-from .datasets import split
+from .datasets import load_same, split
 
 
 def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:
@@ -52,10 +50,9 @@ def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> La
     Raises:
         InputError: it is another model.
     """
-    draft = load_any_model(name or manifest["draft"], device=device, decoder_only=True, target=manifest["target"])
-    if model_fingerprint(draft) != manifest["fingerprint"]["draft"]:
-        raise InputError(f"draft={name!r}: is not the one the data was made with ({manifest['draft']}); give that one")
-    reader = language_model(draft)
+    reader = language_model(
+        load_same("draft", name or manifest["draft"], manifest, device=device, target=manifest["target"])
+    )
     reader.require_tokens_alone("data")
     return reader
 

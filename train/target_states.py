@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from safetensors.torch import load_file, save
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..common.errors import InputError
 from ..common.files import replacing
 from ..data_gen.documents import Document
+from ..data_gen.feature_shards import FeatureShard, Part, StoredShard, mapped
 from ..infer.models.causal_lm import forward_with_hidden
 
 
@@ -41,8 +40,7 @@ class TargetStates(NamedTuple):
     best: Tensor
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """B windows of T tokens.
 
     Attributes:
@@ -57,10 +55,6 @@ class Windows:
 
     def take(self, rows: Tensor) -> Windows:
         return Windows(self.tokens[rows], self.learned[rows])
-
-    def to(self, device: torch.device, **_: object) -> Self:
-        target = None if self.target is None else TargetStates(*(value.to(device) for value in self.target))
-        return type(self)(self.tokens.to(device), self.learned.to(device), target)
 
 
 def pack(documents: Sequence[Document], window: int) -> Windows:
@@ -173,8 +167,7 @@ def summarise(z: Tensor) -> tuple[Tensor, Tensor]:
 class StateFolder:
     """The states of the target on windows of text, in memory-mapped files of 64 windows each.
 
-    A file appears when it is complete, so an interrupted pass continues. Processes that the trainer spawns open the
-    files anew.
+    A file appears when it is complete, so an interrupted pass continues.
 
     Args:
         folder: where the files are.
@@ -182,11 +175,10 @@ class StateFolder:
     """
 
     def __init__(self, folder: Path, count: int) -> None:
-        self.folder, self.count = folder, count
-        self._shards: list[TargetStates] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_shards": []}
+        self.folder = folder
+        rows = [min(SHARD, count - start) for start in range(0, count, SHARD)]
+        files = [folder / f"{number:05}.safetensors" for number in range(len(rows))]
+        self.part = Part([StoredShard(file, "", rows=size) for file, size in zip(files, rows, strict=True)])
 
     def fill(self, teacher: Teacher, windows: Windows, console: Console) -> None:
         """Compute the states of ``windows`` that are missing.
@@ -194,34 +186,25 @@ class StateFolder:
         Raises:
             InputError: see :meth:`Teacher.states`.
         """
-        width = int(teacher.weight.shape[1])
+        device, width = teacher.weight.device, int(teacher.weight.shape[1])
         size = windows.tokens.numel() * (2 * width + 8)
         console.print(f"target states: {size / 1e6:,.0f} MB in {self.folder}, until the run is complete")
         self.folder.mkdir(exist_ok=True)
-        for number, start in enumerate(range(0, self.count, SHARD)):
-            file = self._file(number)
-            if file.exists():
+        all_rows = torch.split(torch.arange(len(windows.tokens)), SHARD)
+        for shard, rows in zip(self.part.shards, all_rows, strict=True):
+            if shard.file.exists():
                 continue
-            rows = torch.arange(start, min(start + SHARD, self.count))
-            parts = [
-                teacher.states(windows.take(some).to(teacher.weight.device)) for some in torch.split(rows, TOGETHER)
-            ]
+            some = [windows.take(few) for few in torch.split(rows, TOGETHER)]
+            parts = [teacher.states(Windows(few.tokens.to(device), few.learned.to(device))) for few in some]
             whole = TargetStates(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
-            with replacing(file) as temporary:
-                temporary.write_bytes(save(whole._asdict()))
-            console.print(f"target states: {int(rows[-1]) + 1:,} of {self.count:,} windows")
+            with replacing(shard.file) as temporary:
+                FeatureShard("states", whole._asdict()).save(temporary)
+            console.print(f"target states: {int(rows[-1]) + 1:,} of {len(windows.tokens):,} windows")
 
     def take(self, rows: Tensor) -> TargetStates:
         """The states of the windows ``rows``."""
-        if not self._shards:
-            files = range(-(-self.count // SHARD))
-            self._shards = [TargetStates(**load_file(self._file(number))) for number in files]
-        places = [(self._shards[row // SHARD], row % SHARD) for row in rows.tolist()]
-        return TargetStates(*(torch.stack([shard[i][row] for shard, row in places]) for i in range(3)))
+        return TargetStates(**self.part.gather(rows))
 
     def remove(self) -> None:
-        self._shards = []
+        mapped.cache_clear()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _file(self, number: int) -> Path:
-        return self.folder / f"{number:05}.safetensors"
