@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -83,6 +84,20 @@ class ControllerModule(pl.LightningModule, ABC):
     def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         """The learning rate by the step."""
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.fitting.lr, total_steps=self.steps)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """A run that is trained further goes on at the learning rates of a run of all its epochs."""
+        for state in checkpoint["lr_schedulers"]:
+            for name in ("total_steps", "_schedule_phases"):  # of OneCycleLR
+                state.pop(name, None)
+
+    def on_train_start(self) -> None:
+        """The first step after a checkpoint has the schedule's learning rate, as if it had always had these epochs."""
+        schedule = self.lr_schedulers()
+        if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
+            with warnings.catch_warnings(action="ignore"):  # that get_lr is called outside of a step
+                for group, rate in zip(schedule.optimizer.param_groups, schedule.get_lr(), strict=True):
+                    group["lr"] = rate
 
     def findings(self) -> dict[str, Any]:
         """Further results of the validation, stored with the best weights."""

@@ -67,6 +67,7 @@ class FeatureModule(AcceptanceModule):
         checkpoint["normal"] = self.normal
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
         self.normal = checkpoint["normal"]
 
     def predictor(self) -> FeaturePredictor:

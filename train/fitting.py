@@ -24,7 +24,7 @@ from ..common.errors import InputError
 from ..infer.loading.devices import pick_device
 from .callbacks import RefuseDivergence, RunCheckpoints, RunLog
 from .controller_module import ControllerModule
-from .run_folder import METRICS, Run, S, begin_run, find_run, read_checkpoint, training_in
+from .run_folder import METRICS, Run, S, begin_run, find_run, grown, read_checkpoint, training_in
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def train_run(
     *,
     resume: bool,
 ) -> TrainingResult:
-    """Train in the run folder ``output``, if the run is not complete.
+    """Train in the run folder ``output``, if the run is not complete or has fewer epochs than ``settings`` ask for.
 
     Args:
         dataset: manifest of the data.
@@ -60,14 +60,16 @@ def train_run(
     output = Path(output)
     with writable(output), training_in(output, settings), threads(settings.threads):
         found = find_run(output, settings, dataset, resume=resume)
+        grows = found is not None and found.settings.epochs < settings.epochs
         result = None if found is None else found.result()
-        if result is not None:
+        if result is not None and not grows:
             print(f"{output}: the run is complete; nothing to do")
             return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
         runs: list[Run[S]] = []
 
         def begin() -> Run[S]:
-            runs.append(found or begin_run(output, settings, dataset))
+            run = found or begin_run(output, settings, dataset)
+            runs.append(grown(run, settings) if grows else run)
             runs[0].log_command()
             return runs[0]
 

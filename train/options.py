@@ -389,7 +389,7 @@ class RunOptions(Options):
 
     Attributes:
         output: Run folder for resolved settings, metrics and checkpoints.
-        resume: Continue the unfinished run in the folder.
+        resume: Continue the unfinished run in the folder, or train a finished one further, to a larger --epochs.
     """
 
     output: Folder

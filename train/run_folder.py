@@ -192,7 +192,7 @@ def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool
             raise InputError(f"{folder}: is not empty (it holds {foreign[0]!r}) and not a run; choose another folder")
         return None
     run = read_run(folder, type(settings))
-    _require_same(run, settings, dataset)
+    _require_same(run, settings, dataset, resume)
     if run.result() is None and first and not resume:
         raise InputError(f"{folder}: holds an unfinished run; pass --resume to continue, or choose another folder")
     return replace(run, writes=first)
@@ -206,14 +206,32 @@ def begin_run(folder: Path, settings: S, dataset: dict[str, Any]) -> Run[S]:
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     _write(folder / ENVIRONMENT, json.dumps(_environment(), indent=2))
     _write(folder / DATASET, json.dumps(dataset, indent=2))
-    _write(folder / SETTINGS, yaml.safe_dump(asdict(settings), sort_keys=False, allow_unicode=True))
+    _write_settings(folder, settings)
     return read_run(folder, type(settings))
 
 
-def _require_same(run: Run[S], settings: S, dataset: dict[str, Any]) -> None:
+def grown(run: Run[S], settings: S) -> Run[S]:
+    """``run``, finished or not, with the larger number of epochs of ``settings``."""
+    if run.writes:
+        (run.folder / RESULT).unlink(missing_ok=True)  # first: a run that ends between is continued, and grows again
+        _write_settings(run.folder, settings)
+    return replace(run, settings=settings)
+
+
+def _write_settings(folder: Path, settings: TrainingOptions) -> None:
+    _write(folder / SETTINGS, yaml.safe_dump(asdict(settings), sort_keys=False, allow_unicode=True))
+
+
+def _require_same(run: Run[S], settings: S, dataset: dict[str, Any], resume: bool) -> None:
     if run.dataset["dataset_fingerprint"] != dataset["dataset_fingerprint"]:
         raise InputError(f"{run.folder}: belongs to a run on other data; choose another folder")
     ours, theirs = asdict(settings), asdict(run.settings)
+    if ours["epochs"] > theirs["epochs"]:
+        if not resume:
+            raise InputError(
+                f"{run.folder}: holds a run of {theirs['epochs']} epochs; pass --resume to train it further"
+            )
+        del ours["epochs"]
     for name in ours:
         if name != "data" and ours[name] != theirs[name]:  # the same data may have been moved
             raise InputError(

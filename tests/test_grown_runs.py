@@ -1,0 +1,55 @@
+"""Finished runs that are trained further, of every trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from specpilot import main as cli
+
+from .soak.stages import STAGES
+from .training import last_weights, metrics_rows
+
+PLAIN = ("train router", "train features")  # trainers whose steps do not depend on the number of epochs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("grown")
+
+
+def make(name: str, folder: Path) -> Path:
+    """The dataset of a stage, made when the first trainer needs it."""
+    output, stage = folder / name, STAGES[name]
+    if not output.exists():
+        given = [] if stage.reads is None else ["--data", str(make(stage.reads, folder))]
+        assert cli.main([*stage.words, *given, "--device", "cpu", "--output", str(output)]) == 0
+    return output
+
+
+@pytest.mark.parametrize("name", [name for name in STAGES if name.startswith("train ")])
+def test_more_epochs(name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stage = STAGES[name]
+    assert stage.reads is not None
+    words = [word for word in stage.words if word != "--resume"]
+    words += ["--data", str(make(stage.reads, folder)), "--device", "cpu", "--output"]
+    whole, grown = str(tmp_path / "whole"), str(tmp_path / "grown")
+    assert cli.main([*words, whole]) == 0  # two epochs
+    assert cli.main([*words, grown, "--epochs", "1"]) == 0
+    assert cli.main([*words, grown]) == 2
+    assert "holds a run of 1 epochs; pass --resume to train it further" in capsys.readouterr().err
+    for _ in range(2):  # the second time there is nothing to do
+        assert cli.main([*words, grown, "--resume"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    runs = [Path(run) for run in (whole, grown)]
+    rates = ([row["lr"] for row in metrics_rows(run) if row["epoch"] == "1"] for run in runs)
+    assert len({*map(tuple, rates)}) == 1
+    settings = [yaml.safe_load((run / "run.yaml").read_text()) for run in runs]
+    assert settings[0] == settings[1]
+    assert (runs[1] / "result.json").exists()
+    if name in PLAIN:
+        ours, theirs = map(last_weights, runs)
+        assert all(bool((ours[weight] == theirs[weight]).all()) for weight in ours)
+    assert cli.main([*words, grown, "--resume", "--epochs", "1"]) == 2
+    assert "belongs to a run with epochs=2, now it is 1" in capsys.readouterr().err
