@@ -19,10 +19,10 @@ from specpilot.common.errors import InputError
 from specpilot.compare import comparison as comparing
 from specpilot.compare.comparison import CONFIDENCE, FIXED, Comparison, Result, Task, compare
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
-from specpilot.compare.interval import Interval, interval, ratio_interval, show
+from specpilot.compare.interval import Interval, ratio_interval
 from specpilot.compare.recorded import Counts, Informed, decoded, speedup
-from specpilot.compare.report import as_markdown, sentences, shown, table, title
-from specpilot.compare.runner import Timed, decode_all, interleave, interleave_stored
+from specpilot.compare.report import as_markdown, sentences, table
+from specpilot.compare.runner import decode_all, interleave
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
@@ -30,7 +30,6 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.infer.generation import Generation, Stats
 from specpilot.infer.options import DecodingOptions
-from specpilot.simulate.replay import replay
 
 from .processes import kill_and_resume
 from .test_replay import traced
@@ -59,15 +58,6 @@ ROWS = [PromptRow(str(i), "x", f"prompt {i}") for i in range(6)]
 )
 def test_words(word: str, expected: dict[str, Any]) -> None:
     assert ComparedDecoder.parse(word, BASE) == of(word, **expected)
-
-
-def test_words_of_generate_leave_out_defaults() -> None:
-    spec = of("a", draft="d e", length="online-confidence", adapt=True)
-    assert spec.words(Path("c.json")) == [
-        "--draft", "'d e'", "--length", "online-confidence", "--cost", "c.json", "--adapt"
-    ]  # fmt: skip
-    assert of(NONE, draft=None).words() == ["--draft", "null"]
-    assert "--cost" not in of("3", length=3).words(Path("c.json"))
 
 
 def test_decoders_have_what_the_comparison_has_in_common() -> None:
@@ -128,21 +118,6 @@ def test_the_informed_bound_is_the_best_length_of_every_round() -> None:
         assert lengths[start] == int(np.argmax(values))
 
 
-def test_the_informed_bound_follows_the_text() -> None:
-    """Replayed, every round drafts the length of its position, and rounds without a draft move on by one token."""
-    *_, found = traced(budget=16)
-    stats = replay(found, Informed([0] * 16), frozenset())
-    assert (stats.n_drafted, stats.n_target_forwards) == (0, 16)
-    lengths, position, drafted = [i % 3 for i in range(16)], 1, 0
-    while position < 16:
-        length = min(lengths[position], 16 - position - 1)
-        accepted = 0
-        while accepted < length and found.kept[position + accepted]:
-            accepted += 1
-        drafted, position = drafted + length, position + accepted + 1
-    assert replay(found, Informed(lengths), frozenset()).n_drafted == drafted
-
-
 def test_speedup_is_eq_2_3_against_no_drafts() -> None:
     cost = CostModel(0.2, 1.0, 0.05)
     seconds = 40 * 0.2 + 30 * 1.0 + (40 + 30) * 0.05
@@ -176,14 +151,6 @@ def test_intervals_cover() -> None:
     assert 0.90 <= covered / times <= 0.98
 
 
-def test_an_interval_in_words() -> None:
-    found = interval(lambda a, b: a / b, np.array([30, 10]), np.array([10, 10]))
-    assert found == (2.0, 1.0, 3.0)
-    assert show(found.as_dict("ratio"), "ratio") == "2.00 (1.00–3.00)"
-    assert shown(found, 5) == "2.00 (1.00–3.00)"
-    assert shown(found, 4) == "2.00"
-
-
 def test_configurations_take_turns_and_warm_up_is_not_counted() -> None:
     log: list[str] = []
     reported: list[tuple[str, int, str]] = []
@@ -204,31 +171,6 @@ def test_configurations_take_turns_and_warm_up_is_not_counted() -> None:
     values = {name: [[timed.value for timed in of_item] for of_item in by_item] for name, by_item in found.items()}
     assert values == {"a": [["a00", "a01"], ["a10", "a11"]], "b": [[], ["b10"]], "c": [[], []]}
     assert reported == [("a", 0, "a00"), ("b", 1, "b10"), ("a", 1, "a10"), ("a", 0, "a01"), ("a", 1, "a11")]
-
-
-def test_what_is_stored_is_not_measured_again(tmp_path: Path) -> None:
-    measured: list[int] = []
-
-    def square(item: int, repeat: int) -> int:
-        measured.append(item)
-        if item == stop:
-            raise KeyboardInterrupt
-        return item * item
-
-    def run() -> dict[str, list[Any]]:
-        with Store(tmp_path) as store:
-            return interleave_stored(
-                {"square": square}, 4, QUIET, store=store, identity=lambda name, item: {"name": name, "item": item},
-                record=lambda name, item, timed: [timed.value],
-            )  # fmt: skip
-
-    stop = 2
-    with pytest.raises(KeyboardInterrupt):
-        run()
-    assert measured == [0, 0, 1, 2]  # the first is the warm-up
-    stop = -1
-    assert run() == run() == {"square": [[0], [1], [4], [9]]}
-    assert measured == [0, 0, 1, 2, 0, 2, 3]
 
 
 def test_a_full_disk_is_reported_with_the_file(tmp_path: Path) -> None:
@@ -318,12 +260,6 @@ def test_an_informed_bound_is_shown_only_above_what_it_bounds() -> None:
     assert len(sentences(replace(found, results=results, informed=1.59))) == 1
 
 
-def test_a_tuned_rule_has_its_length_in_its_title() -> None:
-    assert title(Result(of(FIXED, length="3"), False)) == "fixed length 3"
-    assert title(Result(of(CONFIDENCE, length="cumulative-confidence:0.2"), False)).endswith(" 0.2")
-    assert title(Result(of("3+ngram", length="3"), False)) == "3+ngram"
-
-
 def printed(shown_table: Table, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
     console.print(shown_table)
@@ -339,22 +275,6 @@ def test_the_table_fits_eighty_columns() -> None:
     for word in ("some-controller+ngram", "speed-up", "accepted", "tokens/s"):
         assert word in text
     assert "**some-controller+ngram**" in as_markdown(found, {"Decode": "specpilot generate"})
-
-
-ROW = {
-    "decoder": "[bold]confidence-0.2[/bold]", "tokens/s": "473", "speed-up": "1.35", "discard": "0.458",
-    "verification": "0.479", "acceptance": "0.536", "block eff.": "2.09", "eq. 2.3 tok/s": "525",
-}  # fmt: skip
-
-
-def test_narrow_terminals_break_headers_and_not_the_first_column() -> None:
-    assert any("block eff. eq. 2.3 tok/s" in line for line in printed(Table("", [ROW], "a note"), 120))
-    lines = printed(Table("", [ROW], "a note"), 80)
-    assert "block eff." not in "\n".join(lines)
-    assert "verification" in "\n".join(lines)
-    lines = printed(Table("", [ROW], "a note"), 60)
-    assert any("confidence-0.2" in line for line in lines)
-    assert not any("verification" in line for line in lines)
 
 
 # from end to end
@@ -467,11 +387,3 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     tokens = [{name: [run["generated"] for run in runs] for name, runs in one.timed.items()} for one in (found, whole)]
     assert tokens[0] == tokens[1]  # the same seeds
     check(folder)
-
-
-def test_records_of_the_clock() -> None:
-    """One second with 8 of 10 drafted tokens accepted."""
-    stats = Stats(n_generated=12, n_drafted=10, n_accepted=8, n_target_forwards=4)
-    assert comparing.record(Timed(stats, 1.0, 0.5)) == {
-        "generated": 12, "drafted": 10, "accepted": 8, "target_forwards": 4, "seconds": 1.0, "processor_seconds": 0.5
-    }  # fmt: skip
