@@ -34,9 +34,8 @@ PRELOADED = [  # imported once, by the process that all others are forked from
 TOUCHES = ("open", "os.rename", "os.remove", "os.mkdir")
 KILLS = int(os.environ.get("KILLS", "4"))  # on the way of one piece of work
 PATIENCE = 120  # seconds after which a process counts as hanging
-DAY = 86400.0
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
-SIGNAL, FULL, FILES, CLOCK = "signal", "full", "files", "clock"
+SIGNAL, FULL, FILES = "signal", "full", "files"
 
 Work = Callable[[], Any]
 
@@ -47,8 +46,7 @@ class Fault:
 
     Attributes:
         kind: ``signal``: it gets ``number``, SIGKILL in the middle of a write if it was about to do one; ``full``: the
-            disk of ``filler`` is filled, or without one no file may grow; ``files``: no file can be opened any more;
-            ``clock``: from the beginning on, the clock is set back by a day whenever it is read.
+            disk of ``filler`` is filled, or without one no file may grow; ``files``: no file can be opened any more.
         at: number of the touch at which it happens.
         number: of the signal.
         filler: file that takes all free space.
@@ -193,8 +191,6 @@ def _work(work: Work, folder: str, fault: Fault | None, environment: dict[str, s
     os.environ |= environment
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the background jobs of a shell ignore it
-    if fault is not None and fault.kind == CLOCK:
-        _set_clock_back()
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in TOUCHES and str(arguments[0]).startswith(folder):
@@ -233,15 +229,3 @@ def fill(file: Path) -> None:
                 pass
         except OSError:
             return
-
-
-def _set_clock_back() -> None:
-    """Every reading of the clock is a day before the last."""
-    now = [time.time()]
-
-    def before() -> float:
-        now[0] -= DAY
-        return now[0]
-
-    time.time = before
-    time.time_ns = lambda: int(before() * 1e9)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,14 +17,12 @@ from transformers import (
     LogitNormalization,
     LogitsProcessorList,
     TemperatureLogitsWarper,
-    TextIteratorStreamer,
-    TextStreamer,
     set_seed,
 )
 from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
 
 from .test_generation_defaults import REFUSED as SETTINGS_REFUSED
-from .tiny import byte_tokenizer, make
+from .tiny import make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
 IDS = torch.tensor([PROMPT])
@@ -165,24 +162,6 @@ def test_tokens_stream_as_rounds_complete() -> None:
         model.generate(IDS, max_new_tokens=100, custom_generate=decoder, streamer=streamer)
     assert not decoder.scheduler.running
     assert not decoder.scheduler.engine.cache.texts
-
-
-def test_text_streamers(capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer = byte_tokenizer()
-    model = make(vocab=257)
-    decoder = SpeculativeDecoder(model, make(vocab=257, layers=1), tokenizer)
-    ids = tokenizer("Grüße", return_tensors="pt").input_ids
-    settings = {"max_new_tokens": 40, "custom_generate": decoder}
-    text = tokenizer.decode(model.generate(ids, **settings)[0], skip_special_tokens=True)
-
-    model.generate(ids, streamer=TextStreamer(tokenizer, skip_special_tokens=True), **settings)
-    assert capsys.readouterr().out == text + "\n"
-
-    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=60)
-    reader = Thread(target=model.generate, args=(ids,), kwargs={"streamer": streamer, **settings})
-    reader.start()
-    assert "Grüße" + "".join(streamer) == text
-    reader.join()
 
 
 def test_encoder_decoders_are_refused() -> None:

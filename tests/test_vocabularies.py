@@ -185,13 +185,6 @@ def test_an_arm_has_no_output_after_a_prompt_it_cannot_read(tmp_path: Path) -> N
     assert all(row.outputs[0] for row in rows if row not in unread)
     alone = read_router_dataset(make_router_data(one, tmp_path / "one")).rows
     assert alone[0].outputs == rows[0].outputs
-    acceptance = AcceptanceDataOptions(
-        target=target, draft=draft, prompts=str(folder / "p.txt"), chat=False, max_new_tokens=4, top_k=None,
-        device="cpu",
-    )  # fmt: skip
-    assert [bool(row.x) for row in read_dataset(make_acceptance_data(acceptance, tmp_path / "a"), AcceptanceRow)][
-        1
-    ] is False
 
 
 def test_texts_are_traced_as_far_as_the_draft_reads(pair: Pair) -> None:

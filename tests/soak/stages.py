@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle
 from pathlib import Path
 
 from ..folders import contents
@@ -108,10 +106,3 @@ class Stages:
 def spread(whole: Undisturbed, count: int, first: int = 1) -> Iterator[int]:
     """``count`` touches, from the ``first`` to the last of a run."""
     yield from (first + number * (whole.touches - first) // count for number in range(count))
-
-
-def change_times(folder: Path) -> None:
-    """Give the files in ``folder`` times of change that are decades apart: 1970, 2038, 2001."""
-    for path, moment in zip(sorted(folder.rglob("*")), cycle((0, 2**31 - 1, 1_000_000_000)), strict=False):
-        if path.is_file():
-            os.utime(path, (moment, moment))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
@@ -12,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from specpilot.compare.engines.http_client import complete
+from specpilot.compare.engines.http_client import client, complete
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .servers import Serving
@@ -59,57 +58,29 @@ async def slow(port: int, body: dict[str, Any], text: str) -> bool:
     return answer.status == 429 or (answer.status, answer.text) == (200, text)
 
 
-def raw(change: Callable[[dict[str, Any]], bytes], expected: tuple[int, ...] = (), read: int | None = None) -> Client:
-    """A client that sends bytes, and gets one of these statuses or leaves after it has ``read`` so many bytes."""
+def refused(changes: dict[str, Any], *statuses: int) -> Client:
+    """A client whose request gets one of these statuses."""
 
-    async def client(port: int, body: dict[str, Any], text: str) -> bool:
-        return await send(port, change(body), read=read) in expected or read is not None
+    async def send(port: int, body: dict[str, Any], text: str) -> bool:
+        return (await complete(port, body | changes)).status in statuses
 
-    return client
-
-
-def message(path: str, body: bytes) -> bytes:
-    """A POST request."""
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+    return send
 
 
-async def send(port: int, content: bytes, *, read: int | None = None) -> int:
-    """Send raw bytes; returns the status of the answer, 0 without one.
-
-    Args:
-        read: leave after so many bytes of the answer; None reads it all.
-    """
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(content)
-        await writer.drain()
-        if read == 0:
-            return 0
-        first = await reader.readline()
-        await reader.read(-1 if read is None else read)
-        return int(first.split()[1]) if first else 0
-    except (OSError, IndexError, ValueError):
-        return 0
-    finally:
-        writer.close()
-
-
-def request(body: dict[str, Any], **changes: Any) -> bytes:
-    return message(PATH, json.dumps(body | changes).encode())
+async def leaves(port: int, body: dict[str, Any], text: str) -> bool:
+    """After the first bytes of a long answer."""
+    async with client(port) as own, own.stream("POST", PATH, json=body | {"stream": True, "max_tokens": 256}) as answer:
+        await anext(answer.aiter_raw(), b"")
+    return True
 
 
 CLIENTS: dict[str, Client] = {
     "good": good,
     "slow": slow,
-    "leaves": raw(lambda body: request(body, stream=True, max_tokens=256), read=100),
-    "leaves at once": raw(request, read=0),
-    "half a body": raw(lambda body: request(body)[: len(request(body)) // 2], read=0),
-    "rubbish": raw(lambda body: bytes(range(256)) * 4 + b"\r\n\r\n", (0, 400)),
-    "no JSON": raw(lambda body: message(PATH, b'{"prompt": "a", '), (400,)),
-    "wrong value": raw(lambda body: request(body, temperature="hot"), (400,)),
+    "leaves": leaves,
+    "wrong value": refused({"temperature": "hot"}, 400),
     # The server may answer and close before it has read all: the client then sees a broken connection.
-    "five megabytes": raw(lambda body: request(body, prompt="a" * (5 << 20)), (0, 400, 413)),
+    "five megabytes": refused({"prompt": "a" * (5 << 20)}, 0, 400, 413),
 }
 
 

@@ -10,10 +10,9 @@ import pytest
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
 
 from ..folders import assert_whole
-from ..processes import CLOCK, Fault, fill
+from ..processes import fill
 from .disks import disk, unwritable
 from .servers import Served, Serving
-from .stages import change_times
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.xdist_group("serve")]
 
@@ -91,15 +90,3 @@ def test_two_servers_of_one_log(served: Served, tmp_path: Path) -> None:
     assert_refused(tmp_path / "log", "another process")
     serving.stop()
     served.finish(tmp_path / "log")
-
-
-def test_a_clock_that_is_set_back(served: Served, kills: int, tmp_path: Path) -> None:
-    """Every reading of the clock is a day before the last, and files change their times between two servers."""
-    log = tmp_path / "log"
-    for _ in range(kills):
-        serving = Serving(log, Fault(CLOCK))
-        served.check(serving.load())
-        serving.stop()
-        change_times(log)
-    served.finish(log)
-    assert len(read_dataset(log, RoundsRow)) == (kills + 1) * served.logged

@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from ..folders import assert_whole, contents
-from ..processes import CLOCK, FILES, FULL, SIGNAL, Ended, Fault
+from ..processes import FILES, FULL, SIGNAL, Ended, Fault
 from .disks import disk, unwritable
-from .stages import STAGES, Stages, change_times, spread
+from .stages import STAGES, Stages, spread
 
 Harm = Callable[[Path, int, Random], Ended]  # (folder, number of the attempt, random) → its end
 pytestmark = pytest.mark.timeout(3600)
@@ -141,17 +141,3 @@ def test_two_processes_in_one_folder(stages: Stages, name: str, kills: int, tmp_
 
 def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
-
-
-@on_each([*STAGES])
-def test_a_clock_that_is_set_back(stages: Stages, name: str, kills: int, tmp_path: Path) -> None:
-    """Every reading of the clock is a day before the last, and files change their times between kills."""
-
-    def harm(folder: Path, attempt: int, random: Random) -> Ended:
-        process = stages.start(name, folder, Fault(CLOCK))
-        ended = process.wait(random.uniform(0.02, stages.whole(name).seconds / 2))  # the first run is the slowest
-        process.send(signal.SIGKILL)
-        change_times(folder)
-        return ended or process.end()
-
-    harm_and_resume(stages, name, tmp_path, harm, ENDS[signal.SIGKILL], kills)
