@@ -68,15 +68,6 @@ def test_qwen(tmp_path: Path) -> None:
     assert defaults.sampling_params() == SamplingParams(0.7, 20, 0.8)
 
 
-def test_settings_in_an_old_config_json_count(tmp_path: Path) -> None:
-    make().save_pretrained(tmp_path)
-    (tmp_path / "generation_config.json").unlink()
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "no_repeat_ngram_size": 3}))
-    with pytest.raises(InputError, match="no_repeat_ngram_size=3"):
-        generation_defaults(load_model(str(tmp_path), device="cpu"))
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

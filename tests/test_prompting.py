@@ -80,19 +80,6 @@ def test_forms(form: str, tokenizer: PreTrainedTokenizerFast) -> None:
         assert {type(token) for token in encode_prompt(tokenizer, given)} == {int}
 
 
-def test_what_a_tokenizer_returns(tokenizer: PreTrainedTokenizerFast) -> None:
-    long, short = tokenizer("hello")["input_ids"], tokenizer("hi")["input_ids"]
-    assert as_prompts(tokenizer("hello")) == ([long], True)
-    assert as_prompts(tokenizer(["hello", "hi"])) == ([long, short], False)
-    for side in ("left", "right"):
-        for kind in ("pt", "np"):
-            padded = tokenizer(["hello", "hi"], padding=True, padding_side=side, return_tensors=kind)
-            assert len(padded["input_ids"][1]) == len(long)  # there is padding to remove
-            assert as_prompts(padded) == ([long, short], False)
-    assert as_prompts(tokenizer("hello", return_tensors="pt")) == ([long], False)
-    assert as_prompts([tokenizer("hello"), tokenizer("hi")]) == ([long, short], False)
-
-
 def test_text_and_chat(tokenizer: PreTrainedTokenizerFast) -> None:
     def text(*arguments: Any, **options: Any) -> str:
         return str(tokenizer.decode(encode_prompt(tokenizer, *arguments, **options)))
