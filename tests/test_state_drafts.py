@@ -143,44 +143,51 @@ def test_between_rounds_the_cache_holds_the_text_without_drafts() -> None:
 # Refusals
 
 
-def test_what_reads_no_states_refuses_such_a_draft(shared_pair: tuple[Path, Path]) -> None:
-    target, draft = map(str, shared_pair)
-    prompts = shared_pair[0].parent / "p.txt"
-    prompts.write_text("one\ntwo\n")
+def test_what_reads_no_states_refuses_such_a_draft(pair: Path) -> None:
+    target, draft, prompts = (str(pair / name) for name in ("target", "draft", "text.txt"))
     with pytest.raises(InputError, match="data acceptance: the draft reads the target's states, which only decoding"):
-        AcceptanceDatasetBuilder(AcceptanceDataOptions(target=target, draft=draft, prompts=str(prompts), device="cpu"))
+        AcceptanceDatasetBuilder(AcceptanceDataOptions(target=target, draft=draft, prompts=prompts, device="cpu"))
     arms = (draft, "autoregressive")
     with pytest.raises(InputError, match="data router: the draft reads the target's states"):
-        RouterDatasetBuilder(RouterDataOptions(target=target, arms=arms, prompts=str(prompts), device="cpu"))
+        RouterDatasetBuilder(RouterDataOptions(target=target, arms=arms, prompts=prompts, device="cpu"))
 
 
 # Folders
 
 
 @pytest.fixture
-def shared_pair(tmp_path: Path) -> tuple[Path, Path]:
-    """The folders of a target and a draft that reads its states."""
-    target = make(vocab=257, hidden=32)
+def pair(tmp_path: Path) -> Path:
+    """A folder of a target, a draft that reads its states, and an EAGLE-3 draft without a tokenizer."""
+    target, kept = make(vocab=257, hidden=32), [*range(0, 257, 2)]
     target.save_pretrained(tmp_path / "target")
     byte_tokenizer().save_pretrained(tmp_path / "target")
     shared = SharedWith("target", model_fingerprint(target), ["input", "output"])
-    draft = state_draft(target, [*range(0, 257, 2)])
-    save_draft(draft, tmp_path / "draft", byte_tokenizer(), target=shared, dtype=torch.float32)
-    return tmp_path / "target", tmp_path / "draft"
+    save_draft(state_draft(target, kept), tmp_path / "draft", byte_tokenizer(), target=shared, dtype=torch.float32)
+    write_draft(tmp_path / "eagle", vocab=257, kept=kept, target=32, layers=[1], own_embedding=False)
+    (tmp_path / "text.txt").write_text("one\ntwo\n")
+    return tmp_path
 
 
-def test_a_folder_holds_the_state_input(shared_pair: tuple[Path, Path]) -> None:
-    target = load_model(shared_pair[0], device="cpu")
+def test_a_folder_holds_the_state_input(pair: Path) -> None:
+    target = load_model(pair / "target", device="cpu")
     draft = state_draft(target, [*range(0, 257, 2)])
-    assert json.loads((shared_pair[1] / "draft.json").read_text())["reads_states"]
-    loaded = load_model(shared_pair[1], device="cpu", target=target)
+    assert json.loads((pair / "draft" / "draft.json").read_text())["reads_states"]
+    loaded = load_model(pair / "draft", device="cpu", target=target)
     assert isinstance(state_input_of(loaded), StateInput)
     for name, value in draft.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
-    decoder = SpeculativeDecoder.from_pretrained(*shared_pair, device="cpu")
-    plain = SpeculativeDecoder.from_pretrained(shared_pair[0], device="cpu")
-    settings = {"max_new_tokens": 20, "temperature": 0.0}
-    assert decoder.generate("hello", **settings).tokens == plain.generate("hello", **settings).tokens
+
+
+@pytest.mark.parametrize("router", [None, SingleArm(0, 2)], ids=["alone", "an arm"])
+@pytest.mark.parametrize("draft", ["draft", "eagle"])
+def test_by_name(draft: str, router: SingleArm | None, pair: Path) -> None:
+    """A router's embedding of a prompt is the last state alone, though the target gives more."""
+    plain = SpeculativeDecoder.from_pretrained(pair / "target", device="cpu")
+    drafts = pair / draft if router is None else [str(pair / draft), "autoregressive"]
+    decoder = SpeculativeDecoder.from_pretrained(pair / "target", drafts, router=router, device="cpu", length=2)
+    output, expected = (one.generate("hello", max_new_tokens=20, temperature=0.0) for one in (decoder, plain))
+    assert output.tokens == expected.tokens
+    assert output.stats.n_drafted > 0
 
 
 # EAGLE-3: q is what the checkpoint computes
@@ -296,48 +303,6 @@ def test_texts_may_be_longer_than_the_drafts_context(tmp_path: Path) -> None:
     assert output.rounds[-1].drafted or output.rounds[-2].drafted
 
 
-# Folders
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> tuple[Path, Path]:
-    """The folders of a target with a tokenizer and of a draft without one."""
-    make(vocab=257, hidden=32).save_pretrained(tmp_path / "target")
-    byte_tokenizer().save_pretrained(tmp_path / "target")
-    settings: dict[str, Any] = {"vocab": 257, "kept": [*range(0, 257, 2)], "target": 32, "layers": [1]}
-    return tmp_path / "target", write_draft(tmp_path / "eagle", **settings, own_embedding=False)
-
-
-def test_a_pair_is_loaded_by_name(pair: tuple[Path, Path]) -> None:
-    settings = {"max_new_tokens": 20, "temperature": 0.0}
-    plain = SpeculativeDecoder.from_pretrained(pair[0], device="cpu").generate("hello", **settings)
-    decoder = SpeculativeDecoder.from_pretrained(*pair, device="cpu", length="cumulative-confidence:0.01")
-    output = decoder.generate("hello", **settings)
-    assert output.tokens == plain.tokens
-    assert output.stats.n_drafted > 0
-
-
-class Listening(SingleArm):
-    """Keeps the embeddings."""
-
-    def weigh(self, embedding: torch.Tensor) -> list[float]:
-        self.size = len(embedding)
-        return super().weigh(embedding)
-
-
-def test_an_arm_of_a_router(pair: tuple[Path, Path]) -> None:
-    """Its embedding of a prompt is the last state alone, though the target gives more."""
-    arms = [str(pair[1]), "autoregressive"]
-    router = Listening(0, 2)
-    decoder = SpeculativeDecoder.from_pretrained(pair[0], arms, router=router, device="cpu", length=2)
-    settings = {"max_new_tokens": 20, "temperature": 0.0}
-    output = decoder.generate("hello", **settings)
-    assert (
-        output.tokens == SpeculativeDecoder.from_pretrained(pair[0], device="cpu").generate("hello", **settings).tokens
-    )
-    assert output.stats.n_drafted > 0
-
-
 # Refusals
 
 
@@ -372,10 +337,8 @@ def test_damaged_configurations_are_refused(changes: dict[str, Any], problem: st
     assert "\n" not in str(error.value)
 
 
-def test_what_is_no_decoder_refuses_it(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    target, draft = map(str, pair)
-    (pair[0].parent / "text.txt").write_text("some text\n")
-    text, output = str(pair[0].parent / "text.txt"), str(pair[0].parent / "output")
+def test_what_is_no_decoder_refuses_it(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft, text, output = (str(pair / name) for name in ("target", "eagle", "text.txt", "output"))
     alone = f"specpilot: error: {draft}: an EAGLE-3 draft, which has no tokenizer; give it as the draft of a decoder"
     for words, problem in (
         (["generate", "--target", draft, "hello"], alone),
