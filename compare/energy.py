@@ -7,21 +7,12 @@ available", never an estimate.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 NOT_AVAILABLE = "not available"
 IDLE_SECONDS = 5.0
 WINDOW = "specpilot"  # name of the interval in zeus
-
-
-@dataclass
-class Reading:
-    """Joules of one interval, of all devices; None without a counter."""
-
-    joules: float | None = None
 
 
 class Meter:
@@ -44,22 +35,23 @@ class Meter:
         monitor = ZeusMonitor(gpu_indices=None if device == "cuda" else [])
         return cls(monitor if monitor.gpu_indices or monitor.cpu_indices else None)
 
-    @contextmanager
-    def interval(self) -> Iterator[Reading]:
-        """Yield a reading that is filled in when the block ends."""
-        reading = Reading()
+    def begin(self) -> None:
+        """Begin an interval; one that was not ended is forgotten."""
         if self.monitor is not None:
             self.monitor.begin_window(WINDOW, restart=True)
-        yield reading
-        if self.monitor is not None:
-            found = self.monitor.end_window(WINDOW)
-            reading.joules = float(sum(found.gpu_energy.values()) + sum((found.cpu_energy or {}).values()))
+
+    def end(self) -> float | None:
+        """Joules of the interval, of all devices; None without a counter."""
+        if self.monitor is None:
+            return None
+        found = self.monitor.end_window(WINDOW)
+        return float(sum(found.gpu_energy.values()) + sum((found.cpu_energy or {}).values()))
 
     def idle_watts(self, seconds: float = IDLE_SECONDS, sleep: Callable[[float], None] = time.sleep) -> float | None:
         """Power in watts while this process is idle, None without counters; reported, not subtracted from results."""
         if self.monitor is None:
-            return None
-        with self.interval() as reading:
-            sleep(seconds)
-        assert reading.joules is not None
-        return reading.joules / seconds
+            return None  # and no time is spent
+        self.begin()
+        sleep(seconds)
+        joules = self.end()
+        return None if joules is None else joules / seconds

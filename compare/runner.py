@@ -42,11 +42,12 @@ class Timed(Generic[T]):
 
 def clocked(call: Callable[[], T], meter: Meter | None = None) -> Timed[T]:
     """Call, and measure the wall time, the processor time and, with a ``meter``, the energy."""
-    with (meter or Meter()).interval() as reading:
-        started, processor = time.perf_counter(), time.process_time()
-        value = call()
-        seconds, processor = time.perf_counter() - started, time.process_time() - processor
-    return Timed(value, seconds, processor, reading.joules)
+    meter = meter or Meter()
+    meter.begin()
+    started, processor = time.perf_counter(), time.process_time()
+    value = call()
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor
+    return Timed(value, seconds, processor, meter.end())
 
 
 def interleave(

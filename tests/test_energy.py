@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -33,9 +32,9 @@ def test_devices_add_up_and_pauses_do_not_count(cpu: bool, watts: float) -> None
     monitor = Monitor(cpu=cpu)
     meter, found = Meter(monitor), []
     for work, pause in [(7.5, 1.0), (2.25, 5.5), (12.0, 0.5)]:
-        with meter.interval() as reading:
-            monitor.sleep(work)
-        found.append(reading.joules)
+        meter.begin()
+        monitor.sleep(work)
+        found.append(meter.end())
         monitor.sleep(pause)
     assert found == [7.5 * watts, 2.25 * watts, 12 * watts]
     assert meter.idle_watts(3, monitor.sleep) == watts
@@ -44,17 +43,15 @@ def test_devices_add_up_and_pauses_do_not_count(cpu: bool, watts: float) -> None
 def test_an_interval_that_failed_is_begun_again() -> None:
     monitor = Monitor()
     meter = Meter(monitor)
-    with suppress(KeyError), meter.interval():
-        monitor.sleep(2)
-        raise KeyError
-    with meter.interval() as reading:
-        monitor.sleep(1)
-    assert reading.joules == 100
+    meter.begin()
+    monitor.sleep(2)
+    meter.begin()
+    monitor.sleep(1)
+    assert meter.end() == 100
 
 
 def test_without_counters_nothing_is_made_up() -> None:
     meter = Meter()
-    with meter.interval() as reading:
-        pass
-    assert reading.joules is None
+    meter.begin()
+    assert meter.end() is None
     assert meter.idle_watts() is None

@@ -167,22 +167,6 @@ def _choose(weights: torch.Tensor, beams: Beams, rng: RandomSource) -> list[int]
     return chosen
 
 
-def search(
-    model: LanguageModel,
-    cache: TextCache,
-    request: Request,
-    unread: list[int],
-    beams: Beams,
-    length: int,
-    size: int,
-) -> Draft:
-    """The best of ``model``'s beams of at most ``length`` tokens, for a text whose ``unread`` tokens are not cached."""
-    return draft_beams(
-        TextReader(model, cache, request), unread, beams, length, request.sampling, request.rng,
-        vocab_size=size, stop_tokens=request.stop_tokens,
-    )  # fmt: skip
-
-
 class BeamDrafter(ModelDrafter):
     """MTAD: the beam of the largest joint probability under the draft model, ``length`` tokens long (γ)."""
 
@@ -201,7 +185,10 @@ class BeamDrafter(ModelDrafter):
         if not unread or length < 1:
             return NO_DRAFT
         self.read_prompts([request])
-        return search(self.model, self.cache, request, unread, self.beams, length, self.vocab_size)
+        return draft_beams(
+            TextReader(self.model, self.cache, request), unread, self.beams, length, request.sampling, request.rng,
+            vocab_size=self.vocab_size, stop_tokens=request.stop_tokens,
+        )  # fmt: skip
 
 
 class JointDrafter(Drafter):
@@ -217,14 +204,11 @@ class JointDrafter(Drafter):
         self.beams = Beams(1) if length == 1 else beams
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        size = self.target.vocab_size
-        return [
-            replace(
-                search(
-                    self.target, self.cache, request, request.text[-1:], self.beams,
-                    min(self.length, request.max_draft + 1), size,
-                ),
-                from_target=True,
-            )
-            for request in requests
-        ]  # fmt: skip
+        return [replace(self._step(request), from_target=True) for request in requests]
+
+    def _step(self, request: Request) -> Draft:
+        return draft_beams(
+            TextReader(self.target, self.cache, request), request.text[-1:], self.beams,
+            min(self.length, request.max_draft + 1), request.sampling, request.rng,
+            vocab_size=self.target.vocab_size, stop_tokens=request.stop_tokens,
+        )  # fmt: skip

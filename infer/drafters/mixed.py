@@ -15,39 +15,17 @@ from ..request import Request
 from .base import ModelDrafter
 from .best_first_tree import BestFirstDrafter
 from .chain import Chain, ChainDrafter
-from .ngram import CopyCosts, Ngram, TextCopies, copied_draft, point_masses
+from .ngram import CopyingDrafter, Ngram, copied_draft, point_masses
 
 
-class CopyingDrafter(ModelDrafter):
-    """Keeps every request's n-gram index, and what rounds take.
+class CopyingModelDrafter(CopyingDrafter, ModelDrafter):
+    """Copies, or drafts with a model."""
 
-    Attributes:
-        joined: whether the model can draft after a copy.
-    """
-
-    joined = True
+    with_model = True
 
     def __init__(self, model: LanguageModel, vocab_size: int, options: Ngram) -> None:
         super().__init__(model, vocab_size)
-        self.joined = type(self).joined and not self.reads_states  # copied tokens have no states yet
-        self.options, self.costs = options, CopyCosts(options)
-        self.texts: dict[Request, TextCopies] = {}
-
-    def start(self, requests: Sequence[Request]) -> None:
-        super().start(requests)
-        for request in requests:
-            self.texts[request] = TextCopies(request, self.options, self.costs, model=True, joined=self.joined)
-
-    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
-        self.costs.add(tokens, forwards, seconds)
-
-    def release(self, request: Request) -> None:
-        super().release(request)
-        self.texts.pop(request, None)
-
-    def clear(self) -> None:
-        super().clear()
-        self.texts.clear()
+        self.copy_by(options)
 
 
 class ContinuedChain(Chain):
@@ -61,8 +39,12 @@ class ContinuedChain(Chain):
         return self.request.ngrams.match([*self.copied, *self.tokens])
 
 
-class MixedDrafter(CopyingDrafter, ChainDrafter):
+class MixedDrafter(CopyingModelDrafter, ChainDrafter):
     """Chooses the sources of every request's round (:mod:`~specpilot.controllers.length.draft_sources`)."""
+
+    def __init__(self, model: LanguageModel, vocab_size: int, options: Ngram) -> None:
+        super().__init__(model, vocab_size, options)
+        self.joined = not self.reads_states  # copied tokens have no states yet
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         chains = [self._chain(request) for request in requests]
@@ -92,13 +74,11 @@ class MixedDrafter(CopyingDrafter, ChainDrafter):
         self.texts[request].end_round(draft, len(path))
 
 
-class MixedTreeDrafter(CopyingDrafter, BestFirstDrafter):
+class MixedTreeDrafter(CopyingModelDrafter, BestFirstDrafter):
     """Chooses between the sources of every request's round (:mod:`~specpilot.controllers.length.draft_sources`).
 
     Trees have copies among their nodes as well, one at a node; a copy alone needs no forward of the draft.
     """
-
-    joined = False
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         found: dict[Request, Draft] = {}

@@ -132,7 +132,9 @@ class TextCopies:
         joined: whether it can draft after a copy.
     """
 
-    def __init__(self, request: Request, options: Ngram, costs: CopyCosts, *, model: bool, joined: bool = True) -> None:
+    def __init__(
+        self, request: Request, options: Ngram, costs: CopyCosts, *, model: bool, joined: bool = False
+    ) -> None:
         self.request, self.predictor = request, options.predictor
         within = request.text[: len(request.prompt)] == request.prompt  # not for encoder-decoders
         self.lookup = PromptLookup([] if within else request.prompt, request.text, options.longest)
@@ -195,7 +197,42 @@ def copied_draft(tokens: list[int], size: int, device: torch.device) -> Draft:
     return Draft(tokens, point_masses(tokens, size, device), parents, 0, copied=len(tokens))
 
 
-class NgramDrafter(Drafter):
+class CopyingDrafter(Drafter):
+    """Keeps every request's n-gram index, and what rounds take.
+
+    Attributes:
+        with_model: whether there is a draft model as well.
+        joined: whether it can draft after a copy.
+        texts: by request; none in its first round.
+    """
+
+    with_model = joined = False
+
+    def copy_by(self, options: Ngram) -> None:
+        """Begin without requests."""
+        self.options, self.costs = options, CopyCosts(options)
+        self.texts: dict[Request, TextCopies] = {}
+
+    def start(self, requests: Sequence[Request]) -> None:
+        super().start(requests)
+        for request in requests:
+            self.texts[request] = TextCopies(
+                request, self.options, self.costs, model=self.with_model, joined=self.joined
+            )
+
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        self.costs.add(tokens, forwards, seconds)
+
+    def release(self, request: Request) -> None:
+        super().release(request)
+        self.texts.pop(request, None)
+
+    def clear(self) -> None:
+        super().clear()
+        self.texts.clear()
+
+
+class NgramDrafter(CopyingDrafter):
     """Copies the continuation of an earlier occurrence of the text's last tokens.
 
     Args:
@@ -206,12 +243,7 @@ class NgramDrafter(Drafter):
 
     def __init__(self, vocab_size: int, device: torch.device, options: Ngram, *, planned: bool) -> None:
         self.vocab_size, self.device, self.planned = vocab_size, device, planned
-        self.options, self.costs = options, CopyCosts(options)
-        self.texts: dict[Request, TextCopies] = {}
-
-    def start(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self.texts[request] = TextCopies(request, self.options, self.costs, model=False)
+        self.copy_by(options)
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         return [self._draft(request) for request in requests]
@@ -227,15 +259,6 @@ class NgramDrafter(Drafter):
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         if self.planned and request in self.texts:  # not in the request's first round
             self.texts[request].end_round(draft, len(path))
-
-    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
-        self.costs.add(tokens, forwards, seconds)
-
-    def release(self, request: Request) -> None:
-        self.texts.pop(request, None)
-
-    def clear(self) -> None:
-        self.texts.clear()
 
 
 def steered(request: Request, tokens: list[int]) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from specpilot.compare.energy import Meter, Reading
+from specpilot.compare.energy import Meter
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -43,13 +43,10 @@ class Counting(Meter):
         super().__init__()
         self.measured, self.stop = 0, stop
 
-    @contextmanager
-    def interval(self) -> Iterator[Reading]:
+    def begin(self) -> None:
         self.measured += 1
         if self.measured == self.stop:
             raise KeyboardInterrupt
-        with super().interval() as reading:
-            yield reading
 
 
 def test_an_interrupted_run_continues(pair: SpeculativeDecoder, tmp_path: Path) -> None:
