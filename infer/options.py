@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from ..common.errors import InputError
 from ..common.options import Count, Folder, NotNegative, Options, Pattern, Range, SeedOptions, Several, Share
 
+SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p")
 AUTO = "auto"  # as a cost: measured when the decoder is made
 
 DType = Literal["float32", "bfloat16", "float16", "float64", "auto"]
@@ -139,7 +140,7 @@ class SamplingOptions(TruncationOptions):
     @property
     def sampling(self) -> dict[str, Any]:
         """Keywords of ``SpeculativeDecoder.generate``."""
-        return {name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
+        return {name: getattr(self, name) for name in SAMPLING}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,3 +261,8 @@ class GenerateOptions(DecodingOptions, SeedOptions):
             raise InputError("system: is part of the chat template; leave it or --no-chat out")
         if self.color and self.json:
             raise InputError("color: JSON has no colours; give one of color and json")
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Keywords of ``SpeculativeDecoder.generate``."""
+        return {name: getattr(self, name) for name in SAMPLING}

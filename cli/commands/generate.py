@@ -30,10 +30,7 @@ def generate(options: GenerateOptions) -> None:
     found = decoder.generate(
         text,
         n=options.n,
-        max_new_tokens=options.max_new_tokens,
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
+        **options.sampling,
         seed=options.seed,
         chat=options.chat,
         system=options.system,
