@@ -6,8 +6,8 @@ order that depends only on the settings and the data; a killed run continues wit
 
 from __future__ import annotations
 
-import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -34,32 +34,20 @@ PROBE_TEXTS = 4  # texts that a plan is timed on
 
 
 @dataclass(frozen=True)
-class Source:
-    """A shard of the data: its file, and the index, kind and sampling parameters of its dataset."""
-
-    path: Path
-    folder: int
-    kind: str
-    sampling: SamplingParams
-
-
-@dataclass(frozen=True)
 class Piece:
     """A shard to be written.
 
     Attributes:
         part: name of the dataset's part.
         file: index of the data's shard that it is made from.
-        texts: indices of its texts in that shard.
+        texts: the number of each of its texts in all data, which its mixing depends on.
         rows: number of examples; for a trace, the maximum number of nodes.
-        first: number of texts in all earlier files; the mixing depends on a text's index in all data.
     """
 
     part: str
     file: int = 0
     texts: tuple[int, ...] = ()
     rows: int = 0
-    first: int = 0
 
 
 class FeaturePlan:
@@ -81,14 +69,17 @@ class FeaturePlan:
         self.settings, self.options = settings, self.identity["settings"]
         self.hidden_size: int = models["identity"]["hidden_size"]
         self.embedding_bytes: int = models["embedding_bytes"]
+        manifests = [read_manifest(folder) for folder in settings.folders]
+        self.samplings = [SamplingParams(**manifest["sampling"]) for manifest in manifests]
+        # Each shard of the data, the kind of its rows, and the index of its folder.
         self.files = [
-            Source(file, index, manifest["kind"], SamplingParams(**manifest["sampling"]))
-            for index, folder in enumerate(settings.folders)
-            for manifest in [read_manifest(folder)]
+            (file, manifest["kind"], index)
+            for index, (folder, manifest) in enumerate(zip(settings.folders, manifests, strict=True))
             for file in shard_files(folder)
         ]
-        self.read = lru_cache(maxsize=1)(self._read)
+        self.first = [0]  # the number of each shard's first text
         self.left_out = 0
+        self.texts = lru_cache(maxsize=1)(self._read)
         self.pieces = [Piece(EMBEDDING), *self._plan()]
 
     @property
@@ -98,75 +89,69 @@ class FeaturePlan:
 
     def unit(self, piece: Piece) -> Unit:
         """What a worker needs to make the shard of ``piece``."""
-        texts = [self._text(piece.file, index) for index in piece.texts]
-        return Unit(piece.part, self.files[piece.file].sampling, texts, [piece.first + index for index in piece.texts])
+        texts = [self.texts(piece.file)[number] for number in piece.texts]
+        return Unit(piece.part, self.samplings[self.files[piece.file][2]], texts, [*piece.texts])
 
-    def _read(self, file: int) -> list[Text | None]:
-        """The texts of one shard of the data; None for texts without examples."""
-        return [self._usable(text) for text in texts_of(self.files[file].path, self.files[file].kind)]
+    def _read(self, file: int) -> dict[int, Text]:
+        """The texts of one shard of the data that have examples, by number."""
+        path, kind, _ = self.files[file]
+        found = texts_of(path, kind)
+        if file + 1 == len(self.first):
+            self.first.append(self.first[file] + len(found))
+        cut = {self.first[file] + index: self._cut(text) for index, text in enumerate(found)}
+        return {number: text for number, text in cut.items() if text.tokens}
 
-    def _usable(self, text: Text) -> Text | None:
-        room = self.options["max_length"] - len(text.prompt_ids)
-        if room < 1:
-            return None
-        text = text.cut(room)
-        if self.options["context"] == "target":
-            text = text.after_first()
-        return text if text.tokens else None
-
-    def _text(self, file: int, index: int) -> Text:
-        text = self.read(file)[index]
-        assert text is not None, "a piece is made of texts with examples"
-        return text
+    def _cut(self, text: Text) -> Text:
+        """The part of a text that examples are made of."""
+        text = text.cut(max(0, self.options["max_length"] - len(text.prompt_ids)))
+        return text.after_first() if self.options["context"] == "target" else text
 
     def _plan(self) -> Iterator[Piece]:
-        first = 0
+        """For each shard of the data: its texts that are held out, those to train on, and traces of some held out."""
         untraced = self._traces()
-        taken = dict.fromkeys(range(len(self.settings.folders)), 0)  # training texts by dataset
-        most = self.options["texts"] or math.inf
+        taken: Counter[int] = Counter()  # training texts by dataset
         validation = 0
-        fraction = self.options["validation_fraction"]
-        for file, source in enumerate(self.files):
-            usable = {index: text for index, text in enumerate(self.read(file)) if text is not None}
-            training, held_out = split(usable, [text.prompt_id for text in usable.values()], fraction)
-            training = training[: int(min(len(training), most - taken[source.folder]))]
-            yield from self._pieces(VALIDATION, file, held_out, first)
+        fraction, most = self.options["validation_fraction"], self.options["texts"]
+        for file, (_, _, folder) in enumerate(self.files):
+            texts = self.texts(file)
+            training, held_out = split(texts, [text.prompt_id for text in texts.values()], fraction)
+            training = training if most is None else training[: most - taken[folder]]
+            yield from self._pieces(VALIDATION, file, held_out)
             for mixing in range(self.options.get("mixings", 1)):
-                yield from self._pieces(f"{TRAIN}{mixing}", file, training, first)
-            traced = held_out[: untraced[source.sampling]]
-            untraced[source.sampling] -= len(traced)
-            for index in traced:
-                yield Piece(TRACES, file, (index,), MAX_DRAFT * len(usable[index].x))
-            taken[source.folder] += len(training)
+                yield from self._pieces(f"{TRAIN}{mixing}", file, training)
+            sampling = self.samplings[folder]
+            traced = held_out[: untraced[sampling]]
+            untraced[sampling] -= len(traced)
+            for number in traced:
+                yield Piece(TRACES, file, (number,), MAX_DRAFT * len(texts[number].x))
+            taken[folder] += len(training)
             validation += len(held_out)
-            first += len(self.read(file))
-            self.left_out += len(self.read(file)) - len(usable)
-        require_both(sum(taken.values()), validation, self.options["validation_fraction"], "texts")
+            self.left_out += self.first[file + 1] - self.first[file] - len(texts)
+        require_both(taken.total(), validation, fraction, "texts")
 
     def _traces(self) -> dict[SamplingParams, int]:
         """Number of traces for the texts of each sampling: all of them in equal parts."""
-        samplings = [*dict.fromkeys(source.sampling for source in self.files)]
+        samplings = [*dict.fromkeys(self.samplings)]
         return {
             sampling: len(range(place, self.options["traced"], len(samplings)))
             for place, sampling in enumerate(samplings)
         }
 
-    def _pieces(self, part: str, file: int, texts: Sequence[int], first: int) -> Iterator[Piece]:
+    def _pieces(self, part: str, file: int, texts: Sequence[int]) -> Iterator[Piece]:
         """``texts`` in shards of up to ``SHARD_BYTES``."""
         together: list[int] = []
         rows = 0
-        for index in texts:
-            text = self._text(file, index)
+        for number in texts:
+            text = self.texts(file)[number]
             mixed = self.options["context"] == "mixed"
-            drafted = drafted_places(self.options, part, first + index, len(text.x)) if mixed else text.tokens
-            count = int(sum(drafted)) if mixed else len(text.tokens)
+            count = int(drafted_places(self.options, part, number, len(text.x)).sum()) if mixed else len(text.tokens)
             if together and (rows + count) * self.row_bytes > SHARD_BYTES:
-                yield Piece(part, file, tuple(together), rows, first)
+                yield Piece(part, file, tuple(together), rows)
                 together, rows = [], 0
-            together.append(index)
+            together.append(number)
             rows += count
         if together:
-            yield Piece(part, file, tuple(together), rows, first)
+            yield Piece(part, file, tuple(together), rows)
 
     def summary(self) -> str:
         """A description of the work and the disk space it needs."""
