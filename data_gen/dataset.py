@@ -44,7 +44,7 @@ KEYS: dict[str, Any] = {
     "dataset_fingerprint": str | None,
 }
 OUTCOME = {"shards", "mean_acceptance", "complete", "dataset_fingerprint"}  # keys that are no part of the identity
-AGAIN = "remove the folder and generate the data again"
+MAKE_AGAIN = "remove the folder and generate the data again"
 REPAIR = "run the command that made the dataset again: it makes such shards again"
 SERVED = "served requests cannot be made again: take the shard out of manifest.json"
 
@@ -194,7 +194,7 @@ def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> di
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder}: no dataset, it holds no {MANIFEST}; make one with 'specpilot data …'")
-    manifest = check_manifest(read_object(path, AGAIN), path)
+    manifest = check_manifest(read_object(path, MAKE_AGAIN), path)
     kind = manifest["kind"]
     if kinds and kind not in kinds:
         commands = " or ".join(f"'{COMMANDS[kind]}'" for kind in kinds)
@@ -210,7 +210,7 @@ def check_manifest(manifest: dict[str, Any], path: Path) -> dict[str, Any]:
     Raises:
         InputError: see :func:`read_manifest`.
     """
-    with blaming(path, AGAIN):
+    with blaming(path, MAKE_AGAIN):
         if manifest.get("schema_version") != SCHEMA_VERSION:
             raise InputError(f"schema_version={manifest.get('schema_version')!r}: this version reads {SCHEMA_VERSION}")
         for name, kind in KEYS.items():

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..common.json_file import read_parquet
-from .dataset import AGAIN, read_manifest, shard_files
+from .dataset import MAKE_AGAIN, read_manifest, shard_files
 
 ARROW = {str: pa.string(), int: pa.int32(), float: pa.float32(), bool: pa.bool_()}
 
@@ -201,4 +201,4 @@ def read_dataset(folder: str | Path, kind: type[R], *, complete: bool = False) -
 
 def read_shard(file: Path, kind: type[R]) -> list[R]:
     """The rows of one shard."""
-    return [kind(**row) for row in read_parquet(file, AGAIN)]
+    return [kind(**row) for row in read_parquet(file, MAKE_AGAIN)]

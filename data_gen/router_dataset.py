@@ -27,7 +27,7 @@ from .dataset import read_manifest
 from .kinds import RouterRow, read_dataset
 
 TIMES = "times.json"
-MAX_DRAFT_TOKENS = 10  # largest draft length considered when choosing the best length
+LONGEST_CONSIDERED = 10  # draft length, when the best one is chosen
 
 Array = NDArray[np.float64]
 
@@ -132,7 +132,7 @@ def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | No
             found.append(1.0)
             continue
         cost = replace(times.verify, t_draft=seconds)
-        tokens = round_tokens(shares, length or MAX_DRAFT_TOKENS)
+        tokens = round_tokens(shares, length or LONGEST_CONSIDERED)
         lengths = range(1, len(tokens)) if length is None else [length]
         found.append(max(tokens[k] / cost.round(k) for k in lengths) / alone)
     return found

@@ -14,7 +14,7 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.length import AcceptancePredictor, OnlineConfidence, RateOptimal, Step
 from specpilot.controllers.length.cost_model import LEAST_SHARE, CostModel
 from specpilot.controllers.length.rate import steady_rate
-from specpilot.controllers.length.running_cost import ALONE, LOSS, MAX_OVERRUN, RunningCost, _least_squares
+from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, MAX_OVERRUN, RunningCost, _least_squares
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .clock import Clock, Timed, time_forwards
@@ -138,7 +138,7 @@ def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
             running.add(3, 3, FIRST.round(3))
             rounds += 1
         lost = FIRST.round(0) - 1.0 / rate
-        assert rounds == max(ALONE, math.ceil(lost / LOSS / FIRST.round(3)))
+        assert rounds == max(LEAST_DRAFTING, math.ceil(lost / LOSS / FIRST.round(3)))
         assert running.alone_is_due(10.0 * rate)  # it says the same of all texts of a round
         running.add(0, 0, FIRST.round(0))
         assert not running.alone_is_due(rate)
@@ -158,7 +158,7 @@ def test_drafts_that_do_not_pay_are_given_up_though_their_rounds_take_what_was_e
             if tokens:
                 rule.end_round(tokens, (0, 1, 3, 2, 1)[n % 5])  # 2.4 tokens in 1.75 seconds
             rule.timed(tokens, tokens, truth.round(tokens))
-    assert all(drafting[:ALONE])
+    assert all(drafting[:LEAST_DRAFTING])
     assert sum(drafting[-1000:]) < 50
 
 
@@ -174,7 +174,7 @@ def test_a_round_that_could_not_be_measured_is_not_repeated_at_once(kind: type) 
             rule.timed(3, 3, FIRST.round(3))
         else:
             rule.untimed()
-    assert 1 <= drafting.count(False) <= 300 // ALONE
+    assert 1 <= drafting.count(False) <= 300 // LEAST_DRAFTING
 
 
 def test_no_token_is_free() -> None:

@@ -72,7 +72,7 @@ METRICS, CHECKPOINTS, FEATURES, STATES = "metrics.csv", "checkpoints", "features
 PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", "scikit-learn", "torchmetrics")
 
 
-AGAIN = "train again, into another folder"
+TRAIN_AGAIN = "train again, into another folder"
 DAMAGED = "truncated or damaged; remove its folder and train again with --resume"
 
 S = TypeVar("S", bound=TrainingOptions)
@@ -103,7 +103,7 @@ class Run(Generic[S]):
     def result(self) -> dict[str, Any] | None:
         """The result: epoch, step, metrics and reliability table; None until the run is complete."""
         file = self.folder / RESULT
-        return read_object(file, AGAIN) if file.exists() else None
+        return read_object(file, TRAIN_AGAIN) if file.exists() else None
 
     def log_command(self) -> None:
         """Add the command line to ``command.txt``."""
@@ -151,7 +151,7 @@ def run_kind(folder: str | Path) -> str:
         InputError: its files are damaged.
     """
     file = Path(folder) / DATASET
-    dataset = read_object(file, AGAIN) if file.is_file() else {}
+    dataset = read_object(file, TRAIN_AGAIN) if file.is_file() else {}
     return "router" if dataset.get("kind") == "router" else str(dataset.get("predictor", "specdec"))
 
 
@@ -165,12 +165,12 @@ def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
     for name in (SETTINGS, DATASET, ENVIRONMENT):
         if not (folder / name).is_file():
             raise InputError(f"{folder}: no training run, it holds no {name}; give the output folder of a training")
-    dataset = check_manifest(read_object(folder / DATASET, AGAIN), folder / DATASET)
-    values = read_object(folder / SETTINGS, AGAIN, parse_yaml)
-    with blaming(folder / SETTINGS, AGAIN):
+    dataset = check_manifest(read_object(folder / DATASET, TRAIN_AGAIN), folder / DATASET)
+    values = read_object(folder / SETTINGS, TRAIN_AGAIN, parse_yaml)
+    with blaming(folder / SETTINGS, TRAIN_AGAIN):
         settings = build(kind, values)
-    environment = read_object(folder / ENVIRONMENT, AGAIN)
-    with blaming(folder / ENVIRONMENT, AGAIN):
+    environment = read_object(folder / ENVIRONMENT, TRAIN_AGAIN)
+    with blaming(folder / ENVIRONMENT, TRAIN_AGAIN):
         run_id = build(str, environment.get("run_id"), "run_id")
     return Run(folder, settings, dataset, run_id)
 

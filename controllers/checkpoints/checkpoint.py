@@ -32,7 +32,7 @@ from .hub import download, upload
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
 FILES = (CONFIG, WEIGHTS, CARD)
-AGAIN = "fetch or export the controller again"
+FETCH_AGAIN = "fetch or export the controller again"
 _DIGEST = "weights_sha256"  # a key of config.json that is not a field of the configuration
 
 
@@ -120,18 +120,18 @@ def read_config(folder: Path) -> ControllerConfig:
         InputError: a file is missing or damaged, or the weights do not match ``config.json``.
     """
     if not (folder / CONFIG).is_file():
-        raise InputError(f"{folder}: not a controller, it holds no {CONFIG}; {AGAIN}")
-    data = read_object(folder / CONFIG, AGAIN)
+        raise InputError(f"{folder}: not a controller, it holds no {CONFIG}; {FETCH_AGAIN}")
+    data = read_object(folder / CONFIG, FETCH_AGAIN)
     digest = data.pop(_DIGEST, None)
-    with blaming(folder / CONFIG, AGAIN):
+    with blaming(folder / CONFIG, FETCH_AGAIN):
         config = _parse_config(data)
         if digest is None:
             raise InputError(f"key {_DIGEST!r} is missing")
     weights = folder / WEIGHTS
     if not weights.is_file():
-        raise InputError(f"{folder}: holds no {WEIGHTS}; {AGAIN}")
+        raise InputError(f"{folder}: holds no {WEIGHTS}; {FETCH_AGAIN}")
     if digest != sha256(weights.read_bytes()):
-        raise InputError(f"{weights}: truncated or changed, its SHA-256 is not the one in {CONFIG}; {AGAIN}")
+        raise InputError(f"{weights}: truncated or changed, its SHA-256 is not the one in {CONFIG}; {FETCH_AGAIN}")
     return config
 
 
@@ -155,10 +155,10 @@ def _read_weights(file: Path, config: ControllerConfig) -> dict[str, Tensor]:
             _check_shapes({name: value.get_shape() for name, value in found.items()}, config, str(file))
             for name, value in found.items():
                 if value.get_dtype() != "F32":
-                    raise InputError(f"{file}: {name} is {value.get_dtype()}, not F32; {AGAIN}")
+                    raise InputError(f"{file}: {name} is {value.get_dtype()}, not F32; {FETCH_AGAIN}")
             return {name: opened.get_tensor(name) for name in found}
     except SafetensorError as error:
-        raise InputError(f"{file}: not a readable safetensors file ({error}); {AGAIN}") from error
+        raise InputError(f"{file}: not a readable safetensors file ({error}); {FETCH_AGAIN}") from error
 
 
 def push_controller(

@@ -67,7 +67,7 @@ RULES: dict[str, tuple[Callable[[float], LengthController], str]] = {
     "online-confidence": (OnlineConfidence, "0.4"),
 }
 # Names of rules that need no parameter.
-ALONE: dict[str, Callable[[], LengthController]] = {
+PLAIN_RULES: dict[str, Callable[[], LengthController]] = {
     "none": lambda: Fixed(0),
     "oracle": Oracle,
     "bandit": Bandit,
@@ -79,7 +79,7 @@ PRICED = "online-confidence"  # uses a cost model if it is given no threshold
 
 def names_rule(spec: str) -> bool:
     """Whether ``spec`` names a rule rather than a trained controller."""
-    return spec in ALONE or spec.lstrip("-").isdigit() or spec.partition(":")[0] in RULES
+    return spec in PLAIN_RULES or spec.lstrip("-").isdigit() or spec.partition(":")[0] in RULES
 
 
 def takes_cost(spec: str) -> bool:
@@ -98,14 +98,14 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
     """
     if spec == PRICED:
         return OnlineConfidence(cost=cost)
-    if spec in ALONE:
-        return ALONE[spec]()
+    if spec in PLAIN_RULES:
+        return PLAIN_RULES[spec]()
     if spec.lstrip("-").isdigit():
         return Fixed(int(spec))
     name, _, parameter = spec.partition(":")
     if name not in RULES:
         if NUMBER.fullmatch(parameter or spec):
-            rules = ", ".join(dict.fromkeys([*ALONE, *RULES]))
+            rules = ", ".join(dict.fromkeys([*PLAIN_RULES, *RULES]))
             raise InputError(f"length={spec!r}: no such rule; give a whole number or one of {rules}")
         return None
     make, example = RULES[name]

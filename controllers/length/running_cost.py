@@ -28,7 +28,7 @@ ANCHOR = 0.5  # weight of each point that does not
 PRIOR = 8.0  # weight of the initial cost model in the slowdown, in rounds
 MAX_OVERRUN = 4.0  # a round's time is clipped to this multiple of the expected one, in case it was interrupted
 LEAST = 0.01  # lower bound of the fixed part, as a share of a round's mean time
-ALONE = 16  # least number of rounds that draft between two that measure what a round without a draft takes
+LEAST_DRAFTING = 16  # least number of rounds that draft between two that measure what a round without a draft takes
 LOSS = 0.004  # share of the time that these may lose
 
 
@@ -90,7 +90,7 @@ class RunningCost:
         """
         if self.due is None:
             lost = self.cost.round(0) - 1.0 / rate
-            self.due = self.drafting >= ALONE and lost <= LOSS * self.drafting_seconds
+            self.due = self.drafting >= LEAST_DRAFTING and lost <= LOSS * self.drafting_seconds
         return self.due
 
     def _fitted(self) -> CostModel:

@@ -28,7 +28,7 @@ from .base import Router, certain
 from .policy import PolicyRouter
 
 KIND = "online-router"
-AGAIN = "save the router again"
+SAVE_AGAIN = "save the router again"
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class OnlineRouter(Router):
                 found = {name: opened.get_tensor(name).numpy() for name in opened.keys()}  # noqa: SIM118 - no mapping
                 text = (opened.metadata() or {}).get("state", "{}")
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{file}: not a readable router state ({error}); {AGAIN}") from error
-        with blaming(file, AGAIN):
+            raise InputError(f"{file}: not a readable router state ({error}); {SAVE_AGAIN}") from error
+        with blaming(file, SAVE_AGAIN):
             state = build(OnlineState, parse_object(text))
             if (state.kind, state.schema_version) != (KIND, 1):
                 raise InputError(f"kind={state.kind!r}, schema_version={state.schema_version}: not supported")
