@@ -14,11 +14,10 @@ from rich.console import Console
 from torch.nn.utils.rnn import pad_sequence
 
 from ..common.json_file import build
-from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
-from ..infer.loading.generation_defaults import stop_tokens_of
+from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint
 from ..infer.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
 from ..infer.models import language_model
-from .builder import DatasetBuilder, GivenTexts, Item, ResponseMaker, make_dataset, pair_identity
+from .builder import GivenTexts, Item, ResponseMaker, TargetBuilder, make_dataset, pair_identity
 from .dataset import read_manifest, whole_manifest
 from .kinds import AcceptanceRow, AnswerRow, ResponseRow, read_dataset
 from .labels import label
@@ -31,7 +30,7 @@ from .options import (
     ResponseOptions,
     WorkerOptions,
 )
-from .rollout import Rollout, roll_out
+from .rollout import Rollout
 from .vllm_responses import VllmResponses
 from .workers import OnDone
 
@@ -40,43 +39,20 @@ UNCHECKED = (  # of a server
 )
 
 
-class AnswersBuilder(DatasetBuilder[AnswerRow]):
-    """The target and the settings of a dataset of answers.
-
-    Raises:
-        InputError: the target is missing.
-    """
+class AnswersBuilder(TargetBuilder[AnswerRow]):
+    """The target and the settings of a dataset of answers."""
 
     kind = AnswerRow
-    settings: AnswersDataOptions
-
-    def __init__(self, settings: AnswersDataOptions) -> None:
-        self.settings = settings
-        trust = settings.trust_remote_code
-        tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
-        model = load_any_model(
-            settings.target, dtype=settings.dtype, device=settings.device, trust_remote_code=trust, decoder_only=True,
-            **settings.placement,
-        )  # fmt: skip
-        self.fingerprint = {"target": model_fingerprint(model), "tokenizer": tokenizer_fingerprint(tokenizer)}
-        self.stop_tokens = stop_tokens_of(model, tokenizer)
-        self.models = [language_model(model)]
 
     def identity(self) -> dict[str, Any]:
         return {"draft": None, "fingerprint": self.fingerprint}
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[AnswerRow]:
-        found = roll_out(
-            self.models[0], [item.ids for item in items], [self.uniforms(item, "x") for item in items], self.sampling,
-            self.stop_tokens, batch_size=self.settings.batch_size, on_done=on_done,
-        )  # fmt: skip
-        return [
-            AnswerRow(item.id, item.prompt, item.ids, rollout.tokens)
-            for item, rollout in zip(items, found, strict=True)
-        ]
+        found = zip(items, self.answers(items, on_done), strict=True)
+        return [AnswerRow(item.id, item.prompt, item.ids, rollout.tokens) for item, rollout in found]
 
 
-class AcceptanceDatasetBuilder(DatasetBuilder[AcceptanceRow]):
+class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
     """The pair and the settings of an acceptance dataset.
 
     Raises:
@@ -89,16 +65,14 @@ class AcceptanceDatasetBuilder(DatasetBuilder[AcceptanceRow]):
 
     def __init__(self, settings: AcceptanceDataOptions) -> None:
         self.settings = settings
-        trust = settings.trust_remote_code
-        tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
-        check_same_tokenizer(tokenizer, load_tokenizer(settings.draft, trust_remote_code=trust))
-        loading = settings.loading | {"decoder_only": True}
-        target = load_any_model(settings.target, **loading, **settings.placement)
-        draft = load_any_model(settings.draft, target=target, **loading)
-        self.pair = PairFingerprint.of(target, draft, tokenizer)
-        self.stop_tokens = stop_tokens_of(target, tokenizer)
-        self.models = [language_model(target), language_model(draft)]
-        self.target, self.draft = self.models
+        check_same_tokenizer(
+            self.tokenizer, load_tokenizer(settings.draft, trust_remote_code=settings.trust_remote_code)
+        )
+        super().__init__(settings, decoder_only=True)
+        draft = load_any_model(settings.draft, target=self.target.model, **settings.loading, decoder_only=True)
+        self.pair = PairFingerprint(draft=model_fingerprint(draft), **self.fingerprint)
+        self.draft = language_model(draft)
+        self.models.append(self.draft)
         self.draft.require_tokens_alone("data acceptance")
 
     def identity(self) -> dict[str, Any]:
@@ -107,20 +81,16 @@ class AcceptanceDatasetBuilder(DatasetBuilder[AcceptanceRow]):
     def rows(self, items: list[Item], on_done: OnDone) -> list[AcceptanceRow]:
         """Generate (where no text is given) and label the prompts' rollouts."""
         size = self.settings.batch_size
-        prompts = [item.ids for item in items]
         x = [Rollout(item.response, None, None) for item in items if item.response is not None]
         for rollout in x:
             on_done(len(rollout.tokens))
-        if not x:
-            uniforms = [self.uniforms(item, "x") for item in items]
-            x = roll_out(
-                self.target, prompts, uniforms, self.sampling, self.stop_tokens, batch_size=size, on_done=on_done
-            )  # fmt: skip
+        x = x or self.answers(items, on_done)
         rows = []
         for start in range(0, len(items), size):
             batch = slice(start, start + size)
             points = pad_sequence([self.uniforms(item, "y") for item in items[batch]], batch_first=True)
-            labels = label(self.target, self.draft, prompts[batch], x[batch], points, self.sampling)
+            prompts = [item.ids for item in items[batch]]
+            labels = label(self.target, self.draft, prompts, x[batch], points, self.sampling)
             for item, rollout, (y, p) in zip(items[batch], x[batch], labels, strict=True):
                 rows.append(AcceptanceRow(item.id, item.prompt, item.ids, rollout.tokens[: len(y)], y, p))
         return rows
@@ -130,7 +100,7 @@ def make_answers(
     settings: AnswersDataOptions, output: Path, console: Console | None = None, workers: WorkerOptions = ONE_PROCESS
 ) -> Path:
     """Make or complete the dataset of answers ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
-    return make_dataset(partial(AnswersBuilder, settings), settings, output, console, workers)
+    return make_dataset(partial(AnswersBuilder, settings, decoder_only=True), settings, output, console, workers)
 
 
 def make_acceptance_data(

@@ -12,12 +12,14 @@ from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
-from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
-from ..infer.loading.names import load_tokenizer
-from ..infer.models import LanguageModel
+from ..infer.loading.generation_defaults import stop_tokens_of
+from ..infer.loading.names import load_any_model, load_tokenizer
+from ..infer.models import LanguageModel, language_model
 from ..infer.prompting import encode_prompt
 from ..infer.random_source import drawn_for, text_seed
 from .dataset import ShardWriter
@@ -32,6 +34,7 @@ from .options import (
 )
 from .prompts import fingerprint, load_prompts
 from .ray_workers import open_workers
+from .rollout import Rollout, roll_out
 from .workers import OnDone, Workers, ignore, write_shards
 
 R = TypeVar("R", bound=Row)
@@ -217,6 +220,46 @@ class DatasetBuilder(ABC, Generic[R]):
     def uniforms(self, item: Item, stream: str) -> Tensor:
         """(T,) uniform numbers, one per token of the budget; they depend only on the seed and the prompt's id."""
         return drawn_for(self.settings.seed, stream, item.id, count=item.budget)
+
+
+class TargetBuilder(DatasetBuilder[R]):
+    """A builder whose target answers the prompts.
+
+    Args:
+        options: further keywords of :func:`~specpilot.infer.loading.names.load_any_model` for the target.
+
+    Raises:
+        InputError: the target is missing.
+    """
+
+    def __init__(self, settings: RolloutOptions, **options: Any) -> None:
+        self.settings = settings
+        model = load_any_model(settings.target, **settings.loading, **settings.placement, **options)
+        self.fingerprint = {"target": model_fingerprint(model), "tokenizer": tokenizer_fingerprint(self.tokenizer)}
+        self.stop_tokens = stop_tokens_of(model, self.tokenizer)
+        self.target = language_model(model)
+        self.models = [self.target]
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return load_tokenizer(self.settings.target, trust_remote_code=self.settings.trust_remote_code)
+
+    def answers(self, items: list[Item], on_done: OnDone = ignore) -> list[Rollout]:
+        """The target's answers under the sampling parameters."""
+        uniforms = [self.uniforms(item, "x") for item in items]
+        return self.roll_out(self.target, [item.ids for item in items], uniforms, self.sampling, on_done)
+
+    def roll_out(
+        self,
+        model: LanguageModel,
+        prompts: list[list[int]],
+        uniforms: list[Tensor],
+        sampling: SamplingParams,
+        on_done: OnDone = ignore,
+    ) -> list[Rollout]:
+        """Continuations of ``prompts``, see :func:`~.rollout.roll_out`."""
+        size = self.settings.batch_size
+        return roll_out(model, prompts, uniforms, sampling, self.stop_tokens, batch_size=size, on_done=on_done)
 
 
 class ResponseMaker(DatasetBuilder[ResponseRow]):

@@ -10,32 +10,28 @@ from typing import Any
 import torch
 from rich.console import Console
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import optional_import
 from ..common.machine import machine
 from ..controllers.arms import NGRAM
-from ..controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.costs import step_times
 from ..infer.drafters.ngram import Ngram
 from ..infer.drafters.prompt_lookup import PromptLookup
-from ..infer.loading.generation_defaults import stop_tokens_of
-from ..infer.loading.names import load_any_model, load_tokenizer
 from ..infer.loading.routing import load_arms
-from ..infer.models import LanguageModel, Read, language_model
-from .builder import DatasetBuilder, Item, make_dataset
+from ..infer.models import LanguageModel, Read
+from .builder import Item, TargetBuilder, make_dataset
 from .kinds import RouterRow, Rows
 from .labels import can_read, overlap
 from .options import ONE_PROCESS, RouterDataOptions, WorkerOptions
-from .rollout import Rollout, roll_out
+from .rollout import Rollout
 from .router_dataset import TIMES, Times
 from .workers import OnDone, Workers
 
 GREEDY = SamplingParams(0.0, None)
 
 
-class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
+class RouterDatasetBuilder(TargetBuilder[RouterRow]):
     """Target, arms, prompts and settings of one dataset; turns groups of prompts into rows.
 
     Raises:
@@ -50,14 +46,9 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         with optional_import("bench"):
             from rouge_score.rouge_scorer import RougeScorer  # slow to import
         self.rouge = RougeScorer(["rougeL"])
-        self.settings = settings
-        trust = settings.trust_remote_code
-        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(settings.target, trust_remote_code=trust)
-        model = load_any_model(settings.target, **settings.loading, **settings.placement)
-        self.target = language_model(model)
+        super().__init__(settings)
         self.arms = load_arms(settings.arms, self.target, self.tokenizer, **settings.loading)
-        self.stop_tokens = stop_tokens_of(model, self.tokenizer)
-        self.models = [self.target, *(arm.model for arm in self.arms if arm.model is not None)]
+        self.models += [arm.model for arm in self.arms if arm.model is not None]
         self.texts = 2 + len(self.arms)
         self.token_bytes = 2.5 + 4 * len(self.arms) / self.texts  # an overlap for each arm and token
         self.row_bytes = 4 * self.target.hidden_size
@@ -67,10 +58,7 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
     def identity(self) -> dict[str, Any]:
         return {
             "arms": [arm.arm.as_dict() for arm in self.arms],
-            "fingerprint": {
-                "target": model_fingerprint(self.target.model),
-                "tokenizer": tokenizer_fingerprint(self.tokenizer),
-            },
+            "fingerprint": self.fingerprint,
             "hidden_size": self.target.hidden_size,
         }
 
@@ -91,8 +79,8 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         prompts = [item.ids for item in items]
         budgets = [torch.zeros(item.budget) for item in items]
         embeddings = self._embed(prompts)
-        greedy = self._roll_out(self.target, prompts, budgets, GREEDY)
-        sampled = self._roll_out(self.target, prompts, [self.uniforms(item, "x") for item in items], self.sampling)
+        greedy = self.roll_out(self.target, prompts, budgets, GREEDY)
+        sampled = self.answers(items)
         outputs: list[list[Rollout]] = []
         overlaps: list[list[list[float]]] = []
         for arm in self.arms:
@@ -129,15 +117,10 @@ class RouterDatasetBuilder(DatasetBuilder[RouterRow]):
         found = [Rollout([], None, None) for _ in prompts]
         rows = [row for row, prompt in enumerate(prompts) if can_read(prompt, model.vocab_size)]
         if rows:
-            read = self._roll_out(model, [prompts[row] for row in rows], [budgets[row] for row in rows], GREEDY)
+            read = self.roll_out(model, [prompts[row] for row in rows], [budgets[row] for row in rows], GREEDY)
             for row, rollout in zip(rows, read, strict=True):
                 found[row] = rollout
         return found
-
-    def _roll_out(
-        self, model: LanguageModel, prompts: list[list[int]], budgets: list[Tensor], sampling: SamplingParams
-    ) -> list[Rollout]:
-        return roll_out(model, prompts, budgets, sampling, self.stop_tokens, batch_size=self.settings.batch_size)
 
     @torch.inference_mode()
     def _embed(self, prompts: list[list[int]]) -> Tensor:
