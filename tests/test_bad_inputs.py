@@ -90,6 +90,7 @@ TABLES["generate hello --length tiny-lag-free --cost {}"] = [
     ("@place/cost-zero.json", "t_verify=0: the time of a target forward must be positive"),
     ("@place/cost-unknown.json", "unknown key 't_coffee'"),
     ("-1", "t_draft=-1.0: a cost must be"),
+    ("nan", "t_draft=nan: a cost must be"),
     ("cheap", "cheap: no such file"),
 ]
 TABLES["generate {}"] = [
@@ -135,7 +136,7 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("''", "prompts: it is empty"),
     ("@place/nothing.txt", "nothing.txt: no such file"),
     ("@place/folder", "the folder holds no .jsonl, .json, .parquet, .txt file"),
-    ("@place/long.txt", "300 tokens, but the context holds 128"),
+    ("@place/long.txt", "300 tokens, but the context holds 128; leave such prompts out with --max-prompt-tokens"),
     ("@place/latin.txt", "latin.txt: not UTF-8 text (byte 3)"),
     ("@place/null.txt", "null.txt: a binary file; give a JSON Lines"),
     ("@place/blank.txt", "blank.txt: holds no rows"),
@@ -173,6 +174,7 @@ TABLES["data {} --output @out"] = [
     ("on-policy --length tiny-lag-free --cost @place/cost-cut.json", "cost-cut.json: not JSON"),
     ("router --arms [tiny-draft,exit:0]", "arm 'exit:0': give the layer"),
     ("router --target @place/target --arms [@place/draft,@place/nothing]", "nothing: no such model folder"),
+    ("router --target @place/target --arms [@place/draft,@place/other]", "do not share a tokenizer: 2 tokens differ"),
     ("router --target @place/target --arms [@place/draft,exit:9]", "arm 'exit:9': the target has 2 layers"),
 ]
 TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [

@@ -17,7 +17,7 @@ from specpilot.infer.batch_costs import DRAFTED, batch_costs, fitted
 from specpilot.serve.options import ServeOptions
 from specpilot.serve.server import Server, drafting_by_load
 
-from .test_rate_optimal import Known
+from .steps import Known
 
 CHEAP, DEAR = CostModel(0.05, 1.0, 0.0), CostModel(2.0, 1.0, 0.0)
 seconds = st.floats(1e-6, 10.0)
@@ -118,10 +118,12 @@ def test_requests_of_a_list_share_rounds() -> None:
 
 
 def test_rounds_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "cost.json"
+    file = tmp_path / "new" / "cost.json"
     words = ["bench", "cost", "--limit", "1", "--max-new-tokens", "8", "--repeats", "1", "--batch", "[1,3]"]
     assert cli.main([*words, "--output", str(file)]) == 0
-    capsys.readouterr()
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result == json.loads(file.read_text())
+    assert CostModel.load(file).as_dict() == result["cost"]
     costs = BatchCosts.load(file)
     assert costs is not None
     assert costs.rows == (1, 3)

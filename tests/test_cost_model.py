@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.cost import DRAFTED, bench_cost, fit_loop, split_sums, warnings
 from specpilot.compare.runner import decode_all
-from specpilot.controllers.length import (
-    AcceptancePredictor,
-    CumulativeConfidence,
-    Fixed,
-    LengthController,
-    RateOptimal,
-    Step,
-)
+from specpilot.controllers.length import CumulativeConfidence, Fixed, RateOptimal, Step
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.costs import DRAFTED as STEPS
@@ -30,22 +19,32 @@ from specpilot.infer.costs import READ, WARM, step_times, verification_costs
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation, Stats
 from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import TextReader, language_model
+from specpilot.infer.models import LanguageModel, TextReader, language_model
 
 from .clock import Clock, Timed
-from .tiny import make, save_pair
+from .steps import Known
+from .tiny import make
 
 QUIET = Console(quiet=True)
+PROMPTS = [[1, 2, 3], [4, 5]]
 
 
-def timed_pair(clock: Clock) -> SpeculativeDecoder:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """In place of the machine's."""
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "process_time", clock)
+    return clock
+
+
+def timed_pair(clock: Clock) -> tuple[Timed, Timed]:
     """t_draft = 2 ms, t_v(n) = 10 + n ms by ``clock``."""
-    return SpeculativeDecoder(Timed(make(), clock, 0.010, 0.001), Timed(make(layers=1), clock, 0.002, 0.0))
+    return Timed(make(), clock, 0.010, 0.001), Timed(make(layers=1), clock, 0.002, 0.0)
 
 
 def test_throughput_is_equation_2_3() -> None:
     cost = CostModel(t_draft=0.0234, t_verify=0.112, t_verify_token=0.0)  # the paper's machine, §4.2
-    assert cost.throughput(100, 0, 100) == pytest.approx(1 / 0.112)
     stats = Stats(n_generated=100, n_target_forwards=30, n_drafted=90, n_accepted=70, n_discarded=20)
     by_rates = 1 / (0.0234 + 0.0234 * stats.discard_rate + (0.112 - 0.0234) * stats.verification_rate)
     assert cost.throughput(100, 90, 30) == pytest.approx(by_rates)
@@ -53,23 +52,10 @@ def test_throughput_is_equation_2_3() -> None:
     assert split.throughput(100, 90, 30) == pytest.approx(by_rates)
 
 
-def test_a_round_costs_its_forwards() -> None:
-    cost = CostModel(t_draft=2.0, t_verify=10.0, t_verify_token=0.5)
-    assert cost.round(0) == cost.verification(1) == 10.5
-    assert cost.round(3) == 3 * 2.0 + 10.0 + 4 * 0.5
-    assert cost.round(4) - cost.round(3) == cost.per_token == 2.5
-
-
-def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    decoder = timed_pair(clock)
-    monkeypatch.setattr(time, "perf_counter", clock)
-    monkeypatch.setattr(time, "process_time", clock)
-    result = bench_cost(
-        decoder, [[1, 2, 3], [4, 5]], QUIET, repeats=2, sampling={"max_new_tokens": 30},
-        check={"doubtful": CumulativeConfidence(0.4)},
-    )  # fmt: skip
-    monkeypatch.undo()
+def test_known_costs_are_found(clock: Clock) -> None:
+    decoder = SpeculativeDecoder(*timed_pair(clock))
+    doubtful = {"doubtful": CumulativeConfidence(0.4)}
+    result = bench_cost(decoder, PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30}, check=doubtful)
     assert result["warnings"] == []
     known = {"t_draft": 0.002, "t_verify": 0.010, "t_verify_token": 0.001}
     assert result["cost"] == pytest.approx(known | {"t_draft_start": 0.0}, abs=1e-12)
@@ -79,34 +65,46 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["loop"]["measured_over_fitted"] == pytest.approx({**{str(k): 1.0 for k in DRAFTED}, "doubtful": 1.0})
 
 
-def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    decoder = timed_pair(clock)
-    monkeypatch.setattr(time, "perf_counter", clock)
-    monkeypatch.setattr(time, "process_time", clock)
-
-    class Slow(AcceptancePredictor):
-        lag, mean = 0, 0.5
-
+def test_the_predictors_time_belongs_to_a_draft_step(clock: Clock) -> None:
+    class Slow(Known):
         def predict(self, step: Step) -> float:
             clock.now += 0.001
-            return 0.6
+            return super().predict(step)
 
-    predictor = Slow()
-    lengths: dict[str, LengthController] = {"slow": RateOptimal(predictor, CostModel(0.2, 1.0, 0.0))}
+    predictor = Slow(0.6, mean=0.5)
     result = bench_cost(
-        decoder, [[1, 2, 3], [4, 5]], QUIET, repeats=1, sampling={"max_new_tokens": 60}, predictor=predictor,
-        check=lengths,
+        SpeculativeDecoder(*timed_pair(clock)), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 60},
+        predictor=predictor, check={"slow": RateOptimal(predictor, CostModel(0.2, 1.0, 0.0))},
     )  # fmt: skip
-    monkeypatch.undo()
     # Where the budget ends a draft, its last token is not predicted.
     assert result["cost"]["t_draft"] == pytest.approx(0.003, rel=0.03)
     assert result["loop"]["measured_over_fitted"]["slow"] == pytest.approx(1.0, rel=0.03)
 
 
-def test_the_loop_is_timed_by_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_of_a_draft_is_what_rounds_without_one_save(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target takes longer for its first forward after the draft's; a text's last round may have no room for one."""
+    target, draft = timed_pair(clock)
+
+    def displacing(cache: Any, reads: Any, read: Any = draft.forward) -> Any:
+        target.fixed = 0.013
+        return read(cache, reads)
+
+    def back(cache: Any, reads: Any, read: Any = target.forward) -> Any:
+        found = read(cache, reads)
+        target.fixed = 0.010
+        return found
+
+    monkeypatch.setattr(draft, "forward", displacing)
+    monkeypatch.setattr(target, "forward", back)
+    decoder = SpeculativeDecoder(target, draft)
+    result = bench_cost(decoder, PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30})
+    assert result["cost"]["t_draft_start"] == pytest.approx(0.003, rel=0.05)
+    assert CostModel(**result["cost"]).round(0) == pytest.approx(0.011)
+    assert result["loop"]["measured_over_fitted"] == pytest.approx({str(k): 1.0 for k in DRAFTED}, rel=0.02)
+
+
+def test_the_loop_is_timed_by_medians(clock: Clock) -> None:
     """A pause in one pass of three leaves no trace."""
-    clock = Clock()
     target = Timed(make(), clock, 1.0, 0.0)
     decoder = SpeculativeDecoder(target, make(layers=1))
     done: list[None] = []
@@ -115,24 +113,14 @@ def test_the_loop_is_timed_by_medians(monkeypatch: pytest.MonkeyPatch) -> None:
         done.append(None)
         target.fixed = 100.0 if len(done) == 10 else 1.0
 
-    monkeypatch.setattr(time, "perf_counter", clock)
-    monkeypatch.setattr(time, "process_time", clock)
     decoders = {str(k): partial(decoder.generate, length=Fixed(k)) for k in DRAFTED}
     runs = decode_all(decoders, [[1, 2]], {"max_new_tokens": 9}, QUIET, repeats=3, on_generation=pause)
-    monkeypatch.undo()
     assert clock.now > 100
     assert all(run.seconds == run.n_target_forwards - 1 for by_prompt in runs.values() for run in by_prompt)
 
 
 def generation(drafted: int, forwards: int, seconds: float) -> Stats:
     return Stats(n_draft_forwards=drafted, n_target_forwards=forwards, seconds=seconds)
-
-
-def test_the_fit_finds_the_costs_it_was_made_from() -> None:
-    counters = ((0, 50), (40, 20), (90, 12), (10, 33))
-    cost, r_squared = fit_loop([generation(d, t, 0.002 * d + 0.011 * (t - 1)) for d, t in counters])
-    assert (cost.per_token, cost.verification(1)) == pytest.approx((0.002, 0.011))
-    assert r_squared == pytest.approx(1.0)
 
 
 def test_negative_costs_are_clamped_and_reported() -> None:
@@ -158,111 +146,37 @@ def test_the_sums_are_kept_whatever_a_verified_token_costs(per_token: float) -> 
     assert len(warnings(loop, per_token)) == (per_token > 1)
 
 
-def test_the_start_of_a_draft_is_what_rounds_without_one_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target takes longer for its first forward after the draft's; a text's last round may have no room for one."""
-    clock = Clock()
-    target, draft = Timed(make(seed=0), clock, 0.010, 0.001), Timed(make(seed=0, layers=1), clock, 0.002, 0.0)
-    decoder = SpeculativeDecoder(target, draft)
-    forward = draft.forward
-
-    def displacing(cache: Any, reads: Any) -> Any:
-        target.fixed = 0.013
-        return forward(cache, reads)
-
-    def back(cache: Any, reads: Any, read: Any = target.forward) -> Any:
-        found = read(cache, reads)
-        target.fixed = 0.010
-        return found
-
-    monkeypatch.setattr(draft, "forward", displacing)
-    monkeypatch.setattr(target, "forward", back)
-    monkeypatch.setattr(time, "perf_counter", clock)
-    monkeypatch.setattr(time, "process_time", clock)
-    result = bench_cost(decoder, [[1, 2, 3], [4, 5]], QUIET, repeats=2, sampling={"max_new_tokens": 30})
-    monkeypatch.undo()
-    assert result["cost"]["t_draft_start"] == pytest.approx(0.003, rel=0.05)
-    assert CostModel(**result["cost"]).round(0) == pytest.approx(0.011)
-    assert result["loop"]["measured_over_fitted"] == pytest.approx({str(k): 1.0 for k in DRAFTED}, rel=0.02)
-
-
-def test_costs_that_make_no_sense() -> None:
-    with pytest.raises(InputError, match=r"t_draft=-1.0: a cost must be a finite number of seconds ≥ 0; measure again"):
-        CostModel(-1.0, 5.0, 0.0)
-    with pytest.raises(InputError, match="t_verify=nan"):
-        CostModel(1.0, math.nan, 0.0)
-    with pytest.raises(InputError, match="the time of a target forward must be positive"):
-        CostModel(1.0, 0.0, 0.0)
-
-
-def test_the_command_writes_what_the_model_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """However busy the machine is, its file, its last line and the loaded model agree."""
-    target, draft = save_pair(tmp_path)
-    (tmp_path / "p.txt").write_text("one\ntwo\n")
-    file = tmp_path / "new" / "cost.json"
-    words = ["bench", "cost", "--target", target, "--draft", draft, "--prompts", str(tmp_path / "p.txt")]
-    assert cli.main([*words, "--max-new-tokens", "8", "--repeats", "1", "--output", str(file)]) == 0
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert result == json.loads(file.read_text())
-    assert CostModel.load(file).as_dict() == result["cost"]
-
-
-def test_a_rule_predicts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target, draft = save_pair(tmp_path)
-    words = ["bench", "cost", "--target", target, "--draft", draft, "--judge", "confidence:0.5"]
-    assert cli.main(words) == 2
-    assert "judge='confidence:0.5': a rule predicts nothing" in capsys.readouterr().err
-
-
-def test_a_ratio_instead_of_a_file() -> None:
-    assert CostModel.load("0.21") == CostModel(0.21, 1.0, 0.0)
-    with pytest.raises(InputError, match=r"t_draft=-1.0"):
-        CostModel.load("-1")
-
-
 # What the quick measurement of a pair reads
 
 
 def test_what_is_read_in_which_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prompt's own tokens; one by the target after one, several after a step of the draft."""
-    target, draft = (language_model(load_model(name)) for name in ("tiny", "tiny-draft"))
-    read: list[tuple[str, list[int]]] = []
+    """The prompt's own tokens; one by the target after one, several after a step of the draft; then every draft."""
+    target, *drafts = (language_model(load_model(name)) for name in ("tiny", *["tiny-draft"] * 3))
+    read: list[tuple[LanguageModel, list[int]]] = []
     original = TextReader.read
 
     def recorded(self: TextReader, tokens: list[int], *args: int, **options: int) -> object:
-        read.append(("target" if self.model is target else "draft", list(tokens)))
+        read.append((self.model, list(tokens)))
         return original(self, tokens, *args, **options)
 
     monkeypatch.setattr(TextReader, "read", recorded)
     prompt = [5, 6, 7, 8]
-    found = step_times(target, [draft, None], prompt, SamplingParams(), repeats=2)
+    found = step_times(target, [*drafts, None], prompt, SamplingParams(), repeats=2)
     again = (prompt * 3)[: max(READ)]
-    verified = [("target", again[:1]), ("target", again[:1])]
+    verified = [(target, again[:1]), (target, again[:1])]
     for n in READ[1:]:
-        verified += [("draft", again[:1]), ("target", again[:n])]
-    turn = len(verified) + STEPS
-    timed = read[2:]  # after the prompt
-    assert len(timed) == (WARM + 2) * turn
-    assert all(timed[start : start + len(verified)] == verified for start in range(0, len(timed), turn))
+        verified += [(drafts[0], again[:1]), (target, again[:n])]
+    timed = read[1 + len(drafts) :]  # after the prompts
+    turn = len(timed) // (WARM + 2)
+    assert timed[: len(verified)] == verified
+    steps = [drafts[0]] * STEPS
+    for draft in drafts[1:]:
+        steps += [target, *[draft] * STEPS]
+    models = [model for model, _ in timed]
+    assert models[len(verified) : turn] == steps
+    assert models == models[:turn] * (WARM + 2)
     assert found.t_draft == found.cost.t_draft == found.models[0] > 0
-    assert found.models[1] == found.verify[1] > 0
-
-
-def test_every_draft_is_timed_after_a_forward_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = language_model(load_model("tiny"))
-    drafts = [language_model(load_model("tiny-draft")) for _ in range(3)]
-    order: list[TextReader] = []
-    original = TextReader.read
-
-    def recorded(self: TextReader, *args: int, **options: int) -> object:
-        if not order or order[-1] is not self:
-            order.append(self)
-        return original(self, *args, **options)
-
-    monkeypatch.setattr(TextReader, "read", recorded)
-    step_times(target, drafts, [5, 6, 7, 8], SamplingParams(), repeats=2)
-    models = [reader.model for reader in order][len(drafts) + 1 :]  # after the prompts
-    verified = [target, *[drafts[0], target] * (len(READ) - 1)]
-    assert models == [*verified, drafts[0], *(model for draft in drafts[1:] for model in (target, draft))] * (WARM + 2)
+    assert found.models[-1] == found.verify[1] > 0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
-from specpilot.controllers.acceptance.ngram_index import nothing
 from specpilot.controllers.length import (
     MAX_DRAFT,
     Confidence,
@@ -19,18 +19,13 @@ from specpilot.controllers.length import (
     Fallback,
     HeadPredictor,
     Heuristic,
-    Step,
+    parse_rule,
 )
 from specpilot.controllers.sampling import SamplingParams
 
+from .steps import step
+
 probabilities = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6)
-
-
-def step(weights: list[float], token: int = 0, index: int = 1, sampling: SamplingParams | None = None) -> Step:
-    """A token drawn from a draft whose distribution at temperature 1 is proportional to ``weights``."""
-    logits = torch.tensor(weights, dtype=torch.float64).log()
-    q = (sampling or SamplingParams(1.0, None))(logits)
-    return Step(index, token, float(q[token]), q, logits, torch.empty(0), nothing)
 
 
 @settings(max_examples=100)
@@ -95,6 +90,16 @@ def test_heuristic_follows_what_was_accepted() -> None:
         (lambda: Heuristic(0), "heuristic:0: the first draft length must be a whole number from 1 to 20"),
         (lambda: Heuristic(2.5), r"heuristic:2\.5: the first draft length must be a whole number"),
         (lambda: Heuristic(math.inf), "heuristic:inf: the first draft length must be a whole number"),
+        *(
+            (partial(parse_rule, spec), message)
+            for spec, message in (
+                ("online-confidence", "length='online-confidence': give either a cost model"),
+                ("online-confidence:2", "online-confidence:2.0: the threshold must be in"),
+                ("adaptive-length:0", "adaptive-length:0: the first draft length must be a whole number from 1 to 20"),
+                ("adaptive-length:2.5", "adaptive-length:2.5: the first draft length must be a whole number"),
+                ("adaptive-length:x", "give the rule's number, as in 'adaptive-length:4'"),
+            )
+        ),
     ],
 )
 def test_refusals(make: object, message: str) -> None:

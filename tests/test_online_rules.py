@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy, deepcopy
-from dataclasses import replace
 from random import Random
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.common.errors import InputError
 from specpilot.controllers.length import (
     MAX_DRAFT,
     AdaptiveLength,
@@ -32,8 +30,8 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
 
-from .enumeration import DEPTH, PROMPT, assert_same, output_distribution, pair, rounds, target_distribution
-from .test_length_rules import step
+from .enumeration import DEPTH, PROMPT, assert_same, output_distribution, pair, target_distribution
+from .steps import step
 from .tiny import make
 
 COST = CostModel(0.2, 1.0, 0.05)
@@ -202,23 +200,6 @@ def test_output_distribution(name: str, tree: str | None, sampling: SamplingPara
         assert_same(output_distribution(run), target_distribution(models.target, sampling))
 
 
-def test_distribution_over_several_texts() -> None:
-    """One decoder's second text, whatever the first was: both are enumerated."""
-    models = pair(3, 3, 4, remember=True)
-    sampling = SamplingParams(1.0, 2)
-    first = taught(Bandit)
-
-    def run(rng: RandomSource) -> tuple[int, ...]:
-        decoder = SpeculativeDecoder(models.target, models.drafts, length=deepcopy(first))
-        for budget in (3, 4):
-            generation, loop = rounds(decoder, list(PROMPT), sampling, budget, rng)
-            for _ in loop:
-                pass
-        return tuple(generation.tokens[:DEPTH])
-
-    assert_same(output_distribution(run), target_distribution(models.target, sampling))
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_same_seeds_same_texts(name: str) -> None:
     """In a new decoder, in the same order; adaptive-length keeps nothing from one text to the next."""
@@ -247,8 +228,6 @@ def test_threads_share_what_is_learnt() -> None:
 
 
 def test_by_name() -> None:
-    assert isinstance(parse_rule("bandit"), Bandit)
-    assert isinstance(parse_rule("adaptive-length"), AdaptiveLength)
     rule = parse_rule("adaptive-length:7")
     assert isinstance(rule, AdaptiveLength)
     assert rule.k == 7
@@ -261,25 +240,3 @@ def test_by_name() -> None:
     names = ["bandit", "online-confidence", "online-confidence:0.3", "4", "none", "tiny-head"]
     assert [names_rule(name) for name in names] == [True, True, True, True, True, False]
     assert [takes_cost(name) for name in names] == [False, True, False, False, False, True]
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="online-confidence", cost=0.2)
-    assert isinstance(decoder.length, OnlineConfidence)
-    plain = replace(decoder.config, length=parse_rule("none"))
-    expected = decoder.drafting.arms(plain)  # the same drafter, another rule
-    assert expected[0].drafter is decoder.drafting.arms(decoder.config)[0].drafter
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("online-confidence", "length='online-confidence': give either a cost model"),
-        ("online-confidence:2", "online-confidence:2.0: the threshold must be in"),
-        ("adaptive-length:0", "adaptive-length:0: the first draft length must be a whole number from 1 to 20"),
-        ("adaptive-length:2.5", "adaptive-length:2.5: the first draft length must be a whole number"),
-        ("adaptive-length:x", "give the rule's number, as in 'adaptive-length:4'"),
-    ],
-)
-def test_refusals(spec: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        parse_rule(spec)
-    with pytest.raises(InputError, match="cost: the rule 'bandit' does not use costs"):
-        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="bandit", cost=0.2)

@@ -133,6 +133,11 @@ NAMED: list[tuple[dict[str, Any], str]] = [  # beside the included target
     ({"draft": "ngram", "draft_dtype": "int4"}, "draft_dtype='int4': there is no draft model"),
     ({"draft": None, "draft_dtype": "bfloat16"}, "draft_dtype='bfloat16': there is no draft model"),
     ({"draft": "tiny-draft", "draft_dtype": "int2"}, r"draft_dtype='int2': choose one of .*int4"),
+    ({"draft": None, "copies": "tiny-head"}, "copies: predicts n-gram drafts; name them, as in draft='ngram'"),
+    ({"draft": "ngram", "length": 3, "copies": "tiny-copies"}, "copies and length: both decide how many tokens"),
+    ({"draft": "ngram", "copies": "tiny-head"}, "copies='tiny-head': is of kind 'acceptance-head'; give a copy"),
+    ({"draft": "ngram", "copies": "./nowhere"}, "./nowhere: no such controller"),
+    ({"draft": None, "router": "./nowhere", "copies": "tiny-head"}, "copies and router: a router's n-gram arm has no"),
 ]
 
 

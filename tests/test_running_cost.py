@@ -4,42 +4,37 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.common.errors import InputError
-from specpilot.controllers.length import AcceptancePredictor, OnlineConfidence, RateOptimal, Step
+from specpilot.controllers.length import OnlineConfidence, RateOptimal
 from specpilot.controllers.length.cost_model import LEAST_SHARE, CostModel
 from specpilot.controllers.length.rate import steady_rate
 from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, MAX_OVERRUN, RunningCost, _least_squares
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .clock import Clock, Timed, time_forwards
+from .steps import Known
 from .tiny import make
 
 FIRST = CostModel(t_draft=0.2, t_verify=0.95, t_verify_token=0.05)
-LENGTHS = (0, 3, 1, 6, 2, 8)
 
 
-class Even(AcceptancePredictor):
-    lag = 0
-    mean = 0.6
-
-    def predict(self, step: Step) -> float:
-        return 0.6
+EVEN = Known(0.6)
 
 
 def slower(cost: CostModel, factor: float) -> CostModel:
-    return CostModel(factor * cost.t_draft, factor * cost.t_verify, factor * cost.t_verify_token)
+    return CostModel(*(factor * seconds for seconds in cost.as_dict().values()))
 
 
-def play(running: RunningCost, truth: CostModel, rounds: int, lengths: tuple[int, ...] = LENGTHS) -> CostModel:
-    for i in range(rounds):
-        drafted = lengths[i % len(lengths)]
-        running.add(drafted, drafted, truth.round(drafted))
+def play(running: RunningCost, truth: CostModel, count: int, rounds: Sequence[tuple[int, int]]) -> CostModel:
+    for i in range(count):
+        tokens, forwards = rounds[i % len(rounds)]
+        running.add(tokens, forwards, truth.round(tokens, forwards))
     return running.cost
 
 
@@ -64,69 +59,54 @@ def test_the_fit_is_the_least_squares_with_slopes_of_at_least_0(rounds: list[tup
     assert ((rows @ found - times) ** 2).sum() == pytest.approx(min(errors), abs=1e-6)
 
 
-def test_what_is_true_stays() -> None:
-    assert same(play(RunningCost(FIRST), FIRST, 300), FIRST, 1e-9)
+CHAINS = tuple((n, n) for n in (0, 3, 1, 6, 2, 8))  # tokens and forwards of drafts
+APART = ((0, 0), (2, 2), (3, 0), (5, 5), (8, 0))  # chains and copies
+TOGETHER = ((0, 0), (5, 3), (7, 1), (5, 4), (6, 2))  # copies that a chain follows, or trees
+STARTING = replace(FIRST, t_draft_start=0.3)
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, (3,), (0,)], ids=["many lengths", "one length", "none"])
-def test_a_machine_twice_as_slow_is_noticed(lengths: tuple[int, ...]) -> None:
-    """Also where all rounds are alike: what was known of the ratio is kept."""
-    running = RunningCost(FIRST)
-    play(running, FIRST, 500, lengths)
-    assert not same(play(running, slower(FIRST, 2.0), 20, lengths), slower(FIRST, 2.0), 0.2)
-    assert same(play(running, slower(FIRST, 2.0), 1000, lengths), slower(FIRST, 2.0), 0.01)
-    assert same(play(running, FIRST, 1000, lengths), FIRST, 0.01)
+@pytest.mark.parametrize(
+    ("first", "truth", "rounds", "count", "rel"),
+    [
+        (FIRST, FIRST, CHAINS, 300, 1e-9),
+        (FIRST, replace(FIRST, t_draft=0.6), CHAINS, 1500, 0.03),
+        (FIRST, replace(FIRST, t_draft_start=0.7), CHAINS, 1500, 0.05),
+        # Where all rounds are alike, what was known of the ratio is kept.
+        *(
+            (first, slower(first, 2.0), rounds, 1500, 0.01)
+            for first in (FIRST, STARTING)
+            for rounds in (CHAINS, ((3, 3),), ((0, 0),))
+        ),
+        *(
+            (CostModel(0.2, 1.0, 0.01, start), CostModel(0.3, 1.5, 0.25, 1.5 * start), rounds, 3000, 0.06)
+            for start in (0.0, 0.4)
+            for rounds in (APART, TOGETHER, APART + TOGETHER)
+        ),
+    ],
+)
+def test_costs_are_learned(
+    first: CostModel, truth: CostModel, rounds: tuple[tuple[int, int], ...], count: int, rel: float
+) -> None:
+    found = play(RunningCost(first), truth, count, rounds)
+    chains = all(tokens == forwards for tokens, forwards in rounds)
+    for tokens, forwards in CHAINS if chains else CHAINS + APART + TOGETHER:
+        assert found.round(tokens, forwards) == pytest.approx(truth.round(tokens, forwards), rel=rel)
 
 
-def test_the_start_of_a_draft_follows_the_machine() -> None:
-    first = replace(FIRST, t_draft_start=0.3)
-    truth = replace(slower(first, 2.0), t_draft_start=0.6)
-    for lengths in (LENGTHS, (3,), (0,)):
-        cost = play(RunningCost(first), truth, 1500, lengths)
-        assert same(cost, truth, 0.01)
-        assert cost.t_draft_start == pytest.approx(0.6, rel=0.01)
-
-
-def test_costs_that_change_apart_are_told_apart() -> None:
-    truth = replace(FIRST, t_draft=0.6)
-    assert same(play(RunningCost(FIRST), truth, 1500), truth, 0.03)
+def test_few_rounds_without_a_draft_tell_its_start() -> None:
+    truth, running = replace(FIRST, t_draft_start=0.7), RunningCost(FIRST)
+    assert not same(play(running, truth, 1000, ((3, 3),)), truth, 0.1)  # nothing tells what a round without takes
+    found = play(running, truth, 1000, ((3, 3),) * 19 + ((0, 0),))
+    assert found.round(0) == pytest.approx(truth.round(0), rel=0.1)
 
 
 def test_an_interruption_leaves_little_trace() -> None:
     running = RunningCost(FIRST)
-    play(running, FIRST, 500)
+    play(running, FIRST, 500, CHAINS)
     running.add(2, 2, 1000.0)
     while running.new:
         running.add(2, 2, FIRST.round(2))
     assert FIRST.round(2) < running.cost.round(2) < (1 + MAX_OVERRUN / 50) * FIRST.round(2)
-
-
-APART = ((0, 0), (2, 2), (3, 0), (5, 5), (8, 0))  # tokens and forwards of drafts: chains and copies
-TOGETHER = ((0, 0), (5, 3), (7, 1), (5, 4), (6, 2))  # copies that a chain follows, or trees
-
-
-@pytest.mark.parametrize("rounds", [APART, TOGETHER, APART + TOGETHER], ids=["apart", "together", "both"])
-@pytest.mark.parametrize("start", [0.0, 0.4])
-def test_tokens_and_forwards_are_told_apart(rounds: tuple[tuple[int, int], ...], start: float) -> None:
-    truth = CostModel(0.3, 1.5, 0.25, 1.5 * start)
-    running = RunningCost(CostModel(0.2, 1.0, 0.01, start))
-    for i in range(3000):
-        running.add(*rounds[i % len(rounds)], truth.round(*rounds[i % len(rounds)]))
-    for tokens, forwards in APART + TOGETHER:
-        assert running.cost.round(tokens, forwards) == pytest.approx(truth.round(tokens, forwards), rel=0.06)
-
-
-def test_the_start_of_a_draft_is_learned_from_rounds_without_one() -> None:
-    truth = replace(FIRST, t_draft_start=0.7)
-    running = RunningCost(FIRST)
-    play(running, truth, 1000, (3,))
-    assert running.cost.round(3) == pytest.approx(truth.round(3), rel=0.01)
-    assert not same(running.cost, truth, 0.1)  # nothing tells what a round without a draft takes
-    found = play(running, truth, 1000, (3,) * 19 + (0,))
-    assert found.round(0) == pytest.approx(truth.round(0), rel=0.1)
-    found = play(running, truth, 1000)
-    assert same(found, truth, 0.05)
-    assert found.t_draft_start == pytest.approx(0.7, rel=0.02)
 
 
 def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
@@ -144,11 +124,15 @@ def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
         assert not running.alone_is_due(rate)
 
 
+def adapting(kind: type[RateOptimal | OnlineConfidence]) -> RateOptimal | OnlineConfidence:
+    return RateOptimal(EVEN, FIRST, adapt=True) if kind is RateOptimal else OnlineConfidence(cost=FIRST, adapt=True)
+
+
 @pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
 def test_drafts_that_do_not_pay_are_given_up_though_their_rounds_take_what_was_expected(kind: type) -> None:
     """A round without a draft takes less than was expected, which only such a round can tell."""
     truth = replace(FIRST, t_verify=0.55, t_draft_start=0.4)
-    rule = kind(Even(), FIRST, adapt=True) if kind is RateOptimal else kind(cost=FIRST, adapt=True)
+    rule = adapting(kind)
     drafting = []
     for _ in range(20):  # texts
         rule.start_text()
@@ -165,7 +149,7 @@ def test_drafts_that_do_not_pay_are_given_up_though_their_rounds_take_what_was_e
 @pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
 def test_a_round_that_could_not_be_measured_is_not_repeated_at_once(kind: type) -> None:
     """Others of the batch copy tokens in every round that this text does not draft in."""
-    rule = kind(Even(), FIRST, adapt=True) if kind is RateOptimal else kind(cost=FIRST, adapt=True)
+    rule = adapting(kind)
     drafting = []
     for _ in range(300):
         drafting.append(rule.start_round())
@@ -200,7 +184,7 @@ def test_it_is_always_a_cost_model(rounds: list[tuple[int, int, float]], start: 
 
 def test_a_slower_machine_keeps_the_bar_where_it_is() -> None:
     """Twice the price of a token at half the rate: what pays does not change, not even on the way."""
-    rule = RateOptimal(Even(), FIRST, adapt=True)
+    rule = RateOptimal(EVEN, FIRST, adapt=True)
     bars = []
     for i in range(1200):
         rule.start_round()
@@ -218,8 +202,8 @@ def test_the_decoder_learns_what_its_models_take(batched: bool, monkeypatch: pyt
     clock = Clock()
     target, draft = make(seed=0), make(seed=0, layers=1)
     truth = CostModel(0.02, 0.09, 0.01)
-    rule = RateOptimal(Even(), slower(truth, 0.5), adapt=True)
-    fixed = RateOptimal(Even(), slower(truth, 0.5))
+    rule = RateOptimal(EVEN, slower(truth, 0.5), adapt=True)
+    fixed = RateOptimal(EVEN, slower(truth, 0.5))
     decoder = SpeculativeDecoder(Timed(target, clock, 0.09, 0.01), Timed(draft, clock, 0.02, 0.0), length=rule)
     monkeypatch.setattr(time, "perf_counter", clock)
     for seed in range(12):
@@ -248,12 +232,7 @@ def test_auto_measures_and_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder.generate([1, 2, 3], max_new_tokens=60, top_k=None, temperature=2.0)
     first = rule.running.first.round(2)
     assert 1.2 * first < rule.running.cost.round(2) < 2.1 * first
-    known = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost=FIRST, adapt=True)
-    assert isinstance(known.length, RateOptimal)
-    assert known.length.running is not None
-    assert known.length.running.first == FIRST
-    plain = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost=FIRST)
-    assert isinstance(plain.length, RateOptimal)
-    assert plain.length.running is None
-    with pytest.raises(InputError, match="adapt: corrects what a token costs"):
-        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", adapt=True)
+    for adapt in (False, True):
+        given = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost=FIRST, adapt=adapt)
+        assert isinstance(given.length, RateOptimal)
+        assert (given.length.running and given.length.running.first) == (FIRST if adapt else None)
