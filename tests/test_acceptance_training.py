@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import fields, replace
 from importlib.metadata import version
 from importlib.resources import files
@@ -17,7 +18,6 @@ import pytest
 import torch
 import yaml
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.sampling import SamplingParams
@@ -25,7 +25,6 @@ from specpilot.data_gen.draft_states import mixing_for
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_module import AcceptanceModule
 from specpilot.train.callbacks import RunCheckpoints
-from specpilot.train.controller_module import seeded
 from specpilot.train.export import export
 from specpilot.train.features import make_features
 from specpilot.train.options import (
@@ -116,37 +115,12 @@ def test_loss_against_a_hand_computation() -> None:
     assert float(weighted_loss(logits, p)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_loss_is_least_where_theory_has_it() -> None:
-    """A token accepted with probability a pulls the head to w_acc·a / (w_acc·a + w_rej·(1-a))."""
-    p, grid = torch.full((1,), 0.8), torch.linspace(0.001, 0.999, 999)
-    losses = torch.stack([weighted_loss(torch.logit(a)[None], p) for a in grid])
-    assert float(grid[losses.argmin()]) == pytest.approx(0.8 / (0.8 + 6 * 0.2), abs=1e-3)
-
-
 def test_loss_of_certain_logits_and_of_no_tokens_is_finite() -> None:
     assert math.isfinite(float(weighted_loss(torch.tensor([1e4, -1e4]), torch.tensor([0.0, 1.0]))))
     nothing = torch.empty(0, requires_grad=True)
     loss, weight = weighted_sums(nothing, torch.empty(0), 1.0, 6.0)
     loss.backward()
     assert loss.item() == weight.item() == 0
-
-
-@pytest.mark.parametrize("depth", [0, 1, 3])
-def test_blocks_of_the_head_do_not_share_weights(depth: int) -> None:
-    head = AcceptanceHead(HIDDEN, depth)
-    expected = depth * (HIDDEN * HIDDEN + HIDDEN) + HIDDEN + 1
-    assert sum(p.numel() for p in head.parameters()) == expected
-    assert len({p.data_ptr() for p in head.parameters()}) == 2 * depth + 2
-
-
-def test_new_head_depends_on_the_seed_alone() -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    first, second, third = (seeded(seed, lambda: AcceptanceHead(8, 1)) for seed in (1, 1, 2))
-    assert torch.equal(torch.rand(3), expected)
-    assert torch.equal(first.out.weight, second.out.weight)
-    assert not torch.equal(first.out.weight, third.out.weight)
 
 
 # Training
@@ -210,6 +184,21 @@ def test_the_epoch_of_the_highest_score_is_kept(
     assert not torch.equal(best["head"]["out.weight"], last["head.out.weight"])
 
 
+def stop(owner: type, hook: str, call: int, work: Callable[[], object]) -> None:
+    """Do ``work``, in which the call of this number of a method fails."""
+    original, calls = getattr(owner, hook), iter(range(1, 100))
+
+    def stopping(*arguments: Any) -> Any:
+        if next(calls) == call:
+            raise RuntimeError("stopped here")
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, hook, stopping)
+        with pytest.raises(RuntimeError, match="stopped here"):
+            work()
+
+
 @pytest.mark.parametrize(
     ("owner", "hook", "call"),
     [
@@ -222,48 +211,27 @@ def test_the_epoch_of_the_highest_score_is_kept(
     ],
 )
 def test_resume_after_a_stop_anywhere_is_exact(
-    finished: Path,
-    settings: SpecDecTrainingOptions,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type,
-    hook: str,
-    call: int,
+    finished: Path, settings: SpecDecTrainingOptions, tmp_path: Path, owner: type, hook: str, call: int
 ) -> None:
     """Three epochs of six steps, a checkpoint every two: stops within an epoch, at its last step, around validation."""
-    original, calls = getattr(owner, hook), iter(range(1, 100))
-
-    def stopping(*arguments: Any) -> Any:
-        if next(calls) == call:
-            raise RuntimeError("stopped here")
-        return original(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, hook, stopping)
-        with pytest.raises(RuntimeError, match="stopped here"):
-            train_acceptance(settings, output=tmp_path / "run")
+    stop(owner, hook, call, lambda: train_acceptance(settings, output=tmp_path / "run"))
     train_acceptance(settings, output=tmp_path / "run", resume=True)
     assert_same_run(tmp_path / "run", finished)
 
 
 def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
-    settings: SpecDecTrainingOptions, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: SpecDecTrainingOptions, work: Path, tmp_path: Path
 ) -> None:
-    def stop(*arguments: Any) -> None:
-        raise RuntimeError("stopped here")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SpecDecModule, "training_step", stop)
-        with pytest.raises(RuntimeError, match="stopped here"):
-            train_acceptance(settings, output=tmp_path / "run")
-    with pytest.raises(InputError, match="unfinished run; pass --resume"):
-        train_acceptance(settings, output=tmp_path / "run")
-    with pytest.raises(InputError, match=r"run with lr=0\.01, now it is 0\.02"):
-        train_acceptance(replace(settings, lr=0.02), output=tmp_path / "run", resume=True)
+    stop(SpecDecModule, "training_step", 1, lambda: train_acceptance(settings, output=tmp_path / "run"))
     rows = write_dataset(tmp_path / "rows", make_rows(60, seed=9), str(work / "draft"))
-    other = make_features(options(rows), tmp_path / "other")
-    with pytest.raises(InputError, match="run on other data"):
-        train_acceptance(replace(settings, data=str(other)), output=tmp_path / "run", resume=True)
+    other = replace(settings, data=str(make_features(options(rows), tmp_path / "other")))
+    for now, resume, words in (
+        (settings, False, "unfinished run; pass --resume"),
+        (replace(settings, lr=0.02), True, r"run with lr=0\.01, now it is 0\.02"),
+        (other, True, "run on other data"),
+    ):
+        with pytest.raises(InputError, match=words):
+            train_acceptance(now, output=tmp_path / "run", resume=resume)
     with pytest.raises(InputError, match="no epoch is finished"):
         export(tmp_path / "run", tmp_path / "controller")
 

@@ -18,7 +18,7 @@ from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
-from specpilot.controllers.acceptance.calibration import Isotonic, Sigmoid, parse_calibration, undo_weights
+from specpilot.controllers.acceptance.calibration import Isotonic, Sigmoid, parse_calibration
 from specpilot.controllers.acceptance.feature_model import features
 from specpilot.controllers.acceptance.ngram_index import nothing
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
@@ -43,6 +43,7 @@ from specpilot.train.datasets import is_validation
 from specpilot.train.metrics import metrics_of
 from specpilot.train.positions import read_positions, split_rows
 
+from .refusals import refused
 from .tiny import make
 
 LOGITS = np.random.default_rng(0).normal(0.0, 2.0, 4000)
@@ -50,14 +51,6 @@ LOGITS = np.random.default_rng(0).normal(0.0, 2.0, 4000)
 
 def sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
-
-
-def test_a_weighted_loss_is_undone() -> None:
-    for a in (0.05, 0.5, 0.93):
-        weighted = 2 * a / (2 * a + 6 * (1 - a))
-        assert undo_weights(2.0, 6.0)(math.log(weighted / (1 - weighted))) == pytest.approx(a)
-    assert Sigmoid()(0.3) == pytest.approx(sigmoid(0.3))
-    assert Sigmoid()(-1e5) >= 0
 
 
 curves = st.lists(st.tuples(st.integers(-900, 900), st.floats(0, 1)), min_size=1, max_size=6, unique_by=lambda p: p[0])
@@ -72,6 +65,7 @@ def test_an_isotonic_curve_joins_its_points(points: list[tuple[int, float]], sha
         assert curve(x1 + share * (x2 - x1)) == pytest.approx(y1 + share * (y2 - y1))
     assert (curve(x[0] - beyond), curve(x[-1] + beyond)) == (y[0], y[-1])  # flat beyond the ends
     assert parse_calibration(json.loads(json.dumps(curve.as_dict()))) == curve
+    assert Sigmoid()(-1e5) >= 0
 
 
 @pytest.mark.parametrize(
@@ -91,9 +85,8 @@ def test_an_isotonic_curve_joins_its_points(points: list[tuple[int, float]], sha
     ],
 )
 def test_calibrations_that_make_no_sense(data: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words) as error:
+    with refused(words):
         parse_calibration(data)
-    assert "\n" not in str(error.value)
 
 
 def test_each_method_finds_the_probabilities_it_can_express() -> None:
@@ -224,9 +217,9 @@ def test_a_head_is_evaluated_on_what_its_training_held_out(
     assert 0 < result["fitted"] + result["judged"] == sum(len(row.x) for row in held_out)
 
 
-def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_features_are_trained(data: Path, tmp_path: Path) -> None:
     """After some epochs the optimum that scikit-learn finds on the same examples."""
-    run, new, costs = (str(tmp_path / name) for name in ("run", "new", "cost.json"))
+    run, new = str(tmp_path / "run"), str(tmp_path / "new")
     words = ["--data", str(data), "--validation-fraction", "0.3", "--traced", "0", "--batch-size", "64"]
     assert cli.main(["train", "acceptance", "--predictor", "features", *words, "--output", run]) == 0
     assert cli.main(["export", run, new]) == 0
@@ -241,12 +234,6 @@ def test_features_are_trained_and_served(data: Path, tmp_path: Path, capsys: pyt
     )
     assert best <= ours < best + 1e-3  # the epoch is the best one in validation
     assert FeaturePredictor(model).doubt < 0  # the surer the draft, the likelier it is kept
-    Path(costs).write_text(json.dumps({"cost": CostModel(0.1, 1.0, 0.0).as_dict()}))
-    capsys.readouterr()
-    words = ["generate", "hello", "--length", new, "--cost", costs, "--max-new-tokens", "24", "--json"]
-    assert cli.main(words) == 0
-    lengths = {len(r["drafted"]) for r in last_line(capsys)["rounds"][1:]}
-    assert len(lengths) > 1
 
 
 def test_refusals(data: Path, tmp_path: Path) -> None:

@@ -100,20 +100,11 @@ def test_on_policy_data_of_another_controller_is_other_data(
     assert "controller" not in read_manifest(rule)
 
 
-def test_costs_as_numbers_texts_and_paths(
-    pair: tuple[str, str], train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_costs_as_numbers_texts_and_paths(tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
     file.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict()}))
     for cost in (0.2, "0.2", file, str(file)):
         assert CostModel.load(cost) == CostModel(0.2, 1.0, 0.0)
-    (tmp_path / "p.txt").write_text("one\n")
-    (tmp_path / "c.yaml").write_text("cost: 0.2\n")
-    words = ["data", "on-policy", "--target", pair[0], "--draft", pair[1], "--prompts", str(tmp_path / "p.txt")]
-    words += ["--no-chat", "--max-new-tokens", "4", "--length", train(0), "--output"]
-    for name, cost in (("flag", ["--cost", "0.2"]), ("yaml", ["--config", str(tmp_path / "c.yaml")])):
-        assert cli.main([*words, str(tmp_path / name), *cost]) == 0, capsys.readouterr().err
-        assert read_manifest(tmp_path / name)["cost"] == CostModel(0.2, 1.0, 0.0).as_dict()
 
 
 def test_a_folder_has_one_holder(tmp_path: Path) -> None:

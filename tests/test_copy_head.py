@@ -166,13 +166,6 @@ def train(options: CopyTrainingOptions, output: Path) -> None:
     train_copies(options, output=output, resume=True)
 
 
-@pytest.mark.slow
-def test_two_processes_do_what_one_does(work: Path, tmp_path: Path) -> None:
-    one = train_copies(settings(work), output=tmp_path / "one")
-    two = train_copies(settings(work, devices=2, strategy="ddp"), output=tmp_path / "two")
-    assert two.metrics == pytest.approx(one.metrics, abs=1e-5)
-
-
 def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
     """The texts go on with a copy after some tokens and not after others, which the text's own rates cannot know."""
     run = tmp_path / "run"
@@ -212,21 +205,6 @@ def test_the_same_target_in_another_file_is_a_warning(work: Path, tmp_path: Path
         warnings.simplefilter("always")
         load_copies(folder, other, tokenizer, "tokenizer")
     assert any("it may predict acceptance less well" in str(warning.message) for warning in caught)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"draft": None}, r"copies: predicts n-gram drafts; name them, as in draft='ngram'"),
-        ({"draft": "ngram", "length": 3, "copies": "tiny-copies"}, "copies and length: both decide how many tokens"),
-        ({"draft": "ngram", "copies": "tiny-head"}, "copies='tiny-head': is of kind 'acceptance-head'; give a copy"),
-        ({"draft": "ngram", "copies": "./nowhere"}, "./nowhere: no such controller"),
-        ({"draft": None, "router": "./nowhere"}, "copies and router: a router's n-gram arm has no predictor"),
-    ],
-)  # fmt: skip
-def test_refusals(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        SpeculativeDecoder.from_pretrained("tiny", **{"copies": "tiny-head", **options})
 
 
 def test_data_that_does_not_fit(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

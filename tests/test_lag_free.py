@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from specpilot import main as cli
-from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, copied_embeddings
-from specpilot.controllers.acceptance.ngram_index import NgramIndex
-from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import LagFreePredictor, LengthController, RateOptimal, Step
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
@@ -20,12 +15,9 @@ from specpilot.data_gen.draft_states import after_target_text
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
-from specpilot.data_gen.texts import read_texts
+from specpilot.data_gen.texts import read_texts, text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import sample_seed
-from specpilot.train.acceptance import train_acceptance
-from specpilot.train.export import export
-from specpilot.train.options import LagFreeTrainingOptions
 
 from .tiny import save_pair
 
@@ -78,19 +70,7 @@ def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyDataOptions, 
             assert len(probabilities) == len(tokens)
             assert all(0 <= probability <= 1 for probability in probabilities)
             assert tokens[:accepted] == row.x[start : start + accepted]
-
-
-def test_texts_have_the_tokens_of_all_rounds(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
-    _, _, folder = data
-    for row, text in zip(read_dataset(folder, RoundsRow), read_texts(folder, "rounds"), strict=True):
-        place = 0
-        for start, tokens, accept in zip(row.starts, row.drafted, row.accept, strict=True):
-            for i, token in enumerate(tokens):
-                assert (text.places[place], text.tokens[place]) == (start + i, token)
-                assert text.accept[place] == accept[i]
-                assert text.depths[place] == i
-                place += 1
-        assert place == len(text.places)
+        assert text_of(row).accept == [probability for of_round in row.accept for probability in of_round]
 
 
 def test_serving_predicts_what_training_computes(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
@@ -103,6 +83,7 @@ def test_serving_predicts_what_training_computes(data: tuple[Path, OnPolicyDataO
     embedding = draft.model.get_output_embeddings().weight
     head.mean.copy_(torch.linspace(-1, 1, 7))
     head.scale.copy_(torch.linspace(0.5, 2, 7))
+    head.state_scale.fill_(1.7)
     predictor = LagFreePredictor(head, embedding)
     texts = list(read_texts(folder, "rounds"))
     examples = after_target_text(draft, texts, SamplingParams(), decoder.target.vocab_size)
@@ -128,40 +109,6 @@ def test_serving_predicts_what_training_computes(data: tuple[Path, OnPolicyDataO
         assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_train_load_and_decode(
-    data: tuple[Path, OnPolicyDataOptions, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, settings, rounds = data
-    words = ["data", "acceptance", "--target", settings.target, "--draft", settings.draft, "--no-chat"]
-    assert (
-        cli.main([*words, "--prompts", settings.prompts, "--max-new-tokens", "24", "--output", str(folder / "a")]) == 0
-    )
-    training = LagFreeTrainingOptions(
-        data=[str(folder / "a"), str(rounds)], epochs=3, batch_size=32, width=8, validation_fraction=0.4
-    )
-    metrics = train_acceptance(training, output=folder / "run").metrics
-    export(folder / "run", folder / "head")
-    config = load_controller(folder / "head").config
-    assert config.metrics["simulated_speedup"] == metrics["simulated_speedup"]
-    assert len(config.datasets) == 2
-    decoder = SpeculativeDecoder.from_pretrained(
-        settings.target, settings.draft, length=str(folder / "head"), cost=CostModel(0.1, 1.0, 0.0)
-    )
-    assert isinstance(decoder.length, RateOptimal)
-    assert isinstance(decoder.length.predictor, LagFreePredictor)
-    plain = SpeculativeDecoder.from_pretrained(settings.target)
-    for seed in range(3):
-        ours = decoder.generate("one two", temperature=0.0, seed=seed, max_new_tokens=16).tokens
-        assert ours == plain.generate("one two", temperature=0.0, max_new_tokens=16).tokens
-    capsys.readouterr()
-    words = ["generate", "one", "--target", settings.target, "--draft", settings.draft]
-    assert cli.main([*words, "--length", str(folder / "head"), "--max-new-tokens", "4"]) == 2
-    assert "has no threshold of its own" in capsys.readouterr().err
-    assert cli.main([*words, "--length", str(folder / "head"), "--cost", "0.2", "--max-new-tokens", "4"]) == 0
-    with pytest.raises(InputError, match=r"threshold=0\.5: a lag-free controller has none"):
-        export(folder / "run", folder / "other", threshold=0.5)
-
-
 def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     _, settings, _ = data
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft)
@@ -179,34 +126,6 @@ def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataO
     lengths = [[len(round.drafted) for round in one.rounds] for one in alone]
     assert [[len(round.drafted) for round in one.rounds] for one in together] == lengths
     assert len({length for one in lengths for length in one}) > 2
-
-
-def test_one_prediction_is_that_of_many() -> None:
-    """The tables and the arithmetic of serving give what the module gives."""
-    torch.manual_seed(0)
-    head = LagFreeHead(8, 5)
-    head.mean.copy_(torch.linspace(-1, 1, 7))
-    head.scale.copy_(torch.linspace(0.5, 2, 7))
-    head.state_scale.fill_(1.7)
-    predictor = LagFreePredictor(head, 3 * torch.randn(10, 8))
-    q = torch.tensor([0.6, 0.3, 0.1])
-    # What followed the last token: one that the draft does not have, one that it has, nothing.
-    texts = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 12, 5, 12, 5], [3, 1, 4, 1, 3, 4, 5, 3], [7]
-    steps = [
-        Step(1, token, float(q[0]), q, q.log(), torch.randn(1, 8), partial(index.match, [token]))
-        for index in map(NgramIndex, texts)
-        for token in range(10)
-    ]
-    ngram_match = [step.match() for step in steps]
-    assert {one.copy for one in ngram_match} == {12, 4, None}
-    assert {one.agrees for one in ngram_match} == {0, 1}
-    hidden = torch.cat([step.hidden for step in steps])
-    many = predictor.predict_all(
-        [step.signals() for step in steps], ngram_match, hidden, [step.token for step in steps]
-    )
-    for step, prediction in zip(steps, many, strict=True):
-        assert predictor.predict(step) == pytest.approx(prediction, abs=1e-6)
-        assert predictor.predict(replace(step, listed=step.q.tolist())) == pytest.approx(prediction, abs=1e-6)
 
 
 def test_the_head_does_not_use_the_entropy() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.labels import overlap
 from specpilot.data_gen.options import RouterDataOptions
@@ -134,17 +133,3 @@ def test_n_grams_as_an_arm(base: RouterDataOptions, tmp_path: Path) -> None:
     assert (speeds[:, 0] > 0).all()
     assert (speeds[:, 1] == 1).all()
     assert np.isfinite(rewards(data, "rouge")).all()
-
-
-def test_what_cannot_be_made_or_read(base: RouterDataOptions, tmp_path: Path) -> None:
-    draft = base.arms[0]
-    make("llama", vocab=300, layers=1).save_pretrained(tmp_path / "other")
-    byte_tokenizer(extra=3).save_pretrained(tmp_path / "other")
-    other = str(tmp_path / "other")
-    with pytest.raises(InputError, match=rf"^arm '{other}': target and draft do not share a tokenizer: 3 tokens"):
-        make_router_data(replace(base, arms=(draft, other)), tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-
-    folder = make_router_data(replace(base, limit=2), tmp_path / "data")
-    with pytest.raises(InputError, match=r"other settings \(arms differ\)"):
-        make_router_data(replace(base, limit=2, arms=("exit:1", draft, "autoregressive")), folder)

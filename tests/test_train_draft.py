@@ -8,7 +8,7 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -39,6 +39,7 @@ from transformers.utils.generic import ModelOutput
 
 from .architectures import MAKERS, t5, target_of
 from .eagle3 import write_draft
+from .refusals import refused
 from .tiny import byte_tokenizer, make, save_pair
 from .training import metrics_rows
 
@@ -56,9 +57,8 @@ DENSE_FIRST = ("llama4", "deepseek-v2", "deepseek-v3", "glm4-moe")  # a first la
 def test_all_layers_are_the_target_and_fewer_are_a_model(name: str) -> None:
     target = target_of(name)
     if name in REFUSED:
-        with pytest.raises(InputError, match=f"because of its {REFUSED[name]}") as error:
+        with refused(f"because of its {REFUSED[name]}"):
             new_draft(target, [1], None)
-        assert "\n" not in str(error.value)
         return
     tokens, kept = torch.tensor([TEXT]), [1, 5, 40, 90]
     whole = new_draft(target, range(target.config.num_hidden_layers), kept)
@@ -90,12 +90,9 @@ def test_layers_of_a_number_are_the_first_ones_and_the_last() -> None:
     assert [choose_layers(n, 30) for n in (1, 2, 3)] == [[29], [0, 29], [0, 1, 29]]
     assert choose_layers((4, 0), 5) == [4, 0]
     for layers in (0, 31, (30,)):
-        with pytest.raises(InputError, match="layers="):
+        with refused("layers="):
             choose_layers(layers, 30)
-
-
-def test_encoder_decoders_are_refused() -> None:
-    with pytest.raises(InputError, match="t5: a draft is made of a decoder-only language model"):
+    with refused("t5: a draft is made of a decoder-only language model"):
         new_draft(t5(2, 96, 0), [0], None)
 
 
@@ -234,7 +231,6 @@ def test_the_exported_draft_is_the_one_that_was_validated(
     p, q = distributions(settings, target, draft)
     accept = torch.minimum(p, q).sum(-1).mean()
     assert float(accept) == pytest.approx(result.metrics["acceptance"], abs=0.01)  # it is stored in bfloat16
-    assert float(accept) == pytest.approx(1 - float((p - q).abs().sum(-1).mean()) / 2, abs=1e-5)
     assert float(p[:, head.tokens].sum(-1).mean()) == pytest.approx(result.metrics["coverage"], abs=1e-4)
     decoder = SpeculativeDecoder.from_pretrained(settings.target, tmp_path / "draft", device="cpu")
     plain = SpeculativeDecoder.from_pretrained(settings.target, device="cpu")
@@ -295,22 +291,25 @@ def test_a_model_of_its_own_is_distilled(work: Path, settings: DraftTrainingOpti
         assert not torch.equal(value, models[1].state_dict()[name]), name
 
 
-def test_initial_drafts_that_cannot_be_trained(
-    work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="layers=1: would be ignored, the initial draft has its own"):
-        replace(settings, initial=str(trained), vocabulary=8192)
-    with pytest.raises(InputError, match="positions=2: would be ignored, the initial draft reads tokens alone"):
-        train_draft(replace(continued(settings, trained), positions=2), output=tmp_path / "run")
+def test_what_cannot_be_trained(work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
     save_pair(tmp_path / "padded", draft_vocab=264)
-    with pytest.raises(InputError, match=r"initial='.*': has 264 tokens, the target 257"):
-        train_draft(continued(settings, tmp_path / "padded" / "draft"), output=tmp_path / "run")
-    eagle = write_draft(tmp_path / "eagle", vocab=257, kept=None, target=32, layers=[1])
-    with pytest.raises(InputError, match=r"initial='.*': an EAGLE-3 draft cannot be trained here"):
-        train_draft(continued(settings, eagle), output=tmp_path / "run")
-    with pytest.raises(InputError, match="no such model folder"):
-        train_draft(continued(settings, tmp_path / "nothing"), output=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    write_draft(tmp_path / "eagle", vocab=257, kept=None, target=32, layers=[1])
+    own = {"layers": None, "vocabulary": 8192}  # of an initial draft
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"positions": 2}, "positions=2: would be ignored, only drafts with --features target"),
+        ({"data": str(work / "others")}, "the answers of another target, "),
+        ({"initial": trained, "vocabulary": 8192}, "layers=1: would be ignored, the initial draft has its own"),
+        (own | {"initial": trained, "positions": 2}, "positions=2: would be ignored, the initial draft reads tokens"),
+        (own | {"initial": tmp_path / "padded" / "draft"}, "initial='.*': has 264 tokens, the target 257"),
+        (own | {"initial": tmp_path / "eagle"}, "initial='.*': an EAGLE-3 draft cannot be trained here"),
+        (own | {"initial": tmp_path / "nothing"}, "no such model folder"),
+    ]
+    for change, words in changes:
+        if "initial" in change:
+            change["initial"] = str(change["initial"])
+        with refused(words):
+            train_draft(replace(settings, **change), output=tmp_path / "run")
+    assert not (tmp_path / "run" / "run.yaml").exists()
 
 
 def test_an_initial_draft_that_changed_is_refused(
@@ -432,11 +431,6 @@ def test_every_place_is_predicted_as_in_decoding(name: str) -> None:
                 inputs = fuse(embeddings[:, start + place + 1 : start + place + 2], own[:, -1:])
 
 
-def test_positions_of_plain_drafts_are_refused(settings: DraftTrainingOptions) -> None:
-    with pytest.raises(InputError, match="positions=2: would be ignored, only drafts with --features target"):
-        replace(settings, positions=2)
-
-
 def test_learning_rate() -> None:
     factors = [lr_factor(step, 40) for step in range(41)]
     assert factors[:3] == [0.5, 1.0, 1.0]
@@ -446,12 +440,6 @@ def test_learning_rate() -> None:
 
 
 # Refusals
-
-
-def test_the_answers_of_another_target_are_refused(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the answers of another target, "):
-        train_draft(replace(settings, data=str(work / "others")), output=tmp_path / "run")
-    assert not (tmp_path / "run" / "run.yaml").exists()
 
 
 def test_a_target_that_changed_is_refused_at_export(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:

@@ -96,20 +96,22 @@ def test_what_every_machine_must_know(
     settings: LagFreeTrainingOptions, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(settings, num_nodes=2)
+
+    def refused(words: str, **changes: str) -> None:
+        with pytest.raises(InputError, match=words):
+            train_acceptance(replace(settings, **changes), output=tmp_path / "run")
+
     known = {"NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     for name in known:  # Lightning leaves some of them behind in a process that has trained on several devices
         monkeypatch.delenv(name, raising=False)
     for name, value in known.items():
-        with pytest.raises(InputError, match=f"num_nodes=2: {name} is not set"):
-            train_acceptance(settings, output=tmp_path / "run")
+        refused(f"num_nodes=2: {name} is not set")
         monkeypatch.setenv(name, value)
     for rank in ("2", "-1", "first"):
         monkeypatch.setenv("NODE_RANK", rank)
-        with pytest.raises(InputError, match=f"NODE_RANK={rank}: must be a number from 0 to 1"):
-            train_acceptance(settings, output=tmp_path / "run")
+        refused(f"NODE_RANK={rank}: must be a number from 0 to 1")
     monkeypatch.setenv("NODE_RANK", "0")
-    with pytest.raises(InputError, match=r"num_nodes=2: .* holds no features; make them once"):
-        train_acceptance(replace(settings, data=str(work / "data")), output=tmp_path / "run")
+    refused("num_nodes=2: .* holds no features; make them once", data=str(work / "data"))
     assert not (tmp_path / "run").exists()
 
 

@@ -34,6 +34,7 @@ from transformers import PreTrainedModel
 
 from .architectures import VOCAB, target_of
 from .drafts import KEPT, TEXT, trimmed
+from .refusals import refused
 from .tiny import byte_tokenizer, make, save_pair
 
 
@@ -185,9 +186,8 @@ def test_damaged_folders_are_refused_or_harmless(case: str, tmp_path: Path) -> N
         loaded = load_model(tmp_path / "draft", device="cpu", target=str(tmp_path / "target"))
         assert loaded.get_output_embeddings().weight.shape[0] == len(KEPT) - 1  # type: ignore[operator]
         return
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         load_model(tmp_path / "draft", device="cpu", target=str(tmp_path / "target"))
-    assert "\n" not in str(error.value)
 
 
 def test_another_target_is_refused_by_name(tmp_path: Path) -> None:
@@ -253,45 +253,33 @@ def test_trim_vocabulary(files: tuple[Path, str, str], capsys: pytest.CaptureFix
     assert "pass --overwrite" in capsys.readouterr().err
 
 
-def test_data_and_predictors_of_a_trimmed_draft(files: tuple[Path, str, str], tmp_path: Path) -> None:
-    folder, target, _ = files
-    settings = AcceptanceDataOptions(
-        target=target, draft=str(folder / "trimmed"), prompts=str(folder / "p.txt"), chat=False, max_new_tokens=20,
-        batch_size=5, shard_size=8, top_k=None, device="cpu",
-    )  # fmt: skip
-    data = make_acceptance_data(settings, tmp_path / "data")
-    head = load_model(folder / "trimmed", device="cpu").get_output_embeddings()
-    assert isinstance(head, TrimmedHead)
-    kept = {*head.tokens.tolist()}
+@pytest.mark.parametrize("shared", [False, True])
+def test_every_stage_takes_a_trimmed_draft(files: tuple[Path, str, str], shared: bool, tmp_path: Path) -> None:
+    """Also one with the target's embedding."""
+    folder, name, _ = files
+    draft, kept = tmp_path / "draft", [*range(0, 256, 2), 256]
+    target = load_model(name, device="cpu")
+    if shared:
+        weights = SharedWith(name, model_fingerprint(target), ["input", "output"])
+        save_draft(new_draft(target, [0], kept), draft, load_tokenizer(name), target=weights, dtype=torch.float32)
+    else:
+        draft.symlink_to(folder / "trimmed")
+        kept = load_model(draft, device="cpu").get_output_embeddings().tokens.tolist()  # type: ignore[union-attr]
+    some: dict[str, Any] = {
+        "target": name, "draft": str(draft), "prompts": str(folder / "p.txt"), "chat": False, "max_new_tokens": 20,
+        "shard_size": 8, "top_k": None, "device": "cpu",
+    }  # fmt: skip
+    data = make_acceptance_data(AcceptanceDataOptions(**some), tmp_path / "data")
     rows = read_dataset(data, AcceptanceRow)
     assert all(token in kept for row in rows for token in row.y)
     assert any(token not in kept for row in rows for token in row.x)
-    some: dict[str, Any] = {"epochs": 1, "validation_fraction": 0.4, "traced": 3, "device": "cpu"}
-    for kind in (FeatureTrainingOptions, LagFreeTrainingOptions):
-        result = train_acceptance(kind(data=str(data), **some), output=tmp_path / kind.__name__)
-        assert all(torch.tensor([*result.metrics.values()]).isfinite())
-
-
-def test_a_draft_with_the_targets_embedding_is_found_by_every_stage(
-    files: tuple[Path, str, str], tmp_path: Path
-) -> None:
-    folder, name, _ = files
-    target, tokenizer, draft = load_model(name, device="cpu"), load_tokenizer(name), str(tmp_path / "draft")
-    shared = SharedWith(name, model_fingerprint(target), ["input", "output"])
-    kept = [*range(0, 257, 2), 256]
-    save_draft(new_draft(target, [0], sorted({*kept})), Path(draft), tokenizer, target=shared, dtype=torch.float32)
-    some: dict[str, Any] = {"chat": False, "max_new_tokens": 20, "shard_size": 8, "top_k": None, "device": "cpu"}
-    prompts = str(folder / "p.txt")
-    data = make_acceptance_data(
-        AcceptanceDataOptions(target=name, draft=draft, prompts=prompts, **some), tmp_path / "d"
-    )
-    for traced in (0, 3):  # without and with the target's own forward
-        options = FeatureTrainingOptions(data=str(data), epochs=1, validation_fraction=0.4, traced=traced, device="cpu")
-        train_acceptance(options, output=tmp_path / f"run-{traced}")
     assert load_draft(None, read_manifest(data), device="cpu").vocab_size == 257
-    arms = (draft, "exit:1", "autoregressive")
-    make_router_data(RouterDataOptions(target=name, arms=arms, prompts=prompts, **some), tmp_path / "router")
-    rounds = make_on_policy_data(
-        OnPolicyDataOptions(target=name, draft=draft, prompts=prompts, length="3", **some), tmp_path / "rounds"
-    )
+    # Without and with the target's own forward, and one that reads the embedding.
+    for kind, traced in ((FeatureTrainingOptions, 0), (FeatureTrainingOptions, 3), (LagFreeTrainingOptions, 3)):
+        training = kind(data=str(data), epochs=1, validation_fraction=0.4, traced=traced, device="cpu")
+        result = train_acceptance(training, output=tmp_path / f"{kind.__name__}-{traced}")
+        assert all(torch.tensor([*result.metrics.values()]).isfinite())
+    rounds = make_on_policy_data(OnPolicyDataOptions(**some, length="3"), tmp_path / "rounds")
     assert read_dataset(rounds, RoundsRow)
+    arms = (some.pop("draft"), "exit:1", "autoregressive")
+    make_router_data(RouterDataOptions(**some, arms=arms), tmp_path / "router")

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
 from specpilot.data_gen.dataset import ShardWriter
 from specpilot.data_gen.kinds import AcceptanceRow, Rows
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedModel
+
+from .tiny import make
 
 VOCABULARY, HIDDEN = 64, 32
 
 
-def make_model(seed: int) -> LlamaForCausalLM:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        config = LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=HIDDEN,
-            intermediate_size=48,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            max_position_embeddings=128,
-        )
-        return LlamaForCausalLM(config).eval().requires_grad_(False)
+def make_model(seed: int) -> PreTrainedModel:
+    return make(seed=seed, vocab=VOCABULARY, hidden=HIDDEN, layers=1)
 
 
 def make_rows(count: int, seed: int = 0) -> list[AcceptanceRow]:
@@ -62,6 +56,21 @@ def write_dataset(
         if complete:
             writer.complete()
     return folder
+
+
+def assert_labels(builder: AcceptanceDatasetBuilder, rows: Iterable[AcceptanceRow]) -> None:
+    """Y and P against a plain forward over each row alone, no padding, no cache."""
+    for row in rows:
+        text, start = torch.tensor([row.prompt_ids + row.x]), len(row.prompt_ids) - 1
+        p, q = (
+            builder.sampling(model.model(input_ids=text).logits[0, start:-1])
+            for model in (builder.target, builder.draft)
+        )
+        y = torch.tensor(row.y)[:, None]
+        assert bool((q.gather(1, y) > 0).all())
+        assert bool((p.gather(1, torch.tensor(row.x)[:, None]) > 0).all())
+        expected = (p.gather(1, y) / q.gather(1, y)).clamp(max=1)[:, 0]
+        torch.testing.assert_close(torch.tensor(row.p), expected, rtol=1e-3, atol=1e-5)
 
 
 def metrics_rows(run: Path) -> list[dict[str, str]]:
