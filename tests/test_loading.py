@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -99,8 +99,10 @@ class Hub(BaseHTTPRequestHandler):
     """As much of the Hugging Face hub as loading needs: the model `gpt2`, with a branch `old` beside `main`."""
 
     branches: dict[str, Path]  # revision → folder
+    asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
+        self.asked.append(self.path)
         match self.path.partition("?")[0].strip("/").split("/"):
             case ["api", "models", "gpt2", "tree", revision, *_] if folder := self.folder(revision):
                 files = [{"type": "file", "path": file.name, "size": 1, "oid": sha(file)} for file in folder.iterdir()]
@@ -151,6 +153,7 @@ def hub(folder: Path) -> Iterator[ThreadingHTTPServer]:
 CLIENT = """
 import json, sys, time
 from specpilot.common.errors import InputError
+from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.loading.names import load_model, load_tokenizer
 
 waits = []
@@ -158,6 +161,8 @@ time.sleep = waits.append  # before a request is repeated
 
 def attempt(name, revision=None):
     try:
+        if revision == "prompts":
+            return len(load_prompts(name))
         model, tokenizer = load_model(name, revision=revision, device="cpu"), load_tokenizer(name, revision=revision)
         return [model.config.num_hidden_layers, len(tokenizer)]
     except InputError as error:
@@ -181,12 +186,18 @@ def test_the_hub(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
         assert waits == []
         return list(found)
 
-    target, old, unknown, revision = ask(["gpt2"], ["gpt2", "old"], ["tinny"], ["gpt2", "new"])
+    Hub.asked.clear()
+    target, old, unknown, revision, prompts = ask(
+        ["gpt2"], ["gpt2", "old"], ["tinny"], ["gpt2", "new"], ["owner/nothing", "prompts"]
+    )
     assert target == [2, 257]
     assert old == [1, 257]
     assert unknown.startswith("tinny: no such folder, and not found on the hub (")
     assert "or a shipped model: tiny, tiny-draft, " in unknown
     assert "new is not a valid git identifier" in revision
+    assert prompts.startswith("owner/nothing: no such file or folder, and no dataset on the hub (")
+    for name in ("tinny", "owner/nothing"):
+        assert len([path for path in Hub.asked if path.endswith(name)]) == 1
     hub.shutdown()
     hub.server_close()
     cached, unknown, elsewhere = ask(["gpt2"], ["tinny"], ["owner/tinny"])

@@ -1,17 +1,9 @@
-"""Several datasets in every training, and a hub that is asked once."""
+"""Several datasets in every training."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any, ClassVar
 
 import pytest
 from specpilot import main as cli
@@ -20,8 +12,6 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.train.datasets import joint_manifest, router_rows
 from specpilot.train.options import (
-    FeatureTrainingOptions,
-    LagFreeTrainingOptions,
     RouterTrainingOptions,
     SpecDecTrainingOptions,
 )
@@ -74,19 +64,6 @@ def test_a_head_on_two_datasets(datasets: list[str], work: Path, tmp_path: Path)
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "head")]) == 0
 
 
-def test_features_and_a_lag_free_head(datasets: list[str], tmp_path: Path) -> None:
-    """Both take a folder or a list of folders."""
-    for predictor, kind in (("features", FeatureTrainingOptions), ("lag-free", LagFreeTrainingOptions)):
-        found = []
-        for name, data in (("one", datasets[0]), ("two", f"[{','.join(datasets)}]")):
-            run = tmp_path / f"{predictor}-{name}"
-            words = ["train", "acceptance", "--predictor", predictor, "--data", data, "--validation-fraction", "0.4"]
-            assert cli.main([*words, "--traced", "0", "--epochs", "1", "--device", "cpu", "--output", str(run)]) == 0
-            found.append(read_run(run, kind))
-        assert [run.settings.folders for run in found] == [(datasets[0],), tuple(datasets)]
-        assert found[0].dataset["dataset_fingerprint"] != found[1].dataset["dataset_fingerprint"]
-
-
 def test_datasets_must_be_alike(datasets: list[str], work: Path, tmp_path: Path) -> None:
     """Of one pair for every predictor, and of the same sampling parameters for SpecDec++'s head."""
     refused = [("specdec", "cold", "sampling")]
@@ -106,58 +83,3 @@ def test_a_router_on_two_datasets(tmp_path: Path) -> None:
     opened = read_run(tmp_path / "run", RouterTrainingOptions)
     assert [row.prompt_id for row in router_rows(opened.settings.folders).rows][29:31] == ["Ap29", "Bp0"]
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "router")]) == 0
-
-
-# The hub
-
-
-class Empty(BaseHTTPRequestHandler):
-    """A hub that has nothing, and counts who asks."""
-
-    asked: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        self.send_response(404)
-        self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def hub() -> Iterator[str]:
-    Empty.asked.clear()
-    server = HTTPServer(("127.0.0.1", 0), Empty)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-MISTYPED = {
-    ("--prompts", "owner/nothing"): "owner/nothing: no such file or folder, and no dataset on the hub (",
-    ("--target", "tinny"): "tinny: no such folder, and not found on the hub (",
-    ("--draft", "owner/none"): "or a shipped model: tiny, tiny-draft, ",
-}
-RUN_ALL = """
-import json, sys
-from specpilot.main import main
-for words in json.loads(sys.argv[1]):
-    assert main(["data", "acceptance", "--output", "out", *words]) == 2
-"""
-
-
-def test_a_mistyped_name_is_asked_for_once(hub: str, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    environment |= {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
-    call = [sys.executable, "-c", RUN_ALL, json.dumps([*MISTYPED])]
-    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    for (_, name), message, line in zip(MISTYPED, MISTYPED.values(), done.stderr.splitlines(), strict=True):
-        assert message in line
-        assert len([path for path in Empty.asked if path.endswith(name)]) == 1

@@ -19,6 +19,8 @@ from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import MANIFEST, read_manifest
 from specpilot.data_gen.options import AcceptanceDataOptions
 
+from ..folders import assert_same_bytes
+
 pytest.importorskip("ray", reason="ray is not installed (extra ray): run make test-ray")
 from ray.cluster_utils import Cluster
 
@@ -45,16 +47,8 @@ class DisturbedRun:
         self.output, self.log, self.cluster = folder / "data", folder / "log.txt", cluster
         (folder / "settings.yaml").write_text(json.dumps(asdict(settings)))  # JSON is YAML
         words = ["-m", "specpilot", "data", "acceptance", "--config", str(folder / "settings.yaml")]
-        self.command = [
-            sys.executable,
-            *words,
-            "--workers",
-            "2",
-            "--ray",
-            cluster.address,
-            "--output",
-            str(self.output),
-        ]
+        words += ["--workers", "2", "--ray", cluster.address, "--output", str(self.output)]
+        self.command = [sys.executable, *words]
         self.written: dict[str, set[tuple[int, int]]] = {}  # shard → its versions, as inode and time
         self.driver = self.start()
 
@@ -120,10 +114,5 @@ def test_workers_nodes_and_drivers_may_be_killed(cluster: Cluster, tmp_path: Pat
     assert run.driver.wait() == 0, run.log.read_text()[-2000:]
     assert run.shards() > before
     assert all(len(versions) == 1 for versions in run.written.values())
-    assert contents(run.output) == contents(whole)
+    assert_same_bytes(run.output, whole)
     assert len(read_manifest(whole)["shards"]) == 24
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -38,29 +38,24 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[AcceptanceDataOption
     return options, make_acceptance_data(options, folder / "data")
 
 
-def test_acceptance_data(data: tuple[AcceptanceDataOptions, Path], tmp_path: Path) -> None:
-    options, whole = data
-    assert_same_bytes(whole, make_acceptance_data(options, tmp_path / "data", workers=TWO))
-
-
-def test_features(data: tuple[AcceptanceDataOptions, Path], tmp_path: Path) -> None:
-    options = FeatureDataOptions(data=str(data[1]), validation_fraction=0.3, traced=2, device="cpu")
-    whole = make_features(options, tmp_path / "whole")
-    assert_same_bytes(whole, make_features(options, tmp_path / "features", workers=TWO))
-
-
-def test_router_data(data: tuple[AcceptanceDataOptions, Path], tmp_path: Path) -> None:
-    pair, _ = data
-    options = RouterDataOptions(
-        target=pair.target, arms=(pair.draft, "ngram", "autoregressive"), prompts=pair.prompts, chat=False,
+@pytest.mark.parametrize("kind", ["acceptance", "features", "router"])
+def test_several_workers_make_what_one_makes(
+    kind: str, data: tuple[AcceptanceDataOptions, Path], tmp_path: Path
+) -> None:
+    options, folder = data
+    features = FeatureDataOptions(data=str(folder), validation_fraction=0.3, traced=2, device="cpu")
+    router = RouterDataOptions(
+        target=options.target, arms=(options.draft, "ngram", "autoregressive"), prompts=options.prompts, chat=False,
         max_new_tokens=8, shard_size=6, device="cpu",
     )  # fmt: skip
-    whole = make_router_data(options, tmp_path / "whole")
-    made = make_router_data(options, tmp_path / "data", workers=TWO)
-    for folder in (whole, made):
-        assert (folder / "times.json").is_file()
-        (folder / "times.json").unlink()  # measured
-    assert_same_bytes(whole, made)
+    for name, workers in (("one", WorkerOptions()), ("two", TWO)):
+        if kind == "acceptance":
+            make_acceptance_data(options, tmp_path / name, workers=workers)
+        elif kind == "features":
+            make_features(features, tmp_path / name, workers=workers)
+        else:
+            (make_router_data(router, tmp_path / name, workers=workers) / "times.json").unlink()  # measured
+    assert_same_bytes(tmp_path / "one", tmp_path / "two")
 
 
 def make_all(new_maker: Callable[[], Maker], console: Console) -> dict[int, int]:

@@ -18,7 +18,7 @@ DRAFT = (
     "train", "draft", "--layers", "1", "--vocabulary", "200", "--window", "32", "--batch-size", "4",
     "--validation-fraction", "0.3", *TRAINING,
 )  # fmt: skip
-ROUTER_DATA = ("data", "router", "--arms", "[tiny-draft,autoregressive]", *PROMPTS, "--max-new-tokens", "8")
+ROUTER_DATA = ("data", "router", "--arms", "[tiny-draft,autoregressive]", *PROMPTS, "--max-new-tokens", "4")
 
 
 @dataclass(frozen=True)
