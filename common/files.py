@@ -6,13 +6,17 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
 from .errors import InputError
 
 LOCK = ".lock"
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -76,3 +80,19 @@ def locked(folder: Path, doing: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def without_places(value: T) -> T:
+    """``value``, a configuration or a part of one, with the last part of every absolute path instead of the path."""
+    new: Any = value
+    if isinstance(value, str) and Path(value).expanduser().is_absolute():
+        new = Path(value).name
+    elif isinstance(value, list | tuple):
+        new = type(value)(map(without_places, value))
+    elif isinstance(value, dict):
+        new = {key: without_places(one) for key, one in value.items()}
+    elif is_dataclass(value) and not isinstance(value, type):
+        new = replace(
+            value, **{one.name: without_places(getattr(value, one.name)) for one in fields(value) if one.init}
+        )
+    return new  # type: ignore[no-any-return]

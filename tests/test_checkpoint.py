@@ -178,6 +178,16 @@ def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) ->
     assert torch.equal(controller.head.out.weight, head.out.weight.float())
 
 
+def test_no_place_on_this_machine_is_published(tmp_path: Path, any_kind: ControllerConfig) -> None:
+    local = replace(any_kind, provenance=replace(any_kind.provenance, target=f"{tmp_path}/models/target"))
+    if isinstance(local, RouterConfig):
+        arm = replace(local.arms[0], name=f"{tmp_path}/models/draft")
+        local = replace(local, arms=(arm, *local.arms[1:]))
+    folder = save_controller(tmp_path / "c", make(any_kind), local)
+    assert str(tmp_path) not in "".join((folder / name).read_text() for name in ("config.json", "README.md"))
+    assert load_controller(folder).config.provenance.target == "target"
+
+
 @pytest.mark.parametrize("target", ["org/target", "org/target-" + 30 * "x", "org/target-" + 60 * "x"])
 def test_the_card_names_the_pair_and_the_metrics(any_kind: ControllerConfig, target: str) -> None:
     """Its code is Python in lines of any length."""

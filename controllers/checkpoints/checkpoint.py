@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ...checkpoints import shipped
 from ...common.errors import InputError
+from ...common.files import without_places
 from ...common.json_file import blaming, build, read_object
 from .. import acceptance, router
 from .card import model_card
@@ -47,11 +48,13 @@ class Controller:
 def save_controller(folder: str | Path, head: nn.Module, config: ControllerConfig, *, overwrite: bool = False) -> Path:
     """Write a checkpoint folder atomically. The weights are stored in float32.
 
+    Of absolute paths, such as those of local models, only the last part is stored: a checkpoint may be published.
+
     Raises:
         InputError: ``folder`` is not empty (with ``overwrite``: holds other files than a controller's), the head's
             sizes differ from the configuration's, a weight is not finite, or the disk cannot be written.
     """
-    folder = Path(folder)
+    folder, config = Path(folder), without_places(config)
     state = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
     _check_shapes({name: list(value.shape) for name, value in state.items()}, config, "the controller to save")
     _check_finite(state, "the controller to save")

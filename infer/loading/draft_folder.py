@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
+from ...common.files import without_places
 from ...common.json_file import blaming, build, read_object
 from ...controllers.checkpoints.fingerprint import model_fingerprint
 from ..models import LoadedModel
@@ -125,7 +126,7 @@ def save_draft(
         tokenizer.save_pretrained(new)
         (new / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
         description = DraftFile(VERSION, kept, target, state_input_of(model) is not None)
-        (new / FILE).write_text(json.dumps(asdict(description)) + "\n", encoding="utf-8")
+        (new / FILE).write_text(json.dumps(asdict(without_places(description))) + "\n", encoding="utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         if folder.exists():
             folder.rename(Path(workspace, "old"))

@@ -81,7 +81,10 @@ def load_routing(options: DecodingOptions) -> tuple[Routing, PreTrainedTokenizer
     if names is None:
         if trained is None:
             raise InputError("draft: a router object has no names of arms; give them in its order")
-        names = tuple(arm.name for arm in trained[1].arms)
+        # Of a local model the checkpoint holds the folder's name: it may be here, or beside the checkpoint.
+        beside = {arm.name: Path(router).expanduser().parent / arm.name for arm in trained[1].arms}
+        here = {name: Path(name).exists() or not place.is_dir() for name, place in beside.items()}
+        names = tuple(name if here[name] else str(place) for name, place in beside.items())
     names = tuple(map(str, names)) if isinstance(names, tuple) else (str(names),)
     of_drafts, quantization = draft_precision(options)
     model, text = load_target(options)
