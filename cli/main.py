@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from typing import TypeAlias, Union
 
 from .commands import (
@@ -62,6 +63,8 @@ def main(argv: Sequence[str] | None = None, commands: Commands | None = None, pr
     Bad input and errors of the operating system are reported in one line with an exit code; other errors keep their
     traceback.
     """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for characters that its encoding does not have
     try:
         try:
             run(list(sys.argv[1:] if argv is None else argv), commands, prog)

@@ -104,7 +104,7 @@ class CommandParser:
         words = self.arrange(words)
         for word in words:
             name, _, value = word.partition("=") if word.startswith("--") else ("a value", "", word)
-            check_characters(value, name)  # bytes that are not UTF-8 arrive as surrogates
+            check_characters(value, name.lstrip("-"))  # bytes that are not UTF-8 arrive as surrogates
             if nesting(word) > DEEPEST:
                 raise InputError(f"{name}: brackets or dashes are nested more than {DEEPEST:,} deep; give plain text")
             file = word.removeprefix("--config=")

@@ -41,6 +41,10 @@ class OpenAIResponses(ResponseMaker):
         self.end = turn_end(self.tokenizer, stops, chat=settings.chat)
         self.url = responses.base_url.rstrip("/")
         self.model = responses.model or settings.target
+        key = os.environ.get("OPENAI_API_KEY", "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise InputError("OPENAI_API_KEY: holds characters that no HTTP header may have; set it again")
+        self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self.source = {"source": "openai", "base_url": self.url, "model": self.model}
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[ResponseRow]:
@@ -104,9 +108,6 @@ class OpenAIResponses(ResponseMaker):
         )
 
     def _send(self, body: dict[str, Any]) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get("OPENAI_API_KEY"):
-            headers["Authorization"] = f"Bearer {key}"
-        request = urllib.request.Request(f"{self.url}/completions", json.dumps(body).encode(), headers)
+        request = urllib.request.Request(f"{self.url}/completions", json.dumps(body).encode(), self.headers)
         with urllib.request.urlopen(request, timeout=self.responses.timeout) as response:
             return json.load(response)

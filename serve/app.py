@@ -83,7 +83,7 @@ def has_key(header: bytes, key: str) -> bool:
             return False
     elif kind.lower() != b"bearer":
         return False
-    return hmac.compare_digest(given, key.encode())
+    return hmac.compare_digest(given, os.fsencode(key))  # a variable's bytes may be no UTF-8
 
 
 async def read_body(request: Request, most: int) -> bytes:

@@ -176,6 +176,7 @@ def prompts(place: Path) -> None:
         "blank.txt": b"\n \n",
         "table.csv": b"prompt,domain\nhello,a\n",
         "cut.jsonl": b'{"prompt": "a"}\n{"prompt": \n',
+        "half.jsonl": b'{"prompt": "\\ud83d\\ude00"}\n{"prompt": "a\\ud83d"}\n',
         "list.jsonl": b"[1]\n",
         "deep.jsonl": b"[" * 100_000 + b"\n",
         "other.jsonl": b'{"text": "a"}\n',

@@ -104,6 +104,13 @@ def test_refusals_reach_the_shell() -> None:
     assert "not UTF-8" in done.stderr
 
 
+def test_characters_that_the_terminal_lacks() -> None:
+    call = [sys.executable, "-m", "specpilot.main", "--help"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(call, env=environment, capture_output=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_closed_streams() -> None:
     def closed(redirection: str, *words: str) -> subprocess.CompletedProcess[str]:
         shell = f"'{sys.executable}' -m specpilot.main {' '.join(words)} {redirection}"

@@ -122,6 +122,12 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "a role that is a number": ([{"role": 3, "content": "a"}], r"prompt\[0\]\['role'\]=3: of type int; give text"),
     "content that is None": ([{"role": "user", "content": None}], r"prompt\[0\]\['content'\]=None: of type NoneType"),
     "a bad message in the second": ([CHAT, [{"role": "user"}]], r"prompt\[1\]\[0\]: a message without 'content'"),
+    "half a character": ("a\ud83d", r"prompt: character 2 is '\\ud83d': half of a character"),
+    "half a character in a part": (
+        [*CHAT, {"role": "user", "content": [{"type": "text", "text": "\ude00"}]}],
+        r"prompt\[1\]\.content\.0\.text: character 1",
+    ),
+    "half a character in a key": ([{"role": "user", "content": "a", "\ud83d": "b"}], r"key '\\ud83d': character 1"),
     "a hole": ({"input_ids": IDS, "attention_mask": [1, 0, 1]}, r"prompt\['attention_mask'\]: zeros within the text"),
     "a hole in a row": (
         {"input_ids": [IDS, IDS], "attention_mask": [[1, 1, 1], [1, 0, 1]]},

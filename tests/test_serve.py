@@ -286,6 +286,9 @@ def test_time_is_limited(decoder: SpeculativeDecoder) -> None:
         text = httpx.post(f"{address}/v1/completions", json=body | {"stream": True}).text
         assert '"type":"timeout_error"' in text
         assert text.endswith("data: [DONE]\n\n")
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        with pytest.raises(openai.APIError, match="took longer than"):
+            list(client.completions.create(model="tiny", **body, stream=True))  # type: ignore[call-overload]
 
 
 def test_a_failing_request_fails_alone(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
