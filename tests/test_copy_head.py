@@ -162,10 +162,6 @@ def settings(work: Path, **own: Any) -> CopyTrainingOptions:
     return CopyTrainingOptions(**{"data": data, "threads": 1, "device": "cpu", **given, **own})
 
 
-def train(options: CopyTrainingOptions, output: Path) -> None:
-    train_copies(options, output=output, resume=True)
-
-
 def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
     """The texts go on with a copy after some tokens and not after others, which the text's own rates cannot know."""
     run = tmp_path / "run"
@@ -196,7 +192,7 @@ def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_target_in_another_file_is_a_warning(work: Path, tmp_path: Path) -> None:
-    train(settings(work, epochs=1), tmp_path / "run")
+    train_copies(settings(work, epochs=1), output=tmp_path / "run")
     folder = export(tmp_path / "run", tmp_path / "head")
     other, tokenizer = load_causal_lm(str(work / "draft")), load_tokenizer(str(work / "target"))
     with pytest.raises(InputError, match=r"the controller was trained for target .*, but another target is given"):
