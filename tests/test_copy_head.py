@@ -162,6 +162,13 @@ def settings(work: Path, **own: Any) -> CopyTrainingOptions:
     return CopyTrainingOptions(**{"data": data, "threads": 1, "device": "cpu", **given, **own})
 
 
+@pytest.mark.slow
+def test_two_processes_do_what_one_does(work: Path, tmp_path: Path) -> None:
+    one = train_copies(settings(work), output=tmp_path / "one")
+    two = train_copies(settings(work, devices=2, strategy="ddp"), output=tmp_path / "two")
+    assert two.metrics == pytest.approx(one.metrics, abs=1e-5)
+
+
 def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
     """The texts go on with a copy after some tokens and not after others, which the text's own rates cannot know."""
     run = tmp_path / "run"
