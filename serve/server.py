@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError
-from ..controllers.length import LengthController, RateOptimal
+from ..controllers.length import LengthController
 from ..controllers.length.cost_model import BatchCosts
+from ..controllers.length.priced import PricedController
 from ..controllers.router import OnlineRouter, PolicyRouter
 from ..infer.batch_costs import ROWS, batch_costs
 from ..infer.decoder import SpeculativeDecoder
@@ -92,7 +93,7 @@ class Server:
             "kind": type(length).__name__,
             "reloads": self.reloads,
         }
-        if isinstance(length, RateOptimal):
+        if isinstance(length, PricedController) and length.cost is not None:
             card["cost"] = length.cost.as_dict()
             card["batch"] = None if length.batch is None else length.batch.as_dict()
         return card
@@ -116,12 +117,11 @@ class Server:
         return self.controller_card()
 
     def _load(self, name: str) -> LengthController:
-        current = self.decoder.length
-        cost = current.cost if isinstance(current, RateOptimal) else None
-        length = self.decoder.load_length(name, threshold=self.options.threshold, cost=cost)
-        if isinstance(length, RateOptimal) and isinstance(current, RateOptimal):
-            return RateOptimal(length.predictor, length.cost, batch=current.batch)
-        return length
+        current, threshold = self.decoder.config.length, self.options.threshold
+        if not isinstance(current, PricedController):
+            return self.decoder.load_length(name, threshold=threshold)
+        length = self.decoder.load_length(name, threshold=threshold, cost=current.cost)
+        return length.repriced(adapt=current.running is not None, batch=current.batch)
 
     def reload_and_report(self) -> None:
         """For a signal: what came of it goes to standard error."""
@@ -142,7 +142,8 @@ def drafting_by_load(decoder: SpeculativeDecoder, cost: str | float | None) -> N
         InputError: the file is damaged.
     """
     length = decoder.length
-    if decoder.config.tree is not None or not isinstance(length, RateOptimal) or not isinstance(cost, str):
+    priced = isinstance(length, PricedController) and length.cost is not None
+    if not priced or decoder.config.tree is not None or not isinstance(cost, str):
         return
     if cost == AUTO:
         most = decoder.scheduler.max_running
@@ -150,8 +151,7 @@ def drafting_by_load(decoder: SpeculativeDecoder, cost: str | float | None) -> N
     else:
         batch = BatchCosts.load(cost) if Path(cost).is_file() else None
     if batch is not None:
-        length = RateOptimal(length.predictor, batch.at(1), batch=batch)
-        decoder.config = replace(decoder.config, length=length)
+        decoder.config = replace(decoder.config, length=length.repriced(batch.at(1), batch=batch))
 
 
 def learn_online(decoder: SpeculativeDecoder, state: Path) -> None:

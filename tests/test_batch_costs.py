@@ -13,6 +13,7 @@ from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import RateOptimal
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
+from specpilot.controllers.length.priced import PricedController
 from specpilot.infer.batch_costs import DRAFTED, batch_costs, fitted
 from specpilot.serve.options import ServeOptions
 from specpilot.serve.server import Server, drafting_by_load
@@ -117,7 +118,8 @@ def test_requests_of_a_list_share_rounds() -> None:
     assert all(one.stats.n_drafted == 0 for one in together)
 
 
-def test_rounds_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["tiny-lag-free", "online-confidence"])
+def test_rounds_are_measured(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "new" / "cost.json"
     words = ["bench", "cost", "--limit", "1", "--max-new-tokens", "8", "--repeats", "1", "--batch", "[1,3]"]
     assert cli.main([*words, "--output", str(file)]) == 0
@@ -127,15 +129,13 @@ def test_rounds_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     costs = BatchCosts.load(file)
     assert costs is not None
     assert costs.rows == (1, 3)
-    decoder = SpeculativeDecoder.from_pretrained(
-        "tiny", "tiny-draft", length="tiny-lag-free", cost=str(file), max_running=4
-    )
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=name, cost=str(file), max_running=4)
     drafting_by_load(decoder, str(file))
-    assert isinstance(decoder.length, RateOptimal)
+    assert isinstance(decoder.length, PricedController)
     assert decoder.length.batch == costs
-    server = Server(decoder, ServeOptions(length="tiny-lag-free"))
+    server = Server(decoder, ServeOptions(length=name))
     server.reload()
-    assert isinstance(decoder.length, RateOptimal)
+    assert isinstance(decoder.length, PricedController)
     assert decoder.length.batch == costs
     drafting_by_load(decoder, "auto")
     assert decoder.length.batch is not None

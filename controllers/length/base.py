@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 from ..acceptance.step import Step
 from ..sampling import SamplingParams
+from .cost_model import BatchCosts, CostModel
 
 
 class LengthController(ABC):
@@ -15,6 +16,17 @@ class LengthController(ABC):
     shallow copy of the controller: a list that is changed in place is shared by all texts unless ``start_text`` or
     ``start_round`` makes a new one.
     """
+
+    def repriced(
+        self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
+    ) -> LengthController:
+        """The same controller with other costs; itself where it does not go by costs.
+
+        Args:
+            cost: None keeps its own.
+            adapt, batch: as for :class:`.RateOptimal`.
+        """
+        return self
 
     def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — rules fit any sampling
         """Called with the sampling parameters of every generation; trained controllers warn if theirs differ."""

@@ -69,6 +69,11 @@ class OnlineConfidence(PricedController):
         self.fit = AcceptanceFit()
         self.start_text()
 
+    def repriced(
+        self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
+    ) -> OnlineConfidence:
+        return self if self.cost is None else OnlineConfidence(cost=cost or self.cost, adapt=adapt, batch=batch)
+
     def start_text(self) -> None:
         if self.running is not None:
             self.cost = self.running.cost

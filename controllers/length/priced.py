@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import LengthController
-from .cost_model import CostModel
+from .cost_model import BatchCosts, CostModel
 from .rate import RunningRatio
 from .running_cost import RunningCost
 
@@ -52,12 +52,14 @@ class PricedController(LengthController):
 
     Attributes:
         cost: the current cost model; None if the controller does not go by costs.
+        batch: costs by the number of requests that share a round, if there are any.
         running: what the rounds' wall times tell of it; None if it does not adapt.
         rate: tokens per second on the text so far, by ``cost``.
         probes: when it drafts although that does not seem to pay.
     """
 
     cost: CostModel | None
+    batch: BatchCosts | None
     running: RunningCost | None
     rate: RunningRatio
     probes: Probes

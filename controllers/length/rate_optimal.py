@@ -64,6 +64,11 @@ class RateOptimal(PricedController):
         self.probes = Probes()
         self.start_text()
 
+    def repriced(
+        self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
+    ) -> RateOptimal:
+        return RateOptimal(self.predictor, cost or self.cost, adapt=adapt, batch=batch)
+
     def check_sampling(self, sampling: SamplingParams) -> None:
         self.predictor.check_sampling(sampling)
 

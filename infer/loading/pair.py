@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...common.errors import InputError
 from ...controllers.acceptance.copy_head import CopyPredictor
-from ...controllers.length import LengthController, OnlineConfidence, RateOptimal, takes_cost
+from ...controllers.length import LengthController, takes_cost
 from ...controllers.length.cost_model import CostModel
 from ..costs import quick_costs
 from ..drafters.ngram import Ngram, split_drafts
@@ -77,16 +77,7 @@ def steered(pair: Pair, options: DecodingOptions) -> Pair:
         costs = None  # for the n-grams alone
     first = drafts[0].model if drafts else None
     controller = load_length(str(length), target.model, first, text, options.threshold, costs, options.pair_check)
-    return pair._replace(length=adapting(controller) if adapt else controller, ngram=ngram)
-
-
-def adapting(controller: LengthController) -> LengthController:
-    """``controller`` with costs that follow the rounds' wall times, if it uses costs."""
-    if isinstance(controller, RateOptimal):
-        return RateOptimal(controller.predictor, controller.cost, adapt=True)
-    if isinstance(controller, OnlineConfidence) and controller.cost is not None:
-        return OnlineConfidence(cost=controller.cost, adapt=True)
-    return controller
+    return pair._replace(length=controller.repriced(adapt=True) if adapt else controller, ngram=ngram)
 
 
 def load_target(options: DecodingOptions) -> tuple[LoadedModel, PreTrainedTokenizerBase]:

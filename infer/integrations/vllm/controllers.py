@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ....controllers.acceptance.feature_model import SMALLEST
 from ....controllers.acceptance.lag_free_head import INPUTS, LagFreePredictor
 from ....controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
-from ....controllers.length import LengthController, OnlineConfidence, RateOptimal, load_trained, parse_rule, trained
+from ....controllers.length import LengthController, load_trained, parse_rule, trained
 from ...loading.names import load_causal_lm, load_tokenizer
 from ...models import output_embedding
 from .settings import Settings
@@ -40,13 +40,11 @@ def load_length(settings: Settings, target: str | Path, draft: str | Path, devic
     """
     cost, batch = settings.costs()
     rule = parse_rule(settings.spec, cost)
-    if isinstance(rule, OnlineConfidence) and cost is not None:
-        return OnlineConfidence(cost=cost, batch=batch)
     if rule is not None:
-        return rule
+        return rule.repriced(batch=batch)
     # Read once more: vLLM may keep its own copy of the embedding in another layout.
     embedding = output_embedding(load_causal_lm(draft, device=str(device)))
-    length = load_trained(
+    found = load_trained(
         settings.spec,
         pair_fingerprint(target, draft),
         device,
@@ -55,9 +53,7 @@ def load_length(settings: Settings, target: str | Path, draft: str | Path, devic
         cost=cost,
         pair_check=settings.pair_check,
     )
-    if isinstance(length, RateOptimal) and batch is not None:
-        return RateOptimal(length.predictor, length.cost, batch=batch)
-    return length
+    return found.repriced(batch=batch)
 
 
 def load_predictor(settings: Settings, target: str | Path, draft: str | Path, device: torch.device) -> LagFreePredictor:
