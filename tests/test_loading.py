@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -23,6 +24,8 @@ from specpilot.infer.models.base import input_device, is_dispatched
 from torch import Tensor
 from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
+from .eagle3 import write_draft
+from .test_trimmed_drafts import shared_pair
 from .tiny import NO_SPECIALS, make, save_pair
 
 IDS = torch.tensor([[5, 9, 2, 44]])
@@ -51,7 +54,8 @@ def folder(tmp_path: Path) -> Path:
 
 def edit_config(folder: Path, **settings: Any) -> None:
     file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+    found = json.loads(file.read_text()) | settings
+    file.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
 
 
 # Names
@@ -337,11 +341,14 @@ def test_a_quantised_checkpoint(tmp_path: Path, options: dict[str, Any]) -> None
 # Damaged files
 
 
-def configured(**settings: Any) -> Callable[[Path], object]:
+Damage = Callable[[Path], object]
+
+
+def configured(**settings: Any) -> Damage:
     return lambda folder: edit_config(folder, **settings)
 
 
-def sharded(index: bytes) -> Callable[[Path], object]:
+def sharded(index: bytes) -> Damage:
     def damage(folder: Path) -> None:
         (folder / "model.safetensors").unlink()
         (folder / "model.safetensors.index.json").write_bytes(index)
@@ -349,31 +356,102 @@ def sharded(index: bytes) -> Callable[[Path], object]:
     return damage
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {  # what else may be damaged than tests.bad_files has
-    "no language model": (configured(model_type="vit"), "Unrecognized configuration class"),
-    "another vocabulary": (
+def without(name: str) -> Damage:
+    return lambda folder: (folder / name).unlink()
+
+
+def cut(name: str) -> Damage:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-50])
+
+
+def described(change: Callable[[dict[str, Any]], None]) -> Damage:
+    """A change of draft.json."""
+
+    def damage(folder: Path) -> None:
+        content = json.loads((folder / "draft.json").read_text())
+        change(content)
+        (folder / "draft.json").write_text(json.dumps(content))
+
+    return damage
+
+
+def weighted(name: str, change: Callable[[Tensor], Tensor] | None = None) -> Damage:
+    """One weight changed, or left out."""
+
+    def damage(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        weight = weights.pop(name, torch.zeros(2))
+        save_file(weights | ({name: change(weight)} if change else {}), folder / "model.safetensors")
+
+    return damage
+
+
+def eagle(folder: Path, original: bool = False) -> tuple[Path, dict[str, Any]]:
+    settings: dict[str, Any] = {"vocab": 96, "kept": [*range(0, 96, 3)], "target": 32, "layers": [1, 2]}
+    return write_draft(folder / "draft", **settings, original=original), {}
+
+
+def sharing(folder: Path) -> tuple[Path, dict[str, Any]]:
+    shared_pair(folder)
+    return folder / "draft", {"target": str(folder / "target")}
+
+
+KINDS: dict[str, Callable[[Path], tuple[Path, dict[str, Any]]]] = {  # a folder, and what it is loaded with
+    "model": lambda folder: (Path(save_pair(folder)[0]), {}),
+    "draft": sharing,
+    "EAGLE-3": eagle,
+    "EAGLE-3, original": partial(eagle, original=True),
+}
+DAMAGE: list[tuple[str, Damage, str]] = [  # what else may be damaged than tests.bad_files has
+    ("model", configured(model_type="vit"), "Unrecognized configuration class"),
+    (
+        "model",
         configured(vocab_size=300),
         r"lm_head\.weight and 1 more weights do not have the shape config\.json asks for "
         r"\(\(257, 32\) instead of \(300, 32\)\); fetch",
     ),
-    "more layers": (configured(num_hidden_layers=3), r"the weights of model\.layers\.2\..* and 8 more are missing"),
-    "code of its own": (
-        configured(model_type="zzz", auto_map={"AutoConfig": "code.Config"}),
-        "trust_remote_code=True",
-    ),
-    "an index that is no JSON": (sharded(b"{oops"), "a file is damaged, not JSON"),
-    "an index of nothing": (sharded(b"{}"), "KeyError: 'weight_map'"),
-    "a shard too few": (sharded(b'{"metadata": {}, "weight_map": {"a": "b.safetensors"}}'), "No such file.*b.safet"),
-}
+    ("model", configured(num_hidden_layers=3), r"the weights of model\.layers\.2\..* and 8 more are missing"),
+    ("model", configured(model_type="zzz", auto_map={"AutoConfig": "code.Config"}), "trust_remote_code=True"),
+    ("model", sharded(b"{oops"), "a file is damaged, not JSON"),
+    ("model", sharded(b"{}"), "KeyError: 'weight_map'"),
+    ("model", sharded(b'{"metadata": {}, "weight_map": {"a": "b.safetensors"}}'), "No such file.*b.safet"),
+    ("draft", without("draft.json"), "a draft without draft.json"),
+    ("draft", without("draft.safetensors"), "a draft without draft.safetensors"),
+    ("draft", cut("draft.safetensors"), "truncated or damaged"),
+    ("draft", cut("draft.json"), "not JSON"),
+    ("draft", described(lambda c: c["kept_tokens"].reverse()), "kept_tokens: must be different token ids below 96"),
+    ("draft", described(lambda c: c["kept_tokens"].append(96)), "kept_tokens: must be"),
+    ("draft", described(lambda c: c.update(kept_tokens=[])), "kept_tokens: must be"),
+    ("draft", described(lambda c: c["target"].update(weights=["input"])), "lm_head.weight is missing"),
+    ("draft", described(lambda c: c["target"].update(weights=["both"])), "one of input, output is expected"),
+    ("draft", described(lambda c: c.update(schema_version=2)), "schema_version=2: this version reads 1"),
+    ("EAGLE-3", configured(speculators_model_type="dflash"), "of kind 'dflash'; 'eagle3' can be read"),
+    ("EAGLE-3", configured(norm_before_residual=None), "norm_before_residual"),
+    ("EAGLE-3", configured(draft_vocab_size="many"), "draft_vocab_size"),
+    ("EAGLE-3", configured(draft_vocab_size=7), r"lm_head\.weight has 32 rows, draft_vocab_size is 7"),
+    ("EAGLE-3", configured(fc_norm=True), "state_input.fc_norm.0.weight is missing"),
+    ("EAGLE-3", configured(target_hidden_size=64), r"weight has shape \(32, 64\) instead of \(32, 128\)"),
+    ("EAGLE-3", configured(transformer_layer_config={"model_type": "llama"}), "vocab_size=None: a whole number"),
+    ("EAGLE-3, original", configured(model_type="gpt2"), "layers of 'gpt2'; those of llama and qwen3 are known"),
+    ("EAGLE-3, original", configured(eagle_config={"use_aux_hidden_state": False}), "use_aux_hidden_state=false"),
+    ("EAGLE-3", weighted("d2t"), "d2t is missing, which maps 32 of 96 tokens"),
+    ("EAGLE-3", weighted("fc.weight"), "state_input.fc.weight is missing"),
+    ("EAGLE-3", weighted("norm.weight"), "lm_head.norm.weight is missing"),
+    ("EAGLE-3", weighted("embed_tokens.weight"), "a draft with the embedding of its target; load it as the draft of"),
+    ("EAGLE-3", weighted("more.weight", torch.zeros_like), r"more\.weight is not one of this model's"),
+    ("EAGLE-3", weighted("d2t", lambda old: torch.zeros_like(old) - 1), "d2t must map 32 outputs"),
+    ("EAGLE-3", cut("model.safetensors"), "truncated or damaged"),
+    ("EAGLE-3", without("model.safetensors"), r"an EAGLE-3 draft without model\.safetensors"),
+]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", DAMAGE)
-def test_damaged_models(folder: Path, case: str) -> None:
-    damage, message = DAMAGE[case]
-    load_model(folder)
-    damage(folder)
+@pytest.mark.parametrize(("kind", "damage", "message"), DAMAGE, ids=[f"{row[0]}: {row[2]}" for row in DAMAGE])
+def test_damaged_folders(kind: str, damage: Damage, message: str, tmp_path: Path) -> None:
+    place, options = KINDS[kind](tmp_path)
+    load_model(place, device="cpu", **options)
+    damage(place)
     with pytest.raises(InputError, match=message) as caught:
-        load_model(folder)
-    assert str(folder) in str(caught.value)
+        load_model(place, device="cpu", **options)
+    assert str(place) in str(caught.value)
     assert "\n" not in str(caught.value)

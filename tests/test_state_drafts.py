@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
@@ -218,11 +217,6 @@ def loaded(folder: Path, target: PreTrainedModel | None = None, dtype: str = "fl
     return load_model(folder, device="cpu", target=target, dtype=dtype)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_draft(tmp_path / "plain", **PLAIN)
-
-
 def inner_states(target: PreTrainedModel, text: list[int], layers: Sequence[int]) -> torch.Tensor:
     """(n, L, d) the outputs of the target's layers, by transformers; the last one's is not among them."""
     found = target.model(torch.tensor([text]), output_hidden_states=True).hidden_states
@@ -294,8 +288,10 @@ def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
 
 def test_texts_may_be_longer_than_the_drafts_context(tmp_path: Path) -> None:
     folder = write_draft(tmp_path / "draft", **PLAIN)
-    layer = json.loads((folder / "config.json").read_text())["transformer_layer_config"]
-    edited(folder, transformer_layer_config=layer | {"max_position_embeddings": 16})
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(
+        config.replace('"max_position_embeddings": 256', '"max_position_embeddings": 16')
+    )
     decoder = SpeculativeDecoder(target_of("llama"), loaded(folder), length=Fixed(2))
     output = decoder.generate(PROMPTS[0], max_new_tokens=40, temperature=0.0)
     plain = SpeculativeDecoder(target_of("llama"), None).generate(PROMPTS[0], max_new_tokens=40, temperature=0.0)
@@ -304,37 +300,6 @@ def test_texts_may_be_longer_than_the_drafts_context(tmp_path: Path) -> None:
 
 
 # Refusals
-
-
-def edited(folder: Path, **changes: Any) -> Path:
-    """The folder with other keys in its config.json; None removes one."""
-    file = folder / "config.json"
-    found = json.loads(file.read_text()) | changes
-    file.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"speculators_model_type": "dflash"}, "a checkpoint of speculators of kind 'dflash'; 'eagle3' can be read"),
-        ({"norm_before_residual": None}, "norm_before_residual"),
-        ({"draft_vocab_size": "many"}, "draft_vocab_size"),
-        ({"draft_vocab_size": 7}, r"lm_head\.weight has 32 rows, draft_vocab_size is 7"),
-        ({"fc_norm": True}, "state_input.fc_norm.0.weight is missing"),
-        ({"target_hidden_size": 64}, r"state_input.fc.weight has shape \(32, 64\) instead of \(32, 128\)"),
-        ({"transformer_layer_config": {"model_type": "llama"}}, "vocab_size=None: a whole number is expected"),
-        ({"model_type": "gpt2"}, "layers of 'gpt2'; those of llama and qwen3 are known"),
-        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state=false"),
-    ],
-    ids=str,
-)
-def test_damaged_configurations_are_refused(changes: dict[str, Any], problem: str, tmp_path: Path) -> None:
-    original = not changes.keys().isdisjoint(("model_type", "eagle_config"))
-    folder = write_draft(tmp_path / "draft", **PLAIN, original=original)
-    with pytest.raises(InputError, match=problem) as error:
-        loaded(edited(folder, **changes))
-    assert "\n" not in str(error.value)
 
 
 def test_what_is_no_decoder_refuses_it(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,33 +318,8 @@ def test_what_is_no_decoder_refuses_it(pair: Path, capsys: pytest.CaptureFixture
     assert not Path(output).exists()
 
 
-def test_weights_that_do_not_fit_are_refused(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    whole = load_file(file)
-    for key, problem in (
-        ("d2t", "d2t is missing, which maps 32 of 96 tokens"),
-        ("fc.weight", "state_input.fc.weight is missing"),
-        ("norm.weight", "lm_head.norm.weight is missing"),
-        ("embed_tokens.weight", "a draft with the embedding of its target; load it as the draft of that model"),
-    ):
-        save_file({name: value for name, value in whole.items() if name != key}, file)
-        with pytest.raises(InputError, match=problem):
-            loaded(folder)
-    save_file(whole | {"more.weight": torch.zeros(2)}, file)
-    with pytest.raises(InputError, match=r"more\.weight is not one of this model's"):
-        loaded(folder)
-    save_file(whole | {"d2t": torch.zeros_like(whole["d2t"]) - 1}, file)
-    with pytest.raises(InputError, match="d2t must map 32 outputs"):
-        loaded(folder)
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(InputError, match="truncated or damaged"):
-        loaded(folder)
-    file.unlink()
-    with pytest.raises(InputError, match=r"an EAGLE-3 draft without model\.safetensors"):
-        loaded(folder)
-
-
-def test_targets_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_targets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    folder = write_draft(tmp_path / "plain", **PLAIN)
     draft, target = loaded(folder), target_of("llama")
     with pytest.raises(InputError, match="draft: reads states of size 32, the target's have size 8"):
         SpeculativeDecoder(make(hidden=8, vocab=VOCAB), draft)

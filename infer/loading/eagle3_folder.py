@@ -140,7 +140,9 @@ def _renamed(key: str, file: Eagle3File) -> str:
 
 def _tokens(file: Path, d2t: Tensor | None, rows: int, draft: Eagle3File) -> list[int]:
     """The token of each output, of which the file has ``rows``."""
-    size, outputs = build(int, draft.transformer_layer_config.get("vocab_size"), "vocab_size"), draft.draft_vocab_size
+    outputs = draft.draft_vocab_size
+    with blaming(file, AGAIN):
+        size = build(int, draft.transformer_layer_config.get("vocab_size"), "vocab_size")
     if rows != outputs:
         raise InputError(f"{file}: lm_head.weight has {rows} rows, draft_vocab_size is {outputs}; {AGAIN}")
     if d2t is None:
