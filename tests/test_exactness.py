@@ -15,10 +15,9 @@ from specpilot.infer.drafters.tree import SeveralDrafters
 from specpilot.infer.generation import Generation
 from specpilot.infer.models import TextReader, linear
 from specpilot.infer.random_source import RandomSource, sample_seed
-from specpilot.infer.request import Request
 
 from .drafts import AUTO, COPIES, LENGTHS, PROMPTS, STATE_WAYS, options_of, real, small
-from .enumeration import DEPTH, PROMPT, assert_same, decoder_distribution, output_distribution, target_distribution
+from .enumeration import PROMPT, assert_same, decoder_distribution, target_distribution
 from .test_architectures import transformers_greedy
 
 REPEATING = [1, 0, 2, 0, 1, 2, 1, 0, 2, 0]  # its last four tokens stood before
@@ -98,45 +97,6 @@ def test_the_law_is_the_targets(law: Law, way: str, tmp_path: Path) -> None:
         if law.draft in ROUNDED:
             assert found.keys() == expected.keys()
         assert_same(found, expected, 1e-6 if law.draft in ROUNDED else 1e-9)
-
-
-AMONG = [
-    Law("model", ["2", "spec-infer 2x1", "copies or 1"], FEW[:1], 1),
-    Law("model, real caches", ["2", "spec-infer 2x1", "auto or copies", "copies or 1"], FEW[:1], 1),
-    Law("none", ["copies, free"], FEW[:1], 1, 5),
-]
-
-
-@each(AMONG)
-def test_the_law_of_a_request_among_others(law: Law, way: str, tmp_path: Path) -> None:
-    """Others run when it joins, leave before it ends, and join after it: every outcome of its own is enumerated."""
-    prompt, sampling = REPEATING if "copies" in way else PROMPT, law.samplings[0]
-    target, draft = small(law.draft, 7, tmp_path)
-    decoder = SpeculativeDecoder(target, draft, **options_of(way))
-    scheduler = decoder.scheduler
-    together: set[int] = set()
-
-    def run(rng: RandomSource) -> tuple[int, ...]:
-        def other(prompt: list[int], budget: int, seed: int) -> Request:
-            return decoder.new_request(prompt, sampling, budget, RandomSource(seed))
-
-        others = [other([2, 1, 2], 9, 0), other([0], 3, 1)]
-        scheduler.submit(others)
-        scheduler.step()
-        request = decoder.new_request(list(prompt), sampling, law.budget, rng)
-        others.append(other([1, 1, 1, 2, 0], 6, 2))
-        scheduler.submit([request, others[-1]])
-        while not request.finished:
-            scheduler.step()
-            together.add(len(scheduler.running))
-        scheduler.cancel(others)
-        return tuple(request.output.tokens[:DEPTH])
-
-    assert_same(output_distribution(run), target_distribution(decoder.target, sampling, prompt))
-    assert max(together) >= 3
-    assert not scheduler.running
-    assert not scheduler.engine.cache.texts
-    assert not getattr(decoder.drafting.arms(decoder.config)[0].drafter, "texts", None)
 
 
 # Texts of real sizes

@@ -9,28 +9,21 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.draft import Draft
 from specpilot.infer.drafters.beams import Beams, draft_beams
 from specpilot.infer.models import TextReader, language_model
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify import parse_verifier
-from specpilot.infer.verify.mtad import mtad
 
 from .enumeration import (
     DEPTH,
     PROMPT,
     Remembering,
-    as_distribution,
     assert_same,
     decoder_distribution,
-    distribution,
-    output_distribution,
     target_distribution,
 )
 from .tiny import make
@@ -205,30 +198,6 @@ def test_a_beam_that_has_ended_stays_as_it_is() -> None:
         assert reader.cache.tokens[reader.text] == [*PROMPT, *draft.tokens[:-1]]
         lengths.add(len(draft.tokens))
     assert len(lengths) > 1
-
-
-@settings(max_examples=150)
-@given(data=st.data(), vocab=st.integers(2, 5), count=st.integers(0, 4), tau=st.floats(0, 0.999))
-def test_the_longest_prefix_by_joint_likelihood(data: st.DataObject, vocab: int, count: int, tau: float) -> None:
-    p = torch.tensor([data.draw(distribution(vocab)) for _ in range(count + 1)], dtype=torch.float64)
-    q = torch.tensor([data.draw(distribution(vocab)) for _ in range(count)], dtype=torch.float64).view(count, vocab)
-    tokens = [data.draw(st.sampled_from(row.nonzero().flatten().tolist())) for row in q]
-    draft = Draft.chain(tokens, [as_distribution(row[None]) for row in q])
-    expected, joint = 0, 1.0
-    for i, token in enumerate(tokens):
-        joint *= float(p[i, token]) / float(q[i, token])
-        assume(abs(joint - tau) >= 1e-9)  # or rounding decides
-        if min(1.0, joint) > tau:
-            expected = i + 1
-
-    def run(rng: RandomSource) -> tuple[int, int]:
-        verdict = mtad(as_distribution(p), draft, rng, tau)
-        return verdict.accepted, verdict.token
-
-    found = output_distribution(run)
-    assert {accepted for accepted, _ in found} == {expected}
-    for token in range(vocab):
-        assert found.get((expected, token), 0.0) == pytest.approx(float(p[expected, token]), abs=1e-9)
 
 
 def small(verifier: str = "mtad:0.3", length: int = 3, beams: Beams | None = None) -> SpeculativeDecoder:

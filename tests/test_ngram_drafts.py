@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import mul
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,9 +32,7 @@ from specpilot.infer.drafters.prompt_lookup import Match, PromptLookup
 from specpilot.infer.random_source import RandomSource
 
 from .clock import time_forwards
-from .drafts import CHEAP, DEAR, EVEN, FREE, options_of, small
-from .enumeration import assert_same, decoder_distribution, target_distribution
-from .test_exactness import REPEATING
+from .drafts import CHEAP, DEAR, EVEN, FREE
 from .tiny import make
 
 SHORT = (0.05, 0.9, 0.9, 0.9, 0.05, 0.05, 0.05)  # copies end after a few tokens, and the model goes on
@@ -155,31 +152,6 @@ def test_sources_learn_what_the_model_yields() -> None:
         below = late.rate.below * late.rate.keep
         late.end_round(copies, drafted, 0)
         assert late.rate.below - below == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("trees", [False, True], ids=["chains", "trees"])
-def test_every_source_is_met(trees: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the outcomes that are enumerated below a text, and the distribution is the target's whatever was chosen."""
-    monkeypatch.setattr(copy_rates, "PRIOR", SHORT)
-    plans: set[tuple[bool, bool]] = set()
-    chosen = DraftSources.plan
-
-    def plan(self: DraftSources, survivals: Iterable[float], room: int) -> Plan:
-        found = chosen(self, survivals, room)
-        plans.add((found.copies > 0, found.model))
-        return found
-
-    monkeypatch.setattr(DraftSources, "plan", plan)
-    ways = (
-        ("auto or copies", "auto or copies, by a head") if trees else ("copies or 2", "copies or 1", "copies or dear")
-    )
-    for way in ways:
-        decoder = SpeculativeDecoder(*small("model", 3, tmp_path), **options_of(way))
-        sampling = SamplingParams(1.0, 2 if trees else None)
-        found = decoder_distribution(decoder, sampling, 4 if trees else 6, REPEATING)
-        assert_same(found, target_distribution(decoder.target, sampling, REPEATING))
-    assert plans >= {(False, True), (True, False)}
-    assert ((True, True) in plans) != trees
 
 
 def repetitive(n: int, seed: int) -> list[int]:
