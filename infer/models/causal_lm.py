@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...common.errors import InputError
-from .base import LanguageModel, input_device
+from .base import LanguageModel, input_device, is_dispatched
 from .eagle import state_input_of
 from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
 from .linear import Quantization, pack
 from .longrope import TokenKVCache, longrope_switch, read_by_factors
 from .masks import as_scores, layer_masks, mask_types, positions_of
+from .static_forward import read_static
 from .text_cache import Read, TextCache, TreeMask, joined, read_in_groups
 from .trimmed_head import TrimmedHead
 
@@ -50,6 +51,7 @@ class CausalLM(LanguageModel):
         switch: longest text for longrope's short factors; None without longrope.
         layers: number of layers.
         lean: a faster forward of the same weights on the CPU, if available.
+        static: whether short reads have fixed shapes (:mod:`.static_forward`), which CUDA graphs replay.
         packed: otherwise the model with reordered or rounded weights; the model itself where that gains nothing.
 
     Raises:
@@ -59,7 +61,7 @@ class CausalLM(LanguageModel):
 
     model: PreTrainedModel
 
-    def __init__(self, model: PreTrainedModel, quantization: Quantization | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, quantization: Quantization | None = None, graphs: bool = True) -> None:
         self._check(model)
         self.model = model
         self.name = model.config.model_type
@@ -81,11 +83,12 @@ class CausalLM(LanguageModel):
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
-        self._types = mask_types(config)
+        self.types = mask_types(config)
         self.state_input = state_input_of(model)
         self.reads_states = self.state_input is not None
         self.lean = LeanForward(model, quantization) if LeanForward.fits(model) else None
         self.packed = pack(model, quantization) if self.lean is None else model
+        self.static = graphs and self.device.type == "cuda" and self.switch is None and not is_dispatched(model)
         self._inner: list[nn.Module] = []  # the modules of state_layers
 
     def with_layers(self, layers: tuple[int, ...]) -> CausalLM:
@@ -126,7 +129,7 @@ class CausalLM(LanguageModel):
             )
 
     def new_cache(self) -> RaggedKVCache:
-        return RaggedKVCache(self.layers) if self.switch is None else TokenKVCache(self.layers)
+        return RaggedKVCache(self.layers, self.static) if self.switch is None else TokenKVCache(self.layers)
 
     def begin(self, cache: TextCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
         cache.add(text, len(prompt) + reserve)
@@ -156,12 +159,12 @@ class CausalLM(LanguageModel):
             seen, _ = self._read_ragged(cache, [Read("tree", [path[1], *path], tree=tree)])
             if not _agree(seen, plain):
                 return False
-            assert self._types is not None
+            assert self.types is not None
             cache.crop_text("tree", 3)
-            for name in self._types.sizes:
+            for name in self.types.sizes:
                 blind, _ = self._read_ragged(cache, [Read("tree", [path[1], *path], tree=tree)], blind=name)
                 cache.crop_text("tree", 3)
-                if len(self._types.sizes) > 1 and _agree(blind, seen):
+                if len(self.types.sizes) > 1 and _agree(blind, seen):
                     return False
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
             return False  # the model does not accept such masks
@@ -174,6 +177,10 @@ class CausalLM(LanguageModel):
         if self.switch is not None:
             assert isinstance(cache, TokenKVCache)
             return read_by_factors(self._forward, cache, reads, self.switch)
+        if self.static and cache.static and self.ragged:
+            found = read_static(self, cache, reads)
+            if found is not None:
+                return found
         return self._forward(cache, reads)
 
     def _forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
@@ -197,7 +204,7 @@ class CausalLM(LanguageModel):
         cache.start_forward([read.text], [len(read.tokens)])
         states = None if read.states is None else read.states.unsqueeze(0)
         tokens = torch.tensor([read.tokens], dtype=torch.long)
-        logits, hidden = self._run(cache, tokens, read.keep, read.kept_states, states=states)
+        logits, hidden = self.run(cache, tokens, read.keep, read.kept_states, states=states)
         cache.end_forward()
         return logits[0], hidden[0]
 
@@ -205,7 +212,7 @@ class CausalLM(LanguageModel):
         self, cache: RaggedKVCache, reads: Sequence[Read], blind: str | None = None
     ) -> tuple[Tensor, Tensor]:
         """Read a padded batch, aligned at the right; tokens of the layer type ``blind`` attend only to themselves."""
-        assert self._types is not None
+        assert self.types is not None
         plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
         n, keep = plan.new, max(read.keep for read in reads)
         kept = max(read.kept_states for read in reads)
@@ -221,13 +228,13 @@ class CausalLM(LanguageModel):
                 states[row, n - len(read.tokens) :] = read.states
             picked += [row * keep + place for place in range(keep - read.keep, keep)]
             picked_states += [row * kept + place for place in range(kept - read.kept_states, kept)]
-        masks = layer_masks(self._types, plan, reads, cache)
+        masks = layer_masks(self.types, plan, reads, cache)
         if blind is not None:
             masks[blind] = masks[blind] & (masks[blind].cumsum(-1) == masks[blind].sum(-1, keepdim=True))
         scores = {name: as_scores(mask, self.model.dtype, self.device) for name, mask in masks.items()}
-        mask = scores if self._types.by_type else next(iter(scores.values()))
+        mask = scores if self.types.by_type else next(iter(scores.values()))
         positions = positions_of(plan, reads, cache)
-        logits, hidden = self._run(cache, tokens, keep, kept, mask, positions, states)
+        logits, hidden = self.run(cache, tokens, keep, kept, mask, positions, states)
         cache.end_forward()
         return _rows(logits.flatten(0, 1), picked), _rows(hidden.flatten(0, 1), picked_states)
 
@@ -249,7 +256,7 @@ class CausalLM(LanguageModel):
             tokens = [[read.tokens[c] for c in new + new[-1:] * (width - len(new))] for _, new in group]
             spread = cache.spread(read.text, [cached for cached, _ in group], past + width)
             spread.start_forward(list(range(len(group))), [width] * len(group))
-            logits, hidden = self._run(spread, torch.tensor(tokens), width, width)
+            logits, hidden = self.run(spread, torch.tensor(tokens), width, width)
             spread.end_forward()
             for row, (_, new) in enumerate(group):
                 for place, token in enumerate(new):
@@ -259,13 +266,13 @@ class CausalLM(LanguageModel):
         logits = torch.stack([found[token][0] for token in range(n - read.keep, n)])
         return logits, torch.stack([found[token][1] for token in range(n - read.kept_states, n)])
 
-    def _run(
+    def run(
         self,
         cache: RaggedKVCache,
         tokens: Tensor,
         keep: int,
         kept: int,
-        mask: Tensor | dict[str, Tensor] | None = None,
+        mask: Any = None,
         positions: Tensor | None = None,
         states: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:

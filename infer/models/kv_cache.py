@@ -18,6 +18,12 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from .text_cache import Read, TextCache
 
 COMPACT_AT = 4  # buffers are shrunk if they are this many times as wide as needed
+FEWEST = 256  # columns of buffers of fixed sizes
+
+
+def size_above(needed: int, least: int = 1) -> int:
+    """The smallest power of two that is at least ``needed`` and ``least``."""
+    return max(least, 1 << (needed - 1).bit_length())
 
 
 @dataclass
@@ -93,12 +99,20 @@ class RaggedLayer(CacheLayerMixin):
         kept = min(rows, self.cache.n_rows), min(columns, self.cache.n_columns)
         old_keys, old_values = self.keys, self.values
         self.keys, self.values = self._buffer(old_keys), self._buffer(old_values)
+        self.cache.forwards.clear()  # they are of the old buffers
         for new, old in ((self.keys, old_keys), (self.values, old_values)):
             new[: kept[0], :, : kept[1]] = old[: kept[0], :, : kept[1]]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Called by transformers' models: :meth:`write` with the cache's plan."""
-        return self.write(self.cache.plan, key_states, value_states)
+        """Called by transformers' models: :meth:`write` with the cache's plan, or to its ``slots``."""
+        if self.cache.slots is None:
+            return self.write(self.cache.plan, key_states, value_states)
+        assert self.keys is not None
+        assert self.values is not None
+        rows, columns = self.cache.slots
+        self.keys[rows, :, columns] = key_states.transpose(1, 2)
+        self.values[rows, :, columns] = value_states.transpose(1, 2)
+        return self.keys[: len(rows)], self.values[: len(rows)]
 
     def write(self, plan: WritePlan, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """Write (B, H, n, D) at the positions of ``plan``; return views for attention, (B, H, width, D)."""
@@ -162,12 +176,22 @@ class RaggedLayer(CacheLayerMixin):
 class RaggedKVCache(Cache, TextCache):
     """Texts by key, each in a row, with a :class:`RaggedLayer` for each layer of a decoder.
 
+    Args:
+        static: whether the sizes of the buffers are powers of two, and the buffers stay when the texts have gone, so
+            that :mod:`.static_forward` has fixed shapes.
+
     Attributes:
         n_rows, n_columns: sizes of the buffers after the next forward.
         plan: plan of the current forward.
+        slots: rows (B, 1) and columns (B, n) that a forward of fixed shape writes to; None in other forwards.
+        forwards: the forwards of fixed shapes on these buffers.
     """
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, static: bool = False) -> None:
+        self.static = static
+        self.slots: tuple[Tensor, Tensor] | None = None
+        self.forwards: dict[Hashable, Any] = {}
+        self._pool: Any = None
         self.own = [RaggedLayer(self) for _ in range(layers)]
         super().__init__(layers=list(self.own))
         self.texts: list[Hashable] = []  # by row
@@ -184,11 +208,12 @@ class RaggedKVCache(Cache, TextCache):
         self.texts.append(text)
         self.lengths.append(0)
         self.reserved.append(reserve)
-        self.n_rows = max(self.n_rows, len(self.texts))
+        rows = size_above(len(self.texts)) if self.static else len(self.texts)
+        self.n_rows = max(self.n_rows, rows)
         self._set_columns()
 
     def remove(self, text: Hashable) -> None:
-        """Remove a text; the last row moves to its place. Without texts the cache holds no memory."""
+        """Remove a text; the last row moves to its place. Without texts the cache holds no memory, unless ``static``."""
         row, last = self.rows.pop(text), len(self.texts) - 1
         if row != last:
             if self.lengths[last]:
@@ -199,16 +224,22 @@ class RaggedKVCache(Cache, TextCache):
             self.rows[self.texts[row]] = row
         for values in (self.texts, self.lengths, self.reserved):
             values.pop()
-        if not self.texts:
-            self.n_rows = self.n_columns = 0
-            for layer in self.own:
-                layer.reset()
-        else:
+        if self.texts:
             self._set_columns()
+        elif not self.static:
+            self._reset()
+
+    def _reset(self) -> None:
+        self.n_rows = self.n_columns = 0
+        self.forwards.clear()
+        for layer in self.own:
+            layer.reset()
 
     def _set_columns(self) -> None:
         needed = max(*self.reserved, *self.lengths) + 1  # one more, for padding
-        if needed > self.n_columns or needed * COMPACT_AT < self.n_columns:
+        if self.static:
+            self.n_columns = max(self.n_columns, size_above(needed, FEWEST))
+        elif needed > self.n_columns or needed * COMPACT_AT < self.n_columns:
             self.n_columns = needed
 
     def clear(self) -> None:
@@ -216,9 +247,7 @@ class RaggedKVCache(Cache, TextCache):
         self.rows.clear()
         for values in (self.texts, self.lengths, self.reserved):
             values.clear()
-        self.n_rows = self.n_columns = 0
-        for layer in self.own:
-            layer.reset()
+        self._reset()
 
     def __contains__(self, text: Hashable) -> bool:
         return text in self.rows
@@ -260,9 +289,28 @@ class RaggedKVCache(Cache, TextCache):
             new[row - low] = count
         width = max(start + count for start, count in zip(starts, new, strict=True))
         if width >= self.n_columns:
-            self.n_columns = width + 1 + width // 4
+            self.n_columns = size_above(width + 1, FEWEST) if self.static else width + 1 + width // 4
         aligned = len(starts) == 1 or (min(new) == max(new) and min(starts) == max(starts))
         return WritePlan(low, high, starts, new, width, aligned)
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the layers have buffers."""
+        return any(layer.is_initialized for layer in self.own)
+
+    def fit(self) -> None:
+        """Resize all buffers to ``n_rows`` and ``n_columns``."""
+        for layer in self.own:
+            if layer.is_initialized:
+                assert layer.keys is not None
+                assert layer.values is not None
+                layer.fit(layer.keys, layer.values)
+
+    def pool(self) -> Any:
+        """The memory pool of this cache's CUDA graphs, which never run at the same time."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        return self._pool
 
     def end_forward(self, plan: WritePlan | None = None) -> None:
         """Add the tokens written by ``plan`` to the lengths. Default: the plan of :meth:`start_forward`."""

@@ -1,0 +1,99 @@
+"""Forwards of fixed shapes give the logits and states of other forwards, whatever has happened to the cache before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from specpilot.controllers.length import Fixed
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models import CausalLM, Read, TreeMask
+from specpilot.infer.models.static_forward import StaticForward
+
+from .architectures import MAKERS
+from .test_architectures import PROMPTS, each, pair_of, references
+
+SEVERAL = [name for name in MAKERS if name != "phi3-longrope"]  # read again when the factors change
+
+
+def models(name: str) -> tuple[CausalLM, CausalLM]:
+    """The model with forwards of fixed shapes, and without."""
+    found = []
+    for static in (True, False):
+        model = CausalLM(pair_of(name)[0])
+        model.lean, model.packed, model.static = None, model.model, static
+        found.append(model)
+    return found[0], found[1]
+
+
+def operations(seed: int) -> Iterator[tuple[str, Any]]:
+    """Texts that join and leave, chains and trees, roll-backs and kept paths, and growth beyond the buffers."""
+    rng = random.Random(seed)
+    lengths: dict[int, int] = {}
+    for turn in range(24):
+        if not lengths or (len(lengths) < 4 and rng.random() < 0.3):
+            yield "add", (turn, rng.choice([4, 30]))
+            lengths[turn] = rng.randrange(1, 40)
+            yield "read", [Read(turn, [rng.randrange(1, 60) for _ in range(lengths[turn])])]
+        chosen = rng.sample(sorted(lengths), rng.randrange(1, len(lengths) + 1))
+        reads = []
+        for text in chosen:
+            parents = [rng.randrange(-1, i) for i in range(rng.randrange(1, 9))]
+            trunk = [rng.randrange(1, 60) for _ in range(rng.randrange(1, 3))]
+            tree = rng.random() < 0.5
+            mask = TreeMask.of_parents(lengths[text] + len(trunk), parents) if tree else None
+            tokens = [*trunk, *(rng.randrange(1, 60) for _ in parents)]
+            reads.append(Read(text, tokens, rng.randrange(1, len(tokens) + 1), mask))
+        yield "read", reads
+        for read in reads:
+            kept = lengths[read.text] + len(read.tokens) - (0 if read.tree is None else len(read.tree.above))
+            if read.tree is None:
+                kept = rng.randrange(lengths[read.text] + 1, kept + 1)
+                yield "crop", (read.text, kept)
+            else:
+                path = rng.choice(read.tree.paths(kept))
+                yield "keep", (read.text, kept, path)
+                kept += len(path)
+            lengths[read.text] = kept
+        if len(lengths) > 1 and rng.random() < 0.2:
+            yield "remove", (text := rng.choice(sorted(lengths)),)
+            del lengths[text]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@each(SEVERAL)
+@torch.inference_mode()
+def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
+    static, plain = models(name)
+    if not static.ragged:
+        pytest.skip("its texts do not share a forward")
+    caches = static.new_cache(), plain.new_cache()
+    read = 0
+    for what, arguments in operations(seed):
+        if what == "read":
+            found, expected = (model.forward(c, arguments) for model, c in zip((static, plain), caches, strict=True))
+            for one, other in zip(found, expected, strict=True):
+                given = other.isfinite()
+                torch.testing.assert_close(one[given], other[given], rtol=1e-3, atol=1e-3)
+            read += 1
+            continue
+        for own in caches:
+            {"add": own.add, "crop": own.crop_text, "keep": own.keep, "remove": own.remove}[what](*arguments)
+    forwards = caches[0].forwards.values()
+    assert read > len(forwards) > 2
+    assert all(isinstance(forward, StaticForward) for forward in forwards)
+
+
+@pytest.mark.parametrize("tree", [None, (3, 2, 1)])
+@each(SEVERAL)
+def test_texts_are_transformers_greedy(name: str, tree: tuple[int, ...] | None) -> None:
+    target, draft = models(name)[0], CausalLM(pair_of(name)[1])
+    draft.lean, draft.packed, draft.static = None, draft.model, True
+    options: dict[str, Any] = {"length": Fixed(4)} if tree is None else {"tree": tree, "verifier": "spec-infer"}
+    decoder = SpeculativeDecoder(target, draft, **options)
+    expected = references(name)
+    outputs = decoder.generate(PROMPTS[: len(expected)], max_new_tokens=40, temperature=0)
+    assert [output.tokens for output in outputs] == expected
