@@ -197,6 +197,8 @@ class DecodingOptions(
         revision: Branch, tag or commit of the target on the hub.
         tokenizer: Whose tokenizer and chat template to take instead of the target's own: a folder or hub id.
         max_running: Texts decoded together; others wait.
+        graphs: CUDA graphs of drafting and verification on a GPU: on, off, or compiled, which joins small kernels:
+            steps are then about 1.5 × as fast, after some 5 s at first and 2 s for each further size.
     """
 
     draft: Annotated[str | tuple[str, ...], Several(distinct=False)] | None = "auto"
@@ -212,6 +214,7 @@ class DecodingOptions(
     revision: str | None = None
     tokenizer: str | None = None
     max_running: Annotated[int, Range(1, 4096)] = 64
+    graphs: Literal["on", "off", "compiled"] = "on"
 
     @property
     def drafts(self) -> str | tuple[str, ...] | None:

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from specpilot.controllers.length import Fixed
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM, Read, TreeMask
+from specpilot.infer.models import CausalLM, Read, TextReader, TreeMask
+from specpilot.infer.models.causal_lm import Graphs
 from specpilot.infer.models.static_forward import StaticForward
+from torch._dynamo.testing import CompileCounterWithBackend
+from transformers import PreTrainedModel
 
 from .architectures import MAKERS
 from .test_architectures import PROMPTS, each, pair_of, references
 
+GROUPED = {"gemma3", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3"}  # whose layers are replaced
 SEVERAL = [name for name in MAKERS if name != "phi3-longrope"]  # read again when the factors change
 
 
-def models(name: str) -> tuple[CausalLM, CausalLM]:
-    """The model with forwards of fixed shapes, and without."""
-    found = []
-    for static in (True, False):
-        model = CausalLM(pair_of(name)[0])
-        model.lean, model.packed, model.static = None, model.model, static
-        found.append(model)
-    return found[0], found[1]
+def of_fixed_shapes(model: PreTrainedModel, graphs: Graphs = "on") -> CausalLM:
+    """A model as it is on a GPU, but for the graphs."""
+    found = CausalLM(model, graphs=graphs)
+    found.lean, found.packed, found.static, found.replaces_layers = None, model, True, True
+    return found
 
 
 def operations(seed: int) -> Iterator[tuple[str, Any]]:
@@ -67,7 +69,7 @@ def operations(seed: int) -> Iterator[tuple[str, Any]]:
 @each(SEVERAL)
 @torch.inference_mode()
 def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
-    static, plain = models(name)
+    static, plain = of_fixed_shapes(pair_of(name)[0]), CausalLM(pair_of(name)[0], graphs="off")
     if not static.ragged:
         pytest.skip("its texts do not share a forward")
     caches = static.new_cache(), plain.new_cache()
@@ -90,10 +92,26 @@ def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
 @pytest.mark.parametrize("tree", [None, (3, 2, 1)])
 @each(SEVERAL)
 def test_texts_are_transformers_greedy(name: str, tree: tuple[int, ...] | None) -> None:
-    target, draft = models(name)[0], CausalLM(pair_of(name)[1])
-    draft.lean, draft.packed, draft.static = None, draft.model, True
+    target, draft = (of_fixed_shapes(model) for model in pair_of(name))
     options: dict[str, Any] = {"length": Fixed(4)} if tree is None else {"tree": tree, "verifier": "spec-infer"}
     decoder = SpeculativeDecoder(target, draft, **options)
     expected = references(name)
     outputs = decoder.generate(PROMPTS[: len(expected)], max_new_tokens=40, temperature=0)
     assert [output.tokens for output in outputs] == expected
+    assert target.fixed is not None or name not in GROUPED
+
+
+@torch.inference_mode()
+def test_compiled_layers_share_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = CompileCounterWithBackend("eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiled))
+    model = of_fixed_shapes(pair_of("qwen3-full")[0], "compiled")
+    plain = CausalLM(pair_of("qwen3-full")[0], graphs="off")
+    assert model.layers > 1
+    results = []
+    for reader in (TextReader(model), TextReader(plain)):
+        reader.cache.add(0, 20)
+        results.append([reader.read([1 + i, *range(2, n)])[0] for i, n in enumerate((9, 2, 4, 3, 2))])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    assert compiled.frame_count == 3  # of one, two and four tokens

@@ -47,8 +47,8 @@ def load_pair(options: DecodingOptions) -> Pair:
     of_drafts, quantization = draft_precision(options)
     model, text = load_target(options)
     loaded = [load_draft(name, model, text, of_drafts) for name in names]
-    drafts = [language_model(draft, quantization=quantization) for draft in loaded]
-    return steered(Pair(language_model(model), drafts, text, None, ngram), options)
+    drafts = [language_model(draft, quantization=quantization, graphs=options.graphs) for draft in loaded]
+    return steered(Pair(language_model(model, graphs=options.graphs), drafts, text, None, ngram), options)
 
 
 def steered(pair: Pair, options: DecodingOptions) -> Pair:

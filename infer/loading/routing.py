@@ -18,6 +18,7 @@ from ...controllers.router import PolicyRouter, Router
 from ..config import LENGTH
 from ..drafters.ngram import Ngram
 from ..models import CausalLM, EarlyExit, LanguageModel, LoadedModel, count_parameters, language_model
+from ..models.causal_lm import Graphs
 from ..models.linear import Quantization
 from ..options import DecodingOptions
 from .controllers import load_length, load_policy
@@ -88,8 +89,8 @@ def load_routing(options: DecodingOptions) -> tuple[Routing, PreTrainedTokenizer
     names = tuple(map(str, names)) if isinstance(names, tuple) else (str(names),)
     of_drafts, quantization = draft_precision(options)
     model, text = load_target(options)
-    reader = language_model(model)
-    loaded = load_arms(names, reader, text, **of_drafts, quantization=quantization)
+    reader = language_model(model, graphs=options.graphs)
+    loaded = load_arms(names, reader, text, **of_drafts, quantization=quantization, graphs=options.graphs)
     if options.draft_dtype is not None and all(arm.arm.kind != DRAFT for arm in loaded):
         raise InputError(f"draft_dtype={options.draft_dtype!r}: no arm has a draft model; leave it out")
     if trained is not None:
@@ -165,6 +166,7 @@ def load_arms(
     device: str,
     trust_remote_code: bool = False,
     quantization: Quantization | None = None,
+    graphs: Graphs = "on",
 ) -> list[LoadedArm]:
     """Load the arms of a target.
 
@@ -172,6 +174,7 @@ def load_arms(
         specs: draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``, in the router's order.
         tokenizer: the target's tokenizer.
         quantization: what the draft models' weights are rounded to.
+        graphs: their CUDA graphs.
 
     Raises:
         InputError: there are fewer than two arms, or one does not exist or has another vocabulary or architecture.
@@ -189,7 +192,7 @@ def load_arms(
             except InputError as error:
                 raise InputError(f"arm {spec!r}: {error}") from error
             arm = Arm(DRAFT, spec, model_fingerprint(model), parameters=count_parameters(model))
-            wrapped = language_model(model, quantization=quantization)
+            wrapped = language_model(model, quantization=quantization, graphs=graphs)
             check_pair(target, wrapped)
             loaded.append(LoadedArm(arm, wrapped))
         elif kind == EXIT:

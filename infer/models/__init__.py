@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .base import LanguageModel, LoadedModel, TextReader, count_parameters, output_embedding
-from .causal_lm import CausalLM
+from .causal_lm import CausalLM, Graphs
 from .early_exit import EarlyExit
 from .encoder_decoder import EncoderDecoder
 from .gguf_model import GgufModel
@@ -41,11 +41,15 @@ __all__ = [
 ]
 
 
-def language_model(model: LoadedModel, *, quantization: Quantization | None = None) -> LanguageModel:
+def language_model(
+    model: LoadedModel, *, quantization: Quantization | None = None, graphs: Graphs = "on"
+) -> LanguageModel:
     """Wrap a decoder-only or encoder-decoder ``model``, or a GGUF model.
 
     Args:
         quantization: round its weights; for drafts.
+        graphs: whether CUDA graphs replay short forwards on a GPU (:mod:`.static_forward`), of compiled layers if
+            wanted.
 
     Raises:
         InputError: the architecture cannot be decoded exactly, or its weights cannot be rounded.
@@ -58,7 +62,7 @@ def language_model(model: LoadedModel, *, quantization: Quantization | None = No
         return LlamaCpp(model)
     if model.config.is_encoder_decoder:
         return EncoderDecoder(model, quantization)
-    wrapped = CausalLM(model, quantization)
+    wrapped = CausalLM(model, quantization, graphs)
     check_reading_in_parts(wrapped)
     return wrapped
 

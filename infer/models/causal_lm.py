@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from transformers import PreTrainedModel
 from ...common.errors import InputError
 from .base import LanguageModel, input_device, is_dispatched
 from .eagle import state_input_of
+from .fixed_layers import FixedLayers
 from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
 from .linear import Quantization, pack
@@ -32,6 +34,7 @@ from .static_forward import read_static
 from .text_cache import Read, TextCache, TreeMask, joined, read_in_groups
 from .trimmed_head import TrimmedHead
 
+Graphs = Literal["on", "off", "compiled"]
 MASKED_ATTENTION = ("eager", "sdpa")  # implementations that accept an additive mask
 # These count positions by cache columns, because of ALiBi from the padding mask, Llama 4's temperature tuning, or
 # GPT-Neo's local layers.
@@ -40,7 +43,8 @@ REREADING = frozenset({"phi3", "phimoe"})  # transformers recomputes a text's ke
 SHORT = 32  # reads of at most this many tokens are padded to each other
 PADDED = 1.3  # maximum ratio of padded size to tokens for longer reads
 LARGEST = 4096  # maximum padded tokens of a forward of several texts
-AGREE = 0.02  # tolerance in standard deviations of the logits: far above rounding, far below an ignored mask
+# Tolerance of logits relative to their spread: far above rounding, far below an ignored mask.
+AGREE, AGREE_HALF = 0.02, 0.15
 
 
 class CausalLM(LanguageModel):
@@ -52,6 +56,7 @@ class CausalLM(LanguageModel):
         layers: number of layers.
         lean: a faster forward of the same weights on the CPU, if available.
         static: whether short reads have fixed shapes (:mod:`.static_forward`), which CUDA graphs replay.
+        fixed: the layers of these; None for the model's own.
         packed: otherwise the model with reordered or rounded weights; the model itself where that gains nothing.
 
     Raises:
@@ -61,7 +66,7 @@ class CausalLM(LanguageModel):
 
     model: PreTrainedModel
 
-    def __init__(self, model: PreTrainedModel, quantization: Quantization | None = None, graphs: bool = True) -> None:
+    def __init__(self, model: PreTrainedModel, quantization: Quantization | None = None, graphs: Graphs = "on") -> None:
         self._check(model)
         self.model = model
         self.name = model.config.model_type
@@ -88,7 +93,11 @@ class CausalLM(LanguageModel):
         self.reads_states = self.state_input is not None
         self.lean = LeanForward(model, quantization) if LeanForward.fits(model) else None
         self.packed = pack(model, quantization) if self.lean is None else model
-        self.static = graphs and self.device.type == "cuda" and self.switch is None and not is_dispatched(model)
+        self.static = (
+            graphs != "off" and self.device.type == "cuda" and self.switch is None and not is_dispatched(model)
+        )
+        self.fixed: FixedLayers | None = None
+        self.replaces_layers, self._compiles = self.static, graphs == "compiled"
         self._inner: list[nn.Module] = []  # the modules of state_layers
 
     def with_layers(self, layers: tuple[int, ...]) -> CausalLM:
@@ -178,10 +187,36 @@ class CausalLM(LanguageModel):
             assert isinstance(cache, TokenKVCache)
             return read_by_factors(self._forward, cache, reads, self.switch)
         if self.static and cache.static and self.ragged:
+            if self.replaces_layers:
+                self.replaces_layers = False
+                self.fixed = self._fixed_layers()
             found = read_static(self, cache, reads)
             if found is not None:
                 return found
         return self._forward(cache, reads)
+
+    @torch.inference_mode()
+    def _fixed_layers(self) -> FixedLayers | None:
+        """Layers for forwards of fixed shapes that give the logits of the model's own; None if that fails."""
+        other, prompt, next_tokens = copy(self), [t % self.vocab_size for t in (3, 1, 4)], [1 % self.vocab_size] * 2
+        try:
+            other.fixed = FixedLayers(self.packed, self.layers, self._compiles)
+            logits = []
+            for model in (self, other):
+                cache = self.new_cache()
+                cache.add(0, 8)
+                _ = self._read_one(cache, Read(0, prompt))
+                found = read_static(model, cache, [Read(0, next_tokens)])
+                assert found is not None
+                logits.append(found[0])
+            if not _agree(logits[1], logits[0]):
+                raise ValueError("its logits would be others")
+        except (ValueError, AttributeError, IndexError, KeyError, TypeError, RuntimeError) as error:
+            if self._compiles:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                warnings.warn(f"{self.name}: its layers are not compiled ({reason})", stacklevel=2)
+            return None
+        return other.fixed
 
     def _forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         """The forward of transformers, grouped by reads that can share a batch."""
@@ -284,9 +319,10 @@ class CausalLM(LanguageModel):
             inputs["attention_mask"] = mask
         if positions is not None:
             inputs["position_ids"] = positions.to(self.device)
-        logits, hidden = forward_with_hidden(
-            self.packed, None if keep == kept else partial(_last, keep), self._inner, **inputs
-        )
+        model, inner = self.packed, self._inner
+        if self.fixed is not None and cache.slots is not None:
+            model, inner = self.fixed.model, [self.fixed.layers[layer - 1] for layer in self.state_layers]
+        logits, hidden = forward_with_hidden(model, None if keep == kept else partial(_last, keep), inner, **inputs)
         return logits[:, -keep:], hidden[:, -kept:]
 
     def _inputs(self, tokens: Tensor, states: Tensor | None) -> dict[str, Tensor]:
@@ -327,8 +363,9 @@ def _rows(values: Tensor, picked: list[int]) -> Tensor:
 def _agree(found: Tensor, expected: Tensor) -> bool:
     """Whether logits (1, V) are equal up to rounding, but for tokens without a logit."""
     given = expected.isfinite()
+    tolerance = AGREE if expected.dtype in (torch.float32, torch.float64) else AGREE_HALF
     found, expected = found[given].float(), expected[given].float()
-    return bool((found - expected).abs().max() <= AGREE * expected.std())
+    return bool((found - expected).norm() <= tolerance * (expected - expected.mean()).norm())
 
 
 def forward_with_hidden(

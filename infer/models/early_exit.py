@@ -39,7 +39,7 @@ class EarlyExit(CausalLM):
         vars(self).update(vars(target))  # everything except the depth
         self.model = cut(target.model, layer, target.layers)
         self.packed = cut(target.packed, layer, target.layers)
-        self.layers = layer
+        self.layers, self.fixed = layer, None
         self.lean = None if target.lean is None else target.lean.first(layer)
 
     @property

@@ -213,7 +213,7 @@ class RaggedKVCache(Cache, TextCache):
         self._set_columns()
 
     def remove(self, text: Hashable) -> None:
-        """Remove a text; the last row moves to its place. Without texts the cache holds no memory, unless ``static``."""
+        """Remove a text; the last row moves to its place. Without texts a cache holds no memory, unless ``static``."""
         row, last = self.rows.pop(text), len(self.texts) - 1
         if row != last:
             if self.lengths[last]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from .fixed_layers import SIZES, FixedLayers, LayerSlots
 from .kv_cache import RaggedKVCache, size_above
 from .masks import CHUNKED, FULL, SLIDING, MaskTypes
 from .text_cache import Read, Results
@@ -41,6 +42,7 @@ class Model(Protocol):
     reads_states: bool
     types: MaskTypes | None
     static: bool
+    fixed: FixedLayers | None
 
     def run(
         self, cache: RaggedKVCache, tokens: Tensor, keep: int, kept: int, mask: Any, positions: Tensor,
@@ -83,6 +85,10 @@ class StaticForward:
         self.rows = torch.arange(rows, device=device).unsqueeze(1)
         self.columns = torch.arange(cache.n_columns, device=device)
         self.depths = torch.arange(others, device=device)
+        self.slots: list[LayerSlots] = []
+        if model.fixed is not None:
+            places = self.rows, self.inputs[..., 2]
+            self.slots = [LayerSlots(layer, *places) for layer in cache.own[: model.layers]]
         self.uses = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.results: Results
@@ -90,9 +96,7 @@ class StaticForward:
     def __call__(self) -> Results:
         """Logits (B, n, V) and states (B, n, d) of ``inputs``; the next call overwrites them."""
         self.uses += 1
-        if self.graph is None and (self.uses <= WARM or self.model.device.type != "cuda"):
-            return self._compute()
-        if self.graph is None:
+        if self.graph is None and self.uses > WARM and self.model.static and self.model.device.type == "cuda":
             self._capture()
         if self.graph is None:
             return self._compute()
@@ -117,12 +121,15 @@ class StaticForward:
     def _compute(self) -> Results:
         tokens, positions, columns, _ = self.inputs[..., :INTEGERS].unbind(-1)
         self.cache.slots = self.rows, columns
+        if self.model.fixed is not None:
+            self.model.fixed.slots = self.slots
         try:
             masks = self.masks()
             assert self.model.types is not None
             mask = masks if self.model.types.by_type else next(iter(masks.values()))
             n = self.shape.tokens
-            return self.model.run(self.cache, tokens, n, n, mask, positions, self.states)
+            with torch._dynamo.config.patch(recompile_limit=SIZES):
+                return self.model.run(self.cache, tokens, n, n, mask, positions, self.states)
         finally:
             self.cache.slots = None
 
