@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-slow soak test-gguf test-vllm test-ray real results test-oldest check docs clean
+.PHONY: demo test test-slow soak gpu gpu-wheels test-gguf test-vllm test-ray real results test-oldest check docs clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -45,6 +45,14 @@ test-vllm: .venv-vllm/.ready
 test-ray:
 	@$(MAKE) --no-print-directory VENV=.venv-ray EXTRAS=dev,ray .venv-ray/.ready
 	@OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/ray
+
+# Tests, costs and speeds on a GPU, with the machine's own torch: nothing is installed, and no network is needed. What is
+# missing there can be carried: `make gpu-wheels` collects the small packages in build/wheels.
+gpu:
+	@PYTHONPATH=$(wildcard build/wheels/site) $(PYTHON) -m experiments gpu
+
+gpu-wheels: $(READY)
+	@$(PIP) --no-deps --target build/wheels/site datasets dill multiprocess jsonargparse docstring-parser typeshed-client
 
 # A real model to try: SmolLM2-135M-Instruct as a GGUF file and as a folder for transformers, in runs/real.
 real:

@@ -133,7 +133,7 @@ class LagFreePredictor(TrainedPredictor):
 
     def predict(self, step: Step) -> float:
         ngram_match = step.match() if self.uses_ngrams else NOTHING
-        added = torch.mm(step.hidden.float(), self.of_state)  # (1, width)
+        added = torch.mm(step.hidden.to(self.of_state), self.of_state)  # (1, width); a recorded state is on the CPU
         signals = step.host_signals(entropy=False)
         if signals is None:
             *hidden, confidence, top, entropy = torch.cat([added[0], step.signals_tensor()]).tolist()

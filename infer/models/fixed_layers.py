@@ -55,7 +55,8 @@ def grouped_attention(
     shared = query.reshape(rows, groups, heads // groups * n, size)
     scores = (shared @ key.transpose(2, 3)).view(rows, groups, heads // groups, n, -1)
     scores = scores * (size**-0.5 if scaling is None else scaling) + attention_mask.unsqueeze(2)
-    weights = scores.float().softmax(-1).to(value.dtype).view(rows, groups, heads // groups * n, -1)
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
+    weights = weights.view(rows, groups, heads // groups * n, -1)
     return (weights @ value).view(rows, heads, n, -1).transpose(1, 2), None
 
 

@@ -1,0 +1,159 @@
+"""Pairs of random models of any size with a chosen acceptance: real costs without downloads.
+
+The draft is the target's first layers with the same head. The residual branches of the later layers are scaled down
+until both agree as much as wanted at temperature 1, and the logits are scaled to a chosen entropy; both by bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from rich.console import Console
+from specpilot.commands.measuring import begin
+from specpilot.common.errors import InputError
+from specpilot.common.options import Count, Options, Range
+from specpilot.infer.loading.devices import DTYPES, pick_device
+from specpilot.infer.loading.names import load_tokenizer
+from specpilot.infer.models.early_exit import cut
+from specpilot.infer.options import DeviceOptions, DType
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from . import FolderOptions
+
+STEPS = 12  # of each bisection
+TEXTS, TOKENS = 8, 16  # on which acceptance and entropy are measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape(Options):
+    """Shape.
+
+    Attributes:
+        layers: Layers of the target.
+        draft_layers: Layers of the draft, the target's first ones.
+        hidden: Size of the hidden states.
+        intermediate: Size of the layers between them.
+        heads: Attention heads.
+        kv_heads: Heads of keys and values.
+        vocabulary: Number of tokens.
+        acceptance: Expected acceptance of a drafted token at temperature 1.
+        entropy: Entropy of the target's distributions, in nats.
+    """
+
+    layers: Count = 32
+    draft_layers: Count = 4
+    hidden: Count = 4096
+    intermediate: Count = 14336
+    heads: Count = 32
+    kv_heads: Count = 8
+    vocabulary: Count = 128256
+    acceptance: Annotated[float, Range(0, 1, "()")] = 0.7
+    entropy: Annotated[float, Range(0, 12, "()")] = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.draft_layers >= self.layers:
+            raise InputError(f"draft_layers={self.draft_layers}: must be fewer than the target's {self.layers}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticPairOptions(Shape, FolderOptions, DeviceOptions):
+    """Models.
+
+    Attributes:
+        dtype: Precision of the weights.
+    """
+
+    dtype: DType = "bfloat16"
+
+
+@torch.no_grad()
+def synthetic_pair(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """A target and a draft that shares its first layers, both in memory on ``device``.
+
+    Raises:
+        InputError: random models of this shape cannot disagree so much.
+    """
+    config = LlamaConfig(
+        vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=8192, bos_token_id=None, eos_token_id=None, pad_token_id=None, dtype=dtype,
+    )  # fmt: skip
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            target = LlamaForCausalLM(config).eval().requires_grad_(False)
+    finally:
+        torch.set_default_dtype(before)
+    draft = cut(target, shape.draft_layers, shape.layers)
+    draft.config = copy(target.config)
+    draft.config.num_hidden_layers = shape.draft_layers
+    texts = torch.randint(shape.vocabulary, (TEXTS, TOKENS), generator=torch.Generator().manual_seed(0)).to(device)
+    later = [layer for layer in target.model.layers[shape.draft_layers :]]
+    scaled = 1.0  # of the later layers' branches, by now
+
+    def agreement(scale: float) -> float:
+        nonlocal scaled
+        for layer in later:
+            for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
+                weight.mul_(scale / scaled)
+        scaled = scale
+        target.model.norm.weight.fill_(1.0)  # shared with the draft
+        p, q = (torch.cat(list(_logits(model, texts))) for model in (target, draft))
+        sharp = _bisect(lambda factor: -float(_entropy(p * factor)), 1e-3, 1e3, -shape.entropy)
+        target.model.norm.weight.fill_(sharp)
+        return float(torch.minimum((p * sharp).softmax(-1), (q * sharp).softmax(-1)).sum(-1).mean())
+
+    if agreement(1.0) > shape.acceptance:
+        raise InputError(f"acceptance={shape.acceptance}: these layers agree more; take fewer draft layers, or more")
+    scale = _bisect(lambda scale: -agreement(scale), 1e-3, 1.0, -shape.acceptance)
+    agreement(scale)
+    return target, draft
+
+
+def _logits(model: PreTrainedModel, texts: Tensor) -> Iterator[Tensor]:
+    """(TOKENS, V) in float32 of each text."""
+    for text in texts:
+        yield model(input_ids=text.unsqueeze(0), use_cache=False).logits[0].float()
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    return torch.distributions.Categorical(logits=logits).entropy().mean()
+
+
+def _bisect(rising: Callable[[float], float], low: float, high: float, wanted: float) -> float:
+    """Where a function that rises takes the value ``wanted``, between positive numbers."""
+    for _ in range(STEPS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if rising(middle) < wanted else (low, middle)
+    return (low * high) ** 0.5
+
+
+def measured(target: PreTrainedModel, draft: PreTrainedModel) -> dict[str, float]:
+    """Mean acceptance and entropy at temperature 1 on other texts than those of the bisection."""
+    size = target.config.vocab_size
+    texts = torch.randint(size, (TEXTS, TOKENS), generator=torch.Generator().manual_seed(1)).to(target.device)
+    with torch.no_grad():
+        p, q = (torch.cat(list(_logits(model, texts))) for model in (target, draft))
+    accepted = torch.minimum(p.softmax(-1), q.softmax(-1)).sum(-1).mean()
+    return {"acceptance": float(accepted), "entropy": float(_entropy(p))}
+
+
+def main(options: SyntheticPairOptions) -> None:
+    """Write a pair of random models of any size with a chosen acceptance, to time decoding."""
+    console: Console = begin()
+    dtype = DTYPES[options.dtype]
+    assert isinstance(dtype, torch.dtype)
+    target, draft = synthetic_pair(options, pick_device(options.device), dtype)
+    for name, model in (("target", target), ("draft", draft)):
+        model.save_pretrained(options.output / name)
+        load_tokenizer("tiny").save_pretrained(options.output / name)
+    found = measured(target, draft)
+    console.print(f"acceptance {found['acceptance']:.2f}, entropy {found['entropy']:.2f}: {options.output}")

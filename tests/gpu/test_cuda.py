@@ -1,0 +1,113 @@
+"""What is computed on a GPU: texts, laws, data, training and decoding with what was trained."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot.controllers.length import Fixed
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models import CausalLM, LanguageModel, language_model
+from specpilot.infer.models.causal_lm import Graphs
+from specpilot.main import main
+from transformers import PreTrainedModel
+
+from ..drafts import options_of
+from ..enumeration import assert_same, decoder_distribution, target_distribution
+from ..test_architectures import MODES, NEW, PROMPTS, pair_of, references
+from ..tiny import make
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+
+def on_gpu(model: PreTrainedModel, graphs: Graphs = "on") -> LanguageModel:
+    return language_model(deepcopy(model).to("cuda"), graphs=graphs)
+
+
+def graphs_of(model: LanguageModel, decoder: SpeculativeDecoder) -> int:
+    """How many graphs were captured for the target."""
+    assert isinstance(model, CausalLM)
+    assert model.static
+    return sum(forward.graph is not None for forward in decoder.scheduler.engine.cache.forwards.values())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "mixtral"])
+def test_every_mode_is_transformers_greedy(name: str, mode: str, graphs: Graphs) -> None:
+    generate, tree = MODES[mode]
+    target, draft = (on_gpu(model, graphs) for model in pair_of(name))
+    options: dict[str, Any] = {"tree": (3, 2, 1), "verifier": "spec-infer"} if tree else {"length": Fixed(4)}
+    decoder = SpeculativeDecoder(target, draft, **options)
+    expected = references(name)
+    outputs = generate(decoder, PROMPTS[: len(expected)])
+    assert [output.tokens for output in outputs] == expected
+    if graphs == "on" and name != "mixtral":
+        assert graphs_of(target, decoder) > 0
+
+
+def test_compiled_layers_are_transformers_greedy() -> None:
+    target, draft = (on_gpu(model, "compiled") for model in pair_of("llama"))
+    decoder = SpeculativeDecoder(target, draft, length=Fixed(4))
+    expected = references("llama")
+    outputs = decoder.generate(PROMPTS[: len(expected)], max_new_tokens=NEW, temperature=0)
+    assert [output.tokens for output in outputs] == expected
+    assert isinstance(target, CausalLM)
+    assert target.fixed is not None
+    assert graphs_of(target, decoder) > 0
+
+
+@pytest.mark.parametrize("way", ["2", "block", "cumulative confidence", "spec-infer 2x1", "mcss 2x1"])
+@pytest.mark.parametrize("sampling", [SamplingParams(1.0, 2), SamplingParams(1.0, None), SamplingParams(0.0)])
+def test_the_law_is_the_targets(way: str, sampling: SamplingParams) -> None:
+    """Every outcome is enumerated, with graphs."""
+    sizes = {"layers": 1, "hidden": 8, "context": 32, "vocab": 3}
+    target, draft = (on_gpu(make(seed=seed, sharpness=6.0, **sizes).double()) for seed in (3, 1003))
+    decoder = SpeculativeDecoder(target, draft, **options_of(way))
+    if way == "mcss 2x1" and sampling.top_k is None:
+        pytest.skip("too many outcomes")
+    assert_same(decoder_distribution(decoder, sampling, 4), target_distribution(target, sampling))
+
+
+def test_half_precision_autocast_and_device_map() -> None:
+    """bfloat16 reads rows of a text alike in graphs and without; a device map and autocast give texts as well."""
+    texts = []
+    for graphs in ("on", "off"):
+        decoder = SpeculativeDecoder.from_pretrained(
+            "tiny", "tiny-draft", length=3, dtype="bfloat16", device="cuda", graphs=graphs
+        )
+        texts.append(decoder.generate("What is 12 plus 30?", chat=True, max_new_tokens=24, temperature=0).text)
+    assert texts[0] == texts[1]
+    whole = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=3, device="cuda")
+    spread = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=3, device_map={"": "cuda:0"})
+    expected = whole.generate("What is 12 plus 30?", chat=True, max_new_tokens=24, temperature=0).tokens
+    assert spread.generate("What is 12 plus 30?", chat=True, max_new_tokens=24, temperature=0).tokens == expected
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert whole.generate("What is 12 plus 30?", chat=True, max_new_tokens=24, temperature=0).tokens
+
+
+@pytest.mark.parametrize("predictor", ["lag-free", "specdec"])
+def test_data_training_export_and_decoding(predictor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: Any) -> str:
+        assert main([*map(str, words)]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    small = ("--limit", 12, "--max-new-tokens", 16, "--device", "cuda")
+    run("data", "acceptance", *small, "--output", tmp_path / "data")
+    run("data", "acceptance", *small, "--output", tmp_path / "data", "--resume")
+    train = ("train", "acceptance", "--predictor", predictor, "--data", tmp_path / "data", "--device", "cuda")
+    run(*train, "--epochs", 2, "--output", tmp_path / "run")
+    run("export", tmp_path / "run", tmp_path / "controller")
+    words = ("generate", "What is 12 plus 30?", "--length", tmp_path / "controller", "--device", "cuda", "--json")
+    cost = ("--cost", 0.2) if predictor == "lag-free" else ()
+    found = json.loads(run(*words, *cost, "--max-new-tokens", 16, "--temperature", 0))
+    plain = json.loads(
+        run("generate", "What is 12 plus 30?", "--length", "none", "--device", "cuda", "--json", "--max-new-tokens", 16,
+            "--temperature", 0)
+    )  # fmt: skip
+    assert found["tokens"] == plain["tokens"]
