@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot.controllers.length import Fixed
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM, Read, TextReader, TreeMask
 from specpilot.infer.models.causal_lm import Graphs
@@ -18,7 +17,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import PreTrainedModel
 
 from .architectures import MAKERS
-from .test_architectures import PROMPTS, each, pair_of, references
+from .test_architectures import NEW, PROMPTS, WAYS, each, pair_of, references
 
 GROUPED = {"gemma3", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3"}  # whose layers are replaced
 SEVERAL = [name for name in MAKERS if name != "phi3-longrope"]  # read again when the factors change
@@ -89,14 +88,13 @@ def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
     assert all(isinstance(forward, StaticForward) for forward in forwards)
 
 
-@pytest.mark.parametrize("tree", [None, (3, 2, 1)])
+@pytest.mark.parametrize("way", ["chain", "tree"])
 @each(SEVERAL)
-def test_texts_are_transformers_greedy(name: str, tree: tuple[int, ...] | None) -> None:
+def test_texts_are_transformers_greedy(name: str, way: str) -> None:
     target, draft = (of_fixed_shapes(model) for model in pair_of(name))
-    options: dict[str, Any] = {"length": Fixed(4)} if tree is None else {"tree": tree, "verifier": "spec-infer"}
-    decoder = SpeculativeDecoder(target, draft, **options)
+    decoder = SpeculativeDecoder(target, draft, **WAYS[way])
     expected = references(name)
-    outputs = decoder.generate(PROMPTS[: len(expected)], max_new_tokens=40, temperature=0)
+    outputs = decoder.generate(PROMPTS[: len(expected)], max_new_tokens=NEW, temperature=0)
     assert [output.tokens for output in outputs] == expected
     assert target.fixed is not None or name not in GROUPED
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from ..drafts import options_of
 from ..enumeration import assert_same, decoder_distribution, target_distribution
-from ..test_architectures import MODES, NEW, PROMPTS, pair_of, references
+from ..test_architectures import NEW, PROMPTS, WAYS, one_by_one, pair_of, references, together
 from ..tiny import make
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -37,13 +37,12 @@ def graphs_of(model: LanguageModel, decoder: SpeculativeDecoder) -> int:
 
 
 @pytest.mark.parametrize("graphs", ["on", "off"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("generate", [one_by_one, together])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "mixtral"])
-def test_every_mode_is_transformers_greedy(name: str, mode: str, graphs: Graphs) -> None:
-    generate, tree = MODES[mode]
+def test_every_way_is_transformers_greedy(name: str, way: str, generate: Any, graphs: Graphs) -> None:
     target, draft = (on_gpu(model, graphs) for model in pair_of(name))
-    options: dict[str, Any] = {"tree": (3, 2, 1), "verifier": "spec-infer"} if tree else {"length": Fixed(4)}
-    decoder = SpeculativeDecoder(target, draft, **options)
+    decoder = SpeculativeDecoder(target, draft, **WAYS[way])
     expected = references(name)
     outputs = generate(decoder, PROMPTS[: len(expected)])
     assert [output.tokens for output in outputs] == expected
