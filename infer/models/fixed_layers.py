@@ -40,8 +40,8 @@ class LayerSlots:
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write (B, H, n, D); return the whole rows, (B, H, C, D)."""
-        self.keys[self.rows, :, self.columns] = key_states.transpose(1, 2)
-        self.values[self.rows, :, self.columns] = value_states.transpose(1, 2)
+        self.keys[self.rows, :, self.columns] = key_states.transpose(1, 2).to(self.keys.dtype)  # autocast gives others
+        self.values[self.rows, :, self.columns] = value_states.transpose(1, 2).to(self.values.dtype)
         return self.keys[: len(self.rows)], self.values[: len(self.rows)]
 
 

@@ -110,8 +110,8 @@ class RaggedLayer(CacheLayerMixin):
         assert self.keys is not None
         assert self.values is not None
         rows, columns = self.cache.slots
-        self.keys[rows, :, columns] = key_states.transpose(1, 2)
-        self.values[rows, :, columns] = value_states.transpose(1, 2)
+        self.keys[rows, :, columns] = key_states.transpose(1, 2).to(self.keys.dtype)
+        self.values[rows, :, columns] = value_states.transpose(1, 2).to(self.values.dtype)
         return self.keys[: len(rows)], self.values[: len(rows)]
 
     def write(self, plan: WritePlan, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:

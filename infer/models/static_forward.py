@@ -106,6 +106,9 @@ class StaticForward:
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.model.device)
+        # The capture takes its workspaces from its own pool and leaves none there to be shared with graphs of other pools:
+        # those would outlive the pool, or be cleared by graphs of torch.compile.
+        _clear_workspaces()
         try:
             with torch.cuda.graph(graph, pool=self.cache.pool(), capture_error_mode="thread_local"):
                 self.results = self._compute()
@@ -117,6 +120,8 @@ class StaticForward:
             )
         else:
             self.graph = graph
+        finally:
+            _clear_workspaces()
 
     def _compute(self) -> Results:
         tokens, positions, columns, _ = self.inputs[..., :INTEGERS].unbind(-1)
@@ -204,6 +209,10 @@ def _of_read(read: Read, start: int, others: int) -> list[list[int]]:
         seen = [*ancestors, *[column] * (others - len(ancestors))]
         rows.append([read.tokens[chain + i], trunk + len(ancestors), column, trunk, *seen])
     return rows
+
+
+def _clear_workspaces() -> None:
+    torch._C._cuda_clearCublasWorkspaces()  # type: ignore[attr-defined]
 
 
 def _picked(values: Tensor, rows: list[int]) -> Tensor:
