@@ -106,7 +106,7 @@ class StaticForward:
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.model.device)
-        # The capture takes its workspaces from its own pool and leaves none there to be shared with graphs of other pools:
+        # A capture takes its workspaces from its own pool and leaves none there for graphs of other pools:
         # those would outlive the pool, or be cleared by graphs of torch.compile.
         _clear_workspaces()
         try:
