@@ -25,10 +25,8 @@ EXPERIMENTS = {
     "papers": Experiment("papers.command", "Make the papers' tables with the papers' figures beside ours."),
     "otm": Experiment("otm", "Compute acceptance of one of k proposals (SpecTr's figures)."),
     "sweep": Experiment("studies.sweep", "Train SpecDec++'s grid of heads (Tables 1 to 3, Figure 4)."),
-    "mixing": Experiment("studies.mixing", "Train heads on several shares of target tokens (SpecDec++, 3.3)."),
-    "ablation": Experiment("studies.ablation", "Replay rules and trained controllers over held-out texts."),
+    "mixing": Experiment("studies.mixing", "Train heads on several shares of target tokens (SpecDec++)."),
     "router": Experiment("router.benchmark", "Compare routers with single drafts (assistant selection)."),
-    "forward": Experiment("forward", "Time one forward by number of tokens, lean and of transformers."),
     "profile": Experiment("profile", "Measure the share of the wall time that each part takes."),
     "tiny": Experiment("tiny.recipe", "Train the tiny models that ship with specpilot."),
     "tiny-t5": Experiment("tiny_t5.recipe", "Train the encoder-decoders that ship with specpilot."),
@@ -37,7 +35,7 @@ EXPERIMENTS = {
     "real-draft": Experiment("real.draft", "Train a draft for SmolLM2-135M-Instruct on its own answers."),
     "synthetic-pair": Experiment("synthetic_pair", "Write a random pair of any size with a chosen acceptance."),
     "gpu": Experiment("gpu", "Measure costs and speeds on a GPU, for docs/results/gpu.json."),
-    "results": Experiment("results", "Measure results of the documentation anew; takes hours; goes on."),
+    "results": Experiment("results", "Measure results of the documentation anew, in hours."),
 }
 
 

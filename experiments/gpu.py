@@ -174,9 +174,9 @@ def rounds(target: PreTrainedModel, draft: PreTrainedModel, graphs: Any) -> dict
         outputs = [decode(decoder, length=k) for _ in range(PASSES)]
         own = median(output.stats.seconds / (len(output.rounds) - 1) for output in outputs) * 1e3
         parts = k * draft_step + verification[k + 1]
-        found[f"K={k}"] = {
-            "ms": round(own, 3), "to its parts": round(own / parts, 3), "acceptance": round(acceptance(outputs[0]), 3),
-        }  # fmt: skip
+        stats = outputs[0].stats
+        accepted = round(stats.n_accepted / max(1, stats.n_drafted), 3)
+        found[f"K={k}"] = {"ms": round(own, 3), "to its parts": round(own / parts, 3), "acceptance": accepted}
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         output = decode(decoder, length=4, max_new_tokens=16)
     counts = {event.key: event.count / len(output.rounds) for event in profiler.key_averages()}
@@ -192,12 +192,7 @@ def rounds(target: PreTrainedModel, draft: PreTrainedModel, graphs: Any) -> dict
 
 
 def decode(decoder: SpeculativeDecoder, **options: Any) -> Any:
-    settings = {"max_new_tokens": NEW, "temperature": 1.0, "top_k": 50, "seed": 1}
-    return decoder.generate(PROMPT, **settings | options)
-
-
-def acceptance(output: Any) -> float:
-    return float(output.stats.n_accepted / max(1, output.stats.n_drafted))
+    return decoder.generate(PROMPT, **{"max_new_tokens": NEW, "temperature": 1.0, "top_k": 50, "seed": 1} | options)
 
 
 def speed(target: PreTrainedModel, draft: PreTrainedModel, graphs: Any) -> dict[str, Any]:

@@ -46,12 +46,6 @@ def test_commands_start(step: Step) -> None:
 
 REFUSED = [
     ("nothing", "unknown command 'nothing': choose from papers"),
-    ("ablation --controllers [tiny-head]", "give it as name=PATH"),
-    ("ablation --controllers [a=x,a=y]", "the name 'a' is given twice"),
-    ("ablation --controllers [a=x,b=y] --ours c", "ours='c': choose one of a, b"),
-    ("ablation --controllers [a=tiny-head] --per-domain 9999 --prompts builtin", "per_domain=9999"),
-    ("ablation --controllers [a=tiny-head] --in-domain [cooking] --prompts builtin --per-domain 1", "of 'cooking'"),
-    ("ablation --controllers [a=tiny-head] --costs [-1]", "t_draft=-1.0"),
     ("mixing --mixings []", "mixings=[]: give at least one value"),
     ("papers mtda", "paper='mtda': choose one of specdecpp, selection, spectr, mtad, all"),
     ("papers selection --target elsewhere", "made for 'tiny'; name drafts of 'elsewhere'"),
@@ -74,8 +68,7 @@ def test_refusals(
     Path("two.txt").write_text("one\ntwo\n")
     assert main(words.split()) == 2
     assert message in capsys.readouterr().err
-    if not words.startswith("ablation"):  # which refuses some of these inside its folder
-        assert [path.name for path in tmp_path.iterdir()] == ["two.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["two.txt"]
 
 
 def test_steps_come_with_what_they_need() -> None:
