@@ -114,9 +114,10 @@ def floor() -> dict[str, float]:
 
 def weight_bytes(model: PreTrainedModel) -> int:
     """Bytes of the weights that a forward reads: all but an embedding that is not the head's too."""
-    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    unread = embedding.nbytes if embedding is not head else 0
-    return sum(parameter.nbytes for parameter in model.parameters()) - unread
+    embedding: Any = model.get_input_embeddings()
+    head: Any = model.get_output_embeddings()
+    unread = 0 if embedding.weight is head.weight else embedding.weight.nbytes
+    return int(sum(parameter.nbytes for parameter in model.parameters()) - unread)
 
 
 def timed_forward(model: LanguageModel, rows: int, tokens: int) -> float:
@@ -164,7 +165,7 @@ def steps(model: PreTrainedModel, graphs: Any, bandwidth: float) -> dict[str, An
 
 def rounds(target: PreTrainedModel, draft: PreTrainedModel, graphs: Any) -> dict[str, Any]:
     """Milliseconds of a round of K tokens beside its parts, with launches and reads by the host."""
-    decoder = SpeculativeDecoder(*(language_model(model, graphs=graphs) for model in (target, draft)))
+    decoder = SpeculativeDecoder(language_model(target, graphs=graphs), language_model(draft, graphs=graphs))
     with torch.inference_mode():
         verification = {n: timed_forward(decoder.target, 1, n) for n in (1, 2, 3, 5, 9)}
         draft_step = step(decoder.drafts[0])
@@ -197,7 +198,7 @@ def decode(decoder: SpeculativeDecoder, **options: Any) -> Any:
 
 def speed(target: PreTrainedModel, draft: PreTrainedModel, graphs: Any) -> dict[str, Any]:
     """Tokens per second of ways to decode one text, in turn; medians of the passes."""
-    decoder = SpeculativeDecoder(*(language_model(model, graphs=graphs) for model in (target, draft)))
+    decoder = SpeculativeDecoder(language_model(target, graphs=graphs), language_model(draft, graphs=graphs))
     ways: dict[str, Callable[[], Any]] = {
         f"ours, K={k}": partial(decode, decoder, length=k) for k in (0, 1, 2, 3, 4, 6, 8)
     }
@@ -207,7 +208,8 @@ def speed(target: PreTrainedModel, draft: PreTrainedModel, graphs: Any) -> dict[
     plain = {"do_sample": True, "top_k": 50, "max_new_tokens": NEW, "min_new_tokens": NEW, "pad_token_id": 0}
 
     def transformers(**options: Any) -> Any:
-        return target.generate(ids, attention_mask=torch.ones_like(ids), **plain, **options)
+        model: Any = target
+        return model.generate(ids, attention_mask=torch.ones_like(ids), **plain, **options)
 
     if graphs == "on":
         ways["transformers"] = transformers

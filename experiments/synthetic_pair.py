@@ -6,13 +6,13 @@ until both agree as much as wanted at temperature 1, and the logits are scaled t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from rich.console import Console
 from specpilot.commands.measuring import begin
 from specpilot.common.errors import InputError
 from specpilot.common.options import Count, Options, Range
@@ -125,15 +125,15 @@ def _logits(model: PreTrainedModel, texts: Tensor) -> Iterator[Tensor]:
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    return torch.distributions.Categorical(logits=logits).entropy().mean()
+    return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
 
 
 def _bisect(rising: Callable[[float], float], low: float, high: float, wanted: float) -> float:
     """Where a function that rises takes the value ``wanted``, between positive numbers."""
     for _ in range(STEPS):
-        middle = (low * high) ** 0.5
+        middle = math.sqrt(low * high)
         low, high = (middle, high) if rising(middle) < wanted else (low, middle)
-    return (low * high) ** 0.5
+    return math.sqrt(low * high)
 
 
 def measured(target: PreTrainedModel, draft: PreTrainedModel) -> dict[str, float]:
@@ -148,7 +148,7 @@ def measured(target: PreTrainedModel, draft: PreTrainedModel) -> dict[str, float
 
 def main(options: SyntheticPairOptions) -> None:
     """Write a pair of random models of any size with a chosen acceptance, to time decoding."""
-    console: Console = begin()
+    console = begin()
     dtype = DTYPES[options.dtype]
     assert isinstance(dtype, torch.dtype)
     target, draft = synthetic_pair(options, pick_device(options.device), dtype)

@@ -97,6 +97,7 @@ class FixedLayers:
             layer.register_forward_pre_hook(self._giving(index), with_kwargs=True)
             if compiled:
                 layer.forward = torch.compile(layer.forward, dynamic=False)
+                module: Any
                 for module in layer.modules():
                     if hasattr(module, "layer_idx"):
                         module.layer_idx = 0  # the code is for all of them

@@ -177,7 +177,8 @@ def read_static(model: Model, cache: RaggedKVCache, reads: Sequence[Read]) -> Re
     last = cache.n_columns - 1
     padding = [0, 0, last, 0, *[last] * shape.others]
     integers = [[padding] * n for _ in range(rows)]
-    picked, picked_states = [], []
+    picked: list[int] = []
+    picked_states: list[int] = []
     if forward.states is not None:
         forward.states.zero_()
     for read in reads:
@@ -212,7 +213,7 @@ def _of_read(read: Read, start: int, others: int) -> list[list[int]]:
 
 
 def _clear_workspaces() -> None:
-    torch._C._cuda_clearCublasWorkspaces()  # type: ignore[attr-defined]
+    torch._C._cuda_clearCublasWorkspaces()
 
 
 def _picked(values: Tensor, rows: list[int]) -> Tensor:
