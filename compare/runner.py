@@ -57,7 +57,6 @@ def interleave(
     *,
     repeats: int | Mapping[str, int] = 1,
     pending: Mapping[str, Collection[int]] | None = None,
-    warm_up: int = 1,
     meter: Meter | None = None,
     label: str = "generations",
     on_result: Callable[[str, int, Timed[T]], None] = lambda name, item, timed: None,
@@ -70,7 +69,6 @@ def interleave(
         console: shows the progress bar, labelled ``label``.
         repeats: passes over the items, for all configurations or by name.
         pending: items to run each configuration on. Default: all.
-        warm_up: untimed calls of each configuration on the first item.
         on_result: called with (name, item, result), outside the measured time.
 
     Returns:
@@ -78,7 +76,7 @@ def interleave(
     """
     names = [name for name in runs if pending is None or pending[name]]
     passes = {name: repeats if isinstance(repeats, int) else repeats.get(name, 1) for name in names}
-    for name in names * warm_up:
+    for name in names:
         runs[name](0, 0)
     results: dict[str, list[list[Timed[T]]]] = {name: [[] for _ in range(items)] for name in runs}
     total = sum(passes[name] * (items if pending is None else len(pending[name])) for name in names)
@@ -132,7 +130,6 @@ def decode_all(
     console: Console,
     *,
     repeats: int | Mapping[str, int] = 1,
-    on_generation: Callable[[str, int, Generation], None] = lambda name, index, generation: None,
 ) -> dict[str, list[Stats]]:
     """Decode every prompt with every decoder; the seed is the prompt's index.
 
@@ -148,10 +145,8 @@ def decode_all(
     def run(generate: Callable[..., Generation]) -> Run[Generation]:
         return lambda index, repeat: generate(prompts[index], seed=index, **settings)
 
-    found = interleave(
-        {name: run(generate) for name, generate in decoders.items()}, len(prompts), console, repeats=repeats,
-        on_result=lambda name, index, timed: on_generation(name, index, timed.value),
-    )  # fmt: skip
+    timed = {name: run(generate) for name, generate in decoders.items()}
+    found = interleave(timed, len(prompts), console, repeats=repeats)
     return {
         name: [_median_run([timed.value.stats for timed in of_prompt]) for of_prompt in by_prompt]
         for name, by_prompt in found.items()

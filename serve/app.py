@@ -19,11 +19,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import ApiError
-from .own_thread import in_own_thread
 from .page import add_page
 from .protocol import ChatCompletionRequest, CompletionRequest, parse_json, parse_request
 from .respond import stream, whole_unless_gone
 from .server import Server
+from .worker import in_own_thread
 
 PATHS = "texts are at /v1/chat/completions and /v1/completions"
 OPEN = ("/health",)  # needs no key

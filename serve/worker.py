@@ -10,14 +10,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ..infer.generation import Round
 from ..infer.request import Request
 from ..infer.scheduler import Scheduler
 from .errors import ApiError
 
+T = TypeVar("T")
 RETRY_AFTER = 1  # seconds, for clients that find the queue full
 
 
@@ -166,3 +169,25 @@ class Worker:
 def _deliver(news: list[tuple[Job, News]]) -> None:
     for job, one in news:
         job.report(job, one)
+
+
+def in_own_thread(function: Callable[[], T]) -> T:
+    """The result of ``function``, or its exception, in a thread that ends with it. SIGINT interrupts the waiting.
+
+    Every thread that computes with PyTorch on a CPU has OpenMP threads of its own, which end with it. Where they are
+    more than the cores, all of them sleep between operations instead of spinning, and small operations take twice as
+    long. A server therefore loads its models in a thread that ends before the decoder's begins.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    result = future.result()
+    thread.join()
+    return result

@@ -109,12 +109,14 @@ def test_the_loop_is_timed_by_medians(clock: Clock) -> None:
     decoder = SpeculativeDecoder(target, make(layers=1))
     done: list[None] = []
 
-    def pause(name: str, index: int, generation: Generation) -> None:
-        done.append(None)
-        target.fixed = 100.0 if len(done) == 10 else 1.0
+    def generate(*prompt: Any, length: Fixed, **settings: Any) -> Generation:
+        done.append(None)  # after as many calls to warm up as there are lengths
+        target.fixed = 100.0 if len(done) == len(DRAFTED) + 11 else 1.0
+        generation: Generation = decoder.generate(*prompt, length=length, **settings)
+        return generation
 
-    decoders = {str(k): partial(decoder.generate, length=Fixed(k)) for k in DRAFTED}
-    runs = decode_all(decoders, [[1, 2]], {"max_new_tokens": 9}, QUIET, repeats=3, on_generation=pause)
+    decoders = {str(k): partial(generate, length=Fixed(k)) for k in DRAFTED}
+    runs = decode_all(decoders, [[1, 2]], {"max_new_tokens": 9}, QUIET, repeats=3)
     assert clock.now > 100
     assert all(run.seconds == run.n_target_forwards - 1 for by_prompt in runs.values() for run in by_prompt)
 

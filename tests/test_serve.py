@@ -19,9 +19,9 @@ from specpilot import SpeculativeDecoder
 from specpilot.common.errors import InputError
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
-from specpilot.serve.own_thread import in_own_thread
 from specpilot.serve.round_log import RoundLog
 from specpilot.serve.server import Server
+from specpilot.serve.worker import in_own_thread
 
 from .serving import serving, wait_until
 
@@ -426,7 +426,7 @@ PROGRAM = """
 import os
 import time
 import torch
-from specpilot.serve.own_thread import in_own_thread
+from specpilot.serve.worker import in_own_thread
 
 def threads():
     return len(os.listdir("/proc/self/task"))

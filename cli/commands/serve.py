@@ -29,8 +29,8 @@ def serve(options: ServeOptions) -> None:
     from ..common.machine import limit_memory
 
     limit_memory()
-    from ..serve.own_thread import in_own_thread
     from ..serve.run import run_server
+    from ..serve.worker import in_own_thread
 
     run_server(in_own_thread(lambda: _prepared(options)), listener)
 
