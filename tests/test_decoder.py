@@ -67,23 +67,6 @@ def test_ends_inside_an_accepted_block() -> None:
         assert [t for r in output.rounds for t in r.emitted] == output.tokens
 
 
-@pytest.mark.parametrize("budget", [1, 2, 3, 7, 20])
-def test_budget_is_exact(budget: int) -> None:
-    output = SpeculativeDecoder(make(), make(layers=1), length=Fixed(8)).generate(PROMPT, max_new_tokens=budget)
-    assert len(output.tokens) == budget
-    assert output.finish_reason == "length"
-
-
-@pytest.mark.parametrize("architecture", ["llama", "mpt"])
-def test_the_context_is_the_last_budget(architecture: str) -> None:
-    decoder = SpeculativeDecoder(make(architecture, context=32), make(architecture, context=32, layers=1))
-    output = decoder.generate(PROMPT, max_new_tokens=100)
-    assert len(output.tokens) == 32 - len(PROMPT)
-    assert output.finish_reason == "context"
-    with pytest.raises(InputError, match="prompt: 32 tokens, but the context holds 32"):
-        decoder.generate([1] * 32)
-
-
 def test_seeds_decide_and_the_global_state_is_left_alone() -> None:
     decoder = SpeculativeDecoder(make(), make(layers=1))
     before = torch.get_rng_state()
@@ -155,8 +138,13 @@ def test_lengths_given_to_the_constructor() -> None:
     assert by_number.stats.n_drafted
 
 
-def test_context_is_each_rows_own() -> None:
-    decoder = SpeculativeDecoder(make(context=16), make(layers=1, context=16), length=Fixed(2))
-    short, long = decoder.generate([[1, 2], list(range(14))], max_new_tokens=10, seed=0)
-    assert (len(short.tokens), short.finish_reason) == (10, "length")
-    assert (len(long.tokens), long.finish_reason) == (2, "context")
+@pytest.mark.parametrize("architecture", ["llama", "mpt"])
+def test_budgets_and_the_context_end_each_row(architecture: str) -> None:
+    sizes = {"context": 32}
+    decoder = SpeculativeDecoder(make(architecture, **sizes), make(architecture, layers=1, **sizes), length=Fixed(8))
+    for budget in (1, 2, 3, 7, 20):
+        short, long = decoder.generate([[1, 2], [*range(25)]], max_new_tokens=budget)
+        assert (len(short.tokens), short.finish_reason) == (budget, "length")
+        assert (len(long.tokens), long.finish_reason) == ((7, "context") if budget > 7 else (budget, "length"))
+    with pytest.raises(InputError, match="prompt: 32 tokens, but the context holds 32"):
+        decoder.generate([1] * 32)

@@ -19,6 +19,7 @@ from specpilot.infer.loading.generation_defaults import (
 from specpilot.infer.loading.names import load_model
 from transformers import GenerationConfig, PreTrainedModel
 
+from .refusals import refused
 from .tiny import make
 
 QWEN = {
@@ -189,6 +190,5 @@ def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
     model.generation_config.do_sample = True
     for name, value in settings.items():
         setattr(model.generation_config, name, value)
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(message):
         generation_defaults(model)
-    assert "\n" not in str(caught.value)

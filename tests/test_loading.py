@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
 from .eagle3 import write_draft
+from .refusals import refused
 from .test_trimmed_drafts import shared_pair
 from .tiny import NO_SPECIALS, make, save_pair
 
@@ -91,9 +92,8 @@ def test_a_path_is_a_folder_and_no_name() -> None:
     ],
 )
 def test_names_of_nothing(name: str, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(message):
         load_model(name)
-    assert "\n" not in str(caught.value)
 
 
 # The hub
@@ -299,9 +299,8 @@ def test_an_offload_folder(tmp_path: Path) -> None:
     ],
 )
 def test_maps_that_make_no_sense(folder: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(message):
         load_model(folder, **options)
-    assert "\n" not in str(caught.value)
 
 
 def test_without_accelerate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

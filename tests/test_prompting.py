@@ -12,6 +12,7 @@ from specpilot.common.errors import InputError
 from specpilot.infer.prompting import as_prompts, day_of, encode_prompt, turn_end
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
+from .refusals import refused
 from .tiny import byte_tokenizer
 
 IDS = [5, 9, 2]
@@ -145,9 +146,8 @@ MALFORMED: dict[str, tuple[Any, str]] = {
 def test_malformed_prompts(case: str, tokenizer: PreTrainedTokenizerFast) -> None:
     prompt, message = MALFORMED[case]
     for call in (as_prompts, lambda given: encode_prompt(tokenizer, given)):
-        with pytest.raises(InputError, match=message) as caught:
+        with refused(message):
             call(prompt)
-        assert "\n" not in str(caught.value)
 
 
 def test_ids_outside_the_vocabulary(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -194,9 +194,8 @@ def test_what_needs_a_tokenizer_or_a_template() -> None:
 def test_templates_that_raise(template: str, message: str) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = template
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(message):
         encode_prompt(tokenizer, CHAT, system="be brief")
-    assert "\n" not in str(caught.value)
 
 
 TEMPLATES = {  # chat template → what ends a turn

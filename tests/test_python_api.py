@@ -17,6 +17,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from .architectures import target_of
 from .drafts import FREE, predictor, state_draft
+from .refusals import refused
 from .tiny import byte_tokenizer, make, save_pair
 
 TOKENIZER = byte_tokenizer()
@@ -63,9 +64,8 @@ def decoder() -> SpeculativeDecoder:
     ],
 )
 def test_settings_out_of_range(decoder: SpeculativeDecoder, name: str, value: Any, message: str) -> None:
-    with pytest.raises(specpilot.InputError, match=message) as caught:
+    with refused(message):
         decoder.generate(**{"prompt": "hello", "max_new_tokens": 3, "on_tokens": print} | {name: value})
-    assert "\n" not in str(caught.value)
 
 
 TARGET, DRAFT, T5, SOURCE = make(), make(layers=1), make("t5"), target_of("llama")
@@ -116,9 +116,8 @@ MADE: list[tuple[dict[str, Any], str]] = [  # beside a target and a draft
 
 @pytest.mark.parametrize(("options", "message"), MADE, ids=[message for _, message in MADE])
 def test_decoders_that_cannot_be_made(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(specpilot.InputError, match=message) as caught:
+    with refused(message):
         SpeculativeDecoder(**{"target": TARGET, "draft": DRAFT} | options)
-    assert "\n" not in str(caught.value)
 
 
 NAMED: list[tuple[dict[str, Any], str]] = [  # beside the included target

@@ -262,22 +262,6 @@ def test_texts_wait_in_turn_or_the_limit_is_named(decoder: SpeculativeDecoder) -
             assert f"{most + 8} can run and wait" in found.json()["error"]["message"]
 
 
-def test_the_client_tries_again(decoder: SpeculativeDecoder) -> None:
-    with serving(decoder, max_queue=0) as (server, address):
-        long = {"prompt": QUESTION, "max_tokens": 400, "n": decoder.scheduler.max_running, "ignore_eos": True}
-        with httpx.stream("POST", f"{address}/v1/completions", json=long | {"stream": True}) as holding:
-            lines = holding.iter_lines()  # kept: the connection closes with its iterator
-            next(lines)
-            with pytest.raises(openai.RateLimitError):
-                openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0).completions.create(
-                    model="tiny", prompt=QUESTION
-                )
-            holding.close()
-            client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=5)
-            assert client.completions.create(model="tiny", prompt=QUESTION, max_tokens=4).usage is not None
-        assert server.worker.running == 0
-
-
 def test_time_is_limited(decoder: SpeculativeDecoder) -> None:
     with serving(decoder, time_limit=1e-6) as (_, address):
         body = {"prompt": QUESTION, "max_tokens": 300}

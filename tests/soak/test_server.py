@@ -11,7 +11,7 @@ from specpilot.data_gen.kinds import RoundsRow, read_dataset
 
 from ..folders import assert_whole
 from ..processes import fill
-from .disks import disk, unwritable
+from .disks import disk
 from .servers import Served, Serving
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.xdist_group("serve")]
@@ -62,31 +62,3 @@ def test_a_full_disk(served: Served, tmp_path: Path) -> None:
         serving.stop()
         served.finish(log)
         assert len(read_dataset(log, RoundsRow)) >= 2 * served.logged
-
-
-def test_a_read_only_disk(served: Served, tmp_path: Path) -> None:
-    """A new log, and one with texts, on a disk that cannot be written: refused before the server listens."""
-    place = tmp_path / "disk"
-    with disk(place) as mounted:
-        serving = Serving(place / "log")
-        served.check(serving.load())
-        serving.stop()
-        left = sorted(place.rglob("*"))
-        for folder in (place / "new", place / "log"):
-            with unwritable(place, mounted):
-                assert_refused(folder, "Read-only file system" if mounted else "Permission denied")
-            assert sorted(place.rglob("*")) == left
-        served.finish(place / "log")
-
-
-def assert_refused(log: Path, reason: str) -> None:
-    ended = Serving(log).process.end()
-    assert ended.code == 2, ended
-    assert reason in ended.complaint
-
-
-def test_two_servers_of_one_log(served: Served, tmp_path: Path) -> None:
-    serving = Serving(tmp_path / "log")
-    assert_refused(tmp_path / "log", "another process")
-    serving.stop()
-    served.finish(tmp_path / "log")
