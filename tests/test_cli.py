@@ -443,10 +443,6 @@ def test_colour(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str])
     expected = decoder.generate(PROMPT, max_new_tokens=24, seed=5, chat=False)
     assert 0 < expected.stats.n_accepted < expected.stats.n_drafted
     text, legend = capsys.readouterr().out.rstrip("\n").rsplit("\n", 1)
-    accepted = [token for r in expected.rounds for token in r.emitted[: r.accepted]]
-    assert decoder.tokenizer is not None
-    green = "".join(re.findall(r"\x1b\[32m(.*?)\x1b\[0m", text))
-    assert green == decoder.tokenizer.decode(accepted, skip_special_tokens=True).replace("\n", "")
     left = re.sub(r"\x1b\[9;31m.*?\x1b\[0m", "", text)
     assert len(left) < len(text)
     assert re.sub(r"\x1b\[[\d;]*m", "", left) == expected.text
