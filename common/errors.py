@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import SupportsFloat
@@ -24,6 +25,11 @@ def optional_import(extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         package = (error.name or "a package").partition(".")[0]
         raise InputError(f"{package} is not installed: pip install 'specpilot[{extra}]'") from error
+
+
+def is_whole(text: str) -> bool:
+    """Whether ``text`` is a number that ``int`` reads; ``str.isdigit`` takes "²" too, and any number of digits."""
+    return re.fullmatch(r"[0-9]{1,18}", text) is not None
 
 
 def check_count(name: str, value: object) -> int:

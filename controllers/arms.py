@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..common.errors import InputError
+from ..common.errors import InputError, is_whole
 
 DRAFT, EXIT, NGRAM, AUTOREGRESSIVE = "draft", "exit", "ngram", "autoregressive"
 
@@ -51,7 +51,7 @@ def parse_arm(spec: str) -> tuple[str, int]:
         return spec, 0
     name, colon, layer = spec.partition(":")
     if name == EXIT and colon:
-        if not layer.isdigit() or int(layer) < 1:
+        if not is_whole(layer) or int(layer) < 1:
             raise InputError(f"arm {spec!r}: give the layer after which the target drafts, as in 'exit:2'")
         return EXIT, int(layer)
     return DRAFT, 0

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from specpilot import SpeculativeDecoder
 from specpilot.serve.protocol import IGNORED, NEUTRAL, ChatCompletionRequest, CompletionRequest
 
-from .serving import serving
+from .serving import PATIENCE, serving
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
 
 GOOD = st.sampled_from(["a", "What is 2 + 2?", "é😀\n", "<|endoftext|>", "{{ x }} \0"])
 TEXTS = GOOD | GOOD | GOOD | st.sampled_from(["", " ", "\ud83d", "\ude00a", "a" * 5000])
@@ -41,7 +41,7 @@ FITTING: dict[str, st.SearchStrategy[Any]] = {  # values that a field takes, or 
     "stream": st.booleans(),
     "stream_options": st.dictionaries(st.sampled_from(["include_usage", "continuous_usage_stats"]), st.booleans()),
     "speculation": st.fixed_dictionaries(
-        {"length": st.sampled_from(["none", "3", "confidence:0.4", "oracle", "x", 5, 10**9, 10**400, "٣"]) | st.none()},
+        {"length": st.sampled_from(["none", "3", "confidence:0.4", "oracle", "x", 5, 10**400, "²", "--5"]) | st.none()},
         optional={"trace": st.booleans()},
     ),
     "max_tokens": st.integers(0, 9) | NUMBERS,
@@ -78,14 +78,14 @@ BODIES = {
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=3)
-    with serving(decoder, max_queue=8) as (_, address), httpx.Client() as found:
+    with serving(decoder, max_queue=8) as (_, address), httpx.Client(timeout=PATIENCE) as found:
         found.base_url = httpx.URL(f"{address}/v1/")
         yield found
 
 
 @pytest.mark.parametrize("path", BODIES)
 def test_any_body_is_answered_or_refused(client: httpx.Client, path: str) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=EXAMPLES == 60)
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=EXAMPLES == 40)
     @given(BODIES[path])
     def check(body: dict[str, Any]) -> None:
         answer = client.post(path, content=json.dumps(body).encode())

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...common.errors import InputError
+from ...common.errors import InputError, is_whole
 from ...controllers.sampling import SamplingParams
 from ...infer.generation import Stats
 from ...infer.models import LanguageModel
@@ -79,9 +79,9 @@ class TransformersLoop:
         self.options = sampling_options(sampling) | {"max_new_tokens": max_new_tokens}
         self.config: Any = None
         kind, _, value = how.partition("-")
-        if kind == LOOKUP and value.isdigit():
+        if kind == LOOKUP and is_whole(value):
             self.options["prompt_lookup_num_tokens"] = int(value)
-        elif kind == ASSISTED and (value.isdigit() or value in NAMED):
+        elif kind == ASSISTED and (is_whole(value) or value in NAMED):
             if draft is None:
                 raise InputError(f"transformers:{how}: needs a draft model; name one as draft")
             if draft.vocab_size != target.vocab_size or draft.reads_states:
@@ -91,7 +91,7 @@ class TransformersLoop:
                 )
             self.options["assistant_model"] = draft.model
             self.config = draft.model.generation_config
-            assistance = Assistance(int(value)) if value.isdigit() else NAMED[value]
+            assistance = Assistance(int(value)) if is_whole(value) else NAMED[value]
             self.state = assistance.tokens, assistance.schedule, assistance.confidence
         elif how:
             raise InputError(

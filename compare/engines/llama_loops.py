@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...common.errors import InputError
+from ...common.errors import InputError, is_whole
 from ...controllers.sampling import SamplingParams
 from ...infer.generation import Stats
 from ...infer.models import GgufModel
@@ -81,7 +81,7 @@ class LlamaLoop:
         self.llama, self.sampling = library(), sampling
         self.budget, self.stop_tokens = max_new_tokens, stop_tokens
         longest, _, least = how.partition("-")
-        if how and (not longest.isdigit() or least not in ("", CONFIDENT)):
+        if how and (not is_whole(longest) or least not in ("", CONFIDENT)):
             raise InputError(f"llama.cpp:{how}: no such loop; give a number of tokens, or 16-{CONFIDENT}")
         if how and draft is None:
             raise InputError(f"llama.cpp:{how}: needs a draft; name a GGUF file")

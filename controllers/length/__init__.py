@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ...common.errors import InputError
+from ...common.errors import InputError, is_whole
 from .. import MAX_DRAFT
 from ..acceptance.acceptance_head import HeadPredictor
 from ..acceptance.feature_model import FeaturePredictor
@@ -79,7 +79,7 @@ PRICED = "online-confidence"  # uses a cost model if it is given no threshold
 
 def names_rule(spec: str) -> bool:
     """Whether ``spec`` names a rule rather than a trained controller."""
-    return spec in PLAIN_RULES or spec.lstrip("-").isdigit() or spec.partition(":")[0] in RULES
+    return spec in PLAIN_RULES or is_whole(spec.removeprefix("-")) or spec.partition(":")[0] in RULES
 
 
 def takes_cost(spec: str) -> bool:
@@ -100,7 +100,7 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
         return OnlineConfidence(cost=cost)
     if spec in PLAIN_RULES:
         return PLAIN_RULES[spec]()
-    if spec.lstrip("-").isdigit():
+    if is_whole(spec.removeprefix("-")):
         return Fixed(int(spec))
     name, _, parameter = spec.partition(":")
     if name not in RULES:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ...common.errors import InputError
+from ...common.errors import InputError, is_whole
 from ...controllers.acceptance.copy_head import CopyPredictor, copy_evidence
 from ...controllers.acceptance.step import DraftSignals
 from ...controllers.length import MAX_DRAFT, Step
@@ -64,7 +64,7 @@ def split_ngram(draft: str) -> tuple[str | None, Ngram | None]:
     name, colon, longest = last.partition(":")
     if name != NGRAM or (plus and not model):
         return draft, None
-    if colon and not longest.isdigit():
+    if colon and not is_whole(longest):
         raise InputError(f"draft={draft!r}: give the longest n-gram as a number, as in 'ngram:4'")
     return model or None, Ngram(int(longest)) if colon else Ngram()
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...common.errors import InputError
+from ...common.errors import InputError, is_whole
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft, merge
 from ..models import LanguageModel, Read, TreeMask, ancestors_of
@@ -41,7 +41,7 @@ def parse_expansions(spec: str) -> tuple[int, ...]:
         InputError: not such a list of positive numbers, or a tree of more than 256 nodes.
     """
     parts = spec.lower().split("x")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
+    if not all(is_whole(part) and int(part) > 0 for part in parts):
         raise InputError(f"tree={spec!r}: give the children at each level, as in '3x2x1', or 'auto'")
     expansions = tuple(int(part) for part in parts)
     if count_nodes(expansions) > MOST_NODES:
