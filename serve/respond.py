@@ -52,7 +52,8 @@ async def stream(service: Service, call: Call, given: GenerationRequest) -> Asyn
                 yield counted(delta_chunk(style, choice, delta, tokenizer))
         if given.usage_wanted:
             yield event(chunk(style, []) | {"usage": usage(call.prompt_tokens, call.choices)})
-    except ApiError as error:
+    except Exception as found:  # the status has been sent
+        error = found if isinstance(found, ApiError) else ApiError(500, f"internal error: {type(found).__name__}")
         service.metrics.refused.labels(status=error.status).inc()
         yield event(error.body)
     finally:

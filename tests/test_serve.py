@@ -19,6 +19,7 @@ from specpilot import SpeculativeDecoder
 from specpilot.common.errors import InputError
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
+from specpilot.infer.text_stream import TextStream
 from specpilot.serve.round_log import RoundLog
 from specpilot.serve.server import Server
 from specpilot.serve.worker import in_own_thread
@@ -194,6 +195,21 @@ def test_log_probabilities_are_the_models(client: openai.OpenAI, decoder: Specul
     assert "".join(token for token in logprobs.tokens if token not in special) == text.choices[0].text
     ends = [offset + len(token) for offset, token in zip(logprobs.text_offset, logprobs.tokens, strict=True)]
     assert [0, *ends[:-1]] == logprobs.text_offset
+
+
+def chunks_of(response: str) -> list[dict[str, Any]]:
+    """The events of a stream, which has come to its end."""
+    lines = [line.removeprefix("data: ") for line in response.split("\n\n") if line]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def test_a_stream_that_fails_says_so(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(decoder) as (_, address), monkeypatch.context() as patch:
+        patch.setattr(TextStream, "push", broken)
+        body = {"prompt": QUESTION, "max_tokens": 8, "stream": True}
+        (error,) = chunks_of(httpx.post(f"{address}/v1/completions", json=body).text)
+        assert error["error"]["message"] == "internal error: RuntimeError"
 
 
 def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
