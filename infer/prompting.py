@@ -139,7 +139,8 @@ PROBE = "specpilot"  # content by which templates are tried
 def _content_forms(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[bool, bool]:
     """Whether the tokenizer's chat ``template`` shows a content that is text, and one that is a list of parts."""
     shown = []
-    for content in (PROBE, [{"type": "text", "text": PROBE}]):
+    contents: tuple[Any, Any] = PROBE, [{"type": "text", "text": PROBE}]
+    for content in contents:
         text = ""
         with suppress(Exception):  # a template is a program and may raise anything
             text = str(tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
