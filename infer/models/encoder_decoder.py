@@ -99,7 +99,7 @@ class EncoderDecoder(CausalLM):
         assert isinstance(cache, SourceKVCache)
         return cache.sources[text].encoded[0].mean(0)
 
-    def _run(
+    def run(
         self,
         cache: RaggedKVCache,
         tokens: Tensor,
