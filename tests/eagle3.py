@@ -97,7 +97,7 @@ def write_draft(
     if target != width:
         config["target_hidden_size"] = target
     if original:
-        config |= {**layer, "architectures": ["LlamaForCausalLMEagle3"]}
+        config |= {**layer, "architectures": ["LlamaForCausalLM" + "Eagle3" * (seed % 2)]}  # both are used
         config |= {} if layers is None else {"eagle_config": {"eagle_aux_hidden_state_layer_ids": layers}}
     else:
         config = {

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
@@ -69,6 +70,27 @@ def test_text_and_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (folder, str(folder), Path("target"), "target", "~/target", Path("~/target")):
         assert torch.equal(logits(load_model(name, device="cpu")), expected)
         assert load_tokenizer(name)("hi")["input_ids"] == load_tokenizer(folder)("hi")["input_ids"]
+
+
+def test_weights_in_pickles_are_refused_with_what_converts_them(tmp_path: Path) -> None:
+    model = make()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"in \.bin files, pickles, which are not read; convert them: ") as refused:
+        load_model(tmp_path)
+    command = str(refused.value).partition("convert them: ")[2].replace("python -c", f"{sys.executable} -c")
+    subprocess.run(command, shell=True, check=True)
+    assert all(map(torch.equal, load_model(tmp_path).parameters(), model.parameters()))
+
+
+@pytest.mark.parametrize("file", ["spiece.model", "tokenizer.model"])
+@pytest.mark.skipif(find_spec("sentencepiece") is not None, reason="sentencepiece is installed")
+def test_tokenizers_of_sentencepiece_name_the_extra(tmp_path: Path, file: str) -> None:
+    make().save_pretrained(tmp_path)
+    (tmp_path / file).touch()
+    with pytest.raises(InputError, match=rf"{file}, needs sentencepiece: pip install 'specpilot\[sentencepiece\]'"):
+        load_tokenizer(tmp_path)
 
 
 def test_a_path_is_a_folder_and_no_name() -> None:

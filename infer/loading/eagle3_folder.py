@@ -81,7 +81,8 @@ def _original(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_eagle3(found: Mapping[str, Any]) -> bool:
     """Whether the keys of a ``config.json`` are those of a checkpoint of speculators or of EAGLE-3's authors."""
-    return KIND in found or ORIGINAL in (found.get("architectures") or ())
+    kinds = found.get("architectures") or ()
+    return KIND in found or ORIGINAL in kinds or ("LlamaForCausalLM" in kinds and "draft_vocab_size" in found)
 
 
 def load_eagle3(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
@@ -84,6 +85,18 @@ def _hub_source(name: str, revision: str | None) -> Source:
     if problem != INVALID and any(_cached(name, file, revision) for file in ("config.json", "tokenizer_config.json")):
         return Source(name, local_files_only=True)
     raise InputError(f"{name}: no such folder, and not found on the hub ({problem}); {_names()}")
+
+
+def check_format(path: str) -> None:
+    """Raise InputError for a folder whose weights are in pickles alone."""
+    folder = Path(path)
+    if any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
+        raise InputError(
+            f"{folder}: its weights are in .bin files, pickles, which are not read; convert them: cd {quote(path)} && "
+            'python -c "import glob, torch, safetensors.torch as s; s.save_file({k: v.contiguous().clone() for f in '
+            "glob.glob('pytorch_model*.bin') for k, v in torch.load(f, 'cpu', weights_only=True).items()}, "
+            "'model.safetensors', {'format': 'pt'})\""
+        )
 
 
 def hub_problem(name: str, *, dataset: bool = False, revision: str | None = None) -> str | None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from .draft_folder import MARK, load_saved_draft
 from .eagle3_folder import is_eagle3, load_eagle3
 from .generation_defaults import stop_tokens
 from .gguf_tokenizer import load_gguf_tokenizer
-from .model_files import Source, find_files, gguf_path, is_gguf, one_line
+from .model_files import Source, check_format, find_files, gguf_path, is_gguf, one_line
+
+PIECES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")  # SentencePiece's files
 
 
 def load_model(
@@ -81,6 +84,7 @@ def load_model(
         "trust_remote_code": trust_remote_code,
         "local_files_only": source.local_files_only,
     }
+    check_format(source.path)
     lender = partial(_lender, target, dtype, device, trust_remote_code)
     found = _config_keys(name, source, revision)
     if is_eagle3(found):
@@ -199,6 +203,11 @@ def load_tokenizer(
     source = find_files(name, revision)
     if is_eagle3(_config_keys(name, source, revision)):
         raise InputError(f"{name}: an EAGLE-3 draft, which has no tokenizer; give it as the draft of a decoder")
+    pieces = [file for file in PIECES if Path(source.path, file).is_file()]
+    if pieces and find_spec("sentencepiece") is None and not Path(source.path, "tokenizer.json").is_file():
+        raise InputError(
+            f"{name}: its tokenizer, {pieces[0]}, needs sentencepiece: pip install 'specpilot[sentencepiece]'"
+        )
     with _refusing(name, "has no tokenizer that can be loaded"):
         return AutoTokenizer.from_pretrained(
             source.path,
