@@ -39,6 +39,11 @@ class SamplingParams:
                 raise InputError(f"{name}={value!r}: must be {what}")
         if not (self.temperature >= 0 and is_finite(self.temperature)):
             raise InputError(f"temperature={self.temperature}: must be a finite number ≥ 0 (0 is greedy)")
+        if 0 < self.temperature < 1e-6 or (
+            self.temperature and 0 < self.top_p < 1e-30
+        ):  # single precision ends soon after
+            name, value = ("temperature", self.temperature) if self.temperature < 1e-6 else ("top_p", self.top_p)
+            raise InputError(f"{name}={value}: too small to compute with; give temperature=0 for greedy decoding")
         if self.top_k is not None and self.top_k < 1:
             raise InputError(f"top_k={self.top_k}: must be at least 1; leave it out (null) to keep every token")
         if not 0 < self.top_p <= 1:

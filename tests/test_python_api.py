@@ -43,6 +43,8 @@ def decoder() -> SpeculativeDecoder:
         ("temperature", None, "temperature=None: must be a number"),
         ("temperature", "warm", "temperature='warm': must be a number"),
         ("temperature", -1, "temperature=-1: must be a finite number"),
+        ("temperature", 1e-38, "temperature=1e-38: too small to compute with"),
+        ("top_p", 1e-300, "top_p=1e-300: too small to compute with"),
         ("temperature", float("nan"), "temperature=nan: must be a finite number"),
         ("top_k", 0, "top_k=0: must be at least 1"),
         ("top_k", 2.5, "top_k=2.5: must be a whole number"),
