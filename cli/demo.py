@@ -31,7 +31,6 @@ from .data_gen.options import AcceptanceDataOptions
 from .data_gen.prompts import PromptRow, load_prompts
 from .infer.generation import Generation
 from .infer.options import DecodingOptions
-from .infer.prompting import encode_prompt
 from .trace_view import legend, render
 from .train.acceptance import train_acceptance
 from .train.export import export
@@ -161,7 +160,7 @@ def check_greedy(
 ) -> tuple[list[Generation], int]:
     """Greedy outputs with a controller, and how many are those of transformers."""
     decoder = loader.decoder(spec, comparison.costs[spec.name])
-    prompts = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
+    prompts = [row.encode(decoder.tokenizer, chat=True, system=None) for row in rows]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # it was trained for another temperature, which is no matter
         found = [decoder.generate(prompt, max_new_tokens=max_new_tokens, temperature=0) for prompt in prompts]

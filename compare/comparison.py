@@ -33,7 +33,6 @@ from ..infer.drafters.ngram import split_drafts
 from ..infer.generation import Stats
 from ..infer.models import CausalLM
 from ..infer.options import AUTO, DecodingOptions
-from ..infer.prompting import encode_prompt
 from .cost import bench_cost
 from .decoders import NONE, ComparedDecoder, Generate, Loader, named
 from .energy import Meter
@@ -284,7 +283,7 @@ class _Comparing:
 
     def _encoded(self, rows: Sequence[PromptRow]) -> list[list[int]]:
         tokenizer = self.loader.target().tokenizer
-        return [encode_prompt(tokenizer, row.prompt, chat=self.task.chat, system=self.task.system) for row in rows]
+        return [row.encode(tokenizer, chat=self.task.chat, system=self.task.system) for row in rows]
 
     # replay
 

@@ -28,7 +28,6 @@ from ..infer.loading.names import load_tokenizer
 from ..infer.loading.pair import Pair, draft_precision, load_draft, load_target
 from ..infer.models import GgufModel, LanguageModel, language_model
 from ..infer.options import DecodingOptions
-from ..infer.prompting import encode_prompt
 from .options import VllmBenchOptions, WorkloadOptions
 
 NONE, NGRAM = "none", "ngram"
@@ -252,7 +251,7 @@ def encoded_prompts(work: WorkloadOptions | VllmBenchOptions, tokenizer: Any = N
         work.prompts, column=work.column, split=work.split, limit=work.limit, skip=work.skip, domains=work.domains
     )
     tokenizer = tokenizer or load_tokenizer(work.target)
-    return [encode_prompt(tokenizer, row.prompt, chat=work.chat, system=work.system) for row in rows]
+    return [row.encode(tokenizer, chat=work.chat, system=work.system) for row in rows]
 
 
 def load(

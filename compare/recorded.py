@@ -31,7 +31,6 @@ from ..data_gen.prompts import PromptRow
 from ..data_gen.rollout import roll_out
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Stats
-from ..infer.prompting import encode_prompt
 from ..infer.random_source import RandomSource, drawn_for, text_seed
 from ..simulate.replay import replay
 from ..simulate.trace import END, Trace, trace, traceable
@@ -124,7 +123,7 @@ class Tracer:
         """
         decoder, budget = self.decoder, self.max_new_tokens
         (draft,) = decoder.drafts
-        prompts = [encode_prompt(decoder.tokenizer, row.prompt, chat=self.chat, system=self.system) for row in rows]
+        prompts = [row.encode(decoder.tokenizer, chat=self.chat, system=self.system) for row in rows]
         for row, prompt in zip(rows, prompts, strict=True):
             if not can_read(prompt, draft.vocab_size):
                 raise InputError(

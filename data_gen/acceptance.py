@@ -18,7 +18,7 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerp
 from ..infer.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
 from ..infer.models import language_model
 from .builder import GivenTexts, Item, ResponseMaker, TargetBuilder, make_dataset, pair_identity
-from .dataset import read_manifest, whole_manifest
+from .dataset import MANIFEST, day_in, read_manifest, whole_manifest
 from .kinds import AcceptanceRow, AnswerRow, ResponseRow, read_dataset
 from .labels import label
 from .openai_responses import OpenAIResponses
@@ -117,11 +117,14 @@ def make_acceptance_data(
     Raises:
         InputError: see also :func:`make_responses`.
     """
-    given = None
+    given, begun = None, None
     if responses.responses is not None:
         folder = output.with_name(f"{output.name}-responses")
         given = make_responses(settings, responses, folder, console or Console(stderr=True), workers)
-    return make_dataset(partial(AcceptanceDatasetBuilder, settings), settings, output, console, workers, given=given)
+        begun = day_in(folder / MANIFEST)  # the texts answer the prompts of that day
+    return make_dataset(
+        partial(AcceptanceDatasetBuilder, settings), settings, output, console, workers, given=given, begun=begun
+    )
 
 
 def make_responses(

@@ -20,9 +20,9 @@ from ..controllers.sampling import SamplingParams
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_any_model, load_tokenizer
 from ..infer.models import LanguageModel, language_model
-from ..infer.prompting import encode_prompt
+from ..infer.prompting import day_of
 from ..infer.random_source import drawn_for, text_seed
-from .dataset import ShardWriter
+from .dataset import MANIFEST, ShardWriter, day_in
 from .kinds import ResponseRow, Row, Rows
 from .options import (
     ONE_PROCESS,
@@ -35,6 +35,7 @@ from .options import (
 from .prompts import fingerprint, load_prompts
 from .ray_workers import open_workers
 from .rollout import Rollout, roll_out
+from .rows import name_of
 from .workers import OnDone, Workers, ignore, write_shards
 
 R = TypeVar("R", bound=Row)
@@ -98,11 +99,12 @@ class GivenTexts:
         return replace(prompts, items=items, identity=prompts.identity | {"responses": self.source})
 
 
-def encode_prompts(settings: RolloutOptions, models: dict[str, Any]) -> EncodedPrompts:
+def encode_prompts(settings: RolloutOptions, models: dict[str, Any], begun: str | None = None) -> EncodedPrompts:
     """Load and encode the prompts; budgets are limited by the shortest context of the models.
 
     Args:
         models: what :meth:`DatasetBuilder.describe` returned.
+        begun: the date that the dataset was begun with, which is continued.
 
     Raises:
         InputError: there are no prompts, or one fills the context.
@@ -112,11 +114,12 @@ def encode_prompts(settings: RolloutOptions, models: dict[str, Any]) -> EncodedP
     prompts = load_prompts(
         s.prompts, column=s.column, split=s.split, limit=s.limit, skip=s.skip, domains=s.domains
     )  # fmt: skip
+    day = day_of(tokenizer, begun)
     context = models["context"]
     items: list[Item] = []
     left_out = 0
     for prompt in prompts:
-        ids = encode_prompt(tokenizer, prompt.prompt, chat=s.chat, system=s.system)
+        ids = prompt.encode(tokenizer, chat=s.chat, system=s.system, day=day)
         if s.max_prompt_tokens is not None and len(ids) > s.max_prompt_tokens:
             left_out += 1
             continue
@@ -126,17 +129,18 @@ def encode_prompts(settings: RolloutOptions, models: dict[str, Any]) -> EncodedP
                 f"prompt {prompt.id}: {len(ids)} tokens, but the context holds {context}; "
                 f"leave such prompts out with --max-prompt-tokens {context - s.max_new_tokens}"
             )
-        items.append(Item(prompt.id, prompt.prompt, ids, room, len(items), prompt.domain))
+        items.append(Item(prompt.id, prompt.text, ids, room, len(items), prompt.domain))
     if not items:
-        raise InputError(f"{s.prompts}: no prompt has at most --max-prompt-tokens tokens; raise it")
+        raise InputError(f"{name_of(s.prompts)}: no prompt has at most --max-prompt-tokens tokens; raise it")
     identity = {
         "prompts": {
-            "source": s.prompts,
+            "source": name_of(s.prompts),
             "split": s.split,
             "count": len(items),
             "left_out": left_out,
             "sha256": fingerprint(prompts),
         },
+        **({} if day is None else {"day": day}),
         "settings": {
             "chat": s.chat,
             **({} if s.system is None else {"system": s.system}),
@@ -296,12 +300,14 @@ def make_dataset(
     workers: WorkerOptions = ONE_PROCESS,
     *,
     given: GivenTexts | None = None,
+    begun: str | None = None,
     prepare: Callable[[Workers[list[Item], Rows[R]], list[Item]], None] | None = None,
 ) -> Path:
     """Make or complete the dataset ``output``, and return its path.
 
     Args:
         new_builder: loads the models; called in each worker's process.
+        begun: date for the chat template. Default: the one in the manifest, or today's.
         prepare: called before the first shard is made, while the folder is locked.
 
     Raises:
@@ -310,7 +316,7 @@ def make_dataset(
     """
     console = console or Console(stderr=True)
     with open_workers(new_builder, workers, settings.device, console) as group:
-        prompts = encode_prompts(settings, group.description)
+        prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST))
         prompts = prompts if given is None else given.add_to(prompts)
         shards = prompts.shards(settings.shard_size)
         with ShardWriter(output, group.description["identity"] | prompts.identity) as writer:
@@ -339,7 +345,7 @@ def plan(builder: DatasetBuilder[R], workers: WorkerOptions = ONE_PROCESS) -> st
     shared = f", shared by {busy} workers" if busy > 1 else ""
     return "\n".join(
         [
-            f"prompts      {len(items)} from {settings.prompts} ({prompts.left_out} left out as too long)",
+            f"prompts      {len(items)} from {name_of(settings.prompts)} ({prompts.left_out} left out as too long)",
             f"shards       {len(shards)} of up to {settings.shard_size} rollouts",
             f"tokens       at most {most:,} ({builder.texts * settings.max_new_tokens} per prompt, fewer after an end "
             "token)",

@@ -204,6 +204,17 @@ def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> di
     return manifest
 
 
+def day_in(file: Path) -> str | None:
+    """The date for the chat template that a manifest or a run's description of its data holds; None if there is none.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    found = read_object(file, MAKE_AGAIN) if file.is_file() else {}
+    with blaming(file, MAKE_AGAIN):
+        return build(str, found["day"], "day") if "day" in found else None
+
+
 def check_manifest(manifest: dict[str, Any], path: Path) -> dict[str, Any]:
     """Validate ``manifest``, read from ``path``, and return it.
 

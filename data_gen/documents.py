@@ -2,63 +2,83 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
-from ..infer.prompting import encode_prompt
+from ..infer.prompting import encode_prompt, text_of, turn_end
 from .dataset import MANIFEST, read_manifest, shard_files
+from .examples import Example, answer_text, as_prompt, read_examples
 from .kinds import AcceptanceRow, AnswerRow, RoundsRow, read_shard
-from .prompts import read_rows
+from .options import TextFormOptions
+from .prompts import report
+from .rows import RowSource, name_of
 
+PLAIN = TextFormOptions()
 KINDS: dict[str, type[AnswerRow]] = {kind.kind: kind for kind in (AnswerRow, AcceptanceRow, RoundsRow)}
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text; its tokens from ``start`` on are what a draft would have to propose.
+    """A text; its tokens from ``start`` on are what a draft would have to propose, but for later prompts.
 
     Attributes:
         id: decides whether it is held out.
+        prompts: first and last place (excluded) of each later prompt.
     """
 
     id: str
     tokens: list[int]
     start: int
+    prompts: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def learned(self) -> list[bool]:
+        """Whether each token is one that a draft would have to propose."""
+        learned = [place >= self.start for place in range(len(self.tokens))]
+        for first, last in self.prompts:
+            learned[first:last] = [False] * (last - first)
+        return learned
 
 
 def read_documents(
-    sources: Sequence[str],
+    sources: Sequence[RowSource],
     tokenizer: PreTrainedTokenizerBase,
+    form: TextFormOptions = PLAIN,
     *,
+    stops: Collection[int] = (),
+    day: str | None = None,
     target: str | None = None,
-    chat: bool = True,
-    limit: int | None = None,
 ) -> list[Document]:
     """The documents of ``sources``, in order.
 
     Args:
-        sources: files, folders or hub datasets of rows with a ``prompt`` and perhaps a ``response``, which make a
-            conversation by the chat template, or by mere concatenation; a prompt without a response is plain text. Or
-            folders of datasets by ``specpilot data``.
-        target: fingerprint of the model whose answers such datasets must hold. Default: any.
-        chat: apply the chat template.
-        limit: maximum number of documents of each source.
+        sources: folders of datasets by ``specpilot data``, or whatever :func:`~.rows.read_rows` reads. A prompt and its
+            answers make a conversation by the chat template, or by mere concatenation; a prompt without an answer is
+            plain text.
+        form: how rows become text.
+        stops: the ids that end the target's texts.
+        day: the date for the chat template.
+        target: fingerprint of the model whose answers datasets must hold. Default: any.
 
     Raises:
         InputError: a source is missing, damaged, or holds the answers of another model.
     """
     documents: list[Document] = []
     for source in sources:
-        folder = Path(source).expanduser()
-        found = answers(folder, target) if (folder / MANIFEST).is_file() else _texts(source, tokenizer, chat)
-        documents += [document for document, _ in zip(found, range(limit or 2**62), strict=False)]
+        notes = Counter[str]()
+        folder = Path(source).expanduser() if isinstance(source, str | Path) else None
+        if folder is not None and (folder / MANIFEST).is_file():
+            found = answers(folder, target)
+        else:
+            found = _texts(source, tokenizer, form, stops, day, notes)
+        documents += islice(found, form.limit)
+        report(name_of(source), notes)
     return documents
 
 
@@ -77,7 +97,9 @@ def most_frequent(
     """
     if count > len(among):
         raise InputError(f"{count} tokens to keep: the model has {len(among)}; keep at most as many")
-    counts = Counter(token for document in documents for token in document.tokens[document.start :])
+    counts = Counter(
+        token for one in documents for token, learned in zip(one.tokens, one.learned, strict=True) if learned
+    )
     return sorted(sorted(among, key=lambda token: (token not in always, -counts[token], token))[:count])
 
 
@@ -96,22 +118,61 @@ def answers(folder: Path, target: str | None) -> Iterator[Document]:
                 yield Document(row.prompt_id, row.prompt_ids + row.x, len(row.prompt_ids))
 
 
-def _texts(source: str, tokenizer: PreTrainedTokenizerBase, chat: bool) -> Iterator[Document]:
-    end: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    for number, row in enumerate(read_rows(source), 1):
-        prompt, response = _text(source, number, row, "prompt"), row.get("response")
-        name = str(row.get("id", hashlib.sha256(prompt.encode()).hexdigest()[:16]))
-        if response is None:
-            tokens = encode_prompt(tokenizer, prompt)
-            yield Document(name, [*tokens, *end], 0)
+def _texts(
+    source: RowSource,
+    tokenizer: PreTrainedTokenizerBase,
+    form: TextFormOptions,
+    stops: Collection[int],
+    day: str | None,
+    notes: Counter[str],
+) -> Iterator[Document]:
+    ends = {chat: turn_end(tokenizer, stops, chat=chat) for chat in (False, form.chat)}
+    examples = read_examples(source, split=form.split, column=form.column, answer=form.answer_column, notes=notes)
+    for number, example in enumerate(examples, 1):
+        try:
+            yield from _of_turns(example, tokenizer, ends, day, notes)
+        except InputError as error:
+            raise InputError(f"{name_of(source)}: row {number}: {error}") from None
+
+
+def _of_turns(
+    example: Example,
+    tokenizer: PreTrainedTokenizerBase,
+    ends: Mapping[bool, list[int]],
+    day: str | None,
+    notes: Counter[str],
+) -> Iterator[Document]:
+    """The answers of one row: a document while each prompt continues the one before, and another where it does not.
+
+    Args:
+        ends: what ends a plain text, and with the chat template (if it is wanted) an answer.
+    """
+    turns, tokens = example.turns, list[int]()
+    start, prompts = 0, list[tuple[int, int]]()
+    answers = [place for place, turn in enumerate(turns) if place and turn["role"] == "assistant"]
+    if not answers:
+        if not example.plain:
+            notes["no answer: the prompt is learned as text ('specpilot data answers' makes the target's answers)"] += 1
+        text = encode_prompt(tokenizer, text_of(turns[-1]["content"]))
+        yield Document(example.id, [*text, *ends[False]], 0)
+        return
+    if answers[-1] + 1 < len(turns):
+        notes["the turns after the last answer are left out"] += 1
+    chat = True in ends
+    for place in answers:
+        if turns[place].get("weight") == 0:  # in OpenAI's form: not to be learned
             continue
-        head = encode_prompt(tokenizer, prompt, chat=chat)
-        answer = tokenizer(_text(source, number, row, "response"), add_special_tokens=False)["input_ids"]
-        yield Document(name, [*head, *answer, *end], len(head))
-
-
-def _text(source: str, number: int, row: dict[str, Any], column: str) -> str:
-    text = row.get(column)
-    if not isinstance(text, str) or not text.strip():
-        raise InputError(f"{source}: row {number}: {column} is missing, empty or not text: {text!r}")
-    return text
+        answer = answer_text(turns[place])
+        asked = as_prompt(turns[:place])
+        if not chat and not isinstance(asked, str):
+            raise InputError("a conversation, which needs the chat template; leave --no-chat out")
+        head = encode_prompt(tokenizer, asked, chat=chat, day=day)
+        if tokens and head[: len(tokens)] == tokens:
+            prompts.append((len(tokens), len(head)))
+        else:
+            if tokens:
+                yield Document(example.id, tokens, start, tuple(prompts))
+            start, prompts = len(head), []
+        tokens = [*head, *tokenizer(answer, add_special_tokens=False)["input_ids"], *ends[chat]]
+    if tokens:
+        yield Document(example.id, tokens, start, tuple(prompts))

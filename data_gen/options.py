@@ -35,17 +35,19 @@ class PromptSourceOptions(Options):
     """Prompts.
 
     Attributes:
-        prompts: builtin, builtin-large, builtin-copy, a JSON Lines, Parquet or text file, a folder of such files, or
-            the id of a dataset on the hub.
-        column: Column that holds the prompt; columns named id and domain are used if present.
-        split: Split of the built-in prompts (train, validation, test) or of a hub dataset; a file has none.
+        prompts: builtin, builtin-large, builtin-copy, a JSON Lines, CSV, Parquet or text file, a folder of such files,
+            or the id of a dataset on the hub.
+        column: Column that holds the prompt or conversation; columns named id and domain are used if present. Default:
+            found by its name.
+        split: Split of the built-in prompts (train, validation, test), of a hub dataset or of a saved DatasetDict; a
+            file has none.
         domains: Take only prompts of these domains.
         chat: Apply the tokenizer's chat template; otherwise prompts are continued as plain text.
         system: System message of the chat.
     """
 
     prompts: str = "builtin"
-    column: str = "prompt"
+    column: str | None = None
     split: str = "train"
     domains: Names | None = None
     chat: bool = True
@@ -55,7 +57,8 @@ class PromptSourceOptions(Options):
         super().__post_init__()
         if self.system is not None and not self.chat:
             raise InputError("system: is part of the chat template; leave it or chat=False (--no-chat) out")
-        if self.prompts in BUILTIN:
+        prompts: Any = self.prompts  # in Python also rows, which are no name
+        if isinstance(prompts, str) and prompts in BUILTIN:
             self.refuse_ignored(("column",), "the built-in prompts have no columns")
         elif self.local:
             self.refuse_ignored(("split", "train_split"), f"{self.prompts!r} is a file or folder and has no splits")
@@ -67,8 +70,12 @@ class PromptSourceOptions(Options):
 
     @property
     def local(self) -> bool:
-        """Whether the prompts are in a local file or folder, which has no splits."""
-        return self.prompts not in BUILTIN and Path(self.prompts).expanduser().exists()
+        """Whether the prompts are in a local file or folder without splits."""
+        prompts: Any = self.prompts
+        if not isinstance(prompts, str) or prompts in BUILTIN:
+            return False
+        path = Path(prompts).expanduser()
+        return path.exists() and not (path / "dataset_dict.json").is_file()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +89,25 @@ class PromptOptions(PromptSourceOptions):
 
     limit: Count | None = None
     skip: Natural = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFormOptions(Options):
+    """Data.
+
+    Attributes:
+        column: Column that holds the prompt or conversation. Default: found by its name.
+        answer_column: Column that holds the answer; none learns prompts alone. Default: found by its name.
+        split: Split of a hub dataset or a saved DatasetDict.
+        chat: Put prompt and response together by the tokenizer's chat template.
+        limit: Maximum number of texts of each source.
+    """
+
+    column: str | None = None
+    answer_column: str | None = None
+    split: str = "train"
+    chat: bool = True
+    limit: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

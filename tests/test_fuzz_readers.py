@@ -32,8 +32,8 @@ from specpilot.controllers.checkpoints.checkpoint import load_controller, sha256
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.router import OnlineRouter, PolicyRouter, RouterPolicy
 from specpilot.data_gen.dataset import read_manifest
-from specpilot.data_gen.prompts import read_rows
 from specpilot.data_gen.router_dataset import Times
+from specpilot.data_gen.rows import read_rows
 from specpilot.infer.loading.model_files import find_files
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models.gguf_model import GgufFile

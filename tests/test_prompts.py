@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
+from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset, DatasetDict
+from specpilot.common.errors import InputError
+from specpilot.data_gen.acceptance import make_answers
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.documents import read_documents
+from specpilot.data_gen.kinds import AnswerRow, read_dataset
+from specpilot.data_gen.options import AnswersDataOptions, TextFormOptions
 from specpilot.data_gen.prompts import fingerprint, load_prompts
+from specpilot.data_gen.rows import RowSource
+from specpilot.infer.loading.names import load_tokenizer
+
+from .folders import assert_same_bytes
+from .tiny import byte_tokenizer, save_pair
 
 
 def test_the_same_prompts_from_every_kind_of_file(tmp_path: Path) -> None:
@@ -33,6 +47,172 @@ def test_columns_ids_and_domains(tmp_path: Path) -> None:
     assert (row.id, row.domain, row.prompt) == ("7", "doubt", "why?")
 
 
+USER, SAID = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+SYSTEM, TOOL = {"role": "system", "content": "s"}, {"role": "tool", "content": "t"}
+MORE, END = {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+PARTS = [{"type": "text", "text": "q"}, {"type": "text", "text": "q"}]
+TWO = ["[user]q|a", "[user]q[assistant]a[user]r|b"]
+# Row → the prompt of `data`, or the error; the documents of `train draft` as "prompt|answer", or the error.
+FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "TRL": ({"prompt": "q", "completion": "a"}, "q", ["[user]q|a"]),
+    "TRL, messages": ({"prompt": [USER], "completion": [SAID]}, "q", ["[user]q|a"]),
+    "a response": ({"prompt": "q", "response": "a", "tag": "x"}, "q", ["[user]q|a"]),
+    "a question": ({"question": "q", "answer": "a"}, "q", ["[user]q|a"]),
+    "messages": ({"messages": [USER, SAID, MORE, END]}, [USER, SAID, MORE], TWO),
+    "not learned": ({"messages": [USER, SAID | {"weight": 0}, MORE, END]}, [USER, SAID | {"weight": 0}, MORE], TWO[1:]),
+    "ends with a question": ({"messages": [USER, SAID, MORE]}, [USER, SAID, MORE], TWO[:1]),
+    "parts": (
+        {"messages": [{"role": "user", "content": PARTS}, {"role": "assistant", "content": PARTS[:1]}]},
+        "q\nq", ["[user]q\nq|q"],
+    ),
+    "ShareGPT": (
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, "q", ["[user]q|a"],
+    ),
+    "ShareGPT with tools": (
+        {"conversations": [
+            {"from": "system", "value": "s"}, {"from": "human", "value": "q"}, {"from": "gpt", "value": "a"},
+            {"from": "tool", "value": "t"}, {"from": "gpt", "value": "b"},
+        ]},
+        [SYSTEM, USER, SAID, TOOL], ["[system]s[user]q|a", "[system]s[user]q[assistant]a[tool]t|b"],
+    ),
+    "Alpaca": ({"instruction": "q", "input": "r", "output": "a"}, "q\n\nr", ["[user]q\n\nr|a"]),
+    "Alpaca without input": ({"instruction": "q", "input": "", "output": "a"}, "q", ["[user]q|a"]),
+    "a system column": ({"system": "s", "question": "q", "response": "a"}, [SYSTEM, USER], ["[system]s[user]q|a"]),
+    "MT-Bench": ({"question_id": 1, "category": "c", "turns": ["q", "r"]}, "q", ["|q"]),
+    "MT-Bench with references": ({"turns": ["q", "r"], "reference": ["a", "b"]}, "q", TWO),
+    "a batch": ({"custom_id": "x", "url": "/v1", "body": {"model": "m", "messages": [USER]}}, "q", ["|q"]),
+    "text": ({"text": "q", "other": "a"}, "q", ["|q"]),
+    "a prompt": ({"prompt": "q"}, "q", ["|q"]),
+    "no answer": ({"prompt": "q", "completion": None}, "q", ["|q"]),
+    "an empty answer": ({"prompt": "q", "completion": " "}, "q", "row 1: the answer is empty; leave the row out"),
+    "a call": ({"messages": [USER, CALL]}, "q", "row 1: an answer holds 'tool_calls', and only its text"),
+    "preferences": ({"prompt": "q", "chosen": "a", "rejected": "b"}, "q", "rejected; .* --answer-column chosen"),
+    "an unknown answer": ({"prompt": "q", "gold": "a"}, "q", "it has gold, prompt; name it with --answer-column"),
+    "unknown columns": ({"q": "q", "a": "a"}, "it has a, q; name the prompt's with --column", "it has a, q"),
+    "an unknown role": ({"conversations": [{"from": "elf", "value": "q"}]}, "role 'elf' is unknown", "role 'elf'"),
+    "an empty prompt": ({"prompt": ""}, "row 1: the prompt is empty", "row 1: the prompt is empty"),
+    "a picture": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "only parts of text", "only parts"),
+}  # fmt: skip
+
+
+def documents(source: RowSource, form: TextFormOptions = TextFormOptions()) -> list[str]:  # noqa: B008 - it is frozen
+    tokenizer = byte_tokenizer()
+    found = read_documents([source], tokenizer, form, stops=[256])
+    assert all(one.tokens[-1] == 256 for one in found)
+    return ["|".join(map(tokenizer.decode, (one.tokens[: one.start], one.tokens[one.start : -1]))) for one in found]
+
+
+@pytest.mark.parametrize(("row", "prompt", "texts"), FORMS.values(), ids=FORMS)
+def test_forms_of_rows(row: dict[str, Any], prompt: Any, texts: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.ndjson").write_text(json.dumps(row) + "\n")
+    for source in (str(tmp_path / "rows.ndjson"), [row], Dataset.from_list([row])):
+        for read, expected in ((load_prompts, prompt), (documents, texts)):
+            if isinstance(expected, str) and expected not in ("q", "q\nq", "q\n\nr"):
+                with pytest.raises(InputError, match=expected):
+                    read(source)
+            elif read is load_prompts:
+                assert [one.prompt for one in load_prompts(source)] == [expected]
+            else:
+                assert documents(source) == expected
+
+
+def test_columns_that_are_named(tmp_path: Path) -> None:
+    row = {"prompt": "q", "gold": "a", "chosen": [USER, SAID], "rejected": "b"}
+    assert documents([row], TextFormOptions(answer_column="gold")) == ["[user]q|a"]
+    assert documents([row], TextFormOptions(answer_column="chosen")) == ["[user]q|a"]
+    assert documents([row], TextFormOptions(answer_column="none")) == ["|q"]
+    assert documents([row], TextFormOptions(answer_column="gold", chat=False)) == ["q|a"]
+    with pytest.raises(InputError, match="no column 'best' holds an answer; it has chosen, gold, prompt, rejected"):
+        documents([row], TextFormOptions(answer_column="best"))
+    with pytest.raises(InputError, match="a conversation, which needs the chat template; leave --no-chat out"):
+        documents([{"messages": [SYSTEM, USER, SAID]}], TextFormOptions(chat=False))
+
+
+def test_a_conversation_is_one_document_where_each_prompt_continues_the_one_before() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '[' + m.role + ']' + m.content }}{% if m.role == 'assistant' %}<|end|>{% endif %}"
+        "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    (one,) = read_documents([[[USER, SAID, MORE, END]]], tokenizer)
+    assert tokenizer.decode(one.tokens) == "[user]q[assistant]a<|end|>[user]r[assistant]b<|end|>"
+    learned = [token for token, wanted in zip(one.tokens, one.learned, strict=True) if wanted]
+    assert tokenizer.decode(learned) == "a<|end|>b<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonlines", '{"prompt": "x"}\n{"prompt": "y"}\n'),
+        ("a.dat", '{"prompt": "x"}\n{"prompt": "y"}\n'),
+        ("a.json", '[{"prompt": "x"},\n {"prompt": "y"}]'),
+        ("a.csv", 'id,prompt\n1,x\n2,"y"\n'),
+        ("a.tsv", "id\tprompt\n1\tx\n2\ty\n"),
+        ("a.csv", "id;prompt\n1;x\n2;y\n"),
+        ("a", "x\n\ny\n"),
+    ],
+)
+def test_a_file_is_read_as_what_it_holds(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    assert [one.prompt for one in load_prompts(str(tmp_path / name))] == ["x", "y"]
+
+
+def test_text_stays_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('prompt,answer\nNA,007\n"a, b","1\n2"\n')
+    assert documents(str(tmp_path / "a.csv")) == ["[user]NA|007", "[user]a, b|1\n2"]
+    (tmp_path / "a.txt").write_text("[INST] x\n{y}\n")
+    assert [one.prompt for one in load_prompts(str(tmp_path / "a.txt"))] == ["[INST] x", "{y}"]
+
+
+def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mixed").mkdir()
+    for name, content in {"a.ndjson": '{"prompt": "x"}', "README.md": "# x", "b.txt": "z"}.items():
+        (tmp_path / "mixed" / name).write_text(content)
+    assert [one.prompt for one in load_prompts(str(tmp_path / "mixed"))] == ["x"]
+    assert "JSON files are read (1), others are not: README.md, b.txt" in capfd.readouterr().err
+    rows = Dataset.from_list([{"messages": [USER, SAID, MORE, END]}])
+    rows.save_to_disk(tmp_path / "one")
+    both = DatasetDict({"first": rows, "second": rows})
+    both.save_to_disk(tmp_path / "two")
+    rows.to_parquet(tmp_path / "nested.parquet")
+    for source in (str(tmp_path / "one"), str(tmp_path / "nested.parquet")):
+        assert documents(source) == TWO
+    for split in (both, str(tmp_path / "two")):
+        assert documents(split, TextFormOptions(split="second")) == TWO
+        with pytest.raises(InputError, match=r"no split 'train'; it has first, second: .*\(--split\)"):
+            load_prompts(split)
+    capfd.readouterr()
+    load_prompts(rows)
+    assert "<Dataset>: 1 row: their answers are left out: the target answers itself" in capfd.readouterr().err
+
+
+def test_the_date_of_a_dataset_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begun on one day and continued on the next, with the same bytes as in one go."""
+    target, _ = save_pair(tmp_path)
+    tokenizer = load_tokenizer(target)
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + str(tokenizer.chat_template)
+    tokenizer.save_pretrained(target)
+    prompts = [f"number {i}" for i in range(4)]
+    settings = AnswersDataOptions(target=target, prompts=prompts, shard_size=2, max_new_tokens=4, device="cpu")  # type: ignore[arg-type]
+    today = date.today().isoformat()
+    whole = make_answers(settings, tmp_path / "whole")
+    cut = make_answers(settings, tmp_path / "cut")
+    (cut / "shard-00001.parquet").unlink()
+
+    class Tomorrow(date):
+        @classmethod
+        def today(cls) -> date:
+            return date.fromisoformat(today) + timedelta(days=1)
+
+    monkeypatch.setattr("specpilot.infer.prompting.date", Tomorrow)
+    make_answers(settings, cut)
+    assert_same_bytes(whole, cut)
+    assert read_manifest(cut)["day"] == today
+    other = make_answers(settings, tmp_path / "other")
+    assert read_dataset(other, AnswerRow)[0].prompt_ids != read_dataset(cut, AnswerRow)[0].prompt_ids
+
+
 def test_a_hub_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub's own loading code over a local folder that stands for a dataset repository."""
     (tmp_path / "repo").mkdir()
@@ -40,7 +220,7 @@ def test_a_hub_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "repo" / "train.jsonl").write_text('{"prompt": "from afar"}\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    from specpilot.data_gen.prompts import _read_hub
+    from specpilot.data_gen.rows import _read_hub
 
     assert _read_hub("repo", "train") == [{"prompt": "from afar"}]
 

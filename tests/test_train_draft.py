@@ -19,7 +19,7 @@ from specpilot.common.errors import InputError
 from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
 from specpilot.data_gen.kinds import AnswerRow, read_dataset
-from specpilot.data_gen.options import AnswersDataOptions
+from specpilot.data_gen.options import AnswersDataOptions, TextFormOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models.causal_lm import forward_with_hidden
@@ -125,10 +125,10 @@ def test_documents_of_files(tmp_path: Path) -> None:
     assert tokenizer.decode(chat.tokens[: chat.start]) == "[user]ab"
     assert tokenizer.decode(chat.tokens[chat.start : -1]) == "cd"
     assert (chat.id, chat.tokens[-1], plain.tokens[-1], plain.start) == ("x", end, end, 0)
-    assert tokenizer.decode(read_documents([text], tokenizer, chat=False)[0].tokens[:-1]) == "abcd"
-    assert len(read_documents([text, str(tmp_path / "b.txt")], tokenizer, limit=2)) == 4
+    assert tokenizer.decode(read_documents([text], tokenizer, TextFormOptions(chat=False))[0].tokens[:-1]) == "abcd"
+    assert len(read_documents([text, str(tmp_path / "b.txt")], tokenizer, TextFormOptions(limit=2))) == 4
     (tmp_path / "c.jsonl").write_text('{"prompt": "a", "response": ""}\n')
-    with pytest.raises(InputError, match="row 1: response is missing, empty or not text"):
+    with pytest.raises(InputError, match="row 1: the answer is empty; leave the row out"):
         read_documents([str(tmp_path / "c.jsonl")], tokenizer)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,20 @@ from transformers import PreTrainedModel
 from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
-from ..data_gen.dataset import SCHEMA_VERSION
+from ..data_gen.dataset import SCHEMA_VERSION, day_in
 from ..data_gen.documents import Document, most_frequent, read_documents
+from ..data_gen.rows import name_of
 from ..infer.loading.draft_folder import save_draft, shared_names
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_model, load_tokenizer
 from ..infer.models.trimmed_head import kept_tokens
+from ..infer.prompting import day_of
 from .draft_data import DraftDataModule
 from .draft_model import load_initial, of_layers, shared_with
 from .draft_module import DraftModule
 from .fitting import TrainingResult, fit, train_run
 from .options import DraftTrainingOptions
-from .run_folder import STATES, Run
+from .run_folder import DATASET, STATES, Run
 from .target_states import StateFolder
 
 KIND = "draft"
@@ -35,7 +38,7 @@ def train_draft(settings: DraftTrainingOptions, *, output: Path, resume: bool = 
     """Train a draft.
 
     Args:
-        settings: target, data and settings.
+        settings: target, data and settings. ``data`` may also be a ``datasets.Dataset``.
         output: run folder to create. A complete run is not changed.
         resume: continue the unfinished run in ``output``, or begin one if there is none. The result is that of an
             uninterrupted run, on one CPU bit for bit.
@@ -50,23 +53,25 @@ def train_draft(settings: DraftTrainingOptions, *, output: Path, resume: bool = 
     )  # fmt: skip
     tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
     fingerprint = model_fingerprint(target)
-    documents = read_documents(
-        settings.folders, tokenizer, target=fingerprint, chat=settings.chat, limit=settings.limit
-    )
+    stops, day = stop_tokens_of(target, tokenizer), day_of(tokenizer, day_in(Path(output) / DATASET))
+    documents = read_documents(settings.folders, tokenizer, settings, stops=stops, day=day, target=fingerprint)
+    if not all(isinstance(source, str) for source in settings.folders):  # rows in memory, which no file can name
+        settings = replace(settings, data=tuple(map(name_of, settings.folders)))
     begun, kept = None, None
     if settings.initial is not None:
         given = load_initial(target, tokenizer, settings)
         begun, kept = model_fingerprint(given), kept_tokens(given)
     elif settings.vocabulary is not None:
         among = range(len(target.get_output_embeddings().weight))
-        kept = most_frequent(documents, settings.vocabulary, among, stop_tokens_of(target, tokenizer))
+        kept = most_frequent(documents, settings.vocabulary, among, stops)
     pair = PairFingerprint(fingerprint, begun, tokenizer_fingerprint(tokenizer))
 
     def train(begin: Callable[[], Run[DraftTrainingOptions]]) -> dict[str, Any]:
         draft = of_layers(target, settings, kept) if settings.initial is None else given
         return _train(begin, settings, target, draft, DraftDataModule(documents, settings))
 
-    return train_run(output, settings, _manifest(settings, pair, documents, kept), train, resume=resume)
+    dataset = _manifest(settings, pair, documents, kept) | ({} if day is None else {"day": day})
+    return train_run(output, settings, dataset, train, resume=resume)
 
 
 def _manifest(
@@ -75,7 +80,8 @@ def _manifest(
     """The description of the data in the run folder."""
     digest = hashlib.sha256((pair.draft or "").encode())
     for document in documents:
-        digest.update(f"{document.id}\0{document.start}\0{document.tokens}\0".encode())
+        later = f"{document.prompts}\0" if document.prompts else ""
+        digest.update(f"{document.id}\0{document.start}\0{document.tokens}\0{later}".encode())
     fingerprint = {name: value for name, value in pair.as_dict().items() if value is not None}
     return {
         "kind": KIND, "predictor": KIND, "schema_version": SCHEMA_VERSION, "target": settings.target,

@@ -28,6 +28,7 @@ from ..common.options import (
     Share,
 )
 from ..controllers import MAX_DEPTH, MAX_DRAFT
+from ..data_gen.options import TextFormOptions
 from ..infer.options import DeviceOptions, DType, LoadingOptions, PlacementOptions, TargetOptions
 
 Depth = Annotated[int, Range(0, MAX_DEPTH)]
@@ -48,7 +49,7 @@ class DataOptions(Options):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        return (self.data,) if isinstance(self.data, str) else self.data
+        return self.data if isinstance(self.data, tuple) else (self.data,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,20 +323,16 @@ class RouterTrainingOptions(TrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(DataOptions):
+class TextOptions(TextFormOptions, DataOptions):
     """Data.
 
     Attributes:
-        data: Text: a JSON Lines, Parquet or text file, a folder of such, or a hub dataset, with a column prompt and
-            perhaps response; or the target's own answers, a folder written by `specpilot data answers`, acceptance or
+        data: Text: a JSON Lines, CSV, Parquet or text file, a folder of such, or a hub dataset, of prompts and answers
+            or conversations; or the target's own answers, a folder written by `specpilot data answers`, acceptance or
             on-policy. Or several, as "[A,B]".
-        chat: Put prompt and response together by the tokenizer's chat template.
-        limit: Maximum number of texts of each source.
     """
 
     data: Annotated[str | tuple[str, ...], Several()]
-    chat: bool = True
-    limit: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,9 +62,8 @@ def pack(documents: Sequence[Document], window: int) -> Windows:
     tokens: list[int] = []
     learned: list[bool] = []
     for document in documents:
-        count, start = len(document.tokens), max(1, document.start)
         tokens += document.tokens
-        learned += [place + 1 >= start for place in range(count - 1)] + [False]
+        learned += [*document.learned[1:], False]
     missing = -len(tokens) % window
     shape = -1, window
     return Windows(

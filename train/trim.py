@@ -37,8 +37,9 @@ def trim_vocabulary(options: TrimOptions) -> Path:
     tokenizer = load_tokenizer(options.draft, trust_remote_code=trust)
     head = model.get_output_embeddings()
     among = head.tokens.tolist() if isinstance(head, TrimmedHead) else [*range(len(head.weight))]
-    documents = read_documents(options.folders, tokenizer, chat=options.chat, limit=options.limit)
-    trim_head(model, most_frequent(documents, options.keep, among, stop_tokens_of(model, tokenizer)))
+    stops = stop_tokens_of(model, tokenizer)
+    documents = read_documents(options.folders, tokenizer, options, stops=stops)
+    trim_head(model, most_frequent(documents, options.keep, among, stops))
     place = Path(find_files(options.draft, None).path)
     target = DraftFile.read(place / FILE, model.config.vocab_size).target if is_draft(place) else None
     return save_draft(model, options.output, tokenizer, target=target, dtype=model.dtype, overwrite=options.overwrite)

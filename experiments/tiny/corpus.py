@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from specpilot.common.errors import InputError
-from specpilot.data_gen.prompts import read_rows
+from specpilot.data_gen.rows import read_rows
 from specpilot.infer.prompting import encode_prompt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor

@@ -1,0 +1,202 @@
+"""The one reader of prompts and texts: files, folders, datasets on the hub, and what Python holds.
+
+:func:`read_rows` turns any source into rows, dictionaries of columns; what the columns mean is decided in
+:mod:`~.examples`. A file is read as what it holds, whatever its suffix. Folders of ``save_to_disk`` and the hub
+are read by the library ``datasets``; text formats here, so that ``"NA"`` and ``"007"`` stay text and an error names the
+line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ..common.errors import InputError
+from ..common.json_file import MAX_BYTES, blaming, parse_object, read_parquet, read_text
+
+Row: TypeAlias = dict[str, Any]
+# A path, a hub id; or in Python a datasets.Dataset, a DatasetDict, or any iterable of rows, texts and conversations.
+RowSource: TypeAlias = str | Path | Iterable[Any]
+
+# Suffix → kind. In a folder the first kind of which there are files is read.
+KINDS = {
+    ".parquet": "Parquet", ".jsonl": "JSON", ".json": "JSON", ".ndjson": "JSON", ".jsonlines": "JSON",
+    ".csv": "CSV", ".tsv": "CSV", ".txt": "text",
+}  # fmt: skip
+ABOUT = ("dataset_info.json", "dataset_infos.json", "state.json")  # JSON files of a folder that hold no rows
+REMEDY = "give a JSON Lines (.jsonl), CSV (.csv), Parquet (.parquet) or text (.txt) file"
+
+
+def read_rows(source: RowSource, *, split: str = "train") -> list[Row]:
+    """Read ``source`` into a list of dictionaries.
+
+    ``source`` is a file of JSON lines or a JSON array, CSV, Parquet or text (``{"text": line}`` for each line
+    that is not blank); a folder of files of one kind; a folder by ``save_to_disk``; the id of a dataset on the Hugging
+    Face hub (``name`` or ``name:config``); or in Python a ``datasets.Dataset``, a ``DatasetDict``, or an iterable of
+    rows, texts or lists of messages. Text is UTF-8, with or without a byte order mark. A local path takes precedence
+    over a hub id.
+
+    Args:
+        split: of a hub dataset or a ``DatasetDict``.
+
+    Raises:
+        InputError: the source does not exist, has no rows or no such split, or a line cannot be parsed.
+    """
+    rows = list(_by_name(str(source), split) if isinstance(source, str | Path) else _in_memory(source, split))
+    if not rows:
+        raise InputError(f"{name_of(source)}: holds no rows")
+    return rows
+
+
+def name_of(source: RowSource) -> str:
+    """What messages and manifests call ``source``."""
+    return str(source) if isinstance(source, str | Path) else f"<{type(source).__name__}>"
+
+
+def _by_name(source: str, split: str) -> Iterable[Row]:
+    if not source.strip():
+        raise InputError(f"prompts={source!r}: empty; give a file, a folder, a hub dataset id, or 'builtin'")
+    path = Path(source).expanduser()
+    if path.is_file():
+        return _read_file(path)
+    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
+        import datasets
+
+        try:
+            saved = datasets.load_from_disk(str(path))
+        except Exception as error:  # the folder may hold anything
+            raise InputError(f"{source}: cannot be read as a folder of save_to_disk ({_line(error)})") from error
+        return _in_memory(saved, split, source)
+    if path.is_dir():
+        return _read_folder(path)
+    if source.startswith((".", "/", "~")) or path.suffix in KINDS:
+        raise InputError(f"{source}: no such file; give an existing file, a folder, a hub dataset id, or 'builtin'")
+    return _read_hub(source, split)
+
+
+def _in_memory(source: Any, split: str, name: str | None = None) -> Iterator[Row]:
+    """The rows of a ``datasets.Dataset``, of a split of a ``DatasetDict``, or of an iterable."""
+    name = name or name_of(source)
+    if isinstance(source, Mapping):
+        if split not in source:
+            splits = ", ".join(map(str, source))
+            raise InputError(f"{name}: no split {split!r}; it has {splits}: choose one with split (--split)")
+        source = source[split]
+    if not isinstance(source, Iterable):
+        raise InputError(f"{name}: no rows; give a path, a datasets.Dataset, or a list of rows, texts or conversations")
+    for number, row in enumerate(source, 1):
+        if isinstance(row, Mapping):
+            yield dict(row)
+        elif isinstance(row, str):
+            yield {"text": row}
+        elif isinstance(row, list | tuple):
+            yield {"messages": list(row)}
+        else:
+            raise InputError(f"{name}: row {number} is of type {type(row).__name__}; give a dict of columns, or text")
+
+
+def _read_folder(folder: Path) -> list[Row]:
+    """The rows of the files of one kind; the others are named in one line."""
+    there = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    if not any(path.suffix.lower() in KINDS for path in there):  # as a repository of the hub: data/train-00000.parquet
+        there = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    kinds = {path: KINDS.get(path.suffix.lower()) for path in there if path.name not in ABOUT}
+    kind = next((kind for kind in KINDS.values() if kind in kinds.values()), None)
+    if kind is None:
+        raise InputError(f"{folder}: the folder holds no {', '.join(KINDS)} file")
+    files = [path for path in kinds if kinds[path] == kind]
+    if others := [str(path.relative_to(folder)) for path in there if path not in files]:
+        print(
+            f"{folder}: {kind} files are read ({len(files)}), others are not: {', '.join(others[:8])}"
+            + (f" and {len(others) - 8} more" if len(others) > 8 else ""),
+            file=sys.stderr,
+        )
+    return [row for file in files for row in _read_file(file)]
+
+
+def _read_file(path: Path) -> list[Row]:
+    kind = "Parquet" if _start(path) == b"PAR1" else KINDS.get(path.suffix.lower())
+    if kind == "Parquet":
+        return read_parquet(path, REMEDY)
+    text = read_text(path, REMEDY)
+    if "\0" in text:
+        raise InputError(f"{path}: a binary file; {REMEDY}")
+    if kind == "CSV":
+        return _read_table(path, text)
+    rows = _json_rows(path, text, sure=kind == "JSON")
+    return [{"text": line} for line in text.split("\n") if line.strip()] if rows is None else rows
+
+
+def _start(path: Path) -> bytes:
+    with suppress(OSError), path.open("rb") as file:  # who reads the file reports it
+        return file.read(4)
+    return b""
+
+
+def _json_rows(path: Path, text: str, *, sure: bool) -> list[Row] | None:
+    """The objects of an array, of JSON lines, or one alone; None if the text holds none and it is not ``sure``."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        rows = found if isinstance(found, list) else [found]
+        if rows and all(isinstance(row, dict) for row in rows):
+            return rows
+    rows = []
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines would also cut at U+2028, which JSON allows
+        if line.strip():
+            try:
+                with blaming(f"{path}:{number}", "give one JSON object per line, or an array of them"):
+                    rows.append(parse_object(line))
+            except InputError:
+                if sure or rows:
+                    raise
+                return None
+    return rows
+
+
+def _read_table(path: Path, text: str) -> list[Row]:
+    """The rows of a CSV file, separated by the character of its header; every value is text."""
+    header = text.partition("\n")[0]
+    separator = next((mark for mark in "\t,;" if mark in header), ",")
+    csv.field_size_limit(MAX_BYTES)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    rows: list[Row] = []
+    try:
+        for row in reader:
+            if None in row:
+                raise InputError(f"{path}:{reader.line_num}: more values than the header has names; quote separators")
+            rows.append(row)
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: not CSV ({error}); {REMEDY}") from None
+    return rows
+
+
+def _read_hub(source: str, split: str) -> list[Row]:
+    import datasets
+
+    from ..infer.loading.model_files import hub_problem
+
+    name, _, config = source.partition(":")
+    problem = hub_problem(name, dataset=True)
+    cached = Path(datasets.config.HF_DATASETS_CACHE) / name.replace("/", "___")
+    if problem is not None and not cached.is_dir():
+        raise InputError(
+            f"{source}: no such file or folder, and no dataset on the hub ({problem}); give one of these, or 'builtin'"
+        )
+    try:
+        dataset = datasets.load_dataset(name, config or None, split=split)
+    except (OSError, ValueError, RuntimeError) as error:  # not found, no network, wrong config or split
+        raise InputError(
+            f"{source}: neither a local file or folder nor a reachable hub dataset ({_line(error)})"
+        ) from error
+    return list(dataset)
+
+
+def _line(error: Exception) -> str:
+    """The first line of an error's message."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
