@@ -31,6 +31,7 @@ from .data_gen.options import AcceptanceDataOptions
 from .data_gen.prompts import PromptRow, load_prompts
 from .infer.generation import Generation
 from .infer.options import DecodingOptions
+from .infer.text_stream import TextStream
 from .trace_view import legend, render
 from .train.acceptance import train_acceptance
 from .train.export import export
@@ -191,7 +192,8 @@ def _show_sample(console: Console, loader: Loader, rows: Sequence[PromptRow], sa
         key=lambda i: min(samples[i].stats.n_accepted, 4 * samples[i].stats.n_discarded),
     )
     console.print(Panel(rows[index].prompt, title="prompt", title_align="left", style="dim"))
-    console.print(Panel(render(samples[index], tokenizer), title="answer, drafts and all", title_align="left"))
+    stream = TextStream(tokenizer, samples[index].prompt_tokens)
+    console.print(Panel(render(samples[index], stream), title="answer, drafts and all", title_align="left"))
     console.print(legend())
 
 

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .infer.text_stream import TextStream, decode
-
 if TYPE_CHECKING:
     from rich.text import Text
-    from transformers import PreTrainedTokenizerBase
 
     from .infer.generation import Generation
+    from .infer.text_stream import TextStream
 
 ACCEPTED = "green"
 OWN = "bold"
 REJECTED = "red strike"
 
 
-def render(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Text:
+def render(generation: Generation, stream: TextStream) -> Text:
     """The text round by round: accepted draft tokens, rejected ones struck out, then the target's own token.
 
-    Without the struck-out tokens it equals `generation.text`.
+    Without the struck-out tokens it equals `generation.text`. ``stream`` has not yet been given any tokens.
     """
     from rich.text import Text
 
+    from .infer.text_stream import TokenTexts
+
     text = Text()
-    stream = TextStream(tokenizer)
+    texts = TokenTexts(stream.tokenizer)
     for round_ in generation.rounds:
         # The budget or an end token may cut a round: `emitted` holds the remaining tokens.
         kept = round_.emitted[: round_.accepted]
         for token in kept:
             text.append(stream.push([token]), ACCEPTED)
         lost = [token for node, token in enumerate(round_.drafted) if node not in round_.path]
-        rejected = decode(tokenizer, lost)
+        rejected = texts.joined(lost)
         text.append(rejected.replace("\n", "⏎"), REJECTED)
         for token in round_.emitted[len(kept) :]:
             text.append(stream.push([token]), OWN)

@@ -37,13 +37,13 @@ from .loading.controllers import load_copies, load_length
 from .loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
 from .loading.pair import Model, Name, Pair, check_pair, load_pair, steered, with_states, wrap_model
 from .loading.routing import Routing, load_routing
-from .models import GgufModel, LanguageModel
+from .models import EncoderDecoder, GgufModel, LanguageModel
 from .options import DecodingOptions
 from .prompting import PromptLike, as_prompts, encode_prompt
 from .random_source import RandomSource, seeds_of
 from .request import Request
 from .scheduler import Scheduler
-from .text_stream import TextStream
+from .text_stream import PLAIN, Stop, TextStream, TextStyle
 
 Auto: TypeAlias = Literal["auto"]
 FOLLOW, IGNORE = "follow", "ignore"  # values of generation_config
@@ -178,6 +178,7 @@ class SpeculativeDecoder:
         verifier: str | None = None,
         chat: bool = False,
         system: str | None = None,
+        stop: Stop = None,
         on_tokens: Callable[[Sequence[int]], None] | None = None,
     ) -> Any:
         """Generate a continuation of one prompt, or of several together.
@@ -195,6 +196,7 @@ class SpeculativeDecoder:
                 or give a list.
             length, verifier: replace the decoder's for this call.
             chat: apply the chat template to a text prompt; ``system`` adds a system message.
+            stop: strings that end the text, special tokens among them; text and tokens end there, without the string.
             on_tokens: called with the new tokens after every round; for a single text only.
 
         Returns:
@@ -210,11 +212,11 @@ class SpeculativeDecoder:
         if on_tokens is not None and (not single or n > 1):
             raise InputError("on_tokens: supports a single text; give one prompt and n=1")
         sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
-        config = self.configured(length, verifier)
+        config, style = self.configured(length, verifier), TextStyle.until(stop)
         ids = [self._encode(one, chat, system) for one in prompts]
         budgets = [self.defaults.budget(max_new_tokens, len(one)) for one in ids]
         requests = [
-            self.new_request(ids[i // n], sampling, budgets[i // n], RandomSource(seed), config=config)
+            self.new_request(ids[i // n], sampling, budgets[i // n], RandomSource(seed), config=config, style=style)
             for i, seed in enumerate(seeds)
         ]
         for request, own in zip(requests, seeds, strict=True):
@@ -242,6 +244,7 @@ class SpeculativeDecoder:
         verifier: str | None = None,
         chat: bool = False,
         system: str | None = None,
+        stop: Stop = None,
     ) -> Iterator[str]:
         """Like :meth:`generate` for one prompt, but yields the text piece by piece after each round."""
         if self.tokenizer is None:
@@ -252,20 +255,23 @@ class SpeculativeDecoder:
         ids = self._encode(prompts[0], chat, system)
         sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
         budget, rng = self.defaults.budget(max_new_tokens, len(ids)), RandomSource(seeds_of(seed, 1)[0])
-        request = self.new_request(ids, sampling, budget, rng, config=self.configured(length, verifier))
-        return self._stream(request, TextStream(self.tokenizer))
+        config, style = self.configured(length, verifier), TextStyle.until(stop)
+        return self._stream(self.new_request(ids, sampling, budget, rng, config=config, style=style))
 
-    def _stream(self, request: Request, text: TextStream) -> Iterator[str]:
+    def _stream(self, request: Request) -> Iterator[str]:
+        text = self.text_stream(request.prompt, request.style)
         for tokens in self.scheduler.tokens(request):
             yield text.push(tokens)
         yield text.flush()
 
     def __call__(
-        self, model: PreTrainedModel, input_ids: Tensor, **prepared: Any
+        self, model: PreTrainedModel, input_ids: Tensor, *, stop_strings: Stop = None, **prepared: Any
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Called by ``model.generate(…, custom_generate=decoder)``; see :func:`.custom_generate.custom_generate`."""
-        # No named parameters for prepared inputs: generate would pass such arguments here instead of preparing them.
-        return custom_generate(self.target, self.scheduler, self.new_request, model, input_ids, **prepared)
+        # No named parameters for prepared inputs: generate would pass such arguments here instead of preparing them, as
+        # it does with stop_strings. It drops the tokenizer that belongs to them; the decoder's is the same.
+        style = TextStyle.until(stop_strings, "stop_strings", across=True)
+        return custom_generate(self.target, self.scheduler, self.new_request, style, model, input_ids, **prepared)
 
     def new_request(
         self,
@@ -276,6 +282,7 @@ class SpeculativeDecoder:
         *,
         stop_tokens: frozenset[int] | None = None,
         config: DecoderConfig | None = None,
+        style: TextStyle = PLAIN,
     ) -> Request:
         """Make a request for the scheduler, as :meth:`generate` does.
 
@@ -299,8 +306,24 @@ class SpeculativeDecoder:
             raise InputError(f"prompt: {len(prompt)} tokens, but the context holds {context}; shorten the prompt")
         if room < max_new_tokens:
             output.finish_reason = "context"
-        ends = self.stop_tokens if stop_tokens is None else stop_tokens
-        return Request(prompt, sampling, rng, min(max_new_tokens, room), ends, config.verify, arms, output)
+        ends = (self.stop_tokens if stop_tokens is None else stop_tokens) | style.stop_token_ids
+        request = Request(prompt, sampling, rng, min(max_new_tokens, room), ends, config.verify, arms, output)
+        request.style = style
+        if style.stop:
+            request.stopping = self.text_stream(prompt, style)
+        return request
+
+    def text_stream(self, prompt: list[int], style: TextStyle = PLAIN, *, by_token: bool = False) -> TextStream:
+        """What turns the tokens of an answer to ``prompt`` into its text.
+
+        Raises:
+            InputError: the decoder has no tokenizer.
+        """
+        if self.tokenizer is None:
+            raise InputError("stop strings: text needs a tokenizer; pass one to SpeculativeDecoder")
+        # The answer of an encoder-decoder is a text of its own.
+        context = [] if isinstance(self.target, EncoderDecoder) else prompt
+        return TextStream(self.tokenizer, context, style, by_token=by_token)
 
     @property
     def context(self) -> int | None:
@@ -371,7 +394,8 @@ class SpeculativeDecoder:
 
     def _finish(self, request: Request) -> Generation:
         if self.tokenizer is not None:
-            request.output.text = str(self.tokenizer.decode(request.output.tokens, skip_special_tokens=True))
+            text = self.text_stream(request.prompt, request.style)
+            request.output.text = text.push(request.output.tokens) + text.flush()
         return request.output
 
     def __reduce__(self) -> NoReturn:

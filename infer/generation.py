@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -12,7 +13,7 @@ class Round:
     Attributes:
         drafted: drafted tokens; those of a tree each after the one before it in its branch.
         path: indices of the accepted tokens: the first ones of a chain, or a path of a tree.
-        emitted: tokens added to the output: the accepted ones, then the target's own; truncated after EOS.
+        emitted: tokens added to the output: the accepted ones, then the target's own; up to the one that ends the text.
         ratios: p(y)/q(y) of each drafted token under token-wise verification, which accepts it with probability
             min(1, p(y)/q(y)) if all earlier ones are accepted.
         parents: index of the token before each drafted one; -1 for the first tokens of a tree's branches.
@@ -89,9 +90,10 @@ class Generation:
 
     Attributes:
         prompt_tokens: token ids of the prompt; for an encoder-decoder the encoder's input.
-        tokens: generated ids, including the end token if it was reached.
-        text: their text without special tokens.
-        finish_reason: ``"eos"``, ``"length"`` (the budget) or ``"context"`` (the model's longest input).
+        tokens: generated ids, up to the end token or the one that completes a stop string.
+        text: their text without special tokens and stop string; it continues the prompt's text.
+        finish_reason: ``"eos"``, ``"stop"`` (a stop string or a request's own stop token), ``"length"`` (the budget) or
+            ``"context"`` (the model's longest input).
         arm: index of the arm that a router chose; None without a router.
         seed: the seed that reproduces this text alone; None if a random source was given.
         rounds: the trace. Round 0 is the prefill, with no drafted and one emitted token.
@@ -106,11 +108,12 @@ class Generation:
     rounds: list[Round] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
 
-    def record(self, round: Round, stop_tokens: frozenset[int]) -> list[int]:
-        """Add a round, with its output truncated after the first stop token; returns that output."""
+    def record(self, round: Round, ends: Callable[[int], bool]) -> list[int]:
+        """Add a round, with its output truncated after the first token that ``ends`` the text; returns that output."""
         for i, token in enumerate(round.emitted):
-            if token in stop_tokens:
+            if ends(token):
                 del round.emitted[i + 1 :]
+                round.path = round.path[: i + 1]
                 break
         self.rounds.append(round)
         self.tokens += round.emitted

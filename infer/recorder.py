@@ -73,9 +73,10 @@ class RoundRecorder:
             rows = [0, *(node + 1 for node in verdict.path)]
             self.logprobs += logprobs_of(logits[rows], request.output.rounds[-1].emitted, self.top_logprobs)
         if self.drafts:
-            self.drafted.append(self._drafted(request, draft, verdict, p))
+            self.drafted.append(self._drafted(request, draft, p))
 
-    def _drafted(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution) -> list[DraftedToken]:
+    def _drafted(self, request: Request, draft: Draft, p: TokenDistribution) -> list[DraftedToken]:
+        kept = request.output.rounds[-1].path
         predicted: list[float] = []
         if isinstance(request.length, RateOptimal) and draft.tokens:
             predicted = request.length.predicted
@@ -84,7 +85,7 @@ class RoundRecorder:
         for node, (token, q) in enumerate(zip(draft.tokens, each, strict=True)):
             row = p.part(draft.parents[node] + 1, draft.parents[node] + 2)
             prediction = predicted[node] if node < len(predicted) else None
-            found.append(DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, node in verdict.path))
+            found.append(DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, node in kept))
         return found
 
 

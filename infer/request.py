@@ -21,6 +21,7 @@ from .distribution import TokenDistribution
 from .draft import Draft
 from .generation import Generation, Round
 from .random_source import RandomSource
+from .text_stream import PLAIN, TextStream, TextStyle
 from .verify import Verdict, Verifier
 
 
@@ -85,6 +86,8 @@ class Request:
         rng: random source of this request.
         budget: maximum number of new tokens.
         stop_tokens: ids that end the text.
+        style: what of the tokens its text has; its stop strings end the output as well.
+        stopping: looks for them; None without any.
         verify: the verification rule.
         arms: the arms; one is chosen when the prompt has been read.
         output: generated tokens, trace and counters.
@@ -117,6 +120,8 @@ class Request:
     cancelled: bool = False
     states: list[Tensor] = field(default_factory=list)
     recorder: Recorder | None = None
+    style: TextStyle = PLAIN
+    stopping: TextStream | None = None
 
     def begin(self, text: list[int]) -> None:
         """Set the first tokens of the target's text."""
@@ -160,21 +165,31 @@ class Request:
             self.length.end_round(steered, verdict.accepted - draft.copied)
         emitted = self._record(draft, verdict)
         self.text += emitted
-        if emitted[-1] in self.stop_tokens:
+        if len(self.output.tokens) >= self.budget:
+            self.ended = True
+
+    def _ends(self, token: int) -> bool:
+        """Whether ``token``, the next of the output, ends it."""
+        if self.stopping is not None:
+            self.stopping.push([token])
+        if (self.stopping is not None and self.stopping.ended) or token in self.style.stop_token_ids:
+            self.output.finish_reason = "stop"
+        elif token in self.stop_tokens:
             self.output.finish_reason = "eos"
-            self.ended = True
-        elif len(self.output.tokens) >= self.budget:
-            self.ended = True
+        else:
+            return False
+        self.ended = True
+        return True
 
     def _record(self, draft: Draft, verdict: Verdict) -> list[int]:
         """Add the round of a verified draft to the output and count its forwards; returns the round's tokens."""
         emitted, stats = [*(draft.tokens[node] for node in verdict.path), verdict.token], self.output.stats
         if draft.from_target:  # its forwards read one token per beam
             stats.n_target_forwards += draft.n_forwards
-            return self.output.record(Round([], [], emitted), self.stop_tokens)
+            return self.output.record(Round([], [], emitted), self._ends)
         stats.n_draft_forwards += draft.n_forwards
         stats.n_target_forwards += 1
         if self.output.rounds:  # the first token comes from the prefill
             stats.n_verified_tokens += len(draft.tokens) + 1
         round = Round(draft.tokens, verdict.path, emitted, verdict.ratios, draft.parents)
-        return self.output.record(round, self.stop_tokens)
+        return self.output.record(round, self._ends)

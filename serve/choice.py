@@ -1,11 +1,8 @@
-"""One text of a response while it grows: tokens become text, stop strings end it, log probabilities go along."""
+"""One text of a response while it grows: tokens become text, log probabilities go along."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from transformers import PreTrainedTokenizerBase
 
 from ..controllers.length import MAX_DRAFT
 from ..infer.recorder import DraftedToken, RoundRecorder, TokenLogprob
@@ -38,12 +35,14 @@ class Delta:
         text: new text, certain not to change.
         tokens: new tokens.
         logprobs: theirs, if they were asked for.
+        places: the characters of the choice's text before each of them, if log probabilities were asked for.
         rounds: the rounds that gave them, if a trace was asked for.
     """
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
     rounds: list[DraftedRound] = field(default_factory=list)
 
 
@@ -52,16 +51,14 @@ class Choice:
 
     Args:
         index: its number in the response.
-        stops: strings that end the text; they are not part of it.
+        stream: turns its tokens into text.
 
     Attributes:
-        finish_reason: ``"stop"`` (end token or stop string) or ``"length"``; None while it grows.
+        finish_reason: ``"stop"`` (an end token or stop string) or ``"length"``; None while it grows.
     """
 
-    def __init__(self, index: int, request: Request, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]) -> None:
-        self.index, self.request, self.stops = index, request, list(stops)
-        self.stream = TextStream(tokenizer)
-        self.pending = ""  # the end of the text so far, which may turn out to begin a stop string
+    def __init__(self, index: int, request: Request, stream: TextStream) -> None:
+        self.index, self.request, self.stream = index, request, stream
         self.tokens = 0
         self.finish_reason: str | None = None
 
@@ -75,18 +72,12 @@ class Choice:
         delta = Delta(tokens=[token for round in news.rounds for token in round.emitted])
         if self.recorder is not None:
             self._add_recorded(delta, news, self.recorder)
+        delta.text = self.stream.push(delta.tokens)
+        delta.places = self.stream.places[self.tokens :]
         self.tokens += len(delta.tokens)
-        text = self.pending + self.stream.push(delta.tokens)
         if news.finished:
-            text += self.stream.flush()
-        cut = first_stop(text, self.stops)
-        if cut is not None:
-            delta.text, self.pending, self.finish_reason = text[:cut], "", "stop"
-            return delta
-        held = 0 if news.finished else held_back(text, self.stops)
-        delta.text, self.pending = text[: len(text) - held], text[len(text) - held :]
-        if news.finished:
-            self.finish_reason = "stop" if self.request.output.finish_reason == "eos" else "length"
+            delta.text += self.stream.flush()
+            self.finish_reason = "stop" if self.request.output.finish_reason in ("eos", "stop") else "length"
         return delta
 
     def _add_recorded(self, delta: Delta, news: News, recorder: RoundRecorder) -> None:
@@ -108,20 +99,3 @@ class Choice:
         if len(drafted) >= self.request.budget - before - 1:
             return "max_tokens"
         return "longest draft" if len(drafted) == MAX_DRAFT else "controller"
-
-
-def first_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Where the earliest of ``stops`` begins in ``text``; None if none is there."""
-    found = [place for place in (text.find(stop) for stop in stops) if place >= 0]
-    return min(found, default=None)
-
-
-def held_back(text: str, stops: Sequence[str]) -> int:
-    """How many of the last characters of ``text`` may begin one of ``stops``."""
-    longest = 0
-    for stop in stops:
-        for length in range(min(len(stop) - 1, len(text)), longest, -1):
-            if text.endswith(stop[:length]):
-                longest = length
-                break
-    return longest

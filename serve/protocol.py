@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from ..common.errors import InputError
 from ..common.json_file import blaming, parse_object
+from ..infer.text_stream import TextStyle
 from .errors import ApiError
 
 MAX_STOPS = 16  # stop strings of a request
@@ -22,7 +23,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("frequency_penalty", "min_p", "min_tokens", "presence_penalty"), (0,)),
     **dict.fromkeys(("length_penalty", "repetition_penalty"), (1,)),
     **dict.fromkeys(("continue_final_message", "echo", "prefix", "use_beam_search"), (False,)),
-    **dict.fromkeys(("add_generation_prompt", "skip_special_tokens", "spaces_between_special_tokens"), (True,)),
+    **dict.fromkeys(("add_generation_prompt", "spaces_between_special_tokens"), (True,)),
     **dict.fromkeys(("function_call", "tool_choice"), ("none", "auto")),
     "modalities": (["text"], []),
     "response_format": ({"type": "text"},),
@@ -99,16 +100,22 @@ class GenerationRequest(_Fields):
     top_k: Annotated[int, Field(ge=-1)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: Stop = None
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
+    include_stop_str_in_output: bool | None = False
+    skip_special_tokens: bool | None = True
     seed: int | None = None
     ignore_eos: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     speculation: Speculation | None = None
 
-    @property
-    def stops(self) -> list[str]:
-        """The stop strings."""
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+    def style(self, stop_tokens: frozenset[int]) -> TextStyle:
+        """What the text has and what ends it; ``stop_tokens`` are the model's."""
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        skip = self.skip_special_tokens is not False
+        # As in vLLM no text shows the token that ends it.
+        ends = frozenset(self.stop_token_ids or ()) | (frozenset() if skip or self.ignore_eos else stop_tokens)
+        return TextStyle(tuple(stops), ends, skip, bool(self.include_stop_str_in_output))
 
     @property
     def usage_wanted(self) -> bool:

@@ -37,7 +37,7 @@ async def _disconnected(request: Request) -> None:
 
 async def stream(service: Service, call: Call, given: GenerationRequest) -> AsyncIterator[str]:
     """The response as server-sent events; an error after the first of them is an event as well."""
-    style, tokenizer = call.format, service.tokenizer
+    style = call.format
 
     def counted(content: dict[str, Any]) -> str:
         running = {"usage": usage(call.prompt_tokens, call.choices)} if given.running_usage_wanted else {}
@@ -49,7 +49,7 @@ async def stream(service: Service, call: Call, given: GenerationRequest) -> Asyn
             yield counted(chunk(style, entries))
         async for choice, delta in service.deltas(call):
             if delta.text or delta.logprobs or delta.rounds or choice.finish_reason is not None:
-                yield counted(delta_chunk(style, choice, delta, tokenizer))
+                yield counted(delta_chunk(style, choice, delta))
         if given.usage_wanted:
             yield event(chunk(style, []) | {"usage": usage(call.prompt_tokens, call.choices)})
     except Exception as found:  # the status has been sent

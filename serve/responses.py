@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar, Protocol
 
-from transformers import PreTrainedTokenizerBase
-
 from ..infer.recorder import TokenLogprob
+from ..infer.text_stream import TokenTexts
 from .choice import Choice, Delta
 from .metrics import speculation_report
 
@@ -29,17 +28,11 @@ def usage(prompt_tokens: int, choices: list[Choice]) -> dict[str, int]:
     }
 
 
-def token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """The text of one token, with the leading space that SentencePiece drops at the start of a text."""
-    text = str(tokenizer.decode([token]))
-    piece = str(tokenizer.convert_ids_to_tokens(token))
-    return f" {text}" if piece.startswith("\u2581") and not text.startswith(" ") else text
-
-
 class Format(Protocol):
     """How one of the two kinds of response writes a choice."""
 
     id: str
+    texts: TokenTexts
     head: dict[str, Any]
     chunk_object: str
     opening: ClassVar[dict[str, Any] | None]
@@ -57,8 +50,8 @@ class ChatFormat:
     object, chunk_object = "chat.completion", "chat.completion.chunk"
     opening: ClassVar[dict[str, Any] | None] = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 
-    def __init__(self, id: str, model: str, created: int, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.id, self.tokenizer = f"chatcmpl-{id}", tokenizer
+    def __init__(self, id: str, model: str, created: int, texts: TokenTexts) -> None:
+        self.id, self.texts = f"chatcmpl-{id}", texts
         self.head = {"id": self.id, "object": self.object, "created": created, "model": model}
 
     def choice(self, choice: Choice, whole: Delta) -> dict[str, Any]:
@@ -77,8 +70,7 @@ class ChatFormat:
         return self._token(one.token, one.logprob) | {"top_logprobs": [self._token(*other) for other in one.top]}
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        text = token_text(self.tokenizer, token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        return {"token": self.texts.text(token), "logprob": logprob, "bytes": self.texts.bytes(token)}
 
 
 class TextFormat:
@@ -87,10 +79,10 @@ class TextFormat:
     object = chunk_object = "text_completion"
     opening: ClassVar[dict[str, Any] | None] = None
 
-    def __init__(self, id: str, model: str, created: int, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.id, self.tokenizer = f"cmpl-{id}", tokenizer
+    def __init__(self, id: str, model: str, created: int, texts: TokenTexts) -> None:
+        self.id, self.texts = f"cmpl-{id}", texts
         self.head = {"id": self.id, "object": self.object, "created": created, "model": model}
-        self.offsets: dict[int, int] = {}  # characters of each choice so far
+        self.lengths: dict[int, int] = {}  # characters of each choice so far
 
     def choice(self, choice: Choice, whole: Delta) -> dict[str, Any]:
         return self.delta(choice, whole)
@@ -101,29 +93,27 @@ class TextFormat:
     def _logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any] | None:
         if choice.recorder is None or choice.recorder.top_logprobs is None:
             return None
-        texts = [token_text(self.tokenizer, one.token) for one in delta.logprobs]
-        offset, offsets = self.offsets.get(choice.index, 0), []
-        for text in texts:
-            offsets.append(offset)
-            offset += len(text)
-        self.offsets[choice.index] = offset
+        length = self.lengths[choice.index] = self.lengths.get(choice.index, 0) + len(delta.text)
         return {
-            "tokens": texts,
+            "tokens": [self.texts.text(one.token) for one in delta.logprobs],
             "token_logprobs": [one.logprob for one in delta.logprobs],
-            "top_logprobs": [
-                {token_text(self.tokenizer, token): logprob for token, logprob in one.top} for one in delta.logprobs
-            ],
-            "text_offset": offsets,
+            "top_logprobs": [self._top(one) for one in delta.logprobs],
+            "text_offset": [min(place, length) for place in delta.places],
         }
 
+    def _top(self, one: TokenLogprob) -> dict[str, float]:
+        """The best by their texts; of tokens that read the same, such as parts of characters, the most probable."""
+        found: dict[str, float] = {}
+        for token, logprob in one.top:
+            found.setdefault(self.texts.text(token), logprob)
+        return found
 
-def whole_response(
-    style: Format, choices: list[Choice], deltas: list[Delta], prompt_tokens: int, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, Any]:
+
+def whole_response(style: Format, choices: list[Choice], deltas: list[Delta], prompt_tokens: int) -> dict[str, Any]:
     """The response in one piece."""
     entries = [
         {"index": choice.index, **style.choice(choice, whole), "finish_reason": choice.finish_reason}
-        | trace(whole, choice, tokenizer)
+        | trace(whole, choice, style.texts)
         for choice, whole in zip(choices, deltas, strict=True)
     ]
     return {
@@ -139,20 +129,20 @@ def chunk(style: Format, choices: list[dict[str, Any]]) -> dict[str, Any]:
     return {**style.head, "object": style.chunk_object, "choices": choices}
 
 
-def delta_chunk(style: Format, choice: Choice, delta: Delta, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def delta_chunk(style: Format, choice: Choice, delta: Delta) -> dict[str, Any]:
     """A chunk with what one choice gained, and why it ended where it has."""
     entry = {"index": choice.index, **style.delta(choice, delta), "finish_reason": choice.finish_reason}
-    return chunk(style, [entry | trace(delta, choice, tokenizer)])
+    return chunk(style, [entry | trace(delta, choice, style.texts)])
 
 
-def trace(delta: Delta, choice: Choice, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def trace(delta: Delta, choice: Choice, texts: TokenTexts) -> dict[str, Any]:
     """The rounds of a choice, if its request asked for them."""
     if choice.recorder is None or not choice.recorder.drafts:
         return {}
     rounds = [
         {
-            "drafted": [vars(one) | {"text": token_text(tokenizer, one.token)} for one in round.drafted],
-            "emitted": [{"token": token, "text": token_text(tokenizer, token)} for token in round.emitted],
+            "drafted": [vars(one) | {"text": texts.text(one.token)} for one in round.drafted],
+            "emitted": [{"token": token, "text": texts.text(token)} for token in round.emitted],
             "stopped_by": round.stopped_by,
         }
         for round in delta.rounds

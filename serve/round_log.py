@@ -69,10 +69,11 @@ class RoundLog:
     def add(self, request: Request) -> bool:
         """Keep a request, if it is one to keep. While the disk cannot be written, the last ones are kept in memory.
 
-        One that a stop string ended is not: the worker may still be adding the round in which it was cancelled.
+        One that a stop string ended is not: the drafts of its last round may go on behind it.
         """
         if (
             not request.ended
+            or request.output.finish_reason == "stop"
             or request.sampling != self.sampling
             or not any(round.drafted for round in request.output.rounds)
         ):

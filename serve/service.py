@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..infer.prompting import Prompt, as_prompts, encode_prompt, text_of
 from ..infer.random_source import RandomSource, seeds_of
 from ..infer.recorder import RoundRecorder
 from ..infer.request import Request
+from ..infer.text_stream import TokenTexts
 from .choice import Choice, Delta
 from .errors import ApiError
 from .metrics import Metrics
@@ -75,6 +76,7 @@ class Service:
         assert decoder.tokenizer is not None
         self.decoder, self.tokenizer, self.name = decoder, decoder.tokenizer, name
         self.worker, self.metrics, self.time_limit, self.on_finished = worker, metrics, time_limit, on_finished
+        self.texts = TokenTexts(decoder.tokenizer)
         self.longest_token = max(len(text) for text in self.tokenizer.get_vocab())
         self.created = int(time.time())
 
@@ -163,27 +165,30 @@ class Service:
             raise ApiError(400, f"seed={given.seed}: must be at least 0", param="seed")
         seeds = seeds_of(secrets.randbits(63) if given.seed is None else given.seed, n * len(prompts))
         budgets = [self._budget(given, len(prompt)) for prompt in prompts]
-        style: type[ChatFormat | TextFormat] = ChatFormat if isinstance(given, ChatCompletionRequest) else TextFormat
-        choices, jobs = [], []
+        form: type[ChatFormat | TextFormat] = ChatFormat if isinstance(given, ChatCompletionRequest) else TextFormat
+        choices, jobs, style = [], [], given.style(self.decoder.stop_tokens)
         deadline = time.monotonic() + self.time_limit
         for i, seed in enumerate(seeds):
+            prompt = prompts[i // n]
             request = self.decoder.new_request(
-                prompts[i // n],
+                prompt,
                 sampling,
                 budgets[i // n],
                 RandomSource(seed),
                 stop_tokens=frozenset() if given.ignore_eos else None,
                 config=config,
+                style=style,
             )
             request.output.seed = seed
             drafts = given.speculation is not None and given.speculation.trace
             if given.top_logprobs_wanted is not None or drafts:
                 request.recorder = RoundRecorder(given.top_logprobs_wanted, drafts)
-            choices.append(Choice(i, request, self.tokenizer, given.stops))
+            stream = self.decoder.text_stream(prompt, style, by_token=given.top_logprobs_wanted is not None)
+            choices.append(Choice(i, request, stream))
             jobs.append(Job(request, lambda job, one: news.put_nowait((job, one)), deadline))
         self.worker.submit(jobs)
         token_ids = isinstance(given, CompletionRequest) and bool(given.return_token_ids)
-        head = style(secrets.token_hex(12), self.name, int(time.time()), self.tokenizer)
+        head = form(secrets.token_hex(12), self.name, int(time.time()), self.texts)
         total = sum(map(len, prompts))
         return Call(head, choices, jobs, total, news, time.perf_counter(), {}, token_ids)
 
@@ -219,9 +224,7 @@ class Service:
         try:
             while growing:
                 job, news = await call.news.get()
-                choice = growing.get(job)
-                if choice is None:
-                    continue  # ended by a stop string meanwhile
+                choice = growing[job]
                 if news.rounds:
                     call.first.setdefault(choice, time.perf_counter() - call.started)
                 if news.finished:
@@ -229,7 +232,6 @@ class Service:
                 yield choice, choice.push(news)
                 if choice.finish_reason is not None:
                     del growing[job]
-                    job.cancel()
                     self._count(call, choice)
         finally:
             if growing:
@@ -257,9 +259,10 @@ class Service:
             whole.text += delta.text
             whole.tokens += delta.tokens
             whole.logprobs += delta.logprobs
+            whole.places += delta.places
             whole.rounds += delta.rounds
-        deltas: Sequence[Delta] = [found[choice] for choice in call.choices]
-        response = whole_response(call.format, call.choices, list(deltas), call.prompt_tokens, self.tokenizer)
+        deltas = [found[choice] for choice in call.choices]
+        response = whole_response(call.format, call.choices, deltas, call.prompt_tokens)
         if call.token_ids:
             for entry, delta in zip(response["choices"], deltas, strict=True):
                 entry["token_ids"] = delta.tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from transformers import (
 from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
 
 from .test_generation_defaults import REFUSED as SETTINGS_REFUSED
-from .tiny import make
+from .tiny import byte_tokenizer, make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
 IDS = torch.tensor([PROMPT])
@@ -162,6 +163,21 @@ def test_tokens_stream_as_rounds_complete() -> None:
         model.generate(IDS, max_new_tokens=100, custom_generate=decoder, streamer=streamer)
     assert not decoder.scheduler.running
     assert not decoder.scheduler.engine.cache.texts
+
+
+def test_stop_strings_are_transformers_own() -> None:
+    """Of one text and of a batch; each ends at the token that completes a stop string, whatever is drafted."""
+    tokenizer, model = byte_tokenizer(), make(vocab=257)
+    inputs = {"input_ids": BATCH, "attention_mask": MASK, "max_new_tokens": 40, "do_sample": False, "pad_token_id": PAD}
+    inputs["eos_token_id"] = 255  # never drawn; transformers decodes rows beyond their stop strings without one
+    decoder = SpeculativeDecoder(model, model, tokenizer, length=Fixed(6))
+    free = model.generate(**inputs)[:, BATCH.shape[1] :].tolist()
+    letters = [[tokenizer.decode(pair) for pair in pairwise(row) if max(pair) < 94] for row in free]  # of ASCII
+    for stop in (letters[0][0], [letters[1][-1], letters[2][0]]):
+        inputs |= {"stop_strings": stop, "tokenizer": tokenizer}
+        assert torch.equal(model.generate(**inputs, custom_generate=decoder), model.generate(**inputs))
+    with pytest.raises(InputError, match="stop strings: text needs a tokenizer"):
+        model.generate(IDS, stop_strings="a", custom_generate=SpeculativeDecoder(model, model))
 
 
 def test_encoder_decoders_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from specpilot.serve.server import Server
 from specpilot.serve.worker import in_own_thread
 
 from .serving import serving, wait_until
+from .tiny import make, sentencepiece_tokenizer
 
 QUESTION = "What is 12 plus 30?"
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
@@ -49,16 +51,13 @@ def client(running: tuple[Server, str]) -> openai.OpenAI:
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.9}, {"stop": [" the"]}])
 def test_texts_are_those_of_generate(client: openai.OpenAI, decoder: SpeculativeDecoder, settings: Any) -> None:
     found = client.completions.create(model="tiny", prompt=QUESTION, max_tokens=24, seed=5, n=3, **settings)
-    sampling = {name: value for name, value in settings.items() if name != "stop"}
-    expected = decoder.generate(QUESTION, n=3, max_new_tokens=24, seed=5, **sampling)
-    ends = settings.get("stop", ["\0"])
-    assert [choice.text for choice in found.choices] == [one.text.split(ends[0])[0] for one in expected]
-    if "stop" not in settings:
-        assert found.usage is not None
-        assert found.usage.completion_tokens == sum(len(one.tokens) for one in expected)
-        assert found.usage.prompt_tokens == len(expected[0].prompt_tokens)
-        reasons = ["stop" if one.finish_reason == "eos" else "length" for one in expected]
-        assert [choice.finish_reason for choice in found.choices] == reasons
+    expected = decoder.generate(QUESTION, n=3, max_new_tokens=24, seed=5, **settings)
+    assert [choice.text for choice in found.choices] == [one.text for one in expected]
+    assert found.usage is not None
+    assert found.usage.completion_tokens == sum(len(one.tokens) for one in expected)
+    assert found.usage.prompt_tokens == len(expected[0].prompt_tokens)
+    reasons = ["length" if one.finish_reason == "length" else "stop" for one in expected]
+    assert [choice.finish_reason for choice in found.choices] == reasons
 
 
 def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: SpeculativeDecoder) -> None:
@@ -193,8 +192,8 @@ def test_log_probabilities_are_the_models(client: openai.OpenAI, decoder: Specul
     assert logprobs.text_offset is not None
     special = decoder.tokenizer.all_special_tokens if decoder.tokenizer is not None else []
     assert "".join(token for token in logprobs.tokens if token not in special) == text.choices[0].text
-    ends = [offset + len(token) for offset, token in zip(logprobs.text_offset, logprobs.tokens, strict=True)]
-    assert [0, *ends[:-1]] == logprobs.text_offset
+    seen = ["" if token in special else token for token in logprobs.tokens]
+    assert logprobs.text_offset == [len("".join(seen[:i])) for i in range(len(seen))]
 
 
 def chunks_of(response: str) -> list[dict[str, Any]]:
@@ -202,6 +201,46 @@ def chunks_of(response: str) -> list[dict[str, Any]]:
     lines = [line.removeprefix("data: ") for line in response.split("\n\n") if line]
     assert lines.pop() == "[DONE]"
     return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("asked", [{"logprobs": 2}, {"stop": ["fox\n", "<|im_end|>"]}, {"skip_special_tokens": False}])
+def test_texts_of_byte_tokens(asked: dict[str, Any]) -> None:
+    """Random weights of a SentencePiece vocabulary: runs of bytes that are no characters, in streams and whole."""
+    decoder = SpeculativeDecoder(make(), make(layers=1), sentencepiece_tokenizer(), length=4)
+    with serving(decoder) as (_, address):
+        for seed in range(8):
+            body = {"prompt": [20, 21], "max_tokens": 40, "top_k": -1, "seed": seed} | asked
+            (whole,) = httpx.post(f"{address}/v1/completions", json=body).json()["choices"]
+            streamed = chunks_of(httpx.post(f"{address}/v1/completions", json=body | {"stream": True}).text)
+            assert "".join(chunk["choices"][0]["text"] for chunk in streamed) == whole["text"]
+            settings: Any = {"max_new_tokens": 40, "top_k": None, "seed": seed, "stop": asked.get("stop")}
+            text = "".join(decoder.stream([20, 21], **settings))
+            assert text == decoder.generate([20, 21], **settings).text
+            assert text == re.sub("<s>|<unk>|<.im_end.>", "", whole["text"])
+            if "logprobs" in asked:
+                assert max(whole["logprobs"]["text_offset"]) <= len(text)
+
+
+def test_everything_ends_with_the_stop_string() -> None:
+    """At the token that completes it, whatever is drafted."""
+    body = {"prompt": "What is 12 plus 30?\n", "temperature": 0, "max_tokens": 40, "return_token_ids": True}
+    counted = []
+    for length in ("none", "8"):
+        decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=length)
+        one = decoder.generate(body["prompt"], temperature=0, max_new_tokens=40, stop="FROM")
+        assert [token for round in one.rounds for token in round.emitted] == one.tokens
+        assert (one.stats.n_generated, one.finish_reason) == (len(one.tokens), "stop")
+        with serving(decoder) as (_, address):
+            found = httpx.post(f"{address}/v1/completions", json=body | {"stop": ["FROM"], "logprobs": 1}).json()
+            ending = body | {"stop_token_ids": one.tokens[-1:], "include_stop_str_in_output": True}
+            by_token = httpx.post(f"{address}/v1/completions", json=ending).json()
+            metrics = httpx.get(f"{address}/metrics").text
+        (choice,) = found["choices"]
+        assert (choice["text"], choice["token_ids"]) == (one.text, one.tokens)
+        assert by_token["choices"][0]["text"] == one.text + "FROM"
+        assert f"specpilot:generation_tokens_total {2.0 * len(one.tokens)}" in metrics
+        counted.append((one.tokens, choice["logprobs"]["text_offset"], found["usage"], by_token["usage"]))
+    assert counted[0] == counted[1]
 
 
 def test_a_stream_that_fails_says_so(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:

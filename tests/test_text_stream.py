@@ -1,68 +1,145 @@
-"""Incremental text against the text of the whole, and the coloured trace."""
+"""Tokens as text: of every family of tokenizers, piece by piece, ended by stop strings, and one by one."""
 
-from dataclasses import dataclass
-from typing import Any, cast
+from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from specpilot.infer.generation import Generation, Round
-from specpilot.infer.text_stream import TextStream
+from specpilot.infer.text_stream import TextStream, TextStyle, TokenTexts, decode
 from specpilot.trace_view import ACCEPTED, OWN, REJECTED, legend, render
+from tokenizers import Tokenizer, decoders, models
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from .tiny import byte_tokenizer
+from .tiny import GEMMA, byte_tokenizer, sentencepiece_tokenizer
 
-TEXT = "naïve 🙂 日本語 e\u0301 – ok"
-
-
-@dataclass
-class Bytes:
-    """A tokenizer whose tokens are bytes; like many, it drops the space before a text's first word."""
-
-    drops_space: bool = False
-
-    def decode(self, tokens: list[int], skip_special_tokens: bool = False) -> str:
-        text = bytes(tokens).decode("utf-8", errors="replace")
-        return text.removeprefix(" ") if self.drops_space else text
+WORDS = ["it", "do", "n", "'", "t", "s", "n't", "'s", "'ve", "re", ".", "?", ",", "dog", "##ing", "##n"]
 
 
-def stream_of(drops_space: bool = False) -> TextStream:
-    return TextStream(cast(Any, Bytes(drops_space)))
+def wordpiece(**options: Any) -> PreTrainedTokenizerFast:
+    ids = {token: index for index, token in enumerate(["[UNK]", "[SEP]", *WORDS])}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece(cleanup=options.pop("cleanup", False))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", sep_token="[SEP]", **options)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
-@pytest.mark.parametrize("drops_space", [False, True])
-def test_pieces_are_the_text(size: int, drops_space: bool) -> None:
-    tokens, stream = list(TEXT.encode()), stream_of(drops_space)
-    pieces = [stream.push(tokens[start : start + size]) for start in range(0, len(tokens), size)]
-    assert "\ufffd" not in "".join(pieces)
-    assert "".join(pieces) + stream.flush() == TEXT
+FAMILIES: dict[str, Any] = {
+    "byte-level": byte_tokenizer(extra=44),
+    "Llama 2": sentencepiece_tokenizer(),
+    "Gemma": sentencepiece_tokenizer(decoders.Sequence(GEMMA)),
+    "Metaspace": sentencepiece_tokenizer(decoders.Metaspace()),
+    "Unigram": sentencepiece_tokenizer(unigram=True),
+    "WordPiece": wordpiece(cleanup=True),
+    "WordPiece cleaned": wordpiece(clean_up_tokenization_spaces=True),
+    "ByT5": ByT5Tokenizer(),
+}
+LLAMA, BYTE_LEVEL = FAMILIES["Llama 2"], FAMILIES["byte-level"]
+CHARACTERS = [byte + 3 for byte in "日é😊 a".encode()]  # of ByT5
+TOKENS = st.lists(st.integers(0, 302) | st.sampled_from(CHARACTERS), max_size=40)
 
 
-@given(st.lists(st.binary(max_size=6), max_size=8))
-def test_any_bytes(chunks: list[bytes]) -> None:
-    stream = stream_of()
-    text = "".join(stream.push(list(chunk)) for chunk in chunks) + stream.flush()
-    assert text == b"".join(chunks).decode("utf-8", errors="replace")
+def llama(*tokens: str) -> list[int]:
+    return LLAMA.convert_tokens_to_ids(list(tokens))  # type: ignore[no-any-return]
+
+
+def within(tokenizer: Any, tokens: list[int]) -> list[int]:
+    """``tokens`` of this tokenizer, three beyond."""
+    return [token % (len(tokenizer) + 3) for token in tokens]
+
+
+def pieces(stream: TextStream, tokens: list[int], size: int) -> list[str]:
+    return [stream.push(tokens[i : i + size]) for i in range(0, len(tokens), size)] + [stream.flush()]
+
+
+@given(prompt=TOKENS, tokens=TOKENS, size=st.integers(1, 5), skip=st.booleans())
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pieces_are_the_text(family: str, prompt: list[int], tokens: list[int], size: int, skip: bool) -> None:
+    """However many tokens come at a time; prompt and text joined are what the tokenizer decodes together."""
+    tokenizer, style = FAMILIES[family], TextStyle(skip_special_tokens=skip)
+    prompt, tokens = within(tokenizer, prompt), within(tokenizer, tokens)
+    text = "".join(pieces(TextStream(tokenizer, prompt, style), tokens, 1000))
+    stream = TextStream(tokenizer, prompt, style, by_token=True)
+    assert "".join(pieces(stream, tokens, size)) == text
+    assert "".join(pieces(TextStream(tokenizer, prompt, style), tokens, size)) == text
     assert stream.flush() == ""
+    assert stream.places == sorted(stream.places)
+    assert all(place <= len(text) for place in stream.places)
+    before = decode(tokenizer, prompt, skip_special_tokens=skip)
+    both = decode(tokenizer, prompt + tokens, skip_special_tokens=skip)
+    if both.startswith(before):  # not if the answer changes the prompt's text
+        assert before + text == both
 
 
-@given(tokens=st.lists(st.integers(0, 300), max_size=40), size=st.integers(1, 5))
-@pytest.mark.parametrize("cleans_up", [False, True])
-def test_real_tokenizers(cleans_up: bool, tokens: list[int], size: int) -> None:
-    """Of any tokens, characters cut in pieces and special tokens among them."""
-    tokenizer = byte_tokenizer(extra=44)
-    tokenizer.clean_up_tokenization_spaces = cleans_up
-    stream = TextStream(tokenizer)
-    pieces = [stream.push(tokens[start : start + size]) for start in range(0, len(tokens), size)]
-    assert "".join(pieces) + stream.flush() == tokenizer.decode(tokens, skip_special_tokens=True)
-    assert stream.flush() == ""
+@pytest.mark.parametrize(
+    ("prompt", "answer", "text"),
+    [
+        ("<s> ▁fox", "▁brown ▁fox", " brown fox"),
+        ("▁fox", "<0x0A> <0xE6> ▁fox", "\ufffd\ufffd fox"),  # a run that is not UTF-8
+    ],
+)
+def test_spaces_and_byte_runs(prompt: str, answer: str, text: str) -> None:
+    assert "".join(pieces(TextStream(LLAMA, llama(*prompt.split())), llama(*answer.split()), 1)) == text
 
 
 def test_certain_text_is_not_held_back() -> None:
-    stream = stream_of()
-    assert stream.push([*b"ok ", 0xF0, 0x9F]) == "ok "
-    assert stream.push([0x99, 0x82]) == "🙂"
+    stream, tokens = TextStream(BYTE_LEVEL), BYTE_LEVEL("ok 🙂")["input_ids"]
+    assert (stream.push(tokens[:-2]), stream.push(tokens[-2:])) == ("ok ", "🙂")
+
+
+@given(tokens=TOKENS, stop=st.lists(st.sampled_from(["fox", "\n", " n", "a.", "日", "'s", "ing", "é"]), min_size=1))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_stop_strings(family: str, tokens: list[int], stop: list[str]) -> None:
+    """The text ends at the first token after which the text so far, decoded as a whole, has a stop string."""
+    tokenizer = FAMILIES[family]
+    tokens = within(tokenizer, tokens)
+    texts = [decode(tokenizer, tokens[:end], skip_special_tokens=True) for end in range(1, len(tokens) + 1)]
+    last = next((i for i, text in enumerate(texts) if any(one in text for one in stop)), None)
+    text = texts[-1] if texts else ""
+    if last is not None:
+        text = texts[last][: min(place for one in stop if (place := texts[last].find(one)) >= 0)]
+    stream, said = TextStream(tokenizer, [], TextStyle(tuple(stop))), ""
+    for i, token in enumerate(tokens):
+        said += stream.push([token])
+        assert stream.ended == (last is not None and i >= last)
+        assert text.startswith(said)
+    assert said + stream.flush() == text
+
+
+FOX_END = llama("▁fox", "<0x0A>", "<|im_end|>", "a")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "read"),
+    [
+        ({"stop": ("<|im_end|>",)}, " fox\n", 3),
+        ({"stop": ("\n<|im_end|>",)}, " fox", 3),
+        ({"stop": ("<|im_end|>n",)}, " fox\na", None),
+        ({"stop": ("<|im_end|>",), "include_stop": True}, " fox\n<|im_end|>", 3),
+        ({"stop": ("im_end",), "skip_special_tokens": False}, " fox\n<|", 3),
+        ({"stop_token_ids": frozenset(llama("<0x0A>"))}, " fox", 2),
+        ({"stop_token_ids": frozenset(llama("<0x0A>")), "include_stop": True}, " fox\n", 2),
+        ({"skip_special_tokens": False}, " fox\n<|im_end|>a", None),
+    ],
+)
+def test_what_ends_a_text(options: dict[str, Any], expected: str, read: int | None) -> None:
+    stream, said, ended = TextStream(LLAMA, llama("a"), TextStyle(**options)), "", []
+    for token in FOX_END:
+        said += stream.push([token])
+        ended.append(stream.ended)
+    assert said + stream.flush() == expected
+    assert ended.count(False) + 1 == (read or len(FOX_END) + 1)
+
+
+def test_bytes_of_tokens() -> None:
+    of = BYTE_LEVEL.get_vocab()
+    texts = TokenTexts(BYTE_LEVEL)
+    assert [texts.bytes(of[piece]) for piece in ("Ġ", "ð", "Ł", "ĺ", "Ĭ")] == [[32], [240], [159], [152], [138]]
+    texts = TokenTexts(LLAMA)
+    assert [texts.bytes(token) for token in llama("▁fox", "<0xE6>", "<0x0A>")] == [list(b" fox"), [0xE6], [10]]
+    assert [texts.text(token) for token in llama("▁fox", "▁", "</s>")] == [" fox", " ", "</s>"]
+    assert [TokenTexts(FAMILIES["ByT5"]).bytes(token) for token in CHARACTERS] == [[token - 3] for token in CHARACTERS]
 
 
 def test_trace() -> None:
@@ -72,16 +149,9 @@ def test_trace() -> None:
         Round([0xC3], [0], [0xC3, 0xA9]),  # one character over two tokens
         Round(list(b"ef"), [0, 1], list(b"e")),  # cut short by the end
     ]
-    generation = Generation([], tokens=[token for r in rounds for token in r.emitted], rounds=rounds, text="Abcdée")
-    text = render(generation, cast(Any, Bytes()))
-    assert text.plain == "AbcX⏎dée"
-    assert [(text.plain[s.start : s.end], s.style) for s in text.spans] == [
-        ("A", OWN),
-        ("b", ACCEPTED),
-        ("c", ACCEPTED),
-        ("X⏎", REJECTED),
-        ("d", OWN),
-        ("é", OWN),
-        ("e", ACCEPTED),
-    ]
+    for round in rounds:
+        round.drafted, round.emitted = ([byte + 3 for byte in tokens] for tokens in (round.drafted, round.emitted))
+    text = render(Generation([], rounds=rounds), TextStream(FAMILIES["ByT5"]))
+    marks = {ACCEPTED: "+", OWN: "=", REJECTED: "-"}
+    assert " ".join(marks[str(s.style)] + text.plain[s.start : s.end] for s in text.spans) == "=A +b +c -X⏎ =d =é +e"
     assert {span.style for span in legend().spans} == {OWN, ACCEPTED, REJECTED}

@@ -106,6 +106,24 @@ def byte_tokenizer(extra: int = 0) -> PreTrainedTokenizerFast:
     )
 
 
+BYTES = [f"<0x{byte:02X}>" for byte in (*b"\n", *"日😊".encode())]  # tokens of SentencePiece
+PIECES = ["▁", "▁▁", "▁fox", "▁brown", "fox", "x▁", "a", "n", "'", "s", ".", "é", "▁n", "▁'", "▁s", "▁."]
+GEMMA = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+LLAMA_2 = decoders.Sequence([*GEMMA, decoders.Strip(" ", 1, 0)])
+
+
+def sentencepiece_tokenizer(decoder: Any = LLAMA_2, *, unigram: bool = False) -> PreTrainedTokenizerFast:
+    """Words with their space in front, a few bytes and special tokens, 32 tokens in all."""
+    vocabulary = ["<unk>", "<s>", "</s>", "<|im_end|>", *BYTES, *PIECES]
+    vocabulary += [f"<{i}>" for i in range(32 - len(vocabulary))]
+    ids = {token: index for index, token in enumerate(vocabulary)}
+    bpe = models.BPE(ids, [], byte_fallback=True, unk_token="<unk>")
+    tokenizer = Tokenizer(models.Unigram([(token, 0.0) for token in ids], 0, True) if unigram else bpe)
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens(["<|im_end|>"])  # one that has no name
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
 def save_pair(
     folder: Path, *, vocab: int = 257, draft_vocab: int | None = None, target_seed: int = 0, draft_seed: int = 0
 ) -> tuple[str, str]:

@@ -9,9 +9,8 @@ from ..common.errors import InputError
 from ..infer.options import GenerateOptions
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from ..infer.generation import Generation
+    from ..infer.text_stream import TextStream
 
 
 def generate(options: GenerateOptions) -> None:
@@ -20,27 +19,26 @@ def generate(options: GenerateOptions) -> None:
 
     from ..common.console import quiet
     from ..infer.decoder import SpeculativeDecoder
-    from ..infer.text_stream import TextStream
+    from ..infer.prompting import encode_prompt
 
     quiet()
     decoder = SpeculativeDecoder.from_options(options)
     assert decoder.tokenizer is not None  # from_pretrained always loads one
     at_once = options.n > 1 or options.color or options.json or not options.stream
-    live = None if at_once else TextStream(decoder.tokenizer)
+    prompt = encode_prompt(decoder.tokenizer, text, chat=options.chat, system=options.system)
+    live = None if at_once else decoder.text_stream(prompt)
     found = decoder.generate(
-        text,
+        prompt,
         n=options.n,
         **options.sampling,
         seed=options.seed,
-        chat=options.chat,
-        system=options.system,
         on_tokens=None if live is None else lambda tokens: print(live.push(tokens), end="", flush=True),
     )
     for generation in [found] if options.n == 1 else found:
         if options.json:
             print(_as_json(generation))
         elif options.color:
-            _print_coloured(generation, decoder.tokenizer)
+            _print_coloured(generation, decoder.text_stream(prompt))
         else:
             print(generation.text if live is None else live.flush())
         if options.stats:
@@ -91,14 +89,14 @@ def _as_json(generation: Generation) -> str:
     return dumps(report, ensure_ascii=False)
 
 
-def _print_coloured(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> None:
+def _print_coloured(generation: Generation, stream: TextStream) -> None:
     from rich.console import Console
 
     from ..trace_view import legend, render
 
     # Styled also in a file or pipe: without styles, rejected text would look like output.
     console = Console(force_terminal=True, highlight=False, soft_wrap=True)
-    console.print(render(generation, tokenizer))
+    console.print(render(generation, stream))
     console.print(legend())
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from ..models import LanguageModel
 from ..random_source import RandomSource, seeds_of
 from ..request import Request
 from ..scheduler import Scheduler
+from ..text_stream import TextStyle
 
 # Arguments of ``generate``, besides its settings, that are not supported.
 ARGUMENTS = ("assistant_model", "logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria", "synced_gpus")
@@ -43,24 +44,11 @@ ARGUMENTS = ("assistant_model", "logits_processor", "prefix_allowed_tokens_fn", 
 PREPARED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MaxLengthCriteria, EosTokenCriteria)
 
 
-class NewRequest(Protocol):
-    """The type of :meth:`~specpilot.infer.decoder.SpeculativeDecoder.new_request`."""
-
-    def __call__(
-        self,
-        prompt: list[int],
-        sampling: SamplingParams,
-        max_new_tokens: int,
-        rng: RandomSource,
-        *,
-        stop_tokens: frozenset[int] | None = None,
-    ) -> Request: ...
-
-
 def custom_generate(
     target: LanguageModel,
     scheduler: Scheduler,
-    new_request: NewRequest,
+    new_request: Callable[..., Request],
+    style: TextStyle,
     model: PreTrainedModel,
     input_ids: Tensor,
     *,
@@ -74,6 +62,7 @@ def custom_generate(
 
     Args:
         target, scheduler, new_request: the decoder's.
+        style: has the stop strings.
         model: the model that ``generate`` was called on; it must be the decoder's target.
         input_ids: (B, n) prompts, padded on the left.
         attention_mask: (B, n), 0 at padding; None without padding.
@@ -102,7 +91,7 @@ def custom_generate(
     sampling, seed = _sampling(generation_config)
     budget = generation_config.max_length - input_ids.shape[1]
     requests = [
-        new_request(prompt, sampling, budget, RandomSource(one), stop_tokens=stop_tokens)
+        new_request(prompt, sampling, budget, RandomSource(one), stop_tokens=stop_tokens, style=style)
         for prompt, one in zip(prompts, seeds_of(seed, len(prompts)), strict=True)
     ]
     _run(scheduler, requests, call["streamer"])
