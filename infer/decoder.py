@@ -94,15 +94,15 @@ class SpeculativeDecoder:
             length = Fixed(length)
         if not isinstance(length, LengthController | None):
             raise InputError(f"length={length!r}: give a number or a controller; from_pretrained also takes names")
-        drafts = [] if draft is None else [draft] if isinstance(draft, Model) else list(draft)
+        drafts: list[Any] = [] if draft is None else list(draft) if isinstance(draft, list | tuple) else [draft]
         self.config = DecoderConfig(
             len(drafts), length, verifier, beams, None if tree is None else parse_tree(tree), routing is not None, ngram
         )
         check_count("max_running", max_running)
         if generation_config not in (FOLLOW, IGNORE):
             raise InputError(f"generation_config={generation_config!r}: give {FOLLOW!r} or {IGNORE!r}")
-        self.drafts = [wrap_model(model) for model in drafts]
-        reader = wrap_model(target) if routing is None else routing.target
+        self.drafts = [wrap_model(model, "draft") for model in drafts]
+        reader = wrap_model(target, "target") if routing is None else routing.target
         for model in self.drafts:
             check_pair(reader, model)
         self.target = with_states(reader, self.drafts if routing is None else routing.models)
@@ -212,6 +212,7 @@ class SpeculativeDecoder:
         if on_tokens is not None and (not single or n > 1):
             raise InputError("on_tokens: supports a single text; give one prompt and n=1")
         sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
+        self._check_models()
         config, style = self.configured(length, verifier), TextStyle.until(stop)
         ids = [self._encode(one, chat, system) for one in prompts]
         budgets = [self.defaults.budget(max_new_tokens, len(one)) for one in ids]
@@ -252,6 +253,7 @@ class SpeculativeDecoder:
         prompts, single = as_prompts(prompt)
         if not single:
             raise InputError("stream: supports a single prompt; give one")
+        self._check_models()
         ids = self._encode(prompts[0], chat, system)
         sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
         budget, rng = self.defaults.budget(max_new_tokens, len(ids)), RandomSource(seeds_of(seed, 1)[0])
@@ -268,6 +270,7 @@ class SpeculativeDecoder:
         self, model: PreTrainedModel, input_ids: Tensor, *, stop_strings: Stop = None, **prepared: Any
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Called by ``model.generate(…, custom_generate=decoder)``; see :func:`.custom_generate.custom_generate`."""
+        self._check_models()
         # No named parameters for prepared inputs: generate would pass such arguments here instead of preparing them, as
         # it does with stop_strings. It drops the tokenizer that belongs to them; the decoder's is the same.
         style = TextStyle.until(stop_strings, "stop_strings", across=True)
@@ -341,6 +344,12 @@ class SpeculativeDecoder:
                     f"tokens; longer ones go on {rest}",
                     stacklevel=3,
                 )
+
+    def _check_models(self) -> None:
+        """Raise InputError if a model has changed in a way that decoding would not follow."""
+        self.target.check_unchanged("target")
+        for model in self._draft_models():
+            model.check_unchanged("draft")
 
     def _draft_models(self) -> list[LanguageModel]:
         return self.drafts if self.routing is None else self.routing.models

@@ -16,6 +16,7 @@ from ...controllers.length.cost_model import CostModel
 from ..costs import quick_costs
 from ..drafters.ngram import Ngram, split_drafts
 from ..models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
+from ..models.given import unwrapped
 from ..models.linear import QUANTIZATIONS, Quantization
 from ..options import AUTO, DecodingOptions
 from .controllers import load_copies, load_length
@@ -123,9 +124,19 @@ def load_draft(
     return load_any_model(name, target=target, **options)
 
 
-def wrap_model(model: Model) -> LanguageModel:
-    """``model`` behind the model protocol, unless it is already."""
-    return model if isinstance(model, LanguageModel) else language_model(model)
+def wrap_model(model: Any, role: str) -> LanguageModel:
+    """``model`` behind the model protocol, unless it is already; out of wrappers whose forward is the model's.
+
+    Raises:
+        InputError: it cannot be decoded, or is no model at all.
+    """
+    if isinstance(model, LanguageModel):
+        return model
+    if isinstance(model, GgufModel):
+        return language_model(model)
+    wrapped = language_model(unwrapped(model, role))
+    wrapped.outer = None if model is wrapped.model else model
+    return wrapped
 
 
 def check_pair(target: LanguageModel, draft: LanguageModel) -> None:

@@ -23,6 +23,7 @@ class LanguageModel(ABC):
 
     Attributes:
         model: the wrapped model.
+        outer: the wrappers of other libraries that it was given in, such as DataParallel; None if there are none.
         name: architecture, for messages.
         device: device of the logits.
         vocab_size: V, the number of rows of the output embedding.
@@ -34,6 +35,7 @@ class LanguageModel(ABC):
     """
 
     model: LoadedModel
+    outer: nn.Module | None = None
     name: str
     device: torch.device
     vocab_size: int
@@ -59,6 +61,9 @@ class LanguageModel(ABC):
             Logits (N, V) and hidden states (N', d + L·d) in the order of the reads, the last ones first: N is the sum
             of ``keep``, N' the sum of ``kept_states``, and L the number of ``state_layers``.
         """
+
+    def check_unchanged(self, role: str) -> None:  # noqa: B027 — a file's model does not change
+        """Raise InputError if the model, the ``role`` of a decoder, is no longer the one that this was made of."""
 
     def kept_below(self, size: int) -> Tensor | None:
         """The ``kept_tokens`` below ``size``, where a draft may have more tokens than its target; None for all."""
@@ -122,9 +127,23 @@ def output_embedding(model: LoadedModel) -> Tensor:
     """(V, d) what a model computes logits with; zeros for tokens that a trimmed vocabulary leaves out."""
     if isinstance(model, GgufModel):
         return model.output_embedding
-    head = model.get_output_embeddings()
-    weight: Tensor = head.embedding() if isinstance(head, TrimmedHead) else head.weight
+    head: Any = model.get_output_embeddings()
+    if isinstance(head, TrimmedHead):
+        return head.embedding()
+    weight = head.weight if isinstance(head.weight, Tensor) else head.weight()  # a method in torch.ao's layers
+    if weight.is_quantized or type(weight) not in (Tensor, nn.Parameter):
+        weight = weight.dequantize()
     return weight.detach()
+
+
+def output_size(head: Any) -> tuple[int, int]:
+    """(V, d) of the output projection ``head``."""
+    if isinstance(head, TrimmedHead):
+        return head.size, head.in_features
+    weight = head.weight
+    if isinstance(weight, Tensor) and weight.is_floating_point():
+        return int(weight.shape[0]), int(weight.shape[1])
+    return int(head.out_features), int(head.in_features)  # of quantised weights
 
 
 def count_parameters(model: LoadedModel) -> int:

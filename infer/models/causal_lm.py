@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...common.errors import InputError
-from .base import LanguageModel, input_device, is_dispatched
+from .base import LanguageModel, input_device, is_dispatched, output_size
 from .eagle import state_input_of
 from .fixed_layers import FixedLayers
+from .given import Given, drops, uncompiled, unwrapped
 from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
 from .linear import Quantization, pack
@@ -76,8 +77,7 @@ class CausalLM(LanguageModel):
         self.layers: int = config.num_hidden_layers
         # Absent if positions are not embedded (ALiBi): then there is no limit, except MPT's max_seq_len.
         self.context: int | None = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
-        self.hidden_size = int(head.weight.shape[1])
-        self.vocab_size = head.size if isinstance(head, TrimmedHead) else int(head.weight.shape[0])
+        self.vocab_size, self.hidden_size = output_size(head)
         if isinstance(head, TrimmedHead) and len(head.tokens) < head.size:
             self.kept_tokens = head.tokens
         self.switch = longrope_switch(config)
@@ -85,19 +85,23 @@ class CausalLM(LanguageModel):
             # Otherwise old keys keep the old factors, and the distribution would depend on how the text was read.
             self.context = self.switch if self.context is None else min(self.context, self.switch)
             self.switch = None
-        accepted = inspect.signature(model.forward).parameters
+        accepted = _accepted(model)
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
         self.types = mask_types(config)
         self.state_input = state_input_of(model)
         self.reads_states = self.state_input is not None
-        self.lean = LeanForward(model, quantization) if LeanForward.fits(model) else None
-        self.packed = pack(model, quantization) if self.lean is None else model
+        plain = uncompiled(model)
+        self.lean = LeanForward(plain, quantization) if LeanForward.fits(plain) else None
+        self.packed = pack(plain, quantization) if self.lean is None else plain
         self.static = (
             graphs != "off" and self.device.type == "cuda" and self.switch is None and not is_dispatched(model)
-        )
+            and not any("forward" in vars(module) for module in plain.modules() if module._modules)
+        )  # fmt: skip
         self.fixed: FixedLayers | None = None
         self.replaces_layers, self._compiles = self.static, graphs == "compiled"
+        instead = self.lean is not None or self.static  # of the modules' own calls
+        self.given = Given(model, hooks=instead) if instead or self.packed is not model else None
         self._inner: list[nn.Module] = []  # the modules of state_layers
 
     def with_layers(self, layers: tuple[int, ...]) -> CausalLM:
@@ -128,7 +132,7 @@ class CausalLM(LanguageModel):
             raise InputError(f"{kind}: an encoder-decoder model; a causal (decoder-only) language model is needed")
         if model._is_stateful:
             raise InputError(f"{kind}: its recurrent state cannot be rolled back after a rejection")
-        if "past_key_values" not in inspect.signature(model.forward).parameters:
+        if "past_key_values" not in _accepted(model):
             raise InputError(f"{kind}: has no KV cache, which speculative decoding needs; choose another model")
         if mask_types(model.config.get_text_config(decoder=True)) is None:
             types = sorted(set(model.config.get_text_config(decoder=True).layer_types))
@@ -136,6 +140,20 @@ class CausalLM(LanguageModel):
                 f"{kind}: layers of types {', '.join(types)}; only full, sliding and chunked attention can be rolled "
                 "back exactly"
             )
+
+    def check_unchanged(self, role: str) -> None:
+        if self.outer is not None:
+            unwrapped(self.outer, role)
+        head: Any = self.model.get_output_embeddings()
+        change = None if self.given is None else self.given.change()
+        sizes = (self.vocab_size, self.hidden_size)
+        if change is None and (input_device(self.model) != self.device or output_size(head) != sizes):
+            change = "the model has another vocabulary or device"
+        if change is not None:
+            raise InputError(f"{role}: {change} than when the decoder was made; make a new decoder of the model")
+        dropping = next((name for name, module in self.model.named_modules() if drops(module)), None)
+        if dropping is not None:
+            raise InputError(f"{role}: {dropping} is in training mode, so dropout is on; call .eval() on the model")
 
     def new_cache(self) -> RaggedKVCache:
         return RaggedKVCache(self.layers, self.static) if self.switch is None else TokenKVCache(self.layers)
@@ -334,6 +352,14 @@ class CausalLM(LanguageModel):
         if states is None:
             states = embeddings.new_zeros(*tokens.shape, self.hidden_size)
         return {"inputs_embeds": self.state_input(embeddings, states.to(embeddings.dtype))}
+
+
+def _accepted(model: PreTrainedModel) -> set[str]:
+    """The arguments of the model's forward; where it was replaced by one that takes any, those of the class's."""
+    own = inspect.signature(model.forward).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
+        return {*own, *inspect.signature(type(model).forward).parameters}
+    return {*own}
 
 
 def padding_groups(reads: Sequence[Read]) -> list[list[int]]:

@@ -36,6 +36,8 @@ class EarlyExit(CausalLM):
             raise InputError(
                 f"arm 'exit:{layer}': the target has {target.layers} layers; choose one from 1 to {target.layers - 1}"
             )
+        if "forward" in vars(target.packed):
+            raise InputError(f"arm 'exit:{layer}': the target's forward was replaced, which no part of it can follow")
         vars(self).update(vars(target))  # everything except the depth
         self.model = cut(target.model, layer, target.layers)
         self.packed = cut(target.packed, layer, target.layers)

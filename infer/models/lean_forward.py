@@ -32,14 +32,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .base import is_dispatched
 from .eagle import state_input_of
+from .given import as_built, is_known
 from .kv_cache import RaggedKVCache
 from .lean_attention import SHORT, AttentionGroup, Tables, attention_group, group_reads
-from .linear import Linear, MakeLinear, Quantization, is_known, linears
+from .linear import Linear, MakeLinear, Quantization, linears
 from .masks import mask_types
 from .text_cache import Read
 from .trimmed_head import TrimmedHead, spread_logits
@@ -48,7 +49,7 @@ FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "
 CLASSES = {f"{name}ForCausalLM" for name in FAMILIES.values()}
 KNOWN_MODULES = ("torch.nn.", *(f"transformers.models.{name}." for name in FAMILIES), "transformers.activations")
 LARGEST = 4 << 30  # maximum bytes of weights, since they are copied and larger models gain little
-UNBIASED = ("o_proj", "gate_proj", "up_proj", "down_proj")
+UNBIASED = ("o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # rotary angles that do not depend on the text's length
 
 
@@ -95,22 +96,29 @@ class LeanForward:
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
-        """Whether this forward is equivalent to the model's; not with adapters, quantised layers, hooks or windows."""
+        """Whether this forward is equivalent to the model's.
+
+        Not with adapters, quantised layers, hooks, windows, or parts or forwards that somebody has replaced.
+        """
         config: Any = model.config
+        weights = [*model.parameters()]
         return (
             type(model).__name__ in CLASSES
             and not is_dispatched(model)
             and model.device.type == "cpu"
             and model.dtype in (torch.float32, torch.float64, torch.bfloat16)
             and all(is_known(module, KNOWN_MODULES) for module in model.modules())
-            and not any(module._forward_pre_hooks for module in model.modules())
+            and not any(module._forward_pre_hooks or "forward" in vars(module) for module in model.modules())
             and {hook for module in model.modules() for hook in module._forward_hooks.values()} <= {spread_logits}
             and all(module.bias is None for name, module in model.named_modules() if name.endswith(UNBIASED))
+            and all(type(p) is nn.Parameter and (p.dtype, p.device) == (model.dtype, model.device) for p in weights)
+            and config._attn_implementation in ("eager", "sdpa")
             and config.hidden_act == "silu"
             and config.rope_parameters["rope_type"] in STATIC_ROPE
             and (types := mask_types(config)) is not None
             and types.plain
-            and sum(p.numel() * p.element_size() for p in model.parameters()) <= LARGEST
+            and sum(p.numel() * p.element_size() for p in weights) <= LARGEST
+            and as_built(model)
         )
 
     def tables(self, capacity: int) -> Tables:

@@ -37,7 +37,6 @@ Freezing compiles for 15 s for each of two graphs; torchao 0.18 has no weights o
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from typing import Any, Literal
 
 import torch
@@ -49,7 +48,7 @@ from transformers.pytorch_utils import Conv1D
 from ...common.errors import InputError
 from ...common.machine import processor
 from .base import is_dispatched
-from .eagle import StateInput
+from .given import is_known, mirrored
 from .trimmed_head import TrimmedHead
 
 FEW = 150_000  # multiplications below which calling oneDNN costs more than the product
@@ -75,8 +74,6 @@ INT8_ROWS = 3
 INT4_ROWS = 8
 
 LINEAR = {nn.Linear, Conv1D, TrimmedHead}
-KNOWN_MODULES = ("torch.nn.", "transformers.")  # no adapters
-OURS = (TrimmedHead, StateInput)
 SMALLEST = FEW  # elements of weights of a model that are reordered: the product of others is never packed
 MOST_GIB = 4  # of such weights, since they are copied
 
@@ -238,18 +235,13 @@ def pack(model: PreTrainedModel, quantization: Quantization | None = None) -> Pr
         return model
     inner, output = linears(quantization)
     head = model.get_output_embeddings()
-    done: dict[nn.Module, nn.Module] = {}
 
-    def packed(module: nn.Module) -> nn.Module:
-        if module not in done:
-            other = done[module] = copy(module)
-            other._modules = {name: part if part is None else packed(part) for name, part in module._modules.items()}
-            if _packs(module):
-                other.forward = PackedForward(module, output if module is head else inner)
-        return done[module]
+    def packed(other: nn.Module, module: nn.Module) -> None:
+        if _packs(module):
+            other.forward = PackedForward(module, output if module is head else inner)
 
     with torch.inference_mode():
-        result = packed(model)
+        result = mirrored(model, packed)
     assert isinstance(result, PreTrainedModel)
     return result
 
@@ -258,8 +250,10 @@ def why_not_packed(model: PreTrainedModel) -> str | None:
     """Why :func:`pack` leaves ``model`` as it is, as a sentence about the model; None if it does not."""
     if model.device.type != "cpu" or is_dispatched(model):
         return "it is not on the CPU"
-    if not all(is_known(module, KNOWN_MODULES) for module in model.modules()):
+    if not all(is_known(module) for module in model.modules()):
         return "it has adapters or quantized layers"
+    if any("forward" in vars(module) and module._modules for module in model.modules()):
+        return "its forward was replaced"
     weights: list[Any] = [module.weight for module in model.modules() if _packs(module)]
     size = sum(weight.numel() * weight.element_size() for weight in weights) / 2**30
     if size > MOST_GIB:
@@ -267,11 +261,8 @@ def why_not_packed(model: PreTrainedModel) -> str | None:
     return None if weights else f"its linear layers have fewer than {SMALLEST} weights each"
 
 
-def is_known(module: nn.Module, origins: tuple[str, ...]) -> bool:
-    """Whether ``module`` is a trimmed head, an input of EAGLE, or of a class from ``origins``."""
-    return type(module) in OURS or type(module).__module__.startswith(origins)
-
-
 def _packs(module: Any) -> bool:
     """Whether the module is a linear layer with many weights, whose forward nobody has replaced."""
-    return type(module) in LINEAR and "forward" not in vars(module) and module.weight.numel() >= SMALLEST
+    if type(module) not in LINEAR or "forward" in vars(module):
+        return False
+    return type(module.weight) in (nn.Parameter, Tensor) and module.weight.numel() >= SMALLEST

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...common.errors import InputError
 from .causal_lm import CausalLM
+from .given import drops
 from .text_cache import Read
 
 PART = 5  # tokens read at a time
@@ -23,12 +24,12 @@ def check_reading_in_parts(model: CausalLM) -> None:
     """Compare the model's logits of a text read in parts, with rejected tokens in between, with those without a cache.
 
     The lean forward is known to be right; a draft that reads states has no other forward to compare with; and the
-    decoder refuses a model in training mode.
+    decoder refuses a model with dropout.
 
     Raises:
         InputError: they differ, or the model cannot read a text in parts.
     """
-    if model.lean is not None or model.reads_states or model.model.training:
+    if model.lean is not None or model.reads_states or any(drops(module) for module in model.model.modules()):
         return
     if model.context is not None and model.context < 3 * PART:
         return
