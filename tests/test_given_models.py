@@ -168,13 +168,13 @@ def outcome(ask: Callable[[], list[int]]) -> list[int] | str:
 
 
 def greedy(decoder: SpeculativeDecoder) -> list[int]:
-    return decoder.generate(PROMPT, max_new_tokens=24, temperature=0).tokens  # type: ignore[no-any-return]
+    return decoder.generate(PROMPT, max_new_tokens=16, temperature=0).tokens  # type: ignore[no-any-return]
 
 
 def by_transformers(decoder: SpeculativeDecoder) -> list[int]:
     ids = torch.tensor([PROMPT])
     model: Any = decoder.target.model
-    return model.generate(ids, max_new_tokens=24, do_sample=False, custom_generate=decoder)[0, 7:].tolist()  # type: ignore[no-any-return]
+    return model.generate(ids, max_new_tokens=16, do_sample=False, custom_generate=decoder)[0, 7:].tolist()  # type: ignore[no-any-return]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -195,7 +195,7 @@ def test_the_text_is_the_changed_models_or_there_is_an_error(change: str, archit
         if isinstance(found[0], str):
             assert re.match("target: ", found[0])
         elif change != "dropout":
-            assert found[0] == transformers_greedy(target, PROMPT)[:24]
+            assert found[0] == transformers_greedy(target, PROMPT)[:16]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -276,7 +276,7 @@ def test_models_in_wrappers(wrapper: str, role: str) -> None:
             greedy(SpeculativeDecoder(**models))
         return
     decoder = SpeculativeDecoder(**models)
-    expected = transformers_greedy(decoder.target.model, PROMPT)[:24]  # type: ignore[arg-type]
+    expected = transformers_greedy(decoder.target.model, PROMPT)[:16]  # type: ignore[arg-type]
     assert greedy(decoder) == expected
     assert by_transformers(decoder) == expected
     if models[role] is not decoder.target.model and role == "target":
