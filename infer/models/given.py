@@ -25,9 +25,11 @@ from .eagle import StateInput
 from .trimmed_head import TrimmedHead, spread_logits
 
 OURS = (TrimmedHead, StateInput)
+KNOWN_MODULES = ("torch.nn.", "transformers.")  # no adapters
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 WHOLE = 1 << 14  # values of a weight that are all compared; of larger ones a diagonal
 UNIMPORTANT = frozenset({"layer_idx", "training", "name_or_path", "gradient_checkpointing", "max_seq_len_cached"})
+CHANGES = ("is another module or has another forward", "has other weights", "has other settings", "has other hooks")
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes: NaN equals itself as an integer
 
 
@@ -117,19 +119,12 @@ def as_built(model: PreTrainedModel) -> bool:
     """Whether the model's parts are what its class makes of its config: nothing is replaced or set otherwise."""
     with torch.device("meta"), no_init_weights():
         fresh = type(model)(deepcopy(model.config))
-    expected = {name: _build(module) for name, module in fresh.named_modules()}
-    for name, module in model.named_modules():
-        if any(isinstance(part, OURS) for part in (module, *_above(model, name))):
-            expected.pop(name, None)
-        elif expected.pop(name, None) != _build(module):
-            return False
-    return not expected
-
-
-def _above(model: nn.Module, name: str) -> list[nn.Module]:
-    """The modules that hold the module ``name``, but for the model."""
-    parts = name.split(".")[:-1]
-    return [model.get_submodule(".".join(parts[: end + 1])) for end in range(len(parts))]
+    ours = tuple(name for name, module in model.named_modules() if isinstance(module, OURS))
+    expected, found = (
+        {name: _build(module) for name, module in one.named_modules() if not name.startswith(ours)}
+        for one in (fresh, model)
+    )
+    return expected == found
 
 
 def _build(module: nn.Module) -> tuple[Any, ...]:
@@ -170,30 +165,18 @@ class State(NamedTuple):
         )  # fmt: skip
 
 
-KNOWN_MODULES = ("torch.nn.", "transformers.")  # no adapters
-
-
 def is_known(module: nn.Module, origins: tuple[str, ...] = KNOWN_MODULES) -> bool:
     """Whether ``module`` is a trimmed head, an input of EAGLE, or of a class from ``origins`` with its own forward."""
     kind = type(module)
     return kind in OURS or (kind.__module__.startswith(origins) and kind.forward.__module__.startswith(KNOWN_MODULES))
 
 
-CHANGES = (
-    "is another module or has another forward",
-    "has other weights",
-    "has other settings",
-    "has other hooks",
-)
-
-
 def drops(module: nn.Module) -> bool:
     """Whether the module is in training mode and drops something at random."""
-    if not module.training:
-        return False
-    rates = vars(module).items()
-    return (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0) or any(
-        "dropout" in key and isinstance(value, float) and value > 0 for key, value in rates
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.training and module.p > 0
+    return module.training and any(
+        "dropout" in key and isinstance(rate, float) and rate > 0 for key, rate in _settings(module).items()
     )
 
 
