@@ -19,6 +19,7 @@ from .drafts import FREE, options_of, state_draft
 from .test_routing import InTurn, routed
 from .tiny import make
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*reads texts of at most")
 CONTEXT = 24  # of the drafts
 PROMPTS = [[5, 9, 2, 44, 17, 3, 30], [*range(10, 33)], [*range(8, 50)], [7] * 12]  # short, at the edge, beyond, copied
 WAYS: dict[str, dict[str, Any]] = {
@@ -44,7 +45,6 @@ def texts(decoder: SpeculativeDecoder) -> list[list[int]]:
     return together
 
 
-@pytest.mark.filterwarnings("ignore:.*reads texts of at most")
 @pytest.mark.parametrize("way", WAYS)
 def test_texts_are_as_long_as_the_targets(way: str) -> None:
     target = make("gpt2")
@@ -57,7 +57,6 @@ def test_texts_are_as_long_as_the_targets(way: str) -> None:
     assert within, "nothing was drafted before the end of the draft's context"
 
 
-@pytest.mark.filterwarnings("ignore:.*reads texts of at most")
 def test_several_drafts_and_arms_leave_their_contexts_one_by_one() -> None:
     target = make("gpt2")
     plain = texts(SpeculativeDecoder(target, None))
@@ -67,7 +66,6 @@ def test_several_drafts_and_arms_leave_their_contexts_one_by_one() -> None:
     assert texts(arms) == plain
 
 
-@pytest.mark.filterwarnings("ignore:.*reads texts of at most")
 @pytest.mark.parametrize("way", ["3", "spec-infer 2x2x1", "auto", "copies or 3"])
 def test_drafts_that_read_states(way: str) -> None:
     target = make()
@@ -77,7 +75,6 @@ def test_drafts_that_read_states(way: str) -> None:
     assert texts(decoder) == texts(SpeculativeDecoder(target, None))
 
 
-@pytest.mark.filterwarnings("ignore:.*reads texts of at most")
 def test_copies_go_on_beyond_the_drafts_context() -> None:
     target = make("gpt2", sharpness=0.0)  # always the same token
     options: dict[str, Any] = {"length": Fixed(2), "ngram": Ngram(2, FREE)}

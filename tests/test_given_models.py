@@ -40,64 +40,24 @@ def inner(model: Any) -> Any:
     return layer(model).mlp.down_proj if model.config.model_type == "llama" else layer(model).mlp.c_proj
 
 
-class Rolled(nn.Module):
-    def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight.roll(1, 0)
+def negated(*given: Any) -> Any:
+    """The output or inputs of a module, as a hook gets them last, with another sign."""
+    value = given[-1]
+    if hasattr(value, "logits"):
+        value.logits = -value.logits
+        return value
+    return (-value[0], *value[1:]) if isinstance(value, tuple) else -value
 
 
-class Doubled(nn.Module):
-    """An adapter of a layer."""
-
-    def __init__(self, base: nn.Module) -> None:
-        super().__init__()
-        self.base = base
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.base(x) * -2  # type: ignore[no-any-return]
-
-
-def negated(*_: Any) -> Any:
-    return -_[-1][0] if isinstance(_[-1], tuple) else -_[-1]
-
-
-def replaces_forward(module: Any, plain: Callable[..., Any] | None = None) -> None:
+def replace_forward(module: Any) -> None:
     old = module.forward
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        out = old(*args, **kwargs)
-        if isinstance(out, torch.Tensor):
-            return -out
-        if isinstance(out, tuple):
-            return (-out[0], *out[1:])
-        out.logits = -out.logits
-        return out
-
-    module.forward = forward
-
-
-def set_all(model: PreTrainedModel, value: float, *names: str) -> None:
-    for module in model.modules():
-        for name in names:
-            if name in vars(module):
-                setattr(module, name, value)
-
-
-def fewer_layers(model: Any) -> None:
-    body = model.base_model
-    body.register_module("layers" if hasattr(body, "layers") else "h", nn.ModuleList([layer(model)]))
+    module.forward = lambda *args, **kwargs: negated(old(*args, **kwargs))
 
 
 def own_attention(model: PreTrainedModel) -> None:
     AttentionMaskInterface.register("reversed", sdpa_mask)
     AttentionInterface.register("reversed", lambda *args, **more: (-sdpa_attention_forward(*args, **more)[0], None))
     model.config._attn_implementation = "reversed"
-
-
-def fresh_linear(model: Any) -> None:
-    head = model.get_output_embeddings()
-    other = nn.Linear(head.in_features, head.out_features, bias=False)
-    nn.init.normal_(other.weight, generator=torch.Generator().manual_seed(3))
-    model.set_output_embeddings(other.requires_grad_(False))
 
 
 def another_class(model: Any) -> None:
@@ -108,49 +68,32 @@ def another_class(model: Any) -> None:
     layer(model).mlp.__class__ = Mine
 
 
-@torch.no_grad()
-def edited(model: Any) -> None:
-    inner(model).weight.neg_()
-
-
-def loaded(model: Any) -> None:
-    model.load_state_dict(make(model.config.model_type, seed=9).state_dict())
-
-
-def edited_row(model: Any) -> None:
-    model.get_output_embeddings().weight.data[7] += 5.0
-
-
 CHANGES: dict[str, Callable[[Any], Any]] = {
-    "a hook of the model": lambda m: m.register_forward_hook(lambda _, __, out: setattr(out, "logits", -out.logits)),
+    "a hook of the model": lambda m: m.register_forward_hook(negated),
     "a hook of a layer": lambda m: layer(m).mlp.register_forward_hook(negated),
     "a hook of a linear layer": lambda m: inner(m).register_forward_hook(negated),
     "a hook before": lambda m: inner(m).register_forward_pre_hook(negated),
     "a hook with keywords": lambda m: layer(m).mlp.register_forward_hook(lambda *a: -a[-1], with_kwargs=True),
-    "a forward": replaces_forward,
-    "a layer's forward": lambda m: replaces_forward(layer(m).mlp),
-    "a linear layer's forward": lambda m: replaces_forward(inner(m)),
-    "an adapter": lambda m: setattr(layer(m), "mlp", Doubled(layer(m).mlp)),
+    "a forward": replace_forward,
+    "a layer's forward": lambda m: replace_forward(layer(m).mlp),
+    "a linear layer's forward": lambda m: replace_forward(inner(m)),
+    "an adapter": lambda m: setattr(layer(m), "mlp", nn.Sequential(layer(m).mlp, nn.Tanh())),
     "another class": another_class,
-    "another head": fresh_linear,
-    "an identity": lambda m: setattr(layer(m), "mlp", nn.Identity()),
+    "another head": lambda m: m.set_output_embeddings(nn.Linear(32, 64, bias=False).requires_grad_(False)),
     "an activation": lambda m: setattr(layer(m).mlp, "act_fn" if hasattr(layer(m).mlp, "act_fn") else "act", nn.Tanh()),
     "another attention": own_attention,
-    "parametrized": lambda m: parametrize.register_parametrization(inner(m), "weight", Rolled()),
+    "parametrized": lambda m: parametrize.register_parametrization(inner(m), "weight", nn.Tanh()),
     "pruned": lambda m: prune.l1_unstructured(inner(m), "weight", amount=0.7),
-    "edited": edited,
+    "edited": lambda m: inner(m).weight.neg_(),
     "edited data": lambda m: inner(m).weight.data.neg_(),
-    "an edited row": edited_row,
+    "an edited row": lambda m: m.get_output_embeddings().weight.data[7].add_(5.0),
     "other data": lambda m: setattr(inner(m).weight, "data", -inner(m).weight.data),
     "another weight": lambda m: setattr(inner(m), "weight", nn.Parameter(-inner(m).weight, requires_grad=False)),
-    "loaded": loaded,
-    "another epsilon": lambda m: set_all(m, 3.0, "variance_epsilon", "eps"),
-    "another scaling": lambda m: set_all(m, 3.0, "scaling"),
+    "loaded": lambda m: m.load_state_dict(make(m.config.model_type, seed=9).state_dict()),
+    "another scaling": lambda m: setattr(next(n for n in m.modules() if hasattr(n, "scaling")), "scaling", 3.0),
     "in float64": lambda m: m.to(torch.float64),
     "in bfloat16": lambda m: m.to(torch.bfloat16),
     "more tokens": lambda m: m.resize_token_embeddings(72, mean_resizing=False),
-    "fewer tokens": lambda m: m.resize_token_embeddings(50),
-    "fewer layers": fewer_layers,
     "a quantised layer": lambda m: torch.ao.quantization.quantize_dynamic(layer(m).mlp, {nn.Linear}, inplace=True),
     "quantised": lambda m: torch.ao.quantization.quantize_dynamic(m, {nn.Linear}, inplace=True),
     "a compiled layer": lambda m: setattr(layer(m), "mlp", torch.compile(layer(m).mlp, backend="eager")),
@@ -202,7 +145,7 @@ def test_the_text_is_the_changed_models_or_there_is_an_error(change: str, archit
 def test_drafts_that_change_afterwards_are_refused() -> None:
     target, draft = make(), make(seed=4, layers=1)
     decoder = SpeculativeDecoder(target, draft, length=3)
-    edited(draft)
+    inner(draft).weight.neg_()
     with pytest.raises(InputError, match=r"draft: .*mlp.down_proj has other weights than when the decoder was made"):
         greedy(decoder)
 
@@ -219,44 +162,26 @@ def test_hooks_of_all_modules_are_noticed_while_they_are_there() -> None:
     assert greedy(decoder) == plain
 
 
-def lora(model: PreTrainedModel, **settings: Any) -> Any:
+def adapted(model: PreTrainedModel, kind: str = "LoraConfig", **settings: Any) -> Any:
     peft = pytest.importorskip("peft", reason="peft is not installed (extra peft)")
-    config = peft.LoraConfig(
-        lora_alpha=64,
-        init_lora_weights=False,
-        target_modules=["q_proj", "down_proj"],
-        task_type="CAUSAL_LM",
-        **settings,
-    )
-    return peft.get_peft_model(model, config).eval()
-
-
-def prompt_tuned(model: PreTrainedModel) -> Any:
-    peft = pytest.importorskip("peft", reason="peft is not installed (extra peft)")
-    return peft.get_peft_model(model, peft.PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")).eval()
-
-
-def adapted_later(model: Any) -> Any:
-    peft = pytest.importorskip("peft", reason="peft is not installed (extra peft)")
-    model.add_adapter(peft.LoraConfig(init_lora_weights=False, target_modules=["q_proj"]))
-    model.disable_adapters()
-    return model
+    if kind == "LoraConfig":
+        settings |= {"lora_alpha": 64, "init_lora_weights": False, "target_modules": ["q_proj", "down_proj"]}
+    return peft.get_peft_model(model, getattr(peft, kind)(task_type="CAUSAL_LM", **settings)).eval()
 
 
 def hook(wrapper: Any) -> Any:
-    wrapper.register_forward_hook(negated)
-    return wrapper
+    return wrapper.register_forward_hook(negated) and wrapper
 
 
 WRAPPERS: dict[str, tuple[Callable[[Any], Any], str | None]] = {  # and why it is refused
     "compiled": (lambda m: torch.compile(m, backend="eager"), None),
     "parallel": (nn.DataParallel, None),
     "both": (lambda m: nn.DataParallel(torch.compile(m, backend="eager")), None),
-    "lora": (lora, None),
-    "compiled lora": (lambda m: torch.compile(lora(m), backend="eager"), None),
-    "disabled adapters": (adapted_later, None),
-    "prompt tuning": (prompt_tuned, "PeftModelForCausalLM whose adapter changes more than the model's layers"),
-    "dropping": (lambda m: lora(m, lora_dropout=0.5).train(), "training mode, so dropout is on"),
+    "lora": (adapted, None),
+    "compiled lora": (lambda m: torch.compile(adapted(m), backend="eager"), None),
+    "disabled": (lambda m: adapted(m).base_model.disable_adapter_layers() or m, None),
+    "prompts": (lambda m: adapted(m, "PromptTuningConfig", num_virtual_tokens=4), "whose adapter changes more than"),
+    "dropping": (lambda m: adapted(m, lora_dropout=0.5).train(), "training mode, so dropout is on"),
     "hooked": (lambda m: hook(nn.DataParallel(m)), "the DataParallel has hooks, which decoding would ignore"),
     "headless": (lambda m: m.model, "a LlamaModel, which has no output embedding"),
     "unknown": (nn.Sequential, "a Sequential, not a model of transformers"),
