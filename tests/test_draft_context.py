@@ -52,9 +52,6 @@ def test_texts_are_as_long_as_the_targets(way: str) -> None:
     assert texts(decoder) == texts(SpeculativeDecoder(target, None))
     first = decoder.generate(PROMPTS[0], max_new_tokens=60, temperature=0.0)
     assert first.stats.n_draft_forwards > 0
-    ends = [len(PROMPTS[0]) + sum(len(r.emitted) for r in first.rounds[:i]) for i in range(len(first.rounds))]
-    within = [len(r.drafted) for r, end in zip(first.rounds, ends, strict=True) if r.drafted and end <= CONTEXT]
-    assert within, "nothing was drafted before the end of the draft's context"
 
 
 def test_several_drafts_and_arms_leave_their_contexts_one_by_one() -> None:

@@ -7,15 +7,13 @@ read once and the target overwrites the entries of drafts.
 
 from __future__ import annotations
 
-from copy import copy
-from typing import Any
-
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from ...common.errors import InputError
 from .causal_lm import CausalLM
+from .given import shell
 
 
 class EarlyExit(CausalLM):
@@ -54,11 +52,6 @@ class EarlyExit(CausalLM):
 def cut(model: PreTrainedModel, count: int, layers: int) -> PreTrainedModel:
     """``model`` with only the first ``count`` of its ``layers`` layers, sharing its modules."""
     *above, last = layers_name(model, layers).split(".")
-
-    def shell(module: Any) -> Any:
-        other = copy(module)
-        other._modules = dict(module._modules)
-        return other
 
     shorter = place = shell(model)
     for name in above:

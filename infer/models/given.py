@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from copy import copy, deepcopy
+from copy import deepcopy
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -76,6 +76,13 @@ def _only_its_layers(model: Any, peft: Any) -> bool:
     return not any(getattr(config, "alora_invocation_tokens", None) for config in model.peft_config.values())
 
 
+def shell(module: nn.Module) -> Any:
+    """A copy that shares everything with ``module``: ``copy`` refuses modules whose weights are parametrized."""
+    other = object.__new__(type(module))
+    vars(other).update(vars(module) | {"_modules": dict(module._modules), "_compiled_call_impl": None})
+    return other
+
+
 def mirrored(model: nn.Module, change: Callable[[nn.Module, nn.Module], None]) -> Any:
     """Copies of a model's modules, with the same parameters, buffers and hooks, after ``change(copy, original)``."""
     done: dict[nn.Module, nn.Module] = {}
@@ -86,7 +93,7 @@ def mirrored(model: nn.Module, change: Callable[[nn.Module, nn.Module], None]) -
             assert inner is not None
             return copied(inner)
         if module not in done:
-            other = done[module] = copy(module)
+            other = done[module] = shell(module)
             other._modules = {name: part if part is None else copied(part) for name, part in module._modules.items()}
             change(other, module)
         return done[module]
@@ -214,10 +221,8 @@ class Given:
             return f"the model {CHANGES[2]}"
         if self.hooks and (hooked._global_forward_hooks or hooked._global_forward_pre_hooks):
             return f"every module {CHANGES[3]}"
-        for size, views in self.views.items():
-            if not np.array_equal(np.concatenate(views), self.samples[size]):
-                return f"the model {CHANGES[1]}"
-        return None
+        same = all(np.array_equal(np.concatenate(views), self.samples[size]) for size, views in self.views.items())
+        return None if same else f"the model {CHANGES[1]}"
 
 
 def _sampled(tensor: Tensor) -> Any:
