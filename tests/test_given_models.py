@@ -19,6 +19,7 @@ from transformers.masking_utils import sdpa_mask
 from .test_architectures import transformers_greedy
 from .tiny import make
 
+pytestmark = pytest.mark.filterwarnings("ignore")
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
 
 
@@ -112,7 +113,6 @@ def by_transformers(decoder: SpeculativeDecoder) -> list[int]:
     return model.generate(ids, max_new_tokens=16, do_sample=False, custom_generate=decoder)[0, 7:].tolist()  # type: ignore[no-any-return]
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and packed weights
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_text_is_the_changed_models_or_there_is_an_error(change: str, architecture: str) -> None:
@@ -135,7 +135,6 @@ def test_the_text_is_the_changed_models_or_there_is_an_error(change: str, archit
             assert found == by_transformers(decoder) == transformers_greedy(target, PROMPT)[:16]
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_drafts_that_change_afterwards_are_refused() -> None:
     target, draft = make(), make(seed=4, layers=1)
     decoder = SpeculativeDecoder(target, draft, length=3)
@@ -163,10 +162,6 @@ def adapted(model: PreTrainedModel, kind: str = "LoraConfig", **settings: Any) -
     return peft.get_peft_model(model, getattr(peft, kind)(task_type="CAUSAL_LM", **settings)).eval()
 
 
-def hook(wrapper: Any) -> Any:
-    return wrapper.register_forward_hook(negated) and wrapper
-
-
 WRAPPERS: dict[str, tuple[Callable[[Any], Any], str | None]] = {  # and why it is refused
     "compiled": (lambda m: torch.compile(m, backend="eager"), None),
     "parallel": (nn.DataParallel, None),
@@ -176,14 +171,12 @@ WRAPPERS: dict[str, tuple[Callable[[Any], Any], str | None]] = {  # and why it i
     "disabled": (lambda m: adapted(m).base_model.disable_adapter_layers() or m, None),
     "prompts": (lambda m: adapted(m, "PromptTuningConfig", num_virtual_tokens=4), "whose adapter changes more than"),
     "dropping": (lambda m: adapted(m, lora_dropout=0.5).train(), "training mode, so dropout is on"),
-    "hooked": (lambda m: hook(nn.DataParallel(m)), "the DataParallel has hooks, which decoding would ignore"),
     "headless": (lambda m: m.model, "a LlamaModel, which has no output embedding"),
     "unknown": (nn.Sequential, "a Sequential, not a model of transformers"),
     "name": (lambda _: "tiny", "a str, not a model of transformers"),
 }
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("role", ["target", "draft"])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_models_in_wrappers(wrapper: str, role: str) -> None:
@@ -199,6 +192,6 @@ def test_models_in_wrappers(wrapper: str, role: str) -> None:
     assert greedy(decoder) == expected
     assert by_transformers(decoder) == expected
     if models[role] is not decoder.target.model and role == "target":
-        hook(models[role])
+        models[role].register_forward_hook(negated)
         with pytest.raises(InputError, match="has hooks, which decoding would ignore"):
             greedy(decoder)

@@ -168,8 +168,13 @@ class State(NamedTuple):
             ),
             _settings(module),
             tuple(hook for hook in chain(own["_forward_hooks"].values(), own["_forward_pre_hooks"].values())
-                  if hook is not spread_logits),
+                  if not _ours(hook)),
         )  # fmt: skip
+
+
+def _ours(hook: Any) -> bool:
+    """Whether a hook is ours, or one by which transformers keeps the outputs of layers that a call has asked for."""
+    return hook is spread_logits or str(getattr(hook, "__module__", "")).startswith("transformers.utils.")
 
 
 def is_known(module: nn.Module, origins: tuple[str, ...] = KNOWN_MODULES) -> bool:

@@ -37,13 +37,13 @@ from transformers import PreTrainedModel
 
 from .base import is_dispatched
 from .eagle import state_input_of
-from .given import as_built, is_known
+from .given import State, as_built, is_known
 from .kv_cache import RaggedKVCache
 from .lean_attention import SHORT, AttentionGroup, Tables, attention_group, group_reads
 from .linear import Linear, MakeLinear, Quantization, linears
 from .masks import mask_types
 from .text_cache import Read
-from .trimmed_head import TrimmedHead, spread_logits
+from .trimmed_head import TrimmedHead
 
 FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 CLASSES = {f"{name}ForCausalLM" for name in FAMILIES.values()}
@@ -96,10 +96,7 @@ class LeanForward:
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
-        """Whether this forward is equivalent to the model's.
-
-        Not with adapters, quantised layers, hooks, windows, or parts or forwards that somebody has replaced.
-        """
+        """Whether this forward is equivalent to the model's: not with adapters, hooks, windows, or replaced parts."""
         config: Any = model.config
         weights = [*model.parameters()]
         return (
@@ -108,8 +105,7 @@ class LeanForward:
             and model.device.type == "cpu"
             and model.dtype in (torch.float32, torch.float64, torch.bfloat16)
             and all(is_known(module, KNOWN_MODULES) for module in model.modules())
-            and not any(module._forward_pre_hooks or "forward" in vars(module) for module in model.modules())
-            and {hook for module in model.modules() for hook in module._forward_hooks.values()} <= {spread_logits}
+            and not any(State.of(module).hooks or "forward" in vars(module) for module in model.modules())
             and all(module.bias is None for name, module in model.named_modules() if name.endswith(UNBIASED))
             and all(type(p) is nn.Parameter and (p.dtype, p.device) == (model.dtype, model.device) for p in weights)
             and config._attn_implementation in ("eager", "sdpa")
