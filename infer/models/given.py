@@ -207,7 +207,7 @@ class Given:
         self.tensors = [*model.parameters(), *(model.buffers() if hooks else ())]  # rope may replace its buffers
         self.views: dict[int, list[Any]] = {}  # by bytes of a value
         for tensor in self.tensors:
-            if tensor.is_contiguous():
+            if tensor.is_contiguous() and tensor.device.type == "cpu":
                 self.views.setdefault(tensor.element_size(), []).append(_sampled(tensor))
         self.samples = {size: np.concatenate(views) for size, views in self.views.items()}
 
