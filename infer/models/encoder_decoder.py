@@ -66,7 +66,7 @@ class EncoderDecoder(CausalLM):
     """
 
     def __init__(self, model: PreTrainedModel, quantization: Quantization | None = None) -> None:
-        super().__init__(model, quantization)
+        super().__init__(model, quantization, graphs="off")  # texts do not share a forward
         start = model.generation_config.decoder_start_token_id
         if start is None:
             raise InputError(f"{self.name}: generation_config.decoder_start_token_id is not set; the T5 family's is 0")
