@@ -24,7 +24,14 @@ from rich.console import Console
 from ..common.errors import InputError
 from ..common.machine import machine, versions
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.length import AcceptanceLength, CumulativeConfidence, Fixed, LengthController, RateOptimal
+from ..controllers.length import (
+    AcceptanceLength,
+    AcceptancePredictor,
+    CumulativeConfidence,
+    Fixed,
+    LengthController,
+    RateOptimal,
+)
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow
@@ -33,11 +40,24 @@ from ..infer.drafters.ngram import split_drafts
 from ..infer.generation import Stats
 from ..infer.models import CausalLM
 from ..infer.options import AUTO, DecodingOptions
-from .cost import bench_cost
+from .cost import bench_cost, prediction_seconds
 from .decoders import NONE, ComparedDecoder, Generate, Loader, named
 from .energy import Meter
-from .interval import Interval, interval, ratio_interval
-from .recorded import Counts, Rule, Tracer, columns, decoded, informed_rule, replay_all, speedup
+from .figures import AS_MEASURED, RATIOS, at_ratio, by_hardware, by_length
+from .interval import Interval, ratio_interval
+from .observed import Check, acceptance_by_position, calibration, observing, token_mosaic
+from .recorded import (
+    Counts,
+    Measure,
+    Rule,
+    Tracer,
+    by_setting,
+    columns,
+    informed_rule,
+    measure_all,
+    replayed_by,
+    speed_of,
+)
 from .runner import Run, Timed, interleave_stored
 from .store import Store
 
@@ -47,6 +67,8 @@ CONFIDENCES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 FAMILIES: Mapping[str, Sequence[float]] = {FIXED: LENGTHS, CONFIDENCE: CONFIDENCES}  # rules that are tuned
 UNTUNED = {FIXED: 3.0, CONFIDENCE: 0.4}  # where nothing can be replayed
 INFORMED = "informed"
+CHECKS = "checks of "  # and a predictor
+DRAWN, SHOWN = "confidence", 96  # the draft's own predictions; tokens of the mosaics
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
 LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
 TRACED = 0.5  # recording an output takes this many decodings of it
@@ -111,8 +133,12 @@ class Comparison:
         results: by name of the decoder, ``"none"`` first.
         costs: by the same names, with the time of a trained predictor; ``"none"`` has those of the pair alone.
         timed: records of the clock by name and prompt; empty without it.
-        informed: speed-up by replay of what knew every acceptance; None where nothing was replayed.
+        informed: speed-up by replay of what knew every token's acceptance probability; None where nothing was replayed.
         reading: t_v(3) / t_v(1), the time of a target forward over three tokens by that of one.
+        figures: what the report shows besides, as JSON values; what was not measured is missing. ``lengths``: speeds by
+            replay with their intervals, by draft length. ``acceptance``: of :func:`.acceptance_by_position`.
+            ``predictors``: of :func:`.calibration` by name, ``"confidence"`` the draft's own. ``hardware``: of
+            :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of :func:`.token_mosaic`.
     """
 
     base: DecodingOptions
@@ -124,6 +150,7 @@ class Comparison:
     timed: Mapping[str, Sequence[Mapping[str, float]]]
     informed: float | None
     reading: float | None
+    figures: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=machine)
     versions: Mapping[str, str] = field(default_factory=versions)
 
@@ -190,6 +217,7 @@ class _Comparing:
         self.specs = {spec.name: spec for spec in named([ComparedDecoder.parse(NONE, loader.base), *given])}
         self.rows, self.loader, self.task, self.store, self.console = rows, loader, task, store, console
         self.drafting = None if loader.base.draft is None else ComparedDecoder.of(loader.base, NONE, length=1)
+        self.checks: dict[str, list[list[Check]]] = {}  # of predictors, by prompt
         self.pair = None if self.drafting is None else loader.decoder(self.drafting)
         self.families = FAMILIES if rules and self.pair is not None else {}
         for name in self.families:
@@ -221,12 +249,14 @@ class _Comparing:
         if not clock and not replayed:
             raise InputError("clock=False: this pair cannot be replayed; leave it out")
         results = self._results(replayed, chosen, costs, timed)
-        bound = replayed.get((INFORMED, 0.0))
+        bound = None if (INFORMED, 0.0) not in replayed else speed_of(replayed[INFORMED, 0.0], costs[NONE]).value
+        reached = max((r.replay.value for r in results.values() if r.replay is not None), default=1.0)
         forward = measured.get(NONE, {}).get("forward", {}).get("t_v", {})
         return Comparison(
             self.loader.base, self.task, count, passes, results, costs, timed,
-            None if bound is None else _speed(bound, costs[NONE]).value,
+            bound if bound is not None and bound >= reached else None,  # below by the luck of few drafts: no bound
             forward["3"] / forward["1"] if forward else None,
+            self._figures(results, replayed, costs),
         )  # fmt: skip
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
@@ -240,15 +270,19 @@ class _Comparing:
             decoder = self.loader.decoder(spec, CostModel(0.2, 1.0, 0.0))
             if len(decoder.drafts) != 1:
                 continue
-            plain = SpeculativeDecoder(decoder.target, decoder.drafts, decoder.tokenizer)
-            length = decoder.length if spec.length is not None else None
-            predictor = length.predictor if isinstance(length, RateOptimal | AcceptanceLength) else None
-            key = {**self.identity, "costs": spec.identity if predictor is not None else _models(spec)}
+            plain, prompts = SpeculativeDecoder(decoder.target, decoder.drafts, decoder.tokenizer), self._encoded(rows)
+            key = {**self.identity, "prompts": _digest(rows)}
             measure = partial(
-                bench_cost, plain, self._encoded(rows), self.console, repeats=COST_REPEATS, sampling=sampling,
-                predictor=predictor, quick=True,
-            )  # fmt: skip
-            found[name] = self.store.compute(key | {"prompts": _digest(rows)}, measure)
+                bench_cost, plain, prompts, self.console, repeats=COST_REPEATS, sampling=sampling, quick=True
+            )
+            found[name] = self.store.compute(key | {"costs": _models(spec)}, measure)
+            predictor = predictor_of(decoder, spec)
+            if predictor is not None:
+                # Added to the pair's costs: measured anew, they would differ by noise from those of other decoders.
+                predict = partial(prediction_seconds, plain, prompts, predictor, sampling)
+                seconds = self.store.compute(key | {"prediction": spec.identity}, predict)
+                cost = found[name]["cost"]
+                found[name] = found[name] | {"cost": cost | {"t_draft": cost["t_draft"] + seconds}}
         return found
 
     def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:
@@ -300,7 +334,18 @@ class _Comparing:
         for name, spec in self.specs.items():
             if name != NONE and self._replayable(spec):
                 rules.append(self._rule(spec, costs.get(name)))
-        return replay_all(tracer, self.rows, rules, self.store, self.console)
+        measures: dict[str, Measure] = {rule.name: replayed_by(tracer, rule) for rule in rules}
+        measures |= {
+            CHECKS + name: observing(predictor, identity, frozenset(self.pair.stop_tokens))
+            for name, (predictor, identity) in self._predictors().items()
+        }
+        measured = measure_all(tracer, self.rows, measures, self.store, self.console)
+        self.checks = {
+            name.removeprefix(CHECKS): [[(*check,) for check in of_prompt] for batch in of for of_prompt in batch]
+            for name, of in measured.items()
+            if name.startswith(CHECKS)
+        }
+        return by_setting(rules, measured)
 
     def _replayable(self, spec: ComparedDecoder) -> bool:
         """Whether it drafts chains of the traced draft model, and nothing decides but its length."""
@@ -308,11 +353,22 @@ class _Comparing:
         return plain == ComparedDecoder.of(self.loader.base, spec.name) and spec.cost != AUTO
 
     def _rule(self, spec: ComparedDecoder, cost: CostModel | None) -> Rule:
-        length = self.loader.decoder(spec, cost).length
+        """Its length controller; one that goes by costs also at those of other hardware."""
+        ratios = RATIOS if spec.uses_costs else ()
+        lengths = {AS_MEASURED: self.loader.decoder(spec, cost).length}
+        lengths |= {ratio: self.loader.decoder(spec, at_ratio(ratio)).length for ratio in ratios}
         priced = None if cost is None else cost.as_dict()
-        return Rule(
-            spec.name, (0.0,), {"spec": spec.identity, "costs": priced}, lambda traces: lambda index, unused: length
-        )
+        identity = {"spec": spec.identity, "costs": priced}
+        return Rule(spec.name, tuple(lengths), identity, lambda traces: lambda index, x: lengths[x])
+
+    def _predictors(self) -> dict[str, tuple[AcceptancePredictor | None, dict[str, Any]]]:
+        """What predicts acceptance in the replay, and its identity: the draft's confidence, and trained predictors."""
+        found: dict[str, tuple[AcceptancePredictor | None, dict[str, Any]]] = {DRAWN: (None, {"predictor": None})}
+        for name, spec in self.specs.items():
+            predictor = predictor_of(self.loader.decoder(spec, at_ratio(0.2)), spec) if spec.trained else None
+            if predictor is not None and self._replayable(spec) and name not in found:
+                found[name] = predictor, {"predictor": spec.identity}
+        return found
 
     # clock
 
@@ -363,6 +419,41 @@ class _Comparing:
 
     # results
 
+    def _figures(
+        self,
+        results: Mapping[str, Result],
+        replayed: Mapping[tuple[str, float], list[Counts]],
+        costs: Mapping[str, CostModel],
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if replayed:
+            names = [name for name in results if (name, AS_MEASURED) in replayed or name in self.families]
+            found = {
+                "lengths": by_length(replayed, FIXED, costs[NONE]),
+                "acceptance": acceptance_by_position(self.checks[DRAWN], [row.domain for row in self.rows]),
+                "predictors": {name: calibration([c for of in each for c in of]) for name, each in self.checks.items()},
+                "hardware": by_hardware(replayed, names, costs[NONE]),
+            }
+        fastest = sorted(
+            (result for name, result in results.items() if name != NONE and _drafts_alone(result.spec)),
+            key=lambda result: -result.speed.value,  # type: ignore[union-attr]
+        )
+        if fastest:
+            texts = {result.spec.name: self._mosaic(result.spec, costs.get(result.spec.name)) for result in fastest[:2]}
+            found["mosaic"] = {"prompt": self.rows[0].prompt, "texts": texts}
+        return {name: value for name, value in found.items() if value}
+
+    def _mosaic(self, spec: ComparedDecoder, cost: CostModel | None) -> list[dict[str, str]]:
+        def decode() -> list[dict[str, str]]:
+            decoder = self.loader.decoder(spec, cost)
+            budget = min(SHOWN, self.task.max_new_tokens)
+            drawn = self.task.sampling.as_dict() | {"max_new_tokens": budget, "seed": self.task.seed}
+            return token_mosaic(decoder.generate(self._encoded(self.rows[:1])[0], **drawn), decoder)
+
+        priced = None if cost is None or not spec.uses_costs else cost.as_dict()
+        key = {**self.identity, "mosaic": spec.identity, "costs": priced, "prompt": _digest(self.rows[:1])}
+        return self.store.compute(key, decode)  # type: ignore[no-any-return]
+
     def _results(
         self,
         replayed: Mapping[tuple[str, float], list[Counts]],
@@ -390,6 +481,17 @@ _MAKE: dict[str, Callable[[float], LengthController]] = {
     FIXED: lambda k: Fixed(int(k)),
     CONFIDENCE: CumulativeConfidence,
 }
+
+
+def predictor_of(decoder: SpeculativeDecoder, spec: ComparedDecoder) -> AcceptancePredictor | None:
+    """The trained predictor of a decoder's length controller."""
+    length = decoder.length if spec.length is not None else None
+    return length.predictor if isinstance(length, RateOptimal | AcceptanceLength) else None
+
+
+def _drafts_alone(spec: ComparedDecoder) -> bool:
+    """Whether it is this engine, with one way of drafting."""
+    return spec.engine is None and spec.router is None
 
 
 def _traceable(decoder: SpeculativeDecoder) -> bool:
@@ -421,14 +523,6 @@ def _total(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {key: sum(run[key] for run in runs) for key in runs[0]}
 
 
-def _speed(counts: Sequence[Counts], cost: CostModel) -> Interval:
-    """Speed-up over no drafts by replay; 0 where every output is the token of its prefill."""
-    values = decoded(counts)
-    if not values[2].sum():
-        return Interval(0.0, 0.0, 0.0)
-    return interval(partial(speedup, cost=cost), *values)
-
-
 def tuned(
     values: Sequence[float], family: str, replayed: Mapping[tuple[str, float], list[Counts]], cost: CostModel
 ) -> tuple[float, float, float]:
@@ -440,7 +534,7 @@ def tuned(
         return (UNTUNED[family],) * 3
 
     def best(first: int, step: int) -> float:
-        speeds = {x: _speed(replayed[family, x][first::step], cost).value for x in values}
+        speeds = {x: speed_of(replayed[family, x][first::step], cost).value for x in values}
         return max(values, key=lambda x: speeds[x])
 
     return best(1, 2), best(0, 2), best(0, 1)
@@ -459,7 +553,7 @@ def crossed(
 def _with_replay(result: Result, counts: Sequence[Counts], cost: CostModel) -> Result:
     generated, drafted, accepted, forwards = (values.sum() for values in columns(counts))
     return replace(
-        result, replay=_speed(counts, cost), tokens_per_forward=float(generated / forwards),
+        result, replay=speed_of(counts, cost), tokens_per_forward=float(generated / forwards),
         accepted=float(accepted / drafted) if drafted else None,
     )  # fmt: skip
 

@@ -37,6 +37,7 @@ DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations 
 # And of those the line is fitted to: what drafting pays at. Rounds without drafts are off the line, and long drafts
 # weigh most in a fit though they are rarely accepted whole.
 FITTED = (1, 2, 4, 6, 8)
+PREDICTED = 4  # tokens a draft while the time of a prediction is measured
 QUICKLY_READ, QUICKLY_DRAFTED = (1, 2, 3, 5, 9), (0, 1, 2, 4, 8)
 CHECK_COST = CostModel(0.2, 1.0, 0.0)  # of trained controllers that are only timed
 
@@ -155,6 +156,16 @@ def in_processor_time(generate: Callable[..., Generation]) -> Callable[..., Gene
         return generation
 
     return timed
+
+
+def prediction_seconds(
+    decoder: SpeculativeDecoder, prompts: list[list[int]], predictor: AcceptancePredictor, sampling: dict[str, Any]
+) -> float:
+    """The median time of a prediction while decoding; 0 where no draft is long enough for one."""
+    length = PredictingFixed(PREDICTED, predictor)
+    for prompt in prompts:
+        decoder.generate(prompt, length=length, seed=0, **sampling)
+    return median(length.seconds) if length.seconds else 0.0
 
 
 def prediction_cost(timed: Iterable[PredictingFixed], loop: CostModel, without: CostModel) -> dict[str, float]:

@@ -10,7 +10,7 @@ controller with its threshold. A *setting* is a rule with a value of its paramet
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
@@ -30,10 +30,10 @@ from ..data_gen.labels import can_read
 from ..data_gen.prompts import PromptRow
 from ..data_gen.rollout import roll_out
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.generation import Stats
 from ..infer.random_source import RandomSource, drawn_for, text_seed
-from ..simulate.replay import replay
+from ..simulate.replay import ReplayStats, replay
 from ..simulate.trace import END, Trace, trace, traceable
+from .interval import Interval, interval
 from .store import Store
 
 BATCH = 20  # prompts rolled out and stored together
@@ -45,16 +45,17 @@ MakeController = Callable[[int, float], LengthController]  # (index of a trace, 
 
 
 class Counts(NamedTuple):
-    """The counters of one decoded output."""
+    """The counters of one replayed output; ``drafts`` are the rounds that drafted."""
 
     generated: int
     drafted: int
     accepted: int
     target_forwards: int
+    drafts: int
 
     @classmethod
-    def of(cls, stats: Stats) -> Counts:
-        return cls(stats.n_generated, stats.n_drafted, stats.n_accepted, stats.n_target_forwards)
+    def of(cls, stats: ReplayStats) -> Counts:
+        return cls(stats.n_generated, stats.n_drafted, stats.n_accepted, stats.n_target_forwards, stats.n_drafts)
 
 
 @dataclass(frozen=True)
@@ -142,24 +143,58 @@ class Tracer:
         ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Measure:
+    """What is computed from the traces of a batch.
+
+    Attributes:
+        identity: everything it depends on besides the traces.
+        of: takes the traces and returns a JSON value.
+    """
+
+    identity: dict[str, Any]
+    of: Callable[[Sequence[Trace]], Any]
+
+
 def replay_all(
     tracer: Tracer, rows: Sequence[PromptRow], rules: Sequence[Rule], store: Store, console: Console
 ) -> dict[Setting, list[Counts]]:
-    """Counters of every setting on every prompt, in batches of ``BATCH``; counters in ``store`` are reused."""
-    found: dict[Setting, list[Counts]] = {(rule.name, x): [] for rule in rules for x in rule.parameters}
+    """Counters of every setting on every prompt; counters in ``store`` are reused."""
+    measures = {rule.name: replayed_by(tracer, rule) for rule in rules}
+    return by_setting(rules, measure_all(tracer, rows, measures, store, console))
+
+
+def replayed_by(tracer: Tracer, rule: Rule) -> Measure:
+    """The counters of a rule by parameter and trace."""
+    identity = {**rule.identity, "parameters": list(rule.parameters), "counters": list(Counts._fields)}
+    return Measure(identity, lambda traces: replay_rule(tracer, traces, rule))
+
+
+def by_setting(rules: Sequence[Rule], measured: Mapping[str, Sequence[Any]]) -> dict[Setting, list[Counts]]:
+    """The counters of every prompt, from those of :func:`measure_all` by batch and parameter."""
+    return {
+        (rule.name, x): [Counts(*counts) for batch in measured[rule.name] for counts in batch[index]]
+        for rule in rules
+        for index, x in enumerate(rule.parameters)
+    }
+
+
+def measure_all(
+    tracer: Tracer, rows: Sequence[PromptRow], measures: Mapping[str, Measure], store: Store, console: Console
+) -> dict[str, list[Any]]:
+    """All measures of every batch of ``BATCH`` prompts; what is in ``store`` is reused."""
+    found: dict[str, list[Any]] = {name: [] for name in measures}
     batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
     identity = tracer.identity
     with progress_bar(console, "prompts replayed", len(batches)) as advance:
         for batch in batches:
             digest = hashlib.sha256("\0".join(row.prompt for row in batch).encode()).hexdigest()
             of_batch = {**identity, "prompts": [row.id for row in batch], "texts": digest}
-            keys = [{**of_batch, **rule.identity, "parameters": list(rule.parameters)} for rule in rules]
-            missing = any(store.get(key) is None for key in keys)
+            keys = {name: {**of_batch, **measure.identity} for name, measure in measures.items()}
+            missing = any(store.get(key) is None for key in keys.values())
             traces = tracer.traces(batch) if missing else []
-            for rule, key in zip(rules, keys, strict=True):
-                counts = store.compute(key, partial(replay_rule, tracer, traces, rule))
-                for x, of_setting in zip(rule.parameters, counts, strict=True):
-                    found[rule.name, x].extend(Counts(*c) for c in of_setting)
+            for name, key in keys.items():
+                found[name].append(store.compute(key, partial(measures[name].of, traces)))
             advance()
     return found
 
@@ -183,19 +218,27 @@ def replay_counts(
 
 def columns(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:
     """(prompts,) each: generated, drafted, accepted, target forwards."""
-    table = np.array(counts, dtype=float).reshape(-1, 4)
+    table = np.array(counts, dtype=float).reshape(-1, len(Counts._fields))
     return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
 
 
-def decoded(counts: Sequence[Counts]) -> tuple[Array, Array, Array]:
-    """(prompts,) each: generated and drafted tokens and target forwards, without the token of the prefill."""
+def decoded(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:
+    """(prompts,) each: generated and drafted tokens, target forwards and drafts, without the token of the prefill."""
     generated, drafted, _, forwards = columns(counts)
-    return generated - 1, drafted, forwards - 1
+    return generated - 1, drafted, forwards - 1, np.array([each.drafts for each in counts], dtype=float)
 
 
-def speedup(generated: Any, drafted: Any, forwards: Any, *, cost: CostModel) -> Any:
+def speedup(generated: Any, drafted: Any, forwards: Any, drafts: Any, *, cost: CostModel) -> Any:
     """Throughput by eq. 2.3 of SpecDec++ relative to autoregressive decoding; numbers or arrays of :func:`decoded`."""
-    return cost.throughput(generated, drafted, forwards) * cost.round(0)
+    return cost.throughput(generated, drafted, forwards, drafts) * cost.round(0)
+
+
+def speed_of(counts: Sequence[Counts], cost: CostModel) -> Interval:
+    """Speed-up over no drafts by replay; 0 where every output is the token of its prefill."""
+    values = decoded(counts)
+    if not values[2].sum():
+        return Interval(0.0, 0.0, 0.0)
+    return interval(partial(speedup, cost=cost), *values)
 
 
 class Informed(LengthController):

@@ -10,6 +10,7 @@ from typing import Any
 from ..common.files import replacing
 from .comparison import FAMILIES, Comparison, Result
 from .decoders import NONE
+from .figures import ratio_of
 from .interval import Interval
 from .table import Row, Table
 
@@ -76,8 +77,8 @@ def _why_not(comparison: Comparison) -> str:
     cost = comparison.costs.get(NONE)
     if comparison.reading is not None and comparison.reading > DEAR_READING:
         return f"reading 3 tokens takes the target {comparison.reading:.1f} times one"
-    if cost is not None and cost.per_token / cost.round(0) > DEAR_DRAFT:
-        return f"a draft step takes {cost.per_token / cost.round(0):.2f} of a target forward"
+    if cost is not None and ratio_of(cost) > DEAR_DRAFT:
+        return f"a draft step takes {ratio_of(cost):.2f} of a target forward"
     accepted = max((r.accepted for r in comparison.results.values() if r.accepted is not None), default=None)
     return "too few drafted tokens are accepted" + ("" if accepted is None else f" ({accepted:.0%} at most)")
 
@@ -196,6 +197,7 @@ def as_dict(comparison: Comparison, commands: Mapping[str, str]) -> dict[str, An
         "reading": comparison.reading,
         "costs": {name: cost.as_dict() for name, cost in comparison.costs.items()},
         "timed": {name: [dict(run) for run in runs] for name, runs in comparison.timed.items()},
+        **comparison.figures,
         "machine": dict(comparison.machine),
         "versions": dict(comparison.versions),
     }  # fmt: skip
@@ -216,5 +218,5 @@ def as_markdown(comparison: Comparison, commands: Mapping[str, str]) -> str:
         f"* {comparison.machine['processor']}, {comparison.machine['threads']} threads.",
     ]
     if cost is not None:
-        lines.append(f"* One more drafted token costs {cost.per_token / cost.round(0):.2f} of a round without drafts.")
+        lines.append(f"* One more drafted token costs {ratio_of(cost):.2f} of a round without drafts.")
     return "\n".join([*lines, ""])

@@ -17,6 +17,7 @@ class Round:
         ratios: p(y)/q(y) of each drafted token under token-wise verification, which accepts it with probability
             min(1, p(y)/q(y)) if all earlier ones are accepted.
         parents: index of the token before each drafted one; -1 for the first tokens of a tree's branches.
+        copied: number of first drafted tokens that were copied from the text.
     """
 
     drafted: list[int]
@@ -24,6 +25,7 @@ class Round:
     emitted: list[int]
     ratios: list[float] = field(default_factory=list, compare=False)  # subject to rounding
     parents: list[int] = field(default_factory=list)
+    copied: int = field(default=0, compare=False)  # of no consequence
 
     @property
     def accepted(self) -> int:

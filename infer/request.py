@@ -191,5 +191,5 @@ class Request:
         stats.n_target_forwards += 1
         if self.output.rounds:  # the first token comes from the prefill
             stats.n_verified_tokens += len(draft.tokens) + 1
-        round = Round(draft.tokens, verdict.path, emitted, verdict.ratios, draft.parents)
+        round = Round(draft.tokens, verdict.path, emitted, verdict.ratios, draft.parents, draft.copied)
         return self.output.record(round, self._ends)

@@ -43,11 +43,22 @@ class TracedStep(Step):
         return self.recorded
 
 
-def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[int]) -> Stats:
+@dataclass
+class ReplayStats(Stats):
+    """Counters of a replay.
+
+    Attributes:
+        n_drafts: rounds that drafted.
+    """
+
+    n_drafts: int = 0
+
+
+def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[int]) -> ReplayStats:
     """Counters of decoding ``trace.text`` with ``controller``; the first token comes from the prefill."""
     controller.start_text()
     length = len(trace.text)
-    stats = Stats(n_generated=length, n_target_forwards=1)
+    stats = ReplayStats(n_generated=length, n_target_forwards=1)
     position = 1
     while position < length:
         drafted = _draft(trace, position, controller, stop_tokens)
@@ -56,6 +67,7 @@ def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[in
             accepted += 1
         if drafted:
             controller.end_round(drafted, accepted)
+            stats.n_drafts += 1
         stats.n_draft_forwards += drafted
         stats.n_target_forwards += 1
         stats.n_verified_tokens += drafted + 1

@@ -130,15 +130,15 @@ def test_the_informed_bound_is_the_best_length_of_every_round() -> None:
 def test_speedup_is_eq_2_3_against_no_drafts() -> None:
     cost = CostModel(0.2, 1.0, 0.05)
     seconds = 40 * 0.2 + 30 * 1.0 + (40 + 30) * 0.05
-    assert speedup(60, 40, 30, cost=cost) == pytest.approx(60 / seconds * 1.05)
-    assert speedup(60, 0, 60, cost=cost) == pytest.approx(1.0)
-    assert [values.tolist() for values in decoded([Counts(61, 40, 20, 31)])] == [[60], [40], [30]]
+    assert speedup(60, 40, 30, 30, cost=cost) == pytest.approx(60 / seconds * 1.05)
+    assert speedup(60, 0, 60, 0, cost=cost) == pytest.approx(1.0)
+    assert [values.tolist() for values in decoded([Counts(61, 40, 20, 31, 25)])] == [[60], [40], [30], [25]]
 
 
 def test_rules_are_tuned_on_the_other_half() -> None:
     """On even prompts drafts of 8 are accepted whole, on odd ones never: each half is judged at the other's best."""
-    good, bad = Counts(61, 80, 53, 8), Counts(61, 480, 0, 61)
-    short = Counts(61, 60, 30, 31)
+    good, bad = Counts(61, 80, 53, 8, 7), Counts(61, 480, 0, 61, 60)
+    short = Counts(61, 60, 30, 31, 30)
     replayed = {(FIXED, 1.0): [short] * 4, (FIXED, 8.0): [good, bad, good, bad]}
     chosen = comparing.tuned((1.0, 8.0), FIXED, replayed, CostModel(0.1, 1.0, 0.0))
     assert chosen == (1.0, 8.0, 1.0)
@@ -352,7 +352,7 @@ def test_without_the_clock_and_for_given_costs(tmp_path: Path, capsys: pytest.Ca
     assert report["timed"] == {}
     assert all(row["clock"] is None and row["replay"] is not None for row in report["decoders"].values())
     best = max(row["replay"]["value"] for name, row in report["decoders"].items())
-    assert report["informed"] >= best or best == 1
+    assert report["informed"] is None or report["informed"] >= best
     capsys.readouterr()
     for more, message in (
         (["--length", "2,2"], "the name '2' is given twice"),

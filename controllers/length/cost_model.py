@@ -69,22 +69,24 @@ class CostModel:
         start = self.t_draft_start if drafted else 0.0
         return start + (drafted if forwards is None else forwards) * self.t_draft + self.verification(drafted + 1)
 
-    def seconds(self, drafted: Any, target_forwards: Any) -> Any:
+    def seconds(self, drafted: Any, target_forwards: Any, drafts: Any = None) -> Any:
         """Time of decoding with given numbers of drafted tokens and target forwards (eq. 2.1); numbers or arrays.
 
-        For n drafted tokens n + 1 are verified, so the sums ``per_token`` and ``verification(1)`` suffice. Where
-        anything was drafted, all rounds are taken to draft; the counters do not tell which did.
-        """
-        start = self.t_draft_start * (drafted > 0)
-        return self.per_token * drafted + (start + self.verification(1)) * target_forwards
+        For n drafted tokens n + 1 are verified, so the sums ``per_token`` and ``verification(1)`` suffice.
 
-    def throughput(self, generated: Any, drafted: Any, target_forwards: Any) -> Any:
+        Args:
+            drafts: rounds that drafted; None: all of them where anything was drafted.
+        """
+        started = target_forwards * (drafted > 0) if drafts is None else drafts
+        return self.per_token * drafted + self.verification(1) * target_forwards + self.t_draft_start * started
+
+    def throughput(self, generated: Any, drafted: Any, target_forwards: Any, drafts: Any = None) -> Any:
         """Tokens per second from counters; numbers or arrays.
 
         It equals eq. 2.3, which uses rates: if no output is truncated, drafted tokens are
         generated + discarded - target forwards.
         """
-        return generated / self.seconds(drafted, target_forwards)
+        return generated / self.seconds(drafted, target_forwards, drafts)
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)

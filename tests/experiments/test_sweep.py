@@ -38,11 +38,11 @@ def head(depth: int = 0, w_rej: float = 1.0) -> Head:
 def test_the_tables_by_hand() -> None:
     """Ten tokens a text: throughput is 10 / (drafted·t_draft + target forwards·t_target), nothing being trimmed."""
     counted = {
-        ("fixed", 2.0): {"math": [Counts(10, 8, 6, 4)], "shell": [Counts(10, 10, 5, 5)]},
-        ("fixed", 4.0): {"math": [Counts(10, 12, 7, 3)], "shell": [Counts(10, 20, 5, 5)]},
-        ("confidence", 0.4): {"math": [Counts(10, 7, 6, 4)], "shell": [Counts(10, 6, 4, 6)]},
-        ("head D=0 w=1", 0.3): {"math": [Counts(10, 8, 7, 3)], "shell": [Counts(10, 5, 4, 6)]},
-        ("head D=0 w=1", 0.7): {"math": [Counts(10, 9, 7, 3)], "shell": [Counts(10, 5, 5, 5)]},
+        ("fixed", 2.0): {"math": [Counts(10, 8, 6, 4, 4)], "shell": [Counts(10, 10, 5, 5, 5)]},
+        ("fixed", 4.0): {"math": [Counts(10, 12, 7, 3, 3)], "shell": [Counts(10, 20, 5, 5, 5)]},
+        ("confidence", 0.4): {"math": [Counts(10, 7, 6, 4, 4)], "shell": [Counts(10, 6, 4, 6, 6)]},
+        ("head D=0 w=1", 0.3): {"math": [Counts(10, 8, 7, 3, 3)], "shell": [Counts(10, 5, 4, 6, 6)]},
+        ("head D=0 w=1", 0.7): {"math": [Counts(10, 9, 7, 3, 3)], "shell": [Counts(10, 5, 5, 5, 5)]},
     }
     result = summarise(counted, [head()], ["math"], costs_of(COSTS))
     assert result["groups"] == {
