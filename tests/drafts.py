@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.length import (
     AcceptanceLength,
     Confidence,

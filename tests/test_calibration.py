@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
 from specpilot.controllers.acceptance.calibration import Isotonic, Sigmoid, parse_calibration
 from specpilot.controllers.acceptance.feature_model import features
 from specpilot.controllers.acceptance.ngram_index import nothing
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.length import (
     AcceptanceLength,

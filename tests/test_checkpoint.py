@@ -17,10 +17,10 @@ import pytest
 import torch
 from huggingface_hub import HfApi
 from safetensors.torch import load_file, save_file
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig
 from specpilot.controllers.acceptance.copy_head import CopyHeadConfig
 from specpilot.controllers.acceptance.feature_model import FeatureModelConfig
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHeadConfig
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints import checkpoint
 from specpilot.controllers.checkpoints.card import model_card

@@ -13,7 +13,7 @@ from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
 from specpilot.common.files import FolderLock, locked
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
 from specpilot.controllers.checkpoints.checkpoint import controller_digest, save_controller
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance

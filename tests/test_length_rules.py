@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.length import (
     MAX_DRAFT,
     Confidence,

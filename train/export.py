@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from ..common.errors import InputError
-from ..controllers.acceptance.acceptance_head import AcceptanceHeadConfig
+from ..controllers.acceptance.specdec_head import AcceptanceHeadConfig
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.config import CONFIG, ControllerConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint

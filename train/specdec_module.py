@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ..controllers.acceptance.acceptance_head import AcceptanceHead, AcceptanceHeadConfig, HeadPredictor
 from ..controllers.acceptance.calibration import Sigmoid, undo_weights
+from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig, HeadPredictor
 from ..data_gen.draft_states import Examples
 from .acceptance_module import AcceptanceDataModule, AcceptanceModule
 from .controller_module import Batch, seeded

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from ...common.errors import InputError, is_whole
 from .. import MAX_DRAFT
-from ..acceptance.acceptance_head import HeadPredictor
 from ..acceptance.feature_model import FeaturePredictor
 from ..acceptance.lag_free_head import LagFreePredictor
 from ..acceptance.predictor import AcceptancePredictor
+from ..acceptance.specdec_head import HeadPredictor
 from ..acceptance.step import Step
 from .bandit import Bandit
 from .base import LengthController

@@ -17,7 +17,7 @@ from specpilot.common.files import replacing
 from specpilot.common.options import Count, Folder, Picture, Positive, SeedOptions, Several, Share
 from specpilot.compare.recorded import MakeController, Rule
 from specpilot.compare.store import content_key
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.length import AcceptanceLength, HeadPredictor
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.options import AcceptanceDataOptions, TrainSplitOptions

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from specpilot.compare.recorded import Counts, Tracer, replay_counts
-from specpilot.controllers.acceptance.acceptance_head import AcceptanceHead
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.length import AcceptanceLength, HeadPredictor
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
