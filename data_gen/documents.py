@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
 from ..infer.prompting import encode_prompt, text_of, turn_end
+from .columns import Example, answer_text, as_prompt, read_examples
 from .dataset import MANIFEST, read_manifest, shard_files
-from .examples import Example, answer_text, as_prompt, read_examples
 from .kinds import AcceptanceRow, AnswerRow, RoundsRow, read_shard
 from .options import TextFormOptions
 from .prompts import report

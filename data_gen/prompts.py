@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from ..common.errors import InputError
 from ..infer.prompting import Message, encode_prompt
 from .builtin import FILES, builtin_prompts
-from .examples import as_text, prompt_of, read_examples
+from .columns import as_text, prompt_of, read_examples
 from .rows import RowSource, name_of
 
 BUILTIN_SPLITS = ("train", "validation", "test")

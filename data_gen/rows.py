@@ -1,7 +1,7 @@
 """The one reader of prompts and texts: files, folders, datasets on the hub, and what Python holds.
 
 :func:`read_rows` turns any source into rows, dictionaries of columns; what the columns mean is decided in
-:mod:`~.examples`. A file is read as what it holds, whatever its suffix. Folders of ``save_to_disk`` and the hub
+:mod:`~.columns`. A file is read as what it holds, whatever its suffix. Folders of ``save_to_disk`` and the hub
 are read by the library ``datasets``; text formats here, so that ``"NA"`` and ``"007"`` stay text and an error names the
 line.
 """
