@@ -250,7 +250,7 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
 class FeatureTrainingOptions(PredictorTrainingOptions):
     """Feature model with four parameters. Each epoch is a step of Newton's method, which has no learning rate."""
 
-    module = "feature_module.FeatureModule"
+    module = "feature_model_module.FeatureModule"
     predictor: Predictor = "features"
     epochs: Count = 6
     batch_size: Count = 512
