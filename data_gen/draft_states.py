@@ -27,7 +27,7 @@ from .texts import Text
 
 Examples = dict[str, Tensor]
 """``states`` (m, d), ``accept`` (m,) and ``counts`` (n,), the number of examples of each text; with target context also
-``evidence`` (m, 7), ``tokens`` (m,) and ``copies`` (m,), see ``LagFreeHead`` and ``Text``."""
+``tokens`` (m,), their ``evidence`` (m, 7) and ``copies`` (m,), see :mod:`..controllers.acceptance.lag_free_head`."""
 
 
 @torch.inference_mode()

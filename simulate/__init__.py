@@ -1,1 +1,1 @@
-"""Simulation of length controllers without model forwards: traces, replay and a Markov model."""
+"""Simulation of length controllers without model forwards: traces and replay."""

@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression
 
 from ..common.errors import InputError
 from ..controllers.acceptance.calibration import Calibration, Isotonic, Sigmoid, undo_weights
-from ..controllers.acceptance.lag_free_head import FEATURES
+from ..controllers.acceptance.feature_model import FEATURES
 from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
 from ..controllers.checkpoints.checkpoint import check_free, load_controller, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint

@@ -1,4 +1,4 @@
-"""Training data from one or several dataset folders of the same models and sampling parameters."""
+"""Training data from one or several dataset folders of the same models."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..controllers.acceptance.feature_model import FeatureModel, FeatureModelConfig, FeaturePredictor
-from ..controllers.acceptance.lag_free_head import FEATURES
+from ..controllers.acceptance.feature_model import FEATURES, FeatureModel, FeatureModelConfig, FeaturePredictor
 from ..data_gen.draft_states import Examples
 from .acceptance_module import AcceptanceDataModule, AcceptanceModule
 from .controller_module import Batch

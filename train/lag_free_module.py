@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..controllers.acceptance.feature_model import FEATURES
 from ..controllers.acceptance.lag_free_head import (
-    FEATURES,
     INPUTS,
     VECTORS,
     LagFreeHead,

@@ -21,6 +21,7 @@ from .ngram_index import NgramMatch
 from .predictor import PredictorConfig, TrainedPredictor
 from .step import DraftSignals, Step
 
+FEATURES = 3  # log q(y), log(1 - max q), entropy
 SMALLEST = 1e-4  # lower bound of 1 - max q, which is mostly rounding below
 
 

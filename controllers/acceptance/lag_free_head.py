@@ -19,16 +19,13 @@ from torch import Tensor, nn
 from ..checkpoints.config import check_range
 from ..sampling import SamplingParams
 from .calibration import sigmoid
-from .feature_model import features
+from .feature_model import FEATURES, features
 from .ngram_index import MAX_NGRAM, NOTHING, NgramMatch
 from .predictor import PredictorConfig, TrainedPredictor, check_states
 from .step import DraftSignals, Step
 from .token_head import TokenHead, TokenHeadConfig, normalised, tabulate
 
-FEATURES = 3  # of the inputs, those of the draft's distribution
-INPUTS = (
-    7  # log q(y), log(1 - max q), entropy; and of the n-gram match agrees, matches, share, and whether y is the copy
-)
+INPUTS = FEATURES + 4  # and of the n-gram match agrees, matches, share, and whether y is the copy
 ENTROPY = 2  # its place among them; this head does not use it, since it takes most of a prediction's time to compute
 VECTORS = 3  # the draft's state, the embedding of y and that of the copy
 
