@@ -17,6 +17,8 @@ from .base import LengthController
 from .cost_model import CostModel
 from .online_confidence import OnlineConfidence
 from .oracle import Oracle
+from .own import load_own, names_own, own_class
+from .priced import PricedController
 from .rate_optimal import RateOptimal
 from .rules import (
     AcceptanceLength,
@@ -50,6 +52,7 @@ __all__ = [
     "Oracle",
     "RateOptimal",
     "Step",
+    "load_rule",
     "load_trained",
     "names_rule",
     "parse_rule",
@@ -78,13 +81,30 @@ PRICED = "online-confidence"  # uses a cost model if it is given no threshold
 
 
 def names_rule(spec: str) -> bool:
-    """Whether ``spec`` names a rule rather than a trained controller."""
+    """Whether ``spec`` names a rule, also one of the user's, rather than a trained controller."""
+    return _built_in(spec) or names_own(spec)
+
+
+def _built_in(spec: str) -> bool:
     return spec in PLAIN_RULES or is_whole(spec.removeprefix("-")) or spec.partition(":")[0] in RULES
 
 
 def takes_cost(spec: str) -> bool:
-    """Whether the controller ``spec`` can use a cost model: a trained one, or ``"online-confidence"``."""
-    return spec == PRICED or not names_rule(spec)
+    """Whether the controller ``spec`` can use a cost model: a trained one, ``"online-confidence"``, or one's own."""
+    if _built_in(spec):
+        return spec == PRICED
+    return not names_own(spec) or issubclass(own_class(spec), PricedController)
+
+
+def load_rule(spec: str, cost: CostModel | None = None) -> LengthController | None:
+    """:func:`parse_rule`, which also imports a class of the user: see :mod:`.own`. Not for what a request names.
+
+    Raises:
+        InputError: a rule's parameter is wrong, or the class cannot be imported or made.
+    """
+    if _built_in(spec) or not names_own(spec):
+        return parse_rule(spec, cost)
+    return load_own(spec).repriced(cost)
 
 
 def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | None:

@@ -11,8 +11,9 @@ from ...controllers.acceptance.copy_head import CopyHead, CopyHeadConfig, CopyPr
 from ...controllers.checkpoints.checkpoint import Controller, controller_digest, load_controller
 from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ...controllers.checkpoints.provenance import EXACT
-from ...controllers.length import LengthController, load_trained, names_rule, parse_rule, takes_cost
+from ...controllers.length import LengthController, load_rule, load_trained, names_rule, takes_cost
 from ...controllers.length.cost_model import CostModel
+from ...controllers.length.own import names_own, own_digest
 from ...controllers.router import RouterPolicy
 from ...controllers.router.policy import RouterConfig
 from ..models import GgufModel, LoadedModel, output_embedding
@@ -33,7 +34,7 @@ def load_length(
     Raises:
         InputError: there is no such rule or controller, it was trained for another pair, or it cannot use ``cost``.
     """
-    rule = parse_rule(spec, cost)
+    rule = load_rule(spec, cost)
     if rule is not None and threshold is not None:
         raise InputError(
             f"threshold={threshold}: only for trained controllers, length={spec!r} is a rule; leave it out"
@@ -60,9 +61,11 @@ def load_length(
 
 
 def length_digest(length: str | int | None) -> str | None:
-    """The digest of the trained controller named by ``length``; None for a number, a rule or None."""
-    if length is None or names_rule(str(length)):
+    """The digest of the trained controller or the user's class named by ``length``; None for other rules and None."""
+    if length is None:
         return None
+    if names_rule(str(length)):
+        return own_digest(str(length)) if names_own(str(length)) else None
     return controller_digest(str(length))
 
 

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ....controllers.acceptance.feature_model import SMALLEST
 from ....controllers.acceptance.lag_free_head import INPUTS, LagFreePredictor
 from ....controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
-from ....controllers.length import LengthController, load_trained, parse_rule, trained
+from ....controllers.length import LengthController, load_rule, load_trained, trained
 from ...loading.names import load_causal_lm, load_tokenizer
 from ...models import output_embedding
 from .settings import Settings
@@ -39,7 +39,7 @@ def load_length(settings: Settings, target: str | Path, draft: str | Path, devic
         InputError: there is no such controller, or it was trained for another pair.
     """
     cost, batch = settings.costs()
-    rule = parse_rule(settings.spec, cost)
+    rule = load_rule(settings.spec, cost)
     if rule is not None:
         return rule.repriced(batch=batch)
     # Read once more: vLLM may keep its own copy of the embedding in another layout.

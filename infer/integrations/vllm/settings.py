@@ -14,7 +14,7 @@ from ....common.json_file import blaming, build, parse_object
 from ....controllers.acceptance.lag_free_head import LagFreeHeadConfig
 from ....controllers.checkpoints.checkpoint import load_controller
 from ....controllers.checkpoints.provenance import EXACT, TOKENIZER
-from ....controllers.length import names_rule, parse_rule, takes_cost
+from ....controllers.length import load_rule, names_rule, takes_cost
 from ....controllers.length.cost_model import BatchCosts, CostModel
 from ....controllers.length.oracle import Oracle
 from ....controllers.length.trained import stopping_threshold
@@ -88,7 +88,7 @@ class Settings:
             return
         if self.threshold is not None:
             raise InputError(f"threshold={self.threshold}: only for trained controllers, {self.spec!r} is a rule")
-        if isinstance(parse_rule(self.spec, cost), Oracle):
+        if isinstance(load_rule(self.spec, cost), Oracle):
             raise InputError(f"length={self.spec!r}: asks the target before drafting; not in vLLM")
 
     def _check_adaptive(self) -> None:
