@@ -31,6 +31,7 @@ from ..controllers.length import (
     Fixed,
     LengthController,
     RateOptimal,
+    names_class,
 )
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
@@ -348,7 +349,12 @@ class _Comparing:
         return by_setting(rules, measured)
 
     def _replayable(self, spec: ComparedDecoder) -> bool:
-        """Whether it drafts chains of the traced draft model, and nothing decides but its length."""
+        """Whether it drafts chains of the traced draft model, and nothing decides but its length.
+
+        A class of the user's may ask for more of a step than a trace holds.
+        """
+        if names_class(str(spec.length)):
+            return False
         plain = replace(spec, length=None, threshold=None, cost=None)
         return plain == ComparedDecoder.of(self.loader.base, spec.name) and spec.cost != AUTO
 

@@ -54,6 +54,7 @@ __all__ = [
     "Step",
     "load_rule",
     "load_trained",
+    "names_class",
     "names_rule",
     "parse_rule",
     "takes_cost",
@@ -85,6 +86,11 @@ def names_rule(spec: str) -> bool:
     return _built_in(spec) or names_own(spec)
 
 
+def names_class(spec: str) -> bool:
+    """Whether ``spec`` names a rule of the user's: a class, see :mod:`.own`."""
+    return not _built_in(spec) and names_own(spec)
+
+
 def _built_in(spec: str) -> bool:
     return spec in PLAIN_RULES or is_whole(spec.removeprefix("-")) or spec.partition(":")[0] in RULES
 
@@ -93,7 +99,7 @@ def takes_cost(spec: str) -> bool:
     """Whether the controller ``spec`` can use a cost model: a trained one, ``"online-confidence"``, or one's own."""
     if _built_in(spec):
         return spec == PRICED
-    return not names_own(spec) or issubclass(own_class(spec), PricedController)
+    return not names_class(spec) or issubclass(own_class(spec), PricedController)
 
 
 def load_rule(spec: str, cost: CostModel | None = None) -> LengthController | None:
@@ -102,9 +108,7 @@ def load_rule(spec: str, cost: CostModel | None = None) -> LengthController | No
     Raises:
         InputError: a rule's parameter is wrong, or the class cannot be imported or made.
     """
-    if _built_in(spec) or not names_own(spec):
-        return parse_rule(spec, cost)
-    return load_own(spec).repriced(cost)
+    return load_own(spec).repriced(cost) if names_class(spec) else parse_rule(spec, cost)
 
 
 def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | None:

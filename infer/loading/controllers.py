@@ -11,9 +11,9 @@ from ...controllers.acceptance.copy_head import CopyHead, CopyHeadConfig, CopyPr
 from ...controllers.checkpoints.checkpoint import Controller, controller_digest, load_controller
 from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ...controllers.checkpoints.provenance import EXACT
-from ...controllers.length import LengthController, load_rule, load_trained, names_rule, takes_cost
+from ...controllers.length import LengthController, load_rule, load_trained, names_class, names_rule, takes_cost
 from ...controllers.length.cost_model import CostModel
-from ...controllers.length.own import names_own, own_digest
+from ...controllers.length.own import own_digest
 from ...controllers.router import RouterPolicy
 from ...controllers.router.policy import RouterConfig
 from ..models import GgufModel, LoadedModel, output_embedding
@@ -64,9 +64,9 @@ def length_digest(length: str | int | None) -> str | None:
     """The digest of the trained controller or the user's class named by ``length``; None for other rules and None."""
     if length is None:
         return None
-    if names_rule(str(length)):
-        return own_digest(str(length)) if names_own(str(length)) else None
-    return controller_digest(str(length))
+    if names_class(str(length)):
+        return own_digest(str(length))
+    return None if names_rule(str(length)) else controller_digest(str(length))
 
 
 def load_copies(
