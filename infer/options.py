@@ -149,7 +149,8 @@ class LengthOptions(Options):
 
     Attributes:
         length: Draft length: a number of tokens (null: 4), a controller checkpoint (folder or hub id), a rule such
-            as "cumulative-confidence:0.4", or "none" for autoregressive decoding.
+            as "cumulative-confidence:0.4", a class of your own, "package.module:Class", with its arguments after colons
+            or by its entry point in specpilot.controllers, or "none" for autoregressive decoding.
         threshold: Stopping threshold of a trained controller, instead of its checkpoint's.
         cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification, such as
             0.2. A trained controller then stops when another draft token no longer pays, without a threshold. "auto"
