@@ -12,9 +12,9 @@ from .comparison import FAMILIES, Comparison, Result
 from .decoders import NONE
 from .figures import ratio_of
 from .interval import Interval
+from .page import ENOUGH
 from .table import Row, Table
 
-ENOUGH = 5  # prompts from which on an interval means something
 DEAR_READING, DEAR_DRAFT = 1.5, 0.5  # t_v(3) / t_v(1), and a draft step in target forwards, that are reasons not to
 COST_FILE = "cost.json"
 EXAMPLE = "Write a short story."
@@ -47,8 +47,8 @@ def sentences(comparison: Comparison) -> list[str]:
     reached = max((r.replay.value for r in comparison.results.values() if r.replay is not None), default=None)
     if comparison.informed is not None and reached is not None and comparison.informed > reached:
         lines.append(
-            f"A predictor that knew every acceptance would reach {comparison.informed:.2f} × in the replay, where the "
-            f"best is at {reached:.2f} ×."
+            f"A predictor that knew every acceptance probability would reach {comparison.informed:.2f} × in the "
+            f"replay, where the best is at {reached:.2f} ×."
         )
     return lines
 
@@ -189,6 +189,8 @@ def as_dict(comparison: Comparison, commands: Mapping[str, str]) -> dict[str, An
             name: {
                 **{key: value._asdict() if isinstance(value, Interval) else value
                    for key, value in vars(result).items() if key != "spec"},
+                "title": title(result),
+                "family": name if name in FAMILIES else None,
                 "spec": result.spec.as_dict(),
             }
             for name, result in comparison.results.items()

@@ -36,8 +36,8 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 32_650,
-    "files of the package": 247,
+    "lines of the package": 33_250,
+    "files of the package": 249,
     "small files of the package": 20,
     "lines of experiments": 6_000,
     "lines of tests": 20_800,

@@ -21,6 +21,7 @@ def compare(options: CompareOptions) -> None:
     from ..compare.comparison import Task
     from ..compare.comparison import compare as run
     from ..compare.decoders import ComparedDecoder, Loader, read_decoders
+    from ..compare.page import page
     from ..compare.report import as_dict, as_markdown, commands, sentences, table
     from ..controllers.sampling import SamplingParams
     from ..data_gen.prompts import load_prompts
@@ -43,9 +44,11 @@ def compare(options: CompareOptions) -> None:
             clock=options.clock, rules=options.rules, minutes=options.minutes, cost=options.cost,
         )  # fmt: skip
     words = commands(found, options.output)
+    report = as_dict(found, words)
     for name, text in {
         "report.md": as_markdown(found, words),
-        "report.json": json.dumps(as_dict(found, words), indent=1) + "\n",
+        "report.json": json.dumps(report, indent=1) + "\n",
+        "report.html": page(report),
     }.items():
         with replacing(options.output / name) as file:
             file.write_text(text, encoding="utf-8")
@@ -55,4 +58,4 @@ def compare(options: CompareOptions) -> None:
     for name, line in words.items():
         print(f"{name}: {line}")  # in one line, so that it can be copied
     console.print(table(found))
-    print(f"{options.output / 'report.md'}, {options.output / 'report.json'}")
+    print(f"{options.output / 'report.html'}, {options.output / 'report.md'}, {options.output / 'report.json'}")
