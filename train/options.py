@@ -115,7 +115,7 @@ class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
             on-policy`; or several with the same models, as "[A,B]". They may differ in sampling, again except for
             specdec. `train acceptance` also takes a folder written by `specpilot data features`; from other data it
             makes the features in the run folder.
-        predictor: The predictor: specdec, lag-free or features. The last two use the same features.
+        predictor: The predictor: specdec, lag-free or features. All but specdec use the same features.
             `train acceptance` has further options for each: `--predictor NAME --help`.
         target: Target model, if it has moved since the data was made.
         draft: Draft model, if it has moved since the data was made.

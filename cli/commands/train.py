@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def acceptance(options: SpecDecTrainingOptions, run: RunOptions) -> None:
-    """Train a predictor: specdec, lag-free or features."""
+    """Train a predictor of acceptance."""
     from ..train.acceptance import train_acceptance
 
     _train(train_acceptance, options, run)
