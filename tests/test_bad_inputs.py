@@ -113,7 +113,7 @@ TABLES["generate {}"] = [
     ("hello --tree 2x²", "tree='2x²': give the children at each level"),
     ("hello --draft ngram:²", "draft='ngram:²': give the longest n-gram"),
     (f"hello --length {'9' * 5000}", "no such rule; give a whole number"),
-    ("hello --length bandit:3", "length='bandit:3': no such rule"),
+    ("hello --length bandit:3", "length='bandit:3': the rule takes no number; give 'bandit'"),
     ("hello --length 0.4", "length='0.4': no such rule"),
     ("hello --draft null --length tiny-head", "length='tiny-head': a trained controller needs a draft"),
     ("hello --temperature hot", "temperature: expected float or 'auto', got 'hot'"),

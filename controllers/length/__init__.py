@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from ...common.errors import InputError, is_whole
 from .. import MAX_DRAFT
@@ -60,25 +62,36 @@ __all__ = [
     "takes_cost",
 ]
 
-# Rule's name → its class, and an example of its parameter for messages.
-RULES: dict[str, tuple[Callable[[float], LengthController], str]] = {
-    "heuristic": (Heuristic, "5"),
-    "confidence": (Confidence, "0.4"),
-    "cumulative-confidence": (CumulativeConfidence, "0.4"),
-    "entropy": (Entropy, "0.5"),
-    "fallback": (Fallback, "0.6"),
-    "adaptive-length": (AdaptiveLength, "4"),
-    "online-confidence": (OnlineConfidence, "0.4"),
-}
-# Names of rules that need no parameter.
-PLAIN_RULES: dict[str, Callable[[], LengthController]] = {
-    "none": lambda: Fixed(0),
-    "oracle": Oracle,
-    "bandit": Bandit,
-    "adaptive-length": AdaptiveLength,
+
+class Rule(NamedTuple):
+    """A rule with a short name.
+
+    Attributes:
+        make: makes it, of the number behind its name if there is one.
+        example: such a number, for messages; None if it takes none.
+        optional: whether the number may be left out.
+        priced: whether it then takes a cost model, as ``cost``.
+    """
+
+    make: Callable[..., LengthController]
+    example: str | None = None
+    optional: bool = False
+    priced: bool = False
+
+
+RULES = {
+    "none": Rule(partial(Fixed, 0)),
+    "oracle": Rule(Oracle),
+    "bandit": Rule(Bandit),
+    "heuristic": Rule(Heuristic, "5"),
+    "confidence": Rule(Confidence, "0.4"),
+    "cumulative-confidence": Rule(CumulativeConfidence, "0.4"),
+    "entropy": Rule(Entropy, "0.5"),
+    "fallback": Rule(Fallback, "0.6"),
+    "adaptive-length": Rule(AdaptiveLength, "4", optional=True),
+    "online-confidence": Rule(OnlineConfidence, "0.4", optional=True, priced=True),
 }
 NUMBER = re.compile(r"-?\d*\.?\d+")  # what follows a rule's name; no folder or hub id ends in ":" and a number
-PRICED = "online-confidence"  # uses a cost model if it is given no threshold
 
 
 def names_rule(spec: str) -> bool:
@@ -92,13 +105,15 @@ def names_class(spec: str) -> bool:
 
 
 def _built_in(spec: str) -> bool:
-    return spec in PLAIN_RULES or is_whole(spec.removeprefix("-")) or spec.partition(":")[0] in RULES
+    name = spec.partition(":")[0]
+    numbered = name in RULES and RULES[name].example is not None
+    return numbered or spec in RULES or is_whole(spec.removeprefix("-"))
 
 
 def takes_cost(spec: str) -> bool:
     """Whether the controller ``spec`` can use a cost model: a trained one, ``"online-confidence"``, or one's own."""
     if _built_in(spec):
-        return spec == PRICED
+        return spec in RULES and RULES[spec].priced
     return not names_class(spec) or issubclass(own_class(spec), PricedController)
 
 
@@ -120,21 +135,20 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
     Raises:
         InputError: a rule's parameter is missing, malformed or out of range.
     """
-    if spec == PRICED:
-        return OnlineConfidence(cost=cost)
-    if spec in PLAIN_RULES:
-        return PLAIN_RULES[spec]()
     if is_whole(spec.removeprefix("-")):
         return Fixed(int(spec))
-    name, _, parameter = spec.partition(":")
+    name, colon, number = spec.partition(":")
     if name not in RULES:
-        if NUMBER.fullmatch(parameter or spec):
-            rules = ", ".join(dict.fromkeys([*PLAIN_RULES, *RULES]))
-            raise InputError(f"length={spec!r}: no such rule; give a whole number or one of {rules}")
+        if NUMBER.fullmatch(number or spec):
+            raise InputError(f"length={spec!r}: no such rule; give a whole number or one of {', '.join(RULES)}")
         return None
-    make, example = RULES[name]
+    make, example, optional, priced = RULES[name]
+    if not colon and (optional or example is None):
+        return make(cost=cost) if priced else make()
+    if example is None:
+        raise InputError(f"length={spec!r}: the rule takes no number; give {name!r}")
     try:
-        value = float(parameter)
+        value = float(number)
     except ValueError:
         raise InputError(f"length={spec!r}: give the rule's number, as in '{name}:{example}'") from None
     return make(value)
