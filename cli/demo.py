@@ -1,7 +1,7 @@
 """``specpilot demo``: the whole pipeline on the included models and the built-in prompts, in two minutes.
 
-Data → training of a lag-free head and of SpecDec++'s → export → ``specpilot compare`` with both on held-out prompts.
-Imported by its command only, so its heavy imports cost nothing elsewhere.
+Data → training of a lag-free head and of SpecDec++'s → export → comparison on held-out prompts at two temperatures, by
+replay and by the clock. Imported by its command only, so its heavy imports cost nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from rich.console import Console
 from rich.panel import Panel
 
 from .common.errors import InputError
+from .common.machine import commit
 from .compare.comparison import Comparison, Task, compare
-from .compare.decoders import ComparedDecoder, Loader
+from .compare.decoders import NONE, ComparedDecoder, Loader
 from .compare.engines.assisted import generate
-from .compare.report import as_dict, as_markdown, sentences, table, write_cost
+from .compare.report import EXAMPLE, as_dict, as_markdown, sentences, shown, title, write_cost
+from .compare.table import Table
+from .controllers.length.cost_model import CostModel
 from .controllers.sampling import SamplingParams
 from .data_gen.acceptance import make_acceptance_data
 from .data_gen.options import AcceptanceDataOptions
@@ -32,20 +35,27 @@ from .data_gen.prompts import PromptRow, load_prompts
 from .infer.generation import Generation
 from .infer.options import DecodingOptions
 from .infer.text_stream import TextStream
-from .trace_view import legend, render
+from .trace_view import show_trace
 from .train.acceptance import train_acceptance
 from .train.export import export
 from .train.options import LagFreeTrainingOptions, SpecDecTrainingOptions
 
 TARGET, DRAFT = "tiny", "tiny-draft"
-OURS, SPECDEC = "lag-free head", "SpecDec++'s head"
+OURS, TREES = "lag-free head", "lag-free, copies, trees"
+SPECDEC, UNTRAINED = "SpecDec++'s head", "online, copies, trees"
 FOLDERS = {OURS: "controller", SPECDEC: "specdec"}
+TEMPERATURES = (1.0, 0.0)
 VALIDATION = 0.15  # share of the prompts for training by which the epoch is chosen
 FEW: dict[str, Any] = {"epochs": 8, "batch_size": 128}  # more steps from less data than by default
 CHECKED = 8  # prompts whose greedy output is compared with that of transformers
 FLUENT = ("dialogue", "shell", "sql")  # domains whose answers by the included target a person can read
 DISTINCT = 0.9  # share of an answer's runs of three tokens that are new
 OWNED = ("data", "train", *FOLDERS.values(), "compare", "cost.json", "report.json", "report.md")
+NOTE = (
+    "Speeds over decoding without drafts, T is the temperature. replay: recorded answers at the costs measured here, "
+    "without the clock's noise (trees and copies cannot be replayed); clock: with its 95 % interval over prompts. "
+    "fixed length, cumulative confidence: the best of eight settings each."
+)
 
 
 def run_demo(
@@ -63,36 +73,35 @@ def run_demo(
     stages = Stages(console)
     train_controllers(output, stages, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
     rows = load_prompts("builtin", split="test", limit=held_out)
-    base = DecodingOptions(target=TARGET, draft=DRAFT)
-    loader = Loader(base)
-    with stages.stage("compare", f"4  Comparison: {len(rows)} held-out prompts, every decoder in turn"):
-        task = Task(SamplingParams(1.0, 50), max_new_tokens, seed=seed)
-        decoders = [
-            ComparedDecoder.of(base, OURS, length=str(output / FOLDERS[OURS])),
-            ComparedDecoder.of(base, SPECDEC, length=str(output / FOLDERS[SPECDEC]), threshold=0.7),
-        ]
-        comparison = compare(decoders, rows, loader, task, output / "compare", console=console)
-        cost = write_cost(comparison, OURS, output)
-    with stages.stage("greedy", "5  Check: greedy output against transformers' own generate"):
-        samples, identical = check_greedy(loader, decoders[0], comparison, rows[:CHECKED], max_new_tokens)
-        console.print(f"{identical} of {len(samples)} outputs identical, token for token")
+    loader = Loader(DecodingOptions(target=TARGET, draft=DRAFT))
+    tasks = [Task(SamplingParams(temperature, 50), max_new_tokens, seed=seed) for temperature in TEMPERATURES]
+    found = compare_all(output, stages, loader, rows, tasks)
+    with stages.stage("check", "6  Check: greedy answers are those of transformers' own generate"):
+        samples, identical = check_greedy(loader, found[0], rows[:CHECKED], max_new_tokens)
+        console.print(f"{identical} of {len(samples)} answers identical, token for token")
 
-    words = {"Decode": f"specpilot generate --length {output / FOLDERS[OURS]} --cost {cost} 'Write a short story.'"}
-    report = as_dict(comparison, words) | {
+    lines = [line for one in found for line in (*sentences(one), gain_of_training(one))]
+    ours = max((OURS, TREES), key=lambda name: found[0].results[name].tokens_per_second or 0.0)
+    options = found[0].results[ours].spec.words(write_cost(found[0], ours, output))
+    words = " ".join(["specpilot generate", *options, f"'{EXAMPLE}'"])
+    report = {
+        "sentences": lines,
+        "command": words,
+        "temperatures": {f"{one.task.sampling.temperature:g}": as_dict(one, {}) for one in found},
         "greedy": {"checked": len(samples), "identical": identical},
         "settings": {"prompts": prompts, "held_out": len(rows), "max_new_tokens": max_new_tokens, "seed": seed},
         "seconds": stages.seconds | {"total": round(sum(stages.seconds.values()), 2)},
+        "commit": commit(),
     }
-    page = as_markdown(comparison, words)
-    page += f"* Greedy output is identical to transformers' on {identical} of {len(samples)} prompts.\n"
-    (output / "report.md").write_text(page, encoding="utf-8")
+    pages = [as_markdown(one, {"Decode": words}) for one in found]
+    pages.append(f"* Greedy output is identical to transformers' on {identical} of {len(samples)} prompts.\n")
+    (output / "report.md").write_text("\n".join(pages), encoding="utf-8")
     (output / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")  # last: marks the end
     _show_sample(console, loader, rows, samples)
     console.rule("[bold]Results", align="left")
-    for line in [*sentences(comparison), gain_of_training(comparison)]:
+    for line in lines:
         console.print(line, highlight=False)
-    console.print(table(comparison))
-    console.print(f"[dim]{output}/report.md, report.json, {FOLDERS[OURS]}/; {words['Decode']}", soft_wrap=True)
+    console.print(f"[dim]All of it: {output}/report.md. Decode with your controller:\n{words}", soft_wrap=True)
     return report
 
 
@@ -114,6 +123,54 @@ class Stages:
         yield
         self.seconds[name] = round(time.perf_counter() - started, 2)
         self.console.print(f"[dim]{name}: {self.seconds[name]:.0f} s")
+
+
+def compare_all(
+    output: Path, stages: Stages, loader: Loader, rows: Sequence[PromptRow], tasks: Sequence[Task]
+) -> list[Comparison]:
+    """All decoders on the prompts, a comparison for each task: by replay, then also by the clock."""
+    console, base, controller = stages.console, loader.base, str(output / FOLDERS[OURS])
+    chains = [
+        ComparedDecoder.of(base, OURS, length=controller),
+        ComparedDecoder.of(base, SPECDEC, length=str(output / FOLDERS[SPECDEC]), threshold=0.7),
+    ]
+    copying = {"draft": f"{DRAFT}+ngram", "tree": "auto"}
+    trees = [
+        ComparedDecoder.of(base, TREES, length=controller, **copying),
+        ComparedDecoder.of(base, UNTRAINED, length="online-confidence", **copying),
+    ]
+    costs: dict[str, CostModel] | None = None
+    with stages.stage("replay", f"4  Replay: answers to {len(rows)} held-out prompts, at the costs of this machine"):
+        replays = []
+        for task in tasks:
+            replays.append(
+                compare(chains, rows, loader, task, output / "compare", clock=False, cost=costs, console=console)
+            )
+            measured = replays[0].costs
+            costs = {**measured, TREES: measured[OURS], UNTRAINED: measured[NONE]}
+        console.print(summary(replays))
+    with stages.stage("clock", "5  By the clock: every prompt with every decoder in turn"):
+        found = [
+            compare([*chains, *trees], rows, loader, task, output / "compare", cost=costs, console=console)
+            for task in tasks
+        ]
+        console.print(summary(found))
+        console.print(f"[dim]{NOTE}")
+    return found
+
+
+def summary(comparisons: Sequence[Comparison]) -> Table:
+    """Every decoder's speed-up at each temperature, by replay and, where it was measured, by the clock."""
+    rows = []
+    for name in comparisons[0].results:
+        row = {"decoder": name}
+        for one in comparisons:
+            at, result = f"T = {one.task.sampling.temperature:g}", one.results[name]
+            row[f"{at} replay"] = "" if result.replay is None else f"{result.replay.value:.2f}"
+            if result.clock is not None:
+                row[f"{at} clock"] = "1" if name == NONE else shown(result.clock, one.prompts)
+        rows.append(row)
+    return Table("", rows)
 
 
 def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tokens: int, seed: int) -> None:
@@ -157,10 +214,10 @@ def _make_room(output: Path) -> None:
 
 
 def check_greedy(
-    loader: Loader, spec: ComparedDecoder, comparison: Comparison, rows: Sequence[PromptRow], max_new_tokens: int
+    loader: Loader, comparison: Comparison, rows: Sequence[PromptRow], max_new_tokens: int
 ) -> tuple[list[Generation], int]:
-    """Greedy outputs with a controller, and how many are those of transformers."""
-    decoder = loader.decoder(spec, comparison.costs[spec.name])
+    """Greedy outputs with the lag-free head, and how many are those of transformers."""
+    decoder = loader.decoder(comparison.results[OURS].spec, comparison.costs[OURS])
     prompts = [row.encode(decoder.tokenizer, chat=True, system=None) for row in rows]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # it was trained for another temperature, which is no matter
@@ -178,8 +235,8 @@ def gain_of_training(comparison: Comparison) -> str:
     change = 100 * (speeds[OURS] / rules[best] - 1)
     word = "faster" if change >= 0 else "slower"
     return (
-        f"Without the clock's noise, by replay at the costs measured here, the {OURS} is {abs(change):.1f} % {word} "
-        f"than the best rule without training ({best})."
+        f"By replay, without the clock's noise, the {OURS} is {abs(change):.1f} % {word} than the best rule of chains "
+        f"without training ({title(comparison.results[best])})."
     )
 
 
@@ -192,9 +249,7 @@ def _show_sample(console: Console, loader: Loader, rows: Sequence[PromptRow], sa
         key=lambda i: min(samples[i].stats.n_accepted, 4 * samples[i].stats.n_discarded),
     )
     console.print(Panel(rows[index].prompt, title="prompt", title_align="left", style="dim"))
-    stream = TextStream(tokenizer, samples[index].prompt_tokens)
-    console.print(Panel(render(samples[index], stream), title="answer, drafts and all", title_align="left"))
-    console.print(legend())
+    show_trace(console, samples[index], TextStream(tokenizer, samples[index].prompt_tokens))
 
 
 def _reads_well(sample: Generation) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
     from .infer.generation import Generation
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 ACCEPTED = "green"
 OWN = "bold"
 REJECTED = "red strike"
+MARKS = {ACCEPTED: ("", ""), OWN: ("[", "]"), REJECTED: ("~~", "~~")}  # where there are no styles
 
 
 def render(generation: Generation, stream: TextStream) -> Text:
@@ -47,3 +49,26 @@ def legend() -> Text:
     return Text.assemble(
         ("accepted draft", ACCEPTED), "  ", ("the target's own", OWN), "  ", ("rejected draft", REJECTED)
     )
+
+
+def marked(text: Text) -> Text:
+    """A text of `render` or `legend` with marks in place of styles: ``[own]`` and ``~~rejected~~``."""
+    from rich.text import Text
+
+    words, end = [], 0
+    for span in text.spans:
+        before, after = MARKS[str(span.style)]
+        words += [text.plain[end : span.start], before, text.plain[span.start : span.end], after]
+        end = span.end
+    return Text("".join([*words, text.plain[end:]]))
+
+
+def show_trace(console: Console, generation: Generation, stream: TextStream) -> None:
+    """Print `render` in a frame, and `legend`: in colour or, on a console without styles, with marks."""
+    from rich.panel import Panel
+
+    text, words = render(generation, stream), legend()
+    if console.color_system is None:
+        text, words = marked(text), marked(words)
+    console.print(Panel(text, title="answer", title_align="left"))
+    console.print(words)

@@ -178,7 +178,7 @@ def compare(
     clock: bool = True,
     rules: bool = True,
     minutes: float | None = None,
-    cost: str | float | None = None,
+    cost: str | float | Mapping[str, CostModel] | None = None,
     console: Console | None = None,
 ) -> Comparison:
     """Compare decoders on prompts, beside decoding without drafts.
@@ -191,7 +191,7 @@ def compare(
         clock: also decode by the clock; otherwise replay alone.
         rules: add the best fixed length and the best threshold on cumulative confidence.
         minutes: decides how many of the prompts are used and how often; None: all, once.
-        cost: costs of a file, or of a draft step in verifications, instead of measured ones.
+        cost: costs of a file, of a draft step in verifications, or by name of a decoder, instead of measured ones.
 
     Raises:
         InputError: a model or controller is missing or does not fit, a name is given twice, or nothing can be compared.
@@ -236,10 +236,12 @@ class _Comparing:
         assert tokenizer is not None
         return PairFingerprint.of(self.pair.target.model, draft.model, tokenizer).as_dict()
 
-    def run(self, clock: bool, minutes: float | None, cost: str | float | None) -> Comparison:
+    def run(self, clock: bool, minutes: float | None, cost: str | float | Mapping[str, CostModel] | None) -> Comparison:
         measured = {} if cost is not None else self._measure_costs()
         costs = {name: CostModel(**result["cost"]) for name, result in measured.items()}
-        if cost is not None:
+        if isinstance(cost, Mapping):
+            costs = dict(cost)
+        elif cost is not None:
             given = CostModel.load(cost)
             costs = {name: given for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
         count, passes = self._plan(costs, clock, minutes)

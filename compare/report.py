@@ -40,7 +40,7 @@ def sentences(comparison: Comparison) -> list[str]:
     level = [
         title(result)
         for result in comparison.results.values()
-        if result not in (best, other) and _level(comparison, best, result)
+        if result is not best and _level(comparison, best, result)
     ]
     if level:
         lines.append(f"Within the noise of it: {', '.join(level)}.")

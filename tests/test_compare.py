@@ -241,6 +241,8 @@ def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
     assert first.startswith("On your 20 prompts, at temperature 1, ")
     assert "other decodes 1.50 (1.49–1.51) × as fast as no drafts and 1.07 (1.07–1.07) × the best rule (3)." in first
     assert rest == ["Within the noise of it: mine."]
+    _, *rest = sentences(made({"mine": (1.5, True), "3": (1.499, False)}))
+    assert rest == ["Within the noise of it: 3."]
     (first,) = sentences(made({"3": (1.5, False), "mine": (1.2, True)}))
     assert "× the best trained decoder (mine)" in first
     (first,) = sentences(made({"3": (1.5, False)}, prompts=4))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specpilot.infer.generation import Generation, Round
 from specpilot.infer.text_stream import TextStream, TextStyle, TokenTexts, decode
-from specpilot.trace_view import ACCEPTED, OWN, REJECTED, legend, render
+from specpilot.trace_view import ACCEPTED, OWN, REJECTED, legend, marked, render
 from tokenizers import Tokenizer, decoders, models
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
@@ -155,3 +155,4 @@ def test_trace() -> None:
     marks = {ACCEPTED: "+", OWN: "=", REJECTED: "-"}
     assert " ".join(marks[str(s.style)] + text.plain[s.start : s.end] for s in text.spans) == "=A +b +c -X⏎ =d =é +e"
     assert {span.style for span in legend().spans} == {OWN, ACCEPTED, REJECTED}
+    assert marked(text).plain == "[A]bc~~X⏎~~[d][é]e"

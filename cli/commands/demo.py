@@ -1,4 +1,4 @@
-"""`specpilot demo`: the whole pipeline in a few minutes."""
+"""`specpilot demo`: the whole pipeline in two minutes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class DemoOptions(SeedOptions):
     """
 
     output: Folder = Path("runs/demo")
-    prompts: Annotated[int, Range(2, LARGEST)] = 400
-    held_out: Annotated[int, Range(2, LARGEST)] = 24
+    prompts: Annotated[int, Range(2, LARGEST)] = 240
+    held_out: Annotated[int, Range(2, LARGEST)] = 16
     max_new_tokens: Annotated[int, Range(2, LARGEST)] = 128
 
 

