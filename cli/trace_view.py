@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 ACCEPTED = "green"
 OWN = "bold"
 REJECTED = "red strike"
-MARKS = {ACCEPTED: ("", ""), OWN: ("[", "]"), REJECTED: ("~~", "~~")}  # where there are no styles
 
 
-def render(generation: Generation, stream: TextStream) -> Text:
+def render(generation: Generation, stream: TextStream, *, rejected: bool = True) -> Text:
     """The text round by round: accepted draft tokens, rejected ones struck out, then the target's own token.
 
     Without the struck-out tokens it equals `generation.text`. ``stream`` has not yet been given any tokens.
+
+    Args:
+        rejected: show rejected tokens.
     """
     from rich.text import Text
 
@@ -33,42 +35,43 @@ def render(generation: Generation, stream: TextStream) -> Text:
         kept = round_.emitted[: round_.accepted]
         for token in kept:
             text.append(stream.push([token]), ACCEPTED)
-        lost = [token for node, token in enumerate(round_.drafted) if node not in round_.path]
-        rejected = texts.joined(lost)
-        text.append(rejected.replace("\n", "⏎"), REJECTED)
+        lost = [token for node, token in enumerate(round_.drafted) if rejected and node not in round_.path]
+        text.append(texts.joined(lost).replace("\n", "⏎"), REJECTED)
         for token in round_.emitted[len(kept) :]:
             text.append(stream.push([token]), OWN)
     text.append(stream.flush(), OWN)
     return text
 
 
-def legend() -> Text:
+def legend(*, rejected: bool = True) -> Text:
     """One line that explains the styles of `render`."""
     from rich.text import Text
 
-    return Text.assemble(
-        ("accepted draft", ACCEPTED), "  ", ("the target's own", OWN), "  ", ("rejected draft", REJECTED)
-    )
+    styles = [("accepted draft", ACCEPTED), ("the target's own", OWN), ("rejected draft", REJECTED)]
+    return Text("  ").join(Text.assemble(style) for style in styles[: 3 if rejected else 2])
 
 
-def marked(text: Text) -> Text:
-    """A text of `render` or `legend` with marks in place of styles: ``[own]`` and ``~~rejected~~``."""
+def show_trace(console: Console, generation: Generation, stream: TextStream, *, rejected: bool = True) -> None:
+    """Print `render` in a frame, and `legend`. Without styles own tokens are marked, and rejected ones left out."""
+    from rich.panel import Panel
+
+    styled = console.color_system is not None
+    text, words = render(generation, stream, rejected=rejected and styled), legend(rejected=rejected and styled)
+    if not styled:
+        text, words = _marked(text), _marked(words)
+    console.print(Panel(text, title="answer", title_align="left"))
+    console.print(words)
+
+
+def _marked(text: Text) -> Text:
+    """The text with the target's own tokens in brackets, for a console without styles."""
     from rich.text import Text
 
     words, end = [], 0
     for span in text.spans:
-        before, after = MARKS[str(span.style)]
-        words += [text.plain[end : span.start], before, text.plain[span.start : span.end], after]
-        end = span.end
+        if span.style == OWN:
+            token = text.plain[span.start : span.end]
+            space = token[: len(token) - len(token.lstrip())]
+            words += [text.plain[end : span.start], f"{space}[{token.lstrip()}]" if token.strip() else token]
+            end = span.end
     return Text("".join([*words, text.plain[end:]]))
-
-
-def show_trace(console: Console, generation: Generation, stream: TextStream) -> None:
-    """Print `render` in a frame, and `legend`: in colour or, on a console without styles, with marks."""
-    from rich.panel import Panel
-
-    text, words = render(generation, stream), legend()
-    if console.color_system is None:
-        text, words = marked(text), marked(words)
-    console.print(Panel(text, title="answer", title_align="left"))
-    console.print(words)

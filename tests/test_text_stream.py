@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from specpilot.infer.generation import Generation, Round
 from specpilot.infer.text_stream import TextStream, TextStyle, TokenTexts, decode
-from specpilot.trace_view import ACCEPTED, OWN, REJECTED, legend, marked, render
+from specpilot.trace_view import ACCEPTED, OWN, REJECTED, legend, render, show_trace
 from tokenizers import Tokenizer, decoders, models
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
@@ -151,8 +153,13 @@ def test_trace() -> None:
     ]
     for round in rounds:
         round.drafted, round.emitted = ([byte + 3 for byte in tokens] for tokens in (round.drafted, round.emitted))
-    text = render(Generation([], rounds=rounds), TextStream(FAMILIES["ByT5"]))
+    generation = Generation([], rounds=rounds)
+    text = render(generation, TextStream(FAMILIES["ByT5"]))
     marks = {ACCEPTED: "+", OWN: "=", REJECTED: "-"}
     assert " ".join(marks[str(s.style)] + text.plain[s.start : s.end] for s in text.spans) == "=A +b +c -X⏎ =d =é +e"
     assert {span.style for span in legend().spans} == {OWN, ACCEPTED, REJECTED}
-    assert marked(text).plain == "[A]bc~~X⏎~~[d][é]e"
+    plain = Console(record=True, width=80, color_system=None, file=io.StringIO())
+    show_trace(plain, generation, TextStream(FAMILIES["ByT5"]))
+    shown = plain.export_text()
+    assert "[A]bc[d][é]e " in shown
+    assert "accepted draft  [the target's own]\n" in shown

@@ -45,7 +45,7 @@ def talk(target: Path, draft: Path, head: Path, copies: Path) -> str:
             total + one.stats.seconds + one.stats.prefill_seconds for total, one in zip(seconds, both, strict=True)
         ]
         console.print(Panel(prompt, title="prompt", title_align="left", style="dim"))
-        show_trace(console, both[1], TextStream(tokenizer, ids))
+        show_trace(console, both[1], TextStream(tokenizer, ids), rejected=False)
         alone, drafted = (one.stats.tokens_per_second for one in both)
         console.print(f"[dim]{alone:.0f} tokens/s without drafts, {drafted:.0f} with drafts: {drafted / alone:.2f} ×\n")
     console.print(
