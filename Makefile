@@ -59,6 +59,7 @@ gpu-wheels: $(READY)
 real: $(READY)
 	@$(PIP) 'gguf>=0.17,<1'
 	@$(VENV)/bin/python -m experiments real --output runs/real
+	@$(VENV)/bin/specpilot demo --real runs/real
 
 # Every result of the documentation, measured anew by the checked-out commit: hours, on a machine that does nothing else.
 # It can be interrupted and goes on; `python -m experiments results --help` has the options.

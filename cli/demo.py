@@ -51,6 +51,12 @@ CHECKED = 8  # prompts whose greedy output is compared with that of transformers
 FLUENT = ("dialogue", "shell", "sql")  # domains whose answers by the included target a person can read
 DISTINCT = 0.9  # share of an answer's runs of three tokens that are new
 OWNED = ("data", "train", *FOLDERS.values(), "compare", "cost.json", "report.json", "report.md")
+OF_DATA = "For each token: the probability that the target accepts the draft's proposal."
+OF_TRAINING = "Each learns to predict it. speedup: simulated on held-out answers, over no drafts."
+OF_EXPORT = "What decoders load."
+OF_REPLAY = "First what drafting and verifying cost here; then each controller at these costs."
+OF_CLOCK = "Also trees and copies from the text, which cannot be replayed."
+OF_CHECK = "Greedy answers with drafts beside those of transformers' own generate."
 NOTE = (
     "Speeds over decoding without drafts, T is the temperature. replay: recorded answers at the costs measured here, "
     "without the clock's noise (trees and copies cannot be replayed); clock: with its 95 % interval over prompts. "
@@ -72,11 +78,13 @@ def run_demo(
     _make_room(output)
     stages = Stages(console)
     train_controllers(output, stages, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
-    rows = load_prompts("builtin", split="test", limit=held_out)
+    half = held_out // 2  # has much to copy
+    rows = load_prompts("builtin", split="test", limit=held_out - half)
+    rows += load_prompts("builtin-copy", split="test", limit=half)
     loader = Loader(DecodingOptions(target=TARGET, draft=DRAFT))
     tasks = [Task(SamplingParams(temperature, 50), max_new_tokens, seed=seed) for temperature in TEMPERATURES]
     found = compare_all(output, stages, loader, rows, tasks)
-    with stages.stage("check", "6  Check: greedy answers are those of transformers' own generate"):
+    with stages.stage("check", "6  Check: drafts change no text", OF_CHECK):
         samples, identical = check_greedy(loader, found[0], rows[:CHECKED], max_new_tokens)
         console.print(f"{identical} of {len(samples)} answers identical, token for token")
 
@@ -117,8 +125,9 @@ class Stages:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def stage(self, name: str, title: str) -> Iterator[None]:
+    def stage(self, name: str, title: str, words: str) -> Iterator[None]:
         self.console.rule(f"[bold]{title}", align="left")
+        self.console.print(f"[dim]{words}")
         started = time.perf_counter()
         yield
         self.seconds[name] = round(time.perf_counter() - started, 2)
@@ -140,7 +149,7 @@ def compare_all(
         ComparedDecoder.of(base, UNTRAINED, length="online-confidence", **copying),
     ]
     costs: dict[str, CostModel] | None = None
-    with stages.stage("replay", f"4  Replay: answers to {len(rows)} held-out prompts, at the costs of this machine"):
+    with stages.stage("replay", f"4  Replay: recorded answers to {len(rows)} held-out prompts", OF_REPLAY):
         replays = []
         for task in tasks:
             replays.append(
@@ -149,7 +158,7 @@ def compare_all(
             measured = replays[0].costs
             costs = {**measured, TREES: measured[OURS], UNTRAINED: measured[NONE]}
         console.print(summary(replays))
-    with stages.stage("clock", "5  By the clock: every prompt with every decoder in turn"):
+    with stages.stage("clock", "5  By the clock: every prompt with every decoder in turn", OF_CLOCK):
         found = [
             compare([*chains, *trees], rows, loader, task, output / "compare", cost=costs, console=console)
             for task in tasks
@@ -175,7 +184,7 @@ def summary(comparisons: Sequence[Comparison]) -> Table:
 
 def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tokens: int, seed: int) -> None:
     """Data, training and export of both heads, into ``output``; what is complete there is not done again."""
-    with stages.stage("data", f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} drafts along"):
+    with stages.stage("data", f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} drafts along", OF_DATA):
         data = AcceptanceDataOptions(
             target=TARGET, draft=DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed
         )
@@ -188,10 +197,10 @@ def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tok
         ),
         FOLDERS[SPECDEC]: SpecDecTrainingOptions(**defaults | {"data": folder, "seed": seed}),
     }
-    with stages.stage("training", "2  Training: our predictor of acceptance, and SpecDec++'s head"):
+    with stages.stage("training", "2  Training: our predictor of acceptance, and SpecDec++'s head", OF_TRAINING):
         for name, settings in runs.items():
             train_acceptance(settings, output=output / "train" / name, resume=True)
-    with stages.stage("export", "3  Export: controller checkpoints"):
+    with stages.stage("export", "3  Export: controller checkpoints", OF_EXPORT):
         for name in runs:
             export(output / "train" / name, output / name, overwrite=True)
             written = ", ".join(sorted(path.name for path in (output / name).iterdir()))

@@ -257,6 +257,8 @@ TABLES["{}"] = [
     ("bench cost --judge confidence:0.5", "judge='confidence:0.5'"),
     ("bench cost --judge @place/head-cut", "config.json: not JSON"),
     ("demo --output @place/target", "target: holds files that are no demo's"),
+    ("demo --real @place/target", "target: holds no SmolLM2-135M-Instruct; 'make real'"),
+    ("demo --real @place/target --seed 3", "seed=3: would be ignored"),
 ]
 DIVERGING = (
     "acceptance --w-rej 1e300 --data @files/acceptance",

@@ -9,9 +9,12 @@ import pytest
 from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.compare.comparison import CONFIDENCE, FIXED
+from specpilot.compare.decoders import ComparedDecoder
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.demo import OURS, SPECDEC, TREES, UNTRAINED, run_demo
+from specpilot.infer.options import DecodingOptions
+from specpilot.real_model import talk
 
 SMALL = {"prompts": 40, "held_out": 3, "max_new_tokens": 12, "seed": 0}
 
@@ -46,3 +49,13 @@ def test_demo(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no demo's \(notes\.txt\)"):
         run_demo(output, **SMALL, console=Console(quiet=True))
     assert (output / "report.json").exists()
+
+
+def test_a_model_talks() -> None:
+    """As `specpilot demo --real` lets it, here the included one."""
+    base = DecodingOptions(target="tiny", draft="tiny-draft+ngram")
+    ours = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)
+    console = Console(record=True, width=80, force_terminal=False)
+    ratio = talk(base, ours, 12, console)
+    shown = " ".join(console.export_text().split())
+    assert f"{ratio:.2f} × as fast, with the same text for 3 of 3 prompts" in shown

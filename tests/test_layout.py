@@ -37,7 +37,7 @@ FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
     "lines of the package": 33_250,
-    "files of the package": 249,
+    "files of the package": 250,
     "small files of the package": 20,
     "lines of experiments": 6_000,
     "lines of tests": 20_800,

@@ -1,4 +1,4 @@
-"""`specpilot demo`: the whole pipeline in two minutes."""
+"""`specpilot demo`: the whole pipeline in two minutes, or a real model that talks."""
 
 from __future__ import annotations
 
@@ -18,21 +18,35 @@ class DemoOptions(SeedOptions):
         prompts: Number of training prompts.
         held_out: Number of prompts on which decoders are compared.
         max_new_tokens: Maximum number of new tokens per answer.
+        real: Instead of the pipeline, let SmolLM2-135M-Instruct answer three prompts without and with drafts: the
+            folder that `make real` has put it into.
     """
 
     output: Folder = Path("runs/demo")
     prompts: Annotated[int, Range(2, LARGEST)] = 240
     held_out: Annotated[int, Range(2, LARGEST)] = 16
     max_new_tokens: Annotated[int, Range(2, LARGEST)] = 128
+    real: Folder | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.real is not None:
+            self.refuse_ignored(("output", "prompts", "held_out", "seed"), "real only answers, at temperature 0")
 
 
 def demo(options: DemoOptions) -> None:
-    """Run the whole pipeline on the included models and prompts."""
+    """Run the whole pipeline on the included models and prompts, or let a real model answer."""
     from ..common.console import quiet
+
+    quiet()
+    if options.real is not None:
+        from ..real_model import run_real
+
+        run_real(options.real, options.max_new_tokens)
+        return
     from ..demo import run_demo
     from ..train.fitting import threads
 
-    quiet()
     with threads(1):  # tiny models gain little from more, and lose much where other processes are at work
         run_demo(
             options.output, prompts=options.prompts, held_out=options.held_out, max_new_tokens=options.max_new_tokens,

