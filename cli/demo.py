@@ -6,6 +6,7 @@ replay and by the clock. Imported by its command only, so its heavy imports cost
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import time
@@ -39,6 +40,7 @@ from .trace_view import show_trace
 from .train.acceptance import train_acceptance
 from .train.export import export
 from .train.options import LagFreeTrainingOptions, SpecDecTrainingOptions
+from .train.run_folder import METRICS
 
 TARGET, DRAFT = "tiny", "tiny-draft"
 OURS, TREES = "lag-free head", "lag-free, copies, trees"
@@ -52,7 +54,7 @@ FLUENT = ("dialogue", "shell", "sql")  # domains whose answers by the included t
 DISTINCT = 0.9  # share of an answer's runs of three tokens that are new
 OWNED = ("data", "train", *FOLDERS.values(), "compare", "cost.json", "report.json", "report.md")
 OF_DATA = "For each token: the probability that the target accepts the draft's proposal."
-OF_TRAINING = "Each learns to predict it. speedup: simulated on held-out answers, over no drafts."
+OF_TRAINING = "Each learns to predict it from what the draft computes anyway."
 OF_EXPORT = "What decoders load."
 OF_REPLAY = "First what drafting and verifying cost here; then each controller at these costs."
 OF_CLOCK = "Also trees and copies from the text, which cannot be replayed."
@@ -195,16 +197,27 @@ def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tok
         FOLDERS[OURS]: LagFreeTrainingOptions(
             data=folder, seed=seed, validation_fraction=VALIDATION, traced=prompts, device="cpu", **FEW
         ),
-        FOLDERS[SPECDEC]: SpecDecTrainingOptions(**defaults | {"data": folder, "seed": seed}),
+        FOLDERS[SPECDEC]: SpecDecTrainingOptions(**defaults | {"data": folder, "seed": seed, "mixings": 4}),
     }
     with stages.stage("training", "2  Training: our predictor of acceptance, and SpecDec++'s head", OF_TRAINING):
-        for name, settings in runs.items():
-            train_acceptance(settings, output=output / "train" / name, resume=True)
+        for label, (name, settings) in zip(FOLDERS, runs.items(), strict=True):
+            result = train_acceptance(settings, output=output / "train" / name, resume=True)
+            losses = [float(row["loss"]) for row in _metrics(result.run) if row["loss"]]
+            stages.console.print(
+                f"{label}: loss {losses[0]:.2f} → {losses[-1]:.2f}. Its best epoch on held-out answers: AUROC "
+                f"{result.metrics['auroc']:.2f}, simulated speed-up {result.metrics['simulated_speedup']:.2f}.",
+                highlight=False,
+            )
     with stages.stage("export", "3  Export: controller checkpoints", OF_EXPORT):
         for name in runs:
             export(output / "train" / name, output / name, overwrite=True)
             written = ", ".join(sorted(path.name for path in (output / name).iterdir()))
             stages.console.print(f"{output / name}: {written}")
+
+
+def _metrics(run: Path) -> list[dict[str, str]]:
+    with open(run / METRICS, encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
 
 
 def _make_room(output: Path) -> None:

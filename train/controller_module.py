@@ -67,7 +67,7 @@ class ControllerModule(pl.LightningModule, ABC):
     def on_validation_epoch_end(self) -> None:
         self.validation = self.measure()
         value = self.validation[self.criterion]
-        self.log(f"val_{self.criterion}", value, prog_bar=True, logger=False, sync_dist=True)
+        self.log(f"val_{self.criterion.removeprefix('simulated_')}", value, prog_bar=True, logger=False, sync_dist=True)
 
     def score(self) -> float:
         """Score of the last validation; the epoch of the highest score is kept."""
