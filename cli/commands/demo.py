@@ -24,7 +24,7 @@ class DemoOptions(SeedOptions):
 
     output: Folder = Path("runs/demo")
     prompts: Annotated[int, Range(2, LARGEST)] = 240
-    held_out: Annotated[int, Range(2, LARGEST)] = 16
+    held_out: Annotated[int, Range(2, LARGEST)] = 12
     max_new_tokens: Annotated[int, Range(2, LARGEST)] = 128
     real: Folder | None = None
 
