@@ -179,14 +179,14 @@ def _read_table(path: Path, text: str) -> list[Row]:
 def _read_hub(source: str, split: str) -> list[Row]:
     import datasets
 
-    from ..infer.loading.model_files import hub_problem
+    from ..infer.loading.model_files import ask_hub
 
     name, _, config = source.partition(":")
-    problem = hub_problem(name, dataset=True)
+    answer = ask_hub(name, dataset=True)
     cached = Path(datasets.config.HF_DATASETS_CACHE) / name.replace("/", "___")
-    if problem is not None and not cached.is_dir():
+    if isinstance(answer, str) and not cached.is_dir():
         raise InputError(
-            f"{source}: no such file or folder, and no dataset on the hub ({problem}); give one of these, or 'builtin'"
+            f"{source}: no such file or folder, and no dataset on the hub ({answer}); give one of these, or 'builtin'"
         )
     try:
         dataset = datasets.load_dataset(name, config or None, split=split)

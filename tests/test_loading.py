@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -54,8 +55,8 @@ def folder(tmp_path: Path) -> Path:
     return Path(save_pair(tmp_path)[0])
 
 
-def edit_config(folder: Path, **settings: Any) -> None:
-    file = folder / "config.json"
+def edit_config(folder: Path, name: str = "config.json", **settings: Any) -> None:
+    file = folder / name
     found = json.loads(file.read_text()) | settings
     file.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
 
@@ -82,6 +83,38 @@ def test_weights_in_pickles_are_refused_with_what_converts_them(tmp_path: Path) 
     command = str(refused.value).partition("convert them: ")[2].replace("python -c", f"{sys.executable} -c")
     subprocess.run(command, shell=True, check=True)
     assert all(map(torch.equal, load_model(tmp_path).parameters(), model.parameters()))
+
+
+@pytest.mark.skipif(find_spec("peft") is not None, reason="peft is installed")
+@pytest.mark.parametrize("whole", [True, False])
+def test_adapters_name_the_extra(folder: Path, tmp_path: Path, whole: bool) -> None:
+    place = folder if whole else tmp_path / "adapter"
+    place.mkdir(exist_ok=True)
+    (place / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
+    for load in (load_model, load_tokenizer):
+        with refused(r": has an adapter, which needs peft: pip install 'specpilot\[peft\]'; or merge it"):
+            load(place)
+
+
+def test_adapters_are_loaded_with_their_base_model(folder: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    expected = peft.get_peft_model(load_model(folder, device="cpu"), config).eval()
+    expected.save_pretrained(tmp_path / "adapter")
+    whole = shutil.copytree(folder, tmp_path / "whole")
+    shutil.copytree(tmp_path / "adapter", whole, dirs_exist_ok=True)
+    for place in (tmp_path / "adapter", whole):
+        assert torch.equal(logits(load_model(place, device="cpu")), logits(expected))
+        assert load_tokenizer(place)("hi")["input_ids"] == load_tokenizer(folder)("hi")["input_ids"]
+    for base, message in (
+        (None, r"base_model_name_or_path=None: text is expected"),
+        ("./nowhere", r"whose base_model_name_or_path cannot be loaded: \./nowhere: no such model folder"),
+        (str(tmp_path / "adapter"), "an adapter of '.*', which is an adapter itself"),
+        ("tiny-t5", r"does not fit its base model \(Target modules"),
+    ):
+        edit_config(tmp_path / "adapter", name="adapter_config.json", base_model_name_or_path=base)
+        with refused(message):
+            load_model(tmp_path / "adapter")
 
 
 @pytest.mark.parametrize("file", ["spiece.model", "tokenizer.model"])
@@ -134,7 +167,8 @@ class Hub(BaseHTTPRequestHandler):
                 files = [{"type": "file", "path": file.name, "size": 1, "oid": sha(file)} for file in folder.iterdir()]
                 self.answer(json.dumps(files).encode(), {"Content-Type": "application/json"})
             case ["api", "models", "gpt2", *revision] if folder := self.folder((revision or ["main"])[-1]):
-                found = {"id": "gpt2", "sha": sha(folder), "siblings": []}
+                files = [{"rfilename": file.name} for file in folder.iterdir()]
+                found = {"id": "gpt2", "sha": sha(folder), "siblings": files}
                 self.answer(json.dumps(found).encode(), {"Content-Type": "application/json"})
             case ["gpt2", "resolve", revision, *_, name] if folder := self.folder(revision):
                 file, commit = folder / name, {"X-Repo-Commit": sha(folder)}
@@ -168,7 +202,11 @@ def sha(path: Path) -> str:
 
 @pytest.fixture
 def hub(folder: Path) -> Iterator[ThreadingHTTPServer]:
-    handler = type("TwoBranches", (Hub,), {"branches": {"main": folder, "old": folder.parent / "draft"}})
+    pickles = folder.parent / "pickles"
+    shutil.copytree(folder, pickles)
+    (pickles / "model.safetensors").rename(pickles / "pytorch_model.bin")
+    branches = {"main": folder, "old": folder.parent / "draft", "pickles": pickles}
+    handler = type("Branches", (Hub,), {"branches": branches})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     Thread(target=server.serve_forever, daemon=True).start()
     yield server
@@ -213,14 +251,15 @@ def test_the_hub(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
         return list(found)
 
     Hub.asked.clear()
-    target, old, unknown, revision, prompts = ask(
-        ["gpt2"], ["gpt2", "old"], ["tinny"], ["gpt2", "new"], ["owner/nothing", "prompts"]
+    target, old, unknown, revision, pickles, prompts = ask(
+        ["gpt2"], ["gpt2", "old"], ["tinny"], ["gpt2", "new"], ["gpt2", "pickles"], ["owner/nothing", "prompts"]
     )
     assert target == [2, 257]
     assert old == [1, 257]
     assert unknown.startswith("tinny: no such folder, and not found on the hub (")
     assert "or a shipped model: tiny, tiny-draft, " in unknown
     assert "new is not a valid git identifier" in revision
+    assert "convert them: hf download gpt2 --revision pickles --local-dir gpt2 && cd gpt2 && python -c" in pickles
     assert prompts.startswith("owner/nothing: no such file or folder, and no dataset on the hub (")
     for name in ("tinny", "owner/nothing"):
         assert len([path for path in Hub.asked if path.endswith(name)]) == 1

@@ -40,6 +40,6 @@ def trim_vocabulary(options: TrimOptions) -> Path:
     stops = stop_tokens_of(model, tokenizer)
     documents = read_documents(options.folders, tokenizer, options, stops=stops)
     trim_head(model, most_frequent(documents, options.keep, among, stops))
-    place = Path(find_files(options.draft, None).path)
+    place = Path(find_files(options.draft).path)
     target = DraftFile.read(place / FILE, model.config.vocab_size).target if is_draft(place) else None
     return save_draft(model, options.output, tokenizer, target=target, dtype=model.dtype, overwrite=options.overwrite)

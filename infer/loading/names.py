@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -26,12 +23,14 @@ from transformers.quantizers.auto import AutoHfQuantizer
 
 from ...common.errors import InputError
 from ..models import GgufModel, LoadedModel
+from ..models.base import input_device
+from ..models.given import unwrapped
 from .devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
 from .draft_folder import MARK, load_saved_draft
 from .eagle3_folder import is_eagle3, load_eagle3
 from .generation_defaults import stop_tokens
 from .gguf_tokenizer import load_gguf_tokenizer
-from .model_files import Source, check_format, find_files, gguf_path, is_gguf, one_line
+from .model_files import Source, check_format, find_files, gguf_path, is_gguf, refusing
 
 PIECES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")  # SentencePiece's files
 
@@ -79,37 +78,34 @@ def load_model(
     place = pick_device(device)
     check_dtype(DTYPES[dtype], place)
     source = find_files(name, revision)
-    options: dict[str, Any] = {
-        "revision": revision,
-        "trust_remote_code": trust_remote_code,
-        "local_files_only": source.local_files_only,
-    }
-    check_format(source.path)
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, **source.hub}
+    check_format(name, source)
     lender = partial(_lender, target, dtype, device, trust_remote_code)
-    found = _config_keys(name, source, revision)
+    found = _config_keys(name, source)
     if is_eagle3(found):
         if device_map is not None:
             raise InputError(f"device_map: {name} is an EAGLE-3 draft, which is on one device; leave it out")
-        with _refusing(name, "cannot be loaded as an EAGLE-3 draft"):
+        with refusing(name, "cannot be loaded as an EAGLE-3 draft"):
             model = load_eagle3(
-                name, source.path, found, lender=lender, dtype=DTYPES[dtype], place=place, revision=revision,
-                local_files_only=source.local_files_only,
+                name, source.path, found, lender=lender, dtype=DTYPES[dtype], place=place, **source.hub
             )  # fmt: skip
         return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
-    with _refusing(name, "cannot be loaded as a language model"):
+    with refusing(name, "cannot be loaded as a language model"):
         config = AutoConfig.from_pretrained(source.path, **options)
     if config.is_encoder_decoder and decoder_only:
         raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
     if vars(config).get(MARK) is not None:
         if device_map is not None:
             raise InputError(f"device_map: {name} is a draft made by specpilot, which is on one device; leave it out")
-        with _refusing(name, "cannot be loaded as a draft"):
+        with refusing(name, "cannot be loaded as a draft"):
             model = load_saved_draft(
                 name, source.path, config, lender=lender, dtype=DTYPES[dtype], place=place, **options
             )
         return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
     options |= {"dtype": DTYPES[dtype], "device_map": device_map, "offload_folder": offload_folder}
     model = _read_weights(name, source.path, config, place, options)
+    if source.adapter is not None:
+        model = _adapted(name, source.adapter, model)
     return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 
@@ -125,7 +121,7 @@ def _read_weights(
             require_accelerate(f"{name}: weights quantised with {quantised}")
             options = options | {"device_map": {"": str(place)}}
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    with _refusing(name, problem):
+    with refusing(name, problem):
         loaded: Any = kind.from_pretrained(
             path,
             use_safetensors=True,
@@ -139,6 +135,17 @@ def _read_weights(
         check_dtype(model.dtype, place)
         model = model.to(place)
     return model  # type: ignore[no-any-return]
+
+
+def _adapted(name: str | Path, adapter: Source, model: PreTrainedModel) -> PreTrainedModel:
+    """``model`` with an adapter in its layers."""
+    from peft import PeftModel
+
+    with refusing(name, "its adapter does not fit its base model"):
+        wrapped = PeftModel.from_pretrained(model, adapter.path, torch_device=str(input_device(model)), **adapter.hub)
+    model = unwrapped(wrapped, str(name))
+    model.config._name_or_path = str(name)
+    return model
 
 
 load_causal_lm = partial(
@@ -178,15 +185,13 @@ def has_own_tokenizer(name: str | Path, *, revision: str | None = None) -> bool:
     Raises:
         InputError: there is no such model.
     """
-    return not is_eagle3(_config_keys(name, find_files(name, revision), revision))
+    return not is_eagle3(_config_keys(name, find_files(name, revision)))
 
 
-def _config_keys(name: str | Path, source: Source, revision: str | None) -> dict[str, Any]:
+def _config_keys(name: str | Path, source: Source) -> dict[str, Any]:
     """The keys of the model's ``config.json``."""
-    with _refusing(name, "cannot be loaded as a language model"):
-        found, _ = PreTrainedConfig.get_config_dict(
-            source.path, revision=revision, local_files_only=source.local_files_only
-        )
+    with refusing(name, "cannot be loaded as a language model"):
+        found, _ = PreTrainedConfig.get_config_dict(source.path, **source.hub)
     return found
 
 
@@ -201,20 +206,16 @@ def load_tokenizer(
     if is_gguf(name):
         return load_gguf_tokenizer(gguf_path(name))
     source = find_files(name, revision)
-    if is_eagle3(_config_keys(name, source, revision)):
+    if is_eagle3(_config_keys(name, source)):
         raise InputError(f"{name}: an EAGLE-3 draft, which has no tokenizer; give it as the draft of a decoder")
-    pieces = [file for file in PIECES if Path(source.path, file).is_file()]
-    if pieces and find_spec("sentencepiece") is None and not Path(source.path, "tokenizer.json").is_file():
+    source = source.of_tokenizer
+    pieces = [file for file in PIECES if file in source.files]
+    if pieces and find_spec("sentencepiece") is None and "tokenizer.json" not in source.files:
         raise InputError(
             f"{name}: its tokenizer, {pieces[0]}, needs sentencepiece: pip install 'specpilot[sentencepiece]'"
         )
-    with _refusing(name, "has no tokenizer that can be loaded"):
-        return AutoTokenizer.from_pretrained(
-            source.path,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            local_files_only=source.local_files_only,
-        )
+    with refusing(name, "has no tokenizer that can be loaded"):
+        return AutoTokenizer.from_pretrained(source.path, trust_remote_code=trust_remote_code, **source.hub)
 
 
 def load_stop_tokens(
@@ -227,9 +228,9 @@ def load_stop_tokens(
     """
     if is_gguf(name):
         return stop_tokens(None, tokenizer)
-    source = find_files(name, None)
-    options: dict[str, Any] = {"local_files_only": source.local_files_only}
-    with _refusing(name, "its configuration cannot be read"):
+    source = find_files(name)
+    options = source.hub
+    with refusing(name, "its configuration cannot be read"):
         try:
             found = GenerationConfig.from_pretrained(source.path, **options)
         except OSError:  # there is none: transformers makes it of the model's configuration
@@ -266,7 +267,7 @@ def _quantisation(name: str | Path, config: PreTrainedConfig) -> str | None:
             break
     else:
         return None
-    with _refusing(name, "its quantization_config is damaged"):
+    with refusing(name, "its quantization_config is damaged"):
         method, known = found.get("quant_method"), AutoHfQuantizer.supports_quant_method(found)
     if not known:
         raise InputError(f"{name}: weights quantised with {method!r}, which transformers does not read; take others")
@@ -285,18 +286,3 @@ def _check_complete(name: str | Path, report: Mapping[str, Any]) -> None:
     missing = sorted(report["missing_keys"])
     if missing:
         raise InputError(f"{name}: the weights of {missing[0]} and {len(missing) - 1} more are missing from its files")
-
-
-@contextmanager
-def _refusing(name: str | Path, problem: str) -> Iterator[None]:
-    """Turn whatever transformers raises over a checkpoint's files into one line: they may hold anything."""
-    try:
-        yield
-    except InputError:
-        raise
-    except SafetensorError as error:
-        raise InputError(f"{name}: a weight file is truncated or damaged ({error}); fetch it again") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{name}: {problem}: a file is damaged, not JSON ({error}); fetch it again") from error
-    except Exception as error:
-        raise InputError(f"{name}: {problem} ({one_line(error)})") from error
