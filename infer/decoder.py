@@ -212,7 +212,7 @@ class SpeculativeDecoder:
         if on_tokens is not None and (not single or n > 1):
             raise InputError("on_tokens: supports a single text; give one prompt and n=1")
         sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
-        self._check_models()
+        self.check_models()
         config, style = self.configured(length, verifier), TextStyle.until(stop)
         ids = [self._encode(one, chat, system) for one in prompts]
         budgets = [self.defaults.budget(max_new_tokens, len(one)) for one in ids]
@@ -253,7 +253,7 @@ class SpeculativeDecoder:
         prompts, single = as_prompts(prompt)
         if not single:
             raise InputError("stream: supports a single prompt; give one")
-        self._check_models()
+        self.check_models()
         ids = self._encode(prompts[0], chat, system)
         sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
         budget, rng = self.defaults.budget(max_new_tokens, len(ids)), RandomSource(seeds_of(seed, 1)[0])
@@ -270,7 +270,7 @@ class SpeculativeDecoder:
         self, model: PreTrainedModel, input_ids: Tensor, *, stop_strings: Stop = None, **prepared: Any
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Called by ``model.generate(…, custom_generate=decoder)``; see :func:`.custom_generate.custom_generate`."""
-        self._check_models()
+        self.check_models()
         # No named parameters for prepared inputs: generate would pass such arguments here instead of preparing them, as
         # it does with stop_strings. It drops the tokenizer that belongs to them; the decoder's is the same.
         style = TextStyle.until(stop_strings, "stop_strings", across=True)
@@ -345,7 +345,7 @@ class SpeculativeDecoder:
                     stacklevel=3,
                 )
 
-    def _check_models(self) -> None:
+    def check_models(self) -> None:
         """Raise InputError if a model has changed in a way that decoding would not follow."""
         self.target.check_unchanged("target")
         for model in self._draft_models():

@@ -98,7 +98,8 @@ class Service:
             raise ApiError(400, str(error), param=str(error).partition("=")[0].partition(":")[0]) from None
 
     def _encode(self, given: ChatCompletionRequest | CompletionRequest) -> list[list[int]]:
-        """The token ids of each prompt."""
+        """The token ids of each prompt, for models that are as they were."""
+        self.decoder.check_models()
         size = self.decoder.target.vocab_size
         n = given.n or 1
         if isinstance(given, ChatCompletionRequest):

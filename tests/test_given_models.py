@@ -10,6 +10,8 @@ import torch
 from specpilot.common.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import linear
+from specpilot.infer.models.causal_lm import forward_with_hidden
+from specpilot.infer.models.given import Given
 from torch import nn
 from torch.nn.utils import parametrize, prune
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -141,6 +143,15 @@ def test_drafts_that_change_afterwards_are_refused() -> None:
     inner(draft).weight.neg_()
     with pytest.raises(InputError, match=r"draft: .*mlp.down_proj has other weights than when the decoder was made"):
         greedy(decoder)
+
+
+def test_another_threads_forward_is_no_change() -> None:
+    """On a GPU prompts are read by the model's own forward, with hooks that capture its states."""
+    target, found = make("gpt2"), []
+    layer(target).register_forward_hook(lambda *_: found.append(given.change()))
+    given = Given(target, hooks=True)
+    forward_with_hidden(target, layers=[layer(target)], input_ids=torch.tensor([PROMPT]))
+    assert found == [None]
 
 
 def test_hooks_of_all_modules_are_noticed_while_they_are_there() -> None:

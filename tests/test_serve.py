@@ -48,6 +48,15 @@ def client(running: tuple[Server, str]) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{running[1]}/v1", api_key="none", max_retries=0)
 
 
+def test_a_model_that_has_changed_is_not_served(client: openai.OpenAI, decoder: SpeculativeDecoder) -> None:
+    model: Any = decoder.target.model
+    handle = model.register_forward_hook(lambda *_: None)
+    with pytest.raises(openai.BadRequestError, match="target: the model has other hooks than when"):
+        client.completions.create(model="tiny", prompt=QUESTION)
+    handle.remove()
+    assert client.completions.create(model="tiny", prompt=QUESTION, max_tokens=2).choices
+
+
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.9}, {"stop": [" the"]}])
 def test_texts_are_those_of_generate(client: openai.OpenAI, decoder: SpeculativeDecoder, settings: Any) -> None:
     found = client.completions.create(model="tiny", prompt=QUESTION, max_tokens=24, seed=5, n=3, **settings)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from copy import deepcopy
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +21,11 @@ from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
 from .eagle import StateInput
-from .trimmed_head import TrimmedHead, spread_logits
+from .trimmed_head import TrimmedHead
 
 OURS = (TrimmedHead, StateInput)
 KNOWN_MODULES = ("torch.nn.", "transformers.")  # no adapters
+PACKAGE = f"{__package__}."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 WHOLE = 1 << 14  # values of a weight that are all compared; of larger ones a diagonal
 UNIMPORTANT = frozenset({"layer_idx", "training", "name_or_path", "gradient_checkpointing", "max_seq_len_cached"})
@@ -167,14 +167,14 @@ class State(NamedTuple):
                 if t is not None
             ),
             _settings(module),
-            tuple(hook for hook in chain(own["_forward_hooks"].values(), own["_forward_pre_hooks"].values())
-                  if not _ours(hook)),
-        )  # fmt: skip
+            # A copy, since another thread's forward may add its own.
+            tuple(h for h in (*own["_forward_hooks"].values(), *own["_forward_pre_hooks"].values()) if not _ours(h)),
+        )
 
 
 def _ours(hook: Any) -> bool:
     """Whether a hook is ours, or one by which transformers keeps the outputs of layers that a call has asked for."""
-    return hook is spread_logits or str(getattr(hook, "__module__", "")).startswith("transformers.utils.")
+    return str(getattr(hook, "__module__", "")).startswith((PACKAGE, "transformers.utils."))
 
 
 def is_known(module: nn.Module, origins: tuple[str, ...] = KNOWN_MODULES) -> bool:
