@@ -25,7 +25,7 @@ from .commands import (
     serve,
     train,
 )
-from .common.errors import InputError
+from .common.errors import InputError, did_you_mean
 from .parser import CommandParser
 
 Command: TypeAlias = Callable[..., None]
@@ -88,17 +88,15 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
     here: Commands | Command = COMMANDS if commands is None else commands
     path = [prog]
     while isinstance(here, Mapping):
-        if not words or words[0] in ("-h", "--help"):
+        if not words or words[0] == "-h" or (words[0].startswith("-") and "--help" in words):
             print(overview(path, here))
             return
-        if words[0] == "--version" and len(path) == 1:
-            from . import __version__
-
-            print(f"specpilot {__version__}")
-            return
         word, *words = words
+        if len(path) == 1 and word.partition("=")[0] in ("--version", "--completion"):
+            print(_about(word, words, here))
+            return
         if word not in here:
-            raise InputError(f"unknown command '{' '.join([*path[1:], word])}': choose from {', '.join(here)}")
+            raise InputError(_unknown(path[1:], word, here))
         path.append(word)
         here = here[word]
     if here is train.acceptance:
@@ -107,11 +105,40 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
     here(**CommandParser(here, prog=" ".join(path)).read(words))
 
 
+def _about(word: str, words: list[str], commands: Commands) -> str:
+    """What ``--version`` or ``--completion SHELL`` prints."""
+    option, given, shell = word.partition("=")
+    if option == "--version":
+        from . import __version__
+
+        return f"specpilot {__version__}"
+    from .completion import script
+
+    return script(shell if given else "".join(words[:1]), commands)
+
+
+def _unknown(above: list[str], word: str, commands: Commands) -> str:
+    """The message for a ``word`` that is none of ``commands``, with what may be meant."""
+    leaves = [name for name, _ in _leaves("", commands)]
+    whole = " ".join([*above, word])
+    within = [name for name in leaves if name.rpartition(" ")[2] == word]  # a verb without the one before it
+    joined = [name for name in leaves if name.replace(" ", "-") == word]
+    if word.startswith("-"):
+        meant = did_you_mean(word, ("--help", "--version", "--completion"))
+        return f"unknown option {word}{meant or ';'} options follow a command: {', '.join(commands)}"
+    if joined or within:
+        meant = f", did you mean {' or '.join(map(repr, joined or within))}?"
+    else:
+        meant = did_you_mean(whole, [" ".join([*above, name]) for name in commands])
+    return f"unknown command {whole!r}{meant or ':'} choose from {', '.join(commands)}"
+
+
 def overview(path: list[str], commands: Commands) -> str:
     """The help of a group of commands: each command with the first line of its docstring."""
     rows = list(_leaves("", commands))
     width = max(len(name) for name, _ in rows)
-    lines = [f"usage: {' '.join(path)} <command> [options]", "", "commands:"]
+    shells = f", or {path[0]} --completion bash|zsh|fish" if len(path) == 1 else ""
+    lines = [f"usage: {' '.join(path)} <command> [options]{shells}", "", "commands:"]
     for name, command in rows:
         summary = (inspect.getdoc(command) or "").partition("\n")[0]
         lines.append(f"  {name:<{width}}  {summary}")

@@ -11,6 +11,7 @@ import inspect
 import re
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from itertools import accumulate
@@ -20,8 +21,8 @@ from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentParser
 
-from .common.errors import InputError
-from .common.json_file import check_characters, parse_yaml, read_object
+from .common.errors import InputError, did_you_mean
+from .common.json_file import blaming, check_characters, parse_object, parse_yaml, read_object
 
 DEEPEST = 5_000  # levels of a value; the C parser that jsonargparse reads YAML with crashes at some 20,000
 
@@ -101,30 +102,58 @@ class CommandParser:
         Raises:
             InputError: a flag, key or value is invalid.
         """
-        words = self.arrange(words)
+        configs: dict[str, dict[str, Any]] = {}
+        options = words[: words.index("--")] if "--" in words else words
+        words = ["--help"] if "--help" in options else self.arrange(words)
         for word in words:
             name, _, value = word.partition("=") if word.startswith("--") else ("a value", "", word)
             check_characters(value, name.lstrip("-"))  # bytes that are not UTF-8 arrive as surrogates
             if nesting(word) > DEEPEST:
                 raise InputError(f"{name}: brackets or dashes are nested more than {DEEPEST:,} deep; give plain text")
             file = word.removeprefix("--config=")
-            if file != word and not file.startswith("{"):  # the value may be inline YAML
-                read_object(file, f"give a YAML file of options, see {self.parser.prog} --help", parse_yaml)
+            if file != word:
+                inline = file.startswith("{")
+                remedy = f"give a YAML file of options, see {self.parser.prog} --help"
+                with blaming("config", remedy) if inline else nullcontext():
+                    found = parse_object(file, parse_yaml) if inline else read_object(file, remedy, parse_yaml)
+                configs["config" if inline else file] = found
+                self.check_keys(found, "config" if inline else file)
         try:
             values = self.parser.parse_args(words)
             del values["config"]
             self.parser.validate(values, skip_unset=False)  # refuses null for keys that cannot be null
         # LookupError, AttributeError, OverflowError: of YAML values that cannot be converted, such as !!int ''
         except (ArgumentError, TypeError, LookupError, AttributeError, OverflowError) as error:
-            raise InputError(f"{one_line(str(error))} (see {self.parser.prog} --help)") from None
+            line = one_line(str(error))
+            flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words}
+            key = line.partition(":")[0]
+            file = next((file for file, keys in configs.items() if key in keys and key not in flags), "")
+            raise InputError(f"{file}{': ' * bool(file)}{line} (see {self.parser.prog} --help)") from None
         except RecursionError:
             raise InputError(
                 "config: a value contains itself or is nested too deep; give plain keys and values"
             ) from None
-        found = vars(self.parser.instantiate(values))
+        given = vars(self.parser.instantiate(values))
         return {
-            name: kind(**{entry.name: found[entry.name] for entry in fields(kind)}) for name, kind in self.kinds.items()
+            name: kind(**{entry.name: given[entry.name] for entry in fields(kind)}) for name, kind in self.kinds.items()
         }
+
+    def check_keys(self, found: dict[Any, Any], file: str) -> None:
+        """Raise InputError for a key of a configuration that is no option of the command."""
+        known = [action.dest for action in self.parser._actions if action.dest not in ("help", "print_config")]
+        for key in found:
+            if str(key).partition(".")[0] not in known:
+                meant = did_you_mean(str(key), known)
+                raise InputError(f"{file}: unknown key {str(key)!r}{meant} (see {self.parser.prog} --help)")
+
+    def check_option(self, name: str) -> None:
+        """Raise InputError if the command has no option ``name``."""
+        known = self.parser._option_string_actions
+        if name not in known and name.partition(".")[0] not in known:
+            meant = did_you_mean(name, known)
+            if self.bare and not name.startswith("--") and not meant:
+                meant = f"; what begins with a dash is given as {self.bare[0]}={name}"
+            raise InputError(f"unknown option {name}{meant} (see {self.parser.prog} --help)")
 
     def arrange(self, words: list[str]) -> list[str]:
         """`words` with configuration files first, so that flags override them, and positional arguments as flags."""
@@ -139,6 +168,7 @@ class CommandParser:
             if word == "-" or not word.startswith("-"):
                 rest.append(f"{bare.pop(0)}={word}" if bare else word)
                 continue
+            self.check_option(word.partition("=")[0])
             if word in self.with_value and waiting and not waiting[0].startswith("--"):
                 word = f"{word}={waiting.pop(0)}"  # joined by "=", since the value may start with a dash
             (configs if word.startswith("--config=") else rest).append(word)
@@ -189,8 +219,7 @@ def _expectation(found: re.Match[str]) -> str:
 _REWORDED = [
     (r"Not of type (\w+): .* not NoneType$", r"expected \1, got null"),
     (r"Not of type (\w+): .* not (\w+)$", r"expected \1, got a value of type \2"),
-    (r"^Option '(.*)' is not accepted$", r"unknown key '\1' in the configuration"),
-    (r"^unrecognized arguments: ", "unknown option or extra word: "),
+    (r"^unrecognized arguments: ", "extra word: "),
     (r"^argument (\S+): ignored explicit argument (.*)$", r"\1: takes no value, got \2"),
     (r"^argument (-\S+): ", r"\1: "),
 ]

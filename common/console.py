@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+EVERY = 5.0  # seconds between the lines that stand for a progress bar where there is no terminal
 
 
 def quiet() -> None:
@@ -27,13 +32,72 @@ def _one_line(message: Warning | str, *_: object, **__: object) -> None:
     print("specpilot: warning:", " ".join(str(message).split()), file=sys.stderr)
 
 
+class Advance(Protocol):
+    """Advances by one step; ``note`` is shown beside the count until the next one."""
+
+    def __call__(self, note: str = "") -> None: ...
+
+
 @contextmanager
-def progress_bar(console: Console, label: str, total: int) -> Iterator[Callable[[], None]]:
+def progress_bar(console: Console, label: str, total: int, done: int = 0) -> Iterator[Advance]:
     """Show a bar of ``total`` steps while the block runs; yields a function that advances it by one step.
 
-    Without a terminal nothing is shown: the bar would leave an empty line.
+    Without a terminal a line is printed every few seconds instead, whether or not there was a step since the last one.
+
+    Args:
+        done: steps that need not be made.
     """
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task)
+    if console.is_terminal or console.is_jupyter:
+        columns = (
+            TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+        )  # fmt: skip
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("", total=total, completed=done, note="")
+            yield lambda note="": bar.update(task, advance=1, note=note)
+        return
+    lines = _Lines(label, total, done)
+    ended = Event()
+
+    def report() -> None:
+        with suppress(OSError, ValueError):  # the stream is closed
+            while not ended.wait(EVERY):
+                console.print(lines.line(), soft_wrap=True, highlight=False, markup=False)
+
+    reporter = Thread(target=report, daemon=True)
+    reporter.start()
+    try:
+        yield lines.advance
+    finally:
+        ended.set()
+        reporter.join()
+
+
+class _Lines:
+    """What the lines of :func:`progress_bar` say: what, how far, at what rate, and the time that is left."""
+
+    def __init__(self, label: str, total: int, done: int) -> None:
+        self.label, self.total, self.found, self.done = label, total, done, done
+        self.note, self.started = "", time.monotonic()
+
+    def advance(self, note: str = "") -> None:
+        self.done += 1
+        self.note = note
+
+    def line(self) -> str:
+        seconds, done = time.monotonic() - self.started, self.done
+        parts = [f"{self.label}: {done:,} of {self.total:,}", *([self.note] if self.note else [])]
+        if done > self.found:
+            each = seconds / (done - self.found)
+            parts += [f"{1 / each:,.1f}/s" if each < 1 else f"{each:,.1f} s each"]
+            parts += [f"{duration((self.total - done) * each)} left"]
+        else:
+            parts += [f"none yet after {duration(seconds)}"]
+        return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """A time in its unit: ``"40 s"``, ``"12 min"``, ``"3.4 h"``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"

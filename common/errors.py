@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import SupportsFloat
 
 
@@ -25,6 +26,13 @@ def optional_import(extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         package = (error.name or "a package").partition(".")[0]
         raise InputError(f"{package} is not installed: pip install 'specpilot[{extra}]'") from error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``", did you mean …?"`` for a misspelt ``word``, by the most similar of the ``known``; "" if none is similar."""
+    plain = {name.lstrip("-").replace("_", "-"): name for name in known}
+    found = get_close_matches(word.lstrip("-").replace("_", "-").lower(), plain, n=1, cutoff=0.7)
+    return f", did you mean {plain[found[0]]!r}?" if found else ""
 
 
 def is_whole(text: str) -> bool:

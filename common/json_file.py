@@ -16,7 +16,7 @@ from reprlib import repr as short
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from .errors import InputError, is_finite
+from .errors import InputError, did_you_mean, is_finite
 
 MAX_BYTES = 256 * 2**20  # larger files are refused
 MAX_YAML = 256 * 2**10  # characters; PyYAML takes some 200 bytes and 5 µs for each
@@ -204,7 +204,8 @@ def _build_dataclass(kind: Any, value: Any, name: str) -> Any:
         raise InputError(f"{where}an object of keys and values is expected, not {_kind_of(value)}")
     entries = {entry.name: entry for entry in fields(kind) if entry.init}
     if unknown := sorted(set(value) - set(entries), key=str):
-        raise InputError(f"{where}unknown key {unknown[0]!r}; the keys are {', '.join(sorted(entries))}")
+        meant = did_you_mean(unknown[0], entries)
+        raise InputError(f"{where}unknown key {unknown[0]!r}{meant}; the keys are {', '.join(sorted(entries))}")
     for key, entry in entries.items():
         if key not in value and entry.default is MISSING and entry.default_factory is MISSING:
             raise InputError(f"{where}key {key!r} is missing")

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..common.console import progress_bar
 from ..common.errors import InputError
 from .dataset import Shard, ShardWriter
 
@@ -110,18 +110,13 @@ def write_shards(
             f"{output}: needs {space / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free space or choose another "
             "place"
         )
-    columns = (
-        TextColumn("texts"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=total, completed=done, rate="")
+    with progress_bar(console, "texts", total, done) as advance:
         started, tokens = time.perf_counter(), 0
 
         def count(length: int) -> None:
             nonlocal tokens
             tokens += length
-            progress.update(task, advance=1, rate=f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
+            advance(f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
 
         for number, shard in workers.make_all({number: partial(unit_of, number) for number in missing}, count):
             writer.write(shard, number)

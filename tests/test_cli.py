@@ -8,9 +8,11 @@ import math
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -184,6 +186,80 @@ def test_words(words: list[str], expected: tuple[str, int, bool]) -> None:
     seen: list[tuple[str, int, bool]] = []
     cli.run(["a", *words], {"a": recorder(seen)})
     assert seen == [expected]
+
+
+MISTAKES = [
+    ("tarin", "unknown command 'tarin', did you mean 'train'? choose from data, train"),
+    ("acceptance", "unknown command 'acceptance', did you mean 'data acceptance' or 'train acceptance'?"),
+    ("train-acceptance", "unknown command 'train-acceptance', did you mean 'train acceptance'?"),
+    ("bench serv", "unknown command 'bench serv', did you mean 'bench serve'?"),
+    ("train --data x", "unknown option --data; options follow a command: acceptance"),
+    ("--verson", "unknown option --verson, did you mean '--version'?"),
+    ("--completion tcsh", "completion='tcsh': choose one of bash, zsh, fish"),
+    ("train acceptance", "the following arguments are required: data, output"),
+    ("train acceptance --config", "--config: expected one argument"),
+    ("train acceptance --data a --output b --width 4", "--width: is an option of --predictor lag-free;"),
+    ("generate hi --max_new_tokens 4", "unknown option --max_new_tokens, did you mean '--max-new-tokens'?"),
+    ("generate hi --tmperature=0", "unknown option --tmperature, did you mean '--temperature'?"),
+    ("generate -1", "unknown option -1; what begins with a dash is given as --prompt=-1 ("),
+    ("generate hi there", "extra word: there"),
+    ("generate hi --config dashed.yaml", "dashed.yaml: unknown key 'top-k', did you mean 'top_k'?"),
+    ("generate hi --config {lenght:4,length:4}", "config: unknown key 'lenght:4'"),
+    ("generate hi --config typed.yaml", "typed.yaml: temperature: expected float or 'auto', got 'hot'"),
+    ("generate hi --config typed.yaml --temperature=hot", "temperature: expected float or 'auto', got 'hot'"),
+]
+
+
+@pytest.mark.parametrize(("words", "problem"), MISTAKES)
+def test_first_mistakes(
+    words: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dashed.yaml").write_text("top-k: 4\n")
+    Path("typed.yaml").write_text("temperature: hot\n")
+    assert cli.main(words.split()) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"specpilot: error: {problem}")
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["train --data x --help", "generate --bogus --top-k many --help", "serve --help x"])
+def test_help_anywhere(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with suppress(SystemExit):
+        cli.main(words.split())
+    assert capsys.readouterr().out.startswith(f"usage: specpilot {words.partition(' ')[0]}")
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("", {"train", "generate", "--completion"}),
+        ("tra", {"train"}),
+        ("train ", {"acceptance", "copies", "router", "draft", "--help"}),
+        ("train acceptance --wid", {"--width"}),
+        ("generate hi --top-", {"--top-k", "--top-p"}),
+    ],
+)
+def test_bash_completes(line: str, offered: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--completion", "bash"]) == 0
+    words = ["specpilot", *line.split(" ")]
+    call = f"COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}"
+    program = f'{capsys.readouterr().out}\n{call}\n_specpilot\necho "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""
+    found = set(done.stdout.split())
+    assert found >= offered if line in ("", "train ") else found == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([f"--completion={shell}"]) == 0
+    script = capsys.readouterr().out
+    assert f"_specpilot{'_words' * (shell == 'fish')}" in script
+    for name, command in COMMANDS.items():
+        assert re.search(rf"[\"'] {name}[\"']", script), name
+        for flag in CommandParser(command, "x").with_value:
+            assert re.search(rf"[ \"']{flag}[ \"']", script), flag
 
 
 # Options

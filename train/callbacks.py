@@ -9,16 +9,44 @@ from __future__ import annotations
 import csv
 import io
 import math
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
+from rich.console import Console
 
+from ..common.console import progress_bar
 from ..common.files import replacing
 from .controller_module import ControllerModule
+
+
+class ProgressLines(Callback):
+    """Reports the steps of the first process on standard error, for a training without a terminal."""
+
+    def __init__(self) -> None:
+        self._shown = ExitStack()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.is_global_zero:
+            bar = progress_bar(
+                Console(stderr=True), "training steps", int(trainer.estimated_stepping_batches), trainer.global_step
+            )
+            self._advance = self._shown.enter_context(bar)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.is_global_zero:
+            self._advance(f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}")
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._shown.close()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._shown.close()
 
 
 class RunLog(Callback):

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..common.errors import InputError
 from ..infer.loading.devices import pick_device
-from .callbacks import RefuseDivergence, RunCheckpoints, RunLog
+from .callbacks import ProgressLines, RefuseDivergence, RunCheckpoints, RunLog
 from .controller_module import ControllerModule
 from .run_folder import METRICS, Run, S, begin_run, find_run, grown, read_checkpoint, training_in
 
@@ -108,7 +109,7 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule) -> 
                 RefuseDivergence(),
                 RunLog(run.folder / METRICS, settings.log_every),
                 RunCheckpoints(run.last.parent, settings.checkpoint_every),
-                RichProgressBar(),
+                RichProgressBar() if sys.stdout.isatty() else ProgressLines(),
             ],
             default_root_dir=run.folder,
             num_sanity_val_steps=0,

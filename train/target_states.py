@@ -19,6 +19,7 @@ from rich.console import Console
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..common.console import progress_bar
 from ..common.errors import InputError
 from ..common.files import replacing
 from ..data_gen.documents import Document
@@ -190,15 +191,19 @@ class StateFolder:
         console.print(f"target states: {size / 1e6:,.0f} MB in {self.folder}, until the run is complete")
         self.folder.mkdir(exist_ok=True)
         all_rows = torch.split(torch.arange(len(windows.tokens)), SHARD)
-        for shard, rows in zip(self.part.shards, all_rows, strict=True):
-            if shard.file.exists():
-                continue
-            some = [windows.take(few) for few in torch.split(rows, TOGETHER)]
-            parts = [teacher.states(Windows(few.tokens.to(device), few.learned.to(device))) for few in some]
-            whole = TargetStates(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
-            with replacing(shard.file) as temporary:
-                FeatureShard("states", whole._asdict()).save(temporary)
-            console.print(f"target states: {int(rows[-1]) + 1:,} of {len(windows.tokens):,} windows")
+        pairs = [(shard, rows.split(TOGETHER)) for shard, rows in zip(self.part.shards, all_rows, strict=True)]
+        done = sum(len(batches) for shard, batches in pairs if shard.file.exists())
+        with progress_bar(console, "batches of target states", sum(len(b) for _, b in pairs), done) as advance:
+            for shard, batches in pairs:
+                if shard.file.exists():
+                    continue
+                parts = []
+                for few in map(windows.take, batches):
+                    parts.append(teacher.states(Windows(few.tokens.to(device), few.learned.to(device))))
+                    advance()
+                whole = TargetStates(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
+                with replacing(shard.file) as temporary:
+                    FeatureShard("states", whole._asdict()).save(temporary)
 
     def take(self, rows: Tensor) -> TargetStates:
         """The states of the windows ``rows``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ def acceptance(options: SpecDecTrainingOptions, run: RunOptions) -> None:
 def of_predictor(words: Sequence[str]) -> Callable[..., None]:
     """The command that ``train acceptance`` with ``words`` means: each --predictor has options of its own."""
     given: dict[str, str] = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         given[name] = value if equals else following
     predictor = given.get("--predictor")
@@ -48,6 +49,10 @@ def of_predictor(words: Sequence[str]) -> Callable[..., None]:
         acceptance(options, run)  # type: ignore[arg-type]
 
     kind = PREDICTORS.get(str(predictor), SpecDecTrainingOptions)
+    for flag in given:
+        own = [name for name, one in PREDICTORS.items() if flag[2:].replace("-", "_") in one.__dataclass_fields__]
+        if flag.startswith("--") and own and kind not in [PREDICTORS[name] for name in own]:
+            raise InputError(f"{flag}: is an option of --predictor {' and '.join(own)}; leave it out, or name that one")
     command.__annotations__ = {**acceptance.__annotations__, "options": kind}
     return command
 

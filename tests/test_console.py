@@ -1,0 +1,68 @@
+"""Progress without a terminal: a line every few seconds."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from specpilot.common import console
+from specpilot.common.console import duration, progress_bar
+
+
+class Watched(io.StringIO):
+    """A stream that says when a line has been written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def write(self, text: str) -> int:
+        count = super().write(text)
+        self.written.set()
+        return count
+
+    def next_line(self) -> str:
+        self.written.clear()
+        assert self.written.wait(20)
+        return self.getvalue().splitlines()[-1]
+
+
+def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "EVERY", 0.02)
+    stream = Watched()
+    with progress_bar(Console(file=stream, width=20), "texts", 2_000, 1_000) as advance:
+        assert re.fullmatch(r"texts: 1,000 of 2,000, none yet after \d+ s", stream.next_line())
+        for _ in range(500):
+            advance("[bold] 7 tokens/s")  # as it stands
+        assert re.fullmatch(
+            r"texts: 1,500 of 2,000, \[bold\] 7 tokens/s, [\d,.]+(/s| s each), \d+ (s|min) left", stream.next_line()
+        )
+    ended = stream.getvalue()
+    stream.written.clear()
+    assert not stream.written.wait(0.1)
+    assert stream.getvalue() == ended
+
+
+def test_a_short_work_prints_nothing_and_a_closed_stream_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stream = io.StringIO()
+    with progress_bar(Console(file=stream), "texts", 1) as advance:
+        advance()
+    assert stream.getvalue() == ""
+    monkeypatch.setattr(console, "EVERY", 0.001)
+    with open(tmp_path / "log", "w") as file:
+        closed = Console(file=file)
+    with progress_bar(closed, "texts", 1) as advance:
+        advance()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0 s"), (99.4, "99 s"), (100, "2 min"), (5_999, "100 min"), (6_000, "1.7 h")]
+)
+def test_durations(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
