@@ -8,6 +8,7 @@ from typing import Any
 from .commands import train
 from .common.errors import InputError
 from .parser import CommandParser
+from .train.options import PREDICTORS
 
 # Each finds the command that the line names, and offers its words. `KNOWN` are patterns of all commands, and `OFFERS`
 # an entry for each.
@@ -92,6 +93,6 @@ def _offers(path: str, commands: Mapping[str, Any]) -> Iterator[tuple[str, list[
             continue
         kinds = [entry]
         if entry is train.acceptance:
-            kinds = [train.of_predictor(["--predictor", predictor]) for predictor in train.PREDICTORS]
+            kinds = [train.of_predictor(["--predictor", predictor]) for predictor in PREDICTORS]
         options = [option for kind in kinds for option in CommandParser(kind, here).parser._option_string_actions]
         yield here, sorted({option for option in options if option.startswith("--")})

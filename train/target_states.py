@@ -191,7 +191,7 @@ class StateFolder:
         console.print(f"target states: {size / 1e6:,.0f} MB in {self.folder}, until the run is complete")
         self.folder.mkdir(exist_ok=True)
         all_rows = torch.split(torch.arange(len(windows.tokens)), SHARD)
-        pairs = [(shard, rows.split(TOGETHER)) for shard, rows in zip(self.part.shards, all_rows, strict=True)]
+        pairs = [(shard, torch.split(rows, TOGETHER)) for shard, rows in zip(self.part.shards, all_rows, strict=True)]
         done = sum(len(batches) for shard, batches in pairs if shard.file.exists())
         with progress_bar(console, "batches of target states", sum(len(b) for _, b in pairs), done) as advance:
             for shard, batches in pairs:
