@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .common.errors import InputError
+    from .compare.run import compare
     from .controllers.checkpoints.checkpoint import load_controller
     from .controllers.sampling import SamplingParams
     from .infer.decoder import SpeculativeDecoder
 
     __version__: str
 
-__all__ = ["InputError", "SamplingParams", "SpeculativeDecoder", "__version__", "load_controller"]
+__all__ = ["InputError", "SamplingParams", "SpeculativeDecoder", "__version__", "compare", "load_controller"]
 
 _HOMES = {
     "SpeculativeDecoder": ".infer.decoder",
@@ -28,6 +29,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("specpilot")
+    if name == "compare":
+        return import_module(".compare", __name__)  # can be called
     if name not in _HOMES:
         raise AttributeError(f"module 'specpilot' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name], __name__), name)

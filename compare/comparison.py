@@ -126,7 +126,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Outcome:
     """The outcome of :func:`compare`.
 
     Attributes:
@@ -180,7 +180,7 @@ def compare(
     minutes: float | None = None,
     cost: str | float | Mapping[str, CostModel] | None = None,
     console: Console | None = None,
-) -> Comparison:
+) -> Outcome:
     """Compare decoders on prompts, beside decoding without drafts.
 
     Args:
@@ -236,7 +236,7 @@ class _Comparing:
         assert tokenizer is not None
         return PairFingerprint.of(self.pair.target.model, draft.model, tokenizer).as_dict()
 
-    def run(self, clock: bool, minutes: float | None, cost: str | float | Mapping[str, CostModel] | None) -> Comparison:
+    def run(self, clock: bool, minutes: float | None, cost: str | float | Mapping[str, CostModel] | None) -> Outcome:
         measured = {} if cost is not None else self._measure_costs()
         costs = {name: CostModel(**result["cost"]) for name, result in measured.items()}
         if isinstance(cost, Mapping):
@@ -255,7 +255,7 @@ class _Comparing:
         bound = None if (INFORMED, 0.0) not in replayed else speed_of(replayed[INFORMED, 0.0], costs[NONE]).value
         reached = max((r.replay.value for r in results.values() if r.replay is not None), default=1.0)
         forward = measured.get(NONE, {}).get("forward", {}).get("t_v", {})
-        return Comparison(
+        return Outcome(
             self.loader.base, self.task, count, passes, results, costs, timed,
             bound if bound is not None and bound >= reached else None,  # below by the luck of few drafts: no bound
             forward["3"] / forward["1"] if forward else None,

@@ -136,12 +136,21 @@ def read_decoders(file: str | Path, base: DecodingOptions) -> list[ComparedDecod
     with blaming(file, remedy):
         if not found:
             raise InputError("holds no decoders")
-        return [
-            _read_decoder(str(name), given, base)
-            if isinstance(given, Mapping)
-            else replace(ComparedDecoder.parse(given, base), name=str(name))
-            for name, given in found.items()
-        ]
+        return decoders_of(found, base)
+
+
+def decoders_of(found: Mapping[str, Any], base: DecodingOptions) -> list[ComparedDecoder]:
+    """The decoders of a mapping of names to words, or to mappings of options.
+
+    Raises:
+        InputError: an option is unknown or out of range.
+    """
+    return [
+        _read_decoder(str(name), given, base)
+        if isinstance(given, Mapping)
+        else replace(ComparedDecoder.parse(given, base), name=str(name))
+        for name, given in found.items()
+    ]
 
 
 def _read_decoder(name: str, given: Mapping[str, Any], base: DecodingOptions) -> ComparedDecoder:

@@ -85,7 +85,9 @@ class CompareOptions(MeasurementOptions, SeedOptions):
             cost --output`, or a draft step in units of a verification.
         clock: Also decode by the clock, every prompt with every decoder in turn; --no-clock replays alone.
         minutes: Time that decides how many of the prompts are taken, and how often.
-        output: Folder for report.md, report.json and what was measured; an interrupted comparison is continued.
+        wandb: Weights & Biases project to log the report to; offline if WANDB_API_KEY is not set.
+        output: Folder for report.html, report.md, report.json and what was measured; an interrupted comparison is
+            continued.
     """
 
     decoders: File | None = None
@@ -94,6 +96,7 @@ class CompareOptions(MeasurementOptions, SeedOptions):
     cost: str | float | None = None
     clock: bool = True
     minutes: Positive = 2.0
+    wandb: str | None = None
     output: Folder = Path("runs/compare")
 
     @property

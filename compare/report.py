@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import replacing
-from .comparison import FAMILIES, Comparison, Result
+from .comparison import FAMILIES, Outcome, Result
 from .decoders import NONE
 from .figures import ratio_of
 from .interval import Interval
@@ -25,7 +25,7 @@ COLUMNS = (
 )
 
 
-def sentences(comparison: Comparison) -> list[str]:
+def sentences(comparison: Outcome) -> list[str]:
     """What was found, the first one to act on."""
     best = comparison.results[comparison.best]
     prompts = f"On your {comparison.prompts} prompts, at temperature {comparison.task.sampling.temperature:g},"
@@ -65,7 +65,7 @@ def shown(speed: Interval, prompts: int) -> str:
     return value if prompts < ENOUGH or speed.low == speed.high else f"{value} ({speed.low:.2f}–{speed.high:.2f})"
 
 
-def pays(comparison: Comparison) -> bool:
+def pays(comparison: Outcome) -> bool:
     """Whether the fastest decoder is faster than no drafts beyond noise."""
     best = comparison.results[comparison.best]
     if best.spec.name == NONE or best.speed is None:
@@ -73,7 +73,7 @@ def pays(comparison: Comparison) -> bool:
     return (best.speed.value if comparison.prompts < ENOUGH else best.speed.low) > 1
 
 
-def _why_not(comparison: Comparison) -> str:
+def _why_not(comparison: Outcome) -> str:
     cost = comparison.costs.get(NONE)
     if comparison.reading is not None and comparison.reading > DEAR_READING:
         return f"reading 3 tokens takes the target {comparison.reading:.1f} times one"
@@ -83,7 +83,7 @@ def _why_not(comparison: Comparison) -> str:
     return "too few drafted tokens are accepted" + ("" if accepted is None else f" ({accepted:.0%} at most)")
 
 
-def _all_levels(comparison: Comparison) -> str:
+def _all_levels(comparison: Outcome) -> str:
     others = [result for name, result in comparison.results.items() if name != NONE and result.speed is not None]
     if not others:
         return "nothing else was compared."
@@ -92,7 +92,7 @@ def _all_levels(comparison: Comparison) -> str:
     return f"the fastest with drafts, {title(fastest)}, is at {shown(fastest.speed, comparison.prompts)} × no drafts."
 
 
-def _rival(comparison: Comparison, best: Result) -> Result | None:
+def _rival(comparison: Outcome, best: Result) -> Result | None:
     """What the winner is measured by: the best rule without training, or for a rule the best trained decoder."""
     others = [
         result
@@ -106,7 +106,7 @@ def _kind(best: Result, other: Result) -> str:
     return "the best rule" if best.trained else "the best trained decoder"
 
 
-def _ratio(comparison: Comparison, best: Result, other: Result) -> str:
+def _ratio(comparison: Outcome, best: Result, other: Result) -> str:
     ratio = comparison.over(best.spec.name, other.spec.name)
     if ratio is not None:
         return shown(ratio, comparison.prompts)
@@ -115,12 +115,12 @@ def _ratio(comparison: Comparison, best: Result, other: Result) -> str:
     return f"{best.replay.value / other.replay.value:.2f}"
 
 
-def _level(comparison: Comparison, best: Result, other: Result) -> bool:
+def _level(comparison: Outcome, best: Result, other: Result) -> bool:
     ratio = comparison.over(best.spec.name, other.spec.name)
     return ratio is not None and comparison.prompts >= ENOUGH and ratio.low < 1 < ratio.high
 
 
-def commands(comparison: Comparison, folder: Path) -> dict[str, str]:
+def commands(comparison: Outcome, folder: Path) -> dict[str, str]:
     """The commands that decode and serve with the winner, or without drafts.
 
     Args:
@@ -140,7 +140,7 @@ def commands(comparison: Comparison, folder: Path) -> dict[str, str]:
     }
 
 
-def write_cost(comparison: Comparison, name: str, folder: Path) -> Path | None:
+def write_cost(comparison: Outcome, name: str, folder: Path) -> Path | None:
     """Write the costs of a decoder for ``--cost``; None if it does not go by measured costs."""
     if not comparison.results[name].spec.uses_costs or name not in comparison.costs:
         return None
@@ -151,12 +151,12 @@ def write_cost(comparison: Comparison, name: str, folder: Path) -> Path | None:
     return file
 
 
-def table(comparison: Comparison) -> Table:
+def table(comparison: Outcome) -> Table:
     """All decoders, the fastest in bold."""
     return Table("", [_row(comparison, name, result) for name, result in comparison.results.items()], COLUMNS)
 
 
-def _row(comparison: Comparison, name: str, result: Result) -> Row:
+def _row(comparison: Outcome, name: str, result: Result) -> Row:
     own = title(result)
     row = {"decoder": f"[bold]{own}[/bold]" if name == comparison.best else own}
     if comparison.timed:
@@ -174,7 +174,7 @@ def _row(comparison: Comparison, name: str, result: Result) -> Row:
     return row
 
 
-def as_dict(comparison: Comparison, commands: Mapping[str, str]) -> dict[str, Any]:
+def as_dict(comparison: Outcome, commands: Mapping[str, str]) -> dict[str, Any]:
     """Everything, as JSON values."""
     return {
         "sentences": sentences(comparison),
@@ -205,7 +205,7 @@ def as_dict(comparison: Comparison, commands: Mapping[str, str]) -> dict[str, An
     }  # fmt: skip
 
 
-def as_markdown(comparison: Comparison, commands: Mapping[str, str]) -> str:
+def as_markdown(comparison: Outcome, commands: Mapping[str, str]) -> str:
     """The report as a page."""
     base, task, shown_table = comparison.base, comparison.task, table(comparison)
     draft = "" if base.draft is None else f" with {base.draft}"

@@ -17,7 +17,7 @@ from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare import comparison as comparing
-from specpilot.compare.comparison import CONFIDENCE, FIXED, Comparison, Result, Task, compare
+from specpilot.compare.comparison import CONFIDENCE, FIXED, Outcome, Result, Task, compare
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
 from specpilot.compare.interval import Interval, ratio_interval
 from specpilot.compare.recorded import Counts, Informed, decoded, speedup
@@ -214,7 +214,7 @@ def test_of_repeated_runs_the_one_of_median_time_is_kept() -> None:
 # the report
 
 
-def made(speeds: dict[str, tuple[float, bool]], prompts: int = 20, **more: Any) -> Comparison:
+def made(speeds: dict[str, tuple[float, bool]], prompts: int = 20, **more: Any) -> Outcome:
     """A comparison by the clock: speeds over no drafts and whether the decoder is trained; half a percent of noise."""
     everything = {NONE: (1.0, False), **speeds}
     wave = 0.005 * np.cos(np.pi * np.arange(prompts))
@@ -228,7 +228,7 @@ def made(speeds: dict[str, tuple[float, bool]], prompts: int = 20, **more: Any) 
         spec = of(name, draft=None) if name == NONE else of(name, length="3")
         clock = ratio_interval(*pairs)
         results[name] = Result(spec, trained, None, clock, 100 * clock.value, accepted=None if name == NONE else 0.3)
-    return Comparison(
+    return Outcome(
         **{  # type: ignore[arg-type]
             "base": BASE, "task": Task(SamplingParams(1.0, 50), 64), "prompts": prompts, "passes": 1,
             "results": results, "costs": {}, "timed": timed, "informed": None, "reading": None, **more,
@@ -370,7 +370,7 @@ def test_without_the_clock_and_for_given_costs(tmp_path: Path, capsys: pytest.Ca
         assert message in capsys.readouterr().err
 
 
-def _compare(pair: Sequence[str], folder: Path) -> Comparison:
+def _compare(pair: Sequence[str], folder: Path) -> Outcome:
     target, draft = pair
     base = DecodingOptions(target=target, draft=draft)
     decoders = [ComparedDecoder.parse(word, base) for word in ("2", "online-confidence")]

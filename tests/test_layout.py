@@ -36,8 +36,8 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 33_800,
-    "files of the package": 252,
+    "lines of the package": 34_000,
+    "files of the package": 253,
     "small files of the package": 20,
     "lines of experiments": 6_000,
     "lines of tests": 21_150,

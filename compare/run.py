@@ -1,0 +1,149 @@
+"""``specpilot compare`` and ``specpilot.compare``: what is compared, and the comparison with its report."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints import shipped
+from ..common.files import replacing
+from ..controllers.sampling import SamplingParams
+from ..data_gen.prompts import PromptRow, load_prompts
+from ..train.fitting import threads
+from .comparison import Outcome, Task
+from .comparison import compare as compare_decoders
+from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders
+from .options import CompareOptions
+from .page import fragment, page
+from .report import as_dict, as_markdown, commands, sentences
+
+Given = Sequence[str | int] | Mapping[str, Any] | str | Path  # decoders in Python
+
+
+@dataclass(frozen=True)
+class Comparison(Outcome):
+    """A comparison with its report; in a notebook it is shown as the page.
+
+    Attributes:
+        folder: where the report, and the costs that its commands name, are written.
+    """
+
+    folder: Path = Path()
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found, the first one to act on."""
+        return sentences(self)
+
+    @cached_property
+    def commands(self) -> dict[str, str]:
+        """The commands that decode and serve with the winner."""
+        return commands(self, self.folder)
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """Everything, as JSON values: what ``report.json`` holds."""
+        return as_dict(self, self.commands)
+
+    def save(self) -> list[Path]:
+        """Write ``report.html``, ``report.md`` and ``report.json``; returns their paths."""
+        texts = {
+            "report.html": page(self.report),
+            "report.md": as_markdown(self, self.commands),
+            "report.json": json.dumps(self.report, indent=1) + "\n",
+        }
+        for name, text in texts.items():
+            with replacing(self.folder / name) as file:
+                file.write_text(text, encoding="utf-8")
+        return [self.folder / name for name in texts]
+
+    def __repr__(self) -> str:
+        return " ".join(self.sentences)
+
+    def _repr_html_(self) -> str:
+        return fragment(self.report)
+
+
+def compare(
+    decoders: Given | None = None, prompts: str | Path | Sequence[str] = "builtin", **options: Any
+) -> Comparison:
+    """Compare decoders on prompts, as ``specpilot compare`` does, and write the report to the folder ``output``.
+
+    Args:
+        decoders: words as for ``--length``, such as ``["3", "tiny-lag-free+ngram"]``; or by name a word or a mapping of
+            options, as in the file of ``--decoders``; or such a file. None: what the command compares by default.
+        prompts: texts, or what ``--prompts`` takes.
+        options: other fields of :class:`.CompareOptions`, such as ``target``, ``draft``, ``minutes`` and ``output``.
+
+    Raises:
+        InputError: a value is out of range, a model or controller is missing or does not fit, or nothing can be
+            compared.
+    """
+    named = isinstance(prompts, str | Path)
+    given = CompareOptions(**options, **({"prompts": str(prompts)} if named else {}))
+    given = replace(given, output=Path(given.output))
+    if isinstance(decoders, str | Path):
+        given, decoders = replace(given, decoders=Path(decoders)), None
+    specs = None
+    if isinstance(decoders, Mapping):
+        specs = decoders_of(decoders, given.base)
+    elif decoders is not None:
+        given = replace(given, length=tuple(decoders))
+    rows = None if named else [PromptRow(str(index), "prompts", text) for index, text in enumerate(prompts)]
+    found = run(given, specs, rows)
+    found.save()
+    return found
+
+
+def run(
+    options: CompareOptions, decoders: list[ComparedDecoder] | None = None, rows: list[PromptRow] | None = None
+) -> Comparison:
+    """Compare as ``options`` say; ``decoders`` and ``rows`` take the place of theirs.
+
+    Raises:
+        InputError: as :func:`compare`.
+    """
+    if decoders is None:
+        decoders = [] if options.decoders is None else read_decoders(options.decoders, options.base)
+        decoders += [ComparedDecoder.parse(word, options.base) for word in options.words]
+    if rows is None:
+        rows = load_prompts(
+            options.prompts, column=options.column, split=options.split, limit=options.limit, skip=options.skip,
+            domains=options.domains,
+        )  # fmt: skip
+    sampling = SamplingParams(options.temperature, options.top_k, options.top_p)
+    task = Task(sampling, options.max_new_tokens, options.chat, options.system, options.seed)
+    # Included models gain little from more threads, and lose much where other processes are at work.
+    with threads(1) if shipped(options.target) else nullcontext():
+        found = compare_decoders(
+            decoders, rows, Loader(options.base), task, options.output,
+            clock=options.clock, rules=options.rules, minutes=options.minutes, cost=options.cost,
+        )  # fmt: skip
+    comparison = Comparison(**vars(found), folder=options.output)
+    if options.wandb is not None:
+        log(comparison, options.wandb)
+    return comparison
+
+
+def log(comparison: Comparison, project: str) -> None:
+    """Log the figures and the page to a project of Weights & Biases; offline without WANDB_API_KEY."""
+    import wandb
+
+    report, folder = comparison.report, comparison.folder
+    started = wandb.init(
+        project=project, name=folder.name, dir=folder, job_type="compare",
+        mode="online" if os.environ.get("WANDB_API_KEY") else "offline",
+        config={name: report[name] for name in ("target", "draft", "task", "prompts", "passes", "machine")},
+    )  # fmt: skip
+    for name, row in report["decoders"].items():
+        numbers = {key: row[key] for key in ("tokens_per_second", "tokens_per_forward", "accepted")}
+        numbers |= {key: row[key]["value"] for key in ("clock", "replay") if row[key] is not None}
+        started.summary.update({f"{name}/{key}": value for key, value in numbers.items() if value is not None})
+    started.log({"report": wandb.Html(page(report), inject=False)})
+    started.finish()
