@@ -23,7 +23,7 @@ from rich.panel import Panel
 
 from .common.errors import InputError
 from .common.machine import commit
-from .compare.comparison import Comparison, Task, compare
+from .compare.comparison import Outcome, Task, compare
 from .compare.decoders import NONE, ComparedDecoder, Loader
 from .compare.engines.assisted import generate
 from .compare.report import EXAMPLE, as_dict, as_markdown, sentences, shown, title, write_cost
@@ -140,7 +140,7 @@ class Stages:
 
 def compare_all(
     output: Path, stages: Stages, loader: Loader, rows: Sequence[PromptRow], tasks: Sequence[Task]
-) -> list[Comparison]:
+) -> list[Outcome]:
     """All decoders on the prompts, a comparison for each task: by replay, then also by the clock."""
     console, base, controller = stages.console, loader.base, str(output / FOLDERS[OURS])
     chains = [
@@ -172,7 +172,7 @@ def compare_all(
     return found
 
 
-def summary(comparisons: Sequence[Comparison]) -> Table:
+def summary(comparisons: Sequence[Outcome]) -> Table:
     """Every decoder's speed-up at each temperature, by replay and, where it was measured, by the clock."""
     rows = []
     for name in comparisons[0].results:
@@ -238,7 +238,7 @@ def _make_room(output: Path) -> None:
 
 
 def check_greedy(
-    loader: Loader, comparison: Comparison, rows: Sequence[PromptRow], max_new_tokens: int
+    loader: Loader, comparison: Outcome, rows: Sequence[PromptRow], max_new_tokens: int
 ) -> tuple[list[Generation], int]:
     """Greedy outputs with the lag-free head, and how many are those of transformers."""
     decoder = loader.decoder(comparison.results[OURS].spec, comparison.costs[OURS])
@@ -249,7 +249,7 @@ def check_greedy(
     return found, sum(one.tokens == other for one, other in zip(found, references, strict=True))
 
 
-def gain_of_training(comparison: Comparison) -> str:
+def gain_of_training(comparison: Outcome) -> str:
     """What the training gained over the best rule without training, by replay and whichever way it comes out."""
     speeds = {name: result.replay.value for name, result in comparison.results.items() if result.replay is not None}
     rules = {name: speed for name, speed in speeds.items() if not comparison.results[name].trained}
