@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..controllers.acceptance.lag_free_head import INPUTS
 from ..controllers.acceptance.predictor import TrainedPredictor
 from ..controllers.length import RateOptimal
 from ..controllers.length.cost_model import CostModel
@@ -46,7 +47,8 @@ class AcceptanceDataModule(ResumableData[Part, Batch]):
 
     def evidence_moments(self) -> tuple[Tensor, Tensor]:
         """(7,) mean and standard deviation of the training examples' evidence."""
-        count, total, squares = 0, torch.zeros(7, dtype=torch.float64), torch.zeros(7, dtype=torch.float64)
+        count, total = 0, torch.zeros(INPUTS, dtype=torch.float64)
+        squares = torch.zeros(INPUTS, dtype=torch.float64)
         for shard in self.training.shards:
             evidence = shard.tensors["evidence"].double()
             count += len(evidence)
